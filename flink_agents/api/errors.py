@@ -1,0 +1,372 @@
+"""Every exception of the package, in one tree.
+
+::
+
+    AgentsError                          FA0000
+    ├── AgentDefinitionError             FA1000  the agent as written cannot work
+    │   ├── ActionSignatureError         FA1001
+    │   ├── DuplicateNameError           FA1002
+    │   ├── UnknownTriggerError          FA1003
+    │   ├── EventNeverEmittedError       FA1004
+    │   ├── AgentConfigurationError      FA1005
+    │   ├── MissingResourceError         FA1006
+    │   ├── CyclicResourceError          FA1007
+    │   ├── FunctionReferenceError       FA1008
+    │   └── PlanFormatError              FA1009
+    ├── OptionError                      FA1100  an option is unknown or has a wrong value
+    ├── SetupError                       FA2000  this machine or process cannot run the job
+    │   ├── MissingExtraError            FA2001  (also an ImportError)
+    │   ├── JavaNotFoundError            FA2002
+    │   ├── ConflictingPackageError      FA2003
+    │   └── UnsupportedExecutionError    FA2004
+    ├── JobDefinitionError               FA3000  the job around the agent cannot work
+    │   ├── AgentCycleError              FA3001
+    │   ├── DuplicateAgentError          FA3002
+    │   ├── DeadLettersNotReadError      FA3003
+    │   └── UnsupportedTableError        FA3004
+    ├── JobFailedError                   FA3100  the job ran and failed
+    ├── RunError                         FA4000  something went wrong inside a run
+    │   ├── ActionFailedError            FA4001
+    │   ├── NotAnEventError              FA4002
+    │   ├── UnknownEventError            FA4003
+    │   ├── UnhandledEventError          FA4004
+    │   ├── UnknownSideOutputError       FA4005
+    │   ├── ResourceNotFoundError        FA4006
+    │   ├── ResourceUnavailableError     FA4007
+    │   ├── ContextMisuseError           FA4008
+    │   ├── MemoryPathError              FA4009
+    │   └── EventLimitError              FA4010
+    └── StateError                       FA5000  a value cannot enter or leave Flink's state
+        ├── KeyEncodingError             FA5001
+        ├── UnserializableValueError     FA5002
+        ├── UnknownTypeNameError         FA5003
+        └── StateFormatError             FA5004
+
+Each class has a stable ``code``; ``docs/errors.md`` has a section of that name. The
+first line of an error's text is the user's own place in the code where one is known,
+then what was expected, what was found and what to do. Errors survive pickling.
+"""
+
+from __future__ import annotations
+
+from typing import Any, ClassVar
+
+
+class AgentsError(Exception):
+    """Base of all errors of this package.
+
+    Args:
+        message: One sentence that says what is wrong.
+        expected: What would have been right.
+        found: What was there instead.
+        fix: What the reader can do about it.
+        where: The user's own place, ``file:line in name``; it becomes the first line.
+    """
+
+    code: ClassVar[str] = "FA0000"
+
+    def __init__(
+        self,
+        message: str,
+        *,
+        expected: str | None = None,
+        found: str | None = None,
+        fix: str | None = None,
+        where: str | None = None,
+    ) -> None:
+        self.message = message
+        self.expected = expected
+        self.found = found
+        self.fix = fix
+        self.where = where
+        super().__init__(self._render())
+
+    def _render(self) -> str:
+        lines = [f"{self.where}: {self.message}" if self.where else self.message]
+        for label, text in (("expected", self.expected), ("found", self.found), ("fix", self.fix)):
+            if text:
+                lines.append(f"  {label}: {text}")
+        lines.append(f"  [{self.code}] docs/errors.md#{self.code.lower()}")
+        return "\n".join(lines)
+
+    def __reduce__(self) -> tuple[Any, ...]:
+        return (_rebuild, (type(self), self.__dict__.copy()))
+
+
+def _rebuild(cls: type[AgentsError], attributes: dict[str, Any]) -> AgentsError:
+    error = cls.__new__(cls)
+    error.__dict__.update(attributes)
+    Exception.__init__(error, error._render())
+    return error
+
+
+class AgentDefinitionError(AgentsError):
+    """The agent as written cannot work; found when its plan is compiled."""
+
+    code = "FA1000"
+
+
+class ActionSignatureError(AgentDefinitionError):
+    """An action, tool or resource method has a signature that cannot be called."""
+
+    code = "FA1001"
+
+
+class DuplicateNameError(AgentDefinitionError):
+    """Two actions, two resources of one type, or two event classes share a name."""
+
+    code = "FA1002"
+
+
+class UnknownTriggerError(AgentDefinitionError):
+    """A trigger is neither an event class nor a type string."""
+
+    code = "FA1003"
+
+
+class EventNeverEmittedError(AgentDefinitionError):
+    """An action waits for an event type that nothing can emit."""
+
+    code = "FA1004"
+
+
+class AgentConfigurationError(AgentDefinitionError):
+    """The agent's constructor arguments cannot be written into the plan or read back."""
+
+    code = "FA1005"
+
+
+class MissingResourceError(AgentDefinitionError):
+    """A resource refers to another one that the agent does not have."""
+
+    code = "FA1006"
+
+
+class CyclicResourceError(AgentDefinitionError):
+    """Resources refer to each other in a circle."""
+
+    code = "FA1007"
+
+
+class FunctionReferenceError(AgentDefinitionError):
+    """A function named by the plan cannot be imported."""
+
+    code = "FA1008"
+
+
+class PlanFormatError(AgentDefinitionError):
+    """A plan, agent file or type string does not follow its format."""
+
+    code = "FA1009"
+
+
+class OptionError(AgentsError):
+    """An option is unknown, or its value does not fit its type."""
+
+    code = "FA1100"
+
+
+class SetupError(AgentsError):
+    """This machine or process cannot run the job as it is."""
+
+    code = "FA2000"
+
+
+class MissingExtraError(SetupError, ImportError):
+    """A feature needs an optional dependency that is not installed."""
+
+    code = "FA2001"
+
+
+class JavaNotFoundError(SetupError):
+    """No Java runtime that Flink can use was found."""
+
+    code = "FA2002"
+
+
+class ConflictingPackageError(SetupError):
+    """Another distribution with the same import name is installed."""
+
+    code = "FA2003"
+
+
+class UnsupportedExecutionError(SetupError):
+    """The execution settings of the Flink job do not fit agents."""
+
+    code = "FA2004"
+
+
+class JobDefinitionError(AgentsError):
+    """The job around the agents cannot work."""
+
+    code = "FA3000"
+
+
+class AgentCycleError(JobDefinitionError):
+    """The output of an agent flows back into the same agent inside one job."""
+
+    code = "FA3001"
+
+
+class DuplicateAgentError(JobDefinitionError):
+    """Two agents of one job share a name, and so would share state."""
+
+    code = "FA3002"
+
+
+class DeadLettersNotReadError(JobDefinitionError):
+    """An action sends failures to the dead letters, and nobody reads them."""
+
+    code = "FA3003"
+
+
+class UnsupportedTableError(JobDefinitionError):
+    """A table cannot become an input of agents, or an output cannot become a table."""
+
+    code = "FA3004"
+
+
+class JobFailedError(AgentsError):
+    """The Flink job failed; the text starts with the user's own place in the code.
+
+    Attributes:
+        failure: The text that the failing operator reported, without Java frames.
+        java_trace: The whole Java text, for those who need it.
+    """
+
+    code = "FA3100"
+
+    def __init__(self, message: str, *, failure: str = "", java_trace: str = "", **kwargs: Any) -> None:
+        self.failure = failure
+        self.java_trace = java_trace
+        super().__init__(message, **kwargs)
+
+
+class RunError(AgentsError):
+    """Something went wrong while an agent handled an event."""
+
+    code = "FA4000"
+
+
+class ActionFailedError(RunError):
+    """An action raised, and its error policy is to fail the job.
+
+    Attributes:
+        agent: Name of the agent.
+        action: Name of the action.
+        key: The key, as the key selector returned it.
+        sequence_number: Number of the run within its key, from 0.
+        event: Type of the event that the action handled.
+    """
+
+    code = "FA4001"
+
+    def __init__(
+        self,
+        message: str,
+        *,
+        agent: str,
+        action: str,
+        key: object,
+        sequence_number: int,
+        event: str,
+        **kwargs: Any,
+    ) -> None:
+        self.agent = agent
+        self.action = action
+        self.key = key
+        self.sequence_number = sequence_number
+        self.event = event
+        super().__init__(message, **kwargs)
+
+    def _render(self) -> str:
+        first, *rest = super()._render().split("\n")
+        place = (
+            f"  agent {self.agent}, action {self.action}, key {self.key!r}, "
+            f"sequence {self.sequence_number}, event {self.event}"
+        )
+        return "\n".join([first, place, *rest])
+
+
+class NotAnEventError(RunError, TypeError):
+    """An action returned, yielded or sent something that is no event."""
+
+    code = "FA4002"
+
+
+class UnknownEventError(RunError):
+    """An action emitted an event of a type that no action of the agent takes."""
+
+    code = "FA4003"
+
+
+class UnhandledEventError(RunError):
+    """No action accepted an event, because no condition held."""
+
+    code = "FA4004"
+
+
+class UnknownSideOutputError(RunError):
+    """``emit_to`` names a side output that the agent does not declare."""
+
+    code = "FA4005"
+
+
+class ResourceNotFoundError(RunError):
+    """``get_resource`` asks for a resource that the agent does not have."""
+
+    code = "FA4006"
+
+
+class ResourceUnavailableError(RunError):
+    """A resource is declared, but nothing in this version can provide its kind."""
+
+    code = "FA4007"
+
+
+class ContextMisuseError(RunError):
+    """The context is used where it means nothing: a foreign thread, or after the action."""
+
+    code = "FA4008"
+
+
+class MemoryPathError(RunError):
+    """A memory path is malformed, missing, or goes through a value that is no object."""
+
+    code = "FA4009"
+
+
+class EventLimitError(RunError):
+    """One run emitted more events than ``run.max-events`` allows."""
+
+    code = "FA4010"
+
+
+class StateError(AgentsError):
+    """A value cannot be written to Flink's state or read back from it."""
+
+    code = "FA5000"
+
+
+class KeyEncodingError(StateError):
+    """A key has no canonical encoding, or the key selector failed on a record."""
+
+    code = "FA5001"
+
+
+class UnserializableValueError(StateError):
+    """A value is of a type that state cannot hold."""
+
+    code = "FA5002"
+
+
+class UnknownTypeNameError(StateError):
+    """State holds a value of a class that cannot be imported any more."""
+
+    code = "FA5003"
+
+
+class StateFormatError(StateError):
+    """State bytes are corrupt, or of a version that this package does not know."""
+
+    code = "FA5004"

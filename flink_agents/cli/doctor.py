@@ -1,0 +1,242 @@
+"""Checks of ``flink-agents doctor``: what this machine needs to run a job, and what fixes it.
+
+Each check is a function without arguments that returns a :class:`CheckResult`. None of them
+starts Flink or uses the network.
+"""
+
+from __future__ import annotations
+
+import errno
+import json
+import os
+import shutil
+import socket
+import sys
+import tempfile
+from collections.abc import Callable, Iterable
+from dataclasses import asdict, dataclass
+from importlib import import_module, metadata
+from importlib.util import find_spec
+from typing import Literal
+
+from flink_agents.runtime.jvm import INSTALL_JAVA, search_java
+from flink_agents.runtime.packages import DISTRIBUTION, conflict_fix, conflicting_packages
+
+Status = Literal["ok", "warn", "fail"]
+
+REST_PORT = 8081
+FREE_BYTES = 1 << 30
+REINSTALL = f"pip install --upgrade {DISTRIBUTION}"
+
+_PYTHONS = ((3, 10), (3, 12))
+_PYFLINK = "2.3"
+_RECOMMENDED_JAVA = 17
+# apache-beam 2.61, the newest that PyFlink 2.3 takes, wants 3.20.3 to 5.x without some of 4.x.
+_PROTOBUF_LOWEST, _PROTOBUF_GOOD, _PROTOBUF_LIMIT = (3, 20), (4, 25), (6, 0)
+_SETUPTOOLS_LIMIT = 82  # the first without pkg_resources
+
+
+@dataclass(frozen=True)
+class CheckResult:
+    """What one check found.
+
+    Attributes:
+        name: What was checked.
+        status: ``fail`` means that jobs cannot run, ``warn`` that some cannot.
+        found: What is there.
+        fix: The command or action that helps; empty when all is well.
+    """
+
+    name: str
+    status: Status
+    found: str
+    fix: str = ""
+
+
+def run_checks(checks: Iterable[Callable[[], CheckResult]] | None = None) -> list[CheckResult]:
+    """Run all checks, or the given ones, in their order; a check that raises has failed."""
+    return [_run(check) for check in (CHECKS if checks is None else checks)]
+
+
+def _run(check: Callable[[], CheckResult]) -> CheckResult:
+    try:
+        return check()
+    except Exception as error:
+        # The doctor is asked when things are broken; one broken check must not hide the others.
+        name = check.__name__.removeprefix("check_").replace("_", " ")
+        return CheckResult(name, "fail", f"{type(error).__name__}: {error}", REINSTALL)
+
+
+def check_python() -> CheckResult:
+    """Check that this Python is one that PyFlink 2.3 has wheels for."""
+    lowest, highest = _PYTHONS
+    found = f"{sys.version_info[0]}.{sys.version_info[1]}.{sys.version_info[2]} ({sys.executable})"
+    if lowest <= tuple(sys.version_info[:2]) <= highest:
+        return CheckResult("Python", "ok", found)
+    return CheckResult("Python", "fail", found, "make the environment anew: python3.12 -m venv .venv")
+
+
+def check_java() -> CheckResult:
+    """Check that there is a Java that Flink can use, and say which and where from."""
+    search = search_java()
+    passed_over = "; ".join(f"{item.source} passed over: {item.reason}" for item in search.rejected)
+    if search.runtime is None:
+        return CheckResult("Java", "fail", passed_over or "none", INSTALL_JAVA)
+    runtime = search.runtime
+    found = f"{runtime.version} from {runtime.source} ({runtime.home})"
+    if passed_over:
+        return CheckResult("Java", "warn", f"{found}; {passed_over}", "unset JAVA_HOME, or correct it")
+    if runtime.version < _RECOMMENDED_JAVA:
+        return CheckResult("Java", "warn", found, INSTALL_JAVA)
+    return CheckResult("Java", "ok", found)
+
+
+def check_pyflink() -> CheckResult:
+    """Check that PyFlink is 2.3 and that its jars are of the same release."""
+    fix = f'pip install "apache-flink>={_PYFLINK},<2.4"'
+    python, jars = _version("apache-flink"), _version("apache-flink-libraries")
+    found = f"apache-flink {python or 'missing'}, apache-flink-libraries {jars or 'missing'}"
+    if python is None or _numbers(python) != _numbers(_PYFLINK):
+        return CheckResult("PyFlink", "fail", found, fix)
+    if jars != python:
+        return CheckResult("PyFlink", "fail", found, f"pip install apache-flink-libraries=={python}")
+    if foreign := os.environ.get("FLINK_HOME"):
+        return CheckResult("PyFlink", "warn", f"{found}; FLINK_HOME={foreign} is used", "unset FLINK_HOME")
+    return CheckResult("PyFlink", "ok", found)
+
+
+def check_pemja() -> CheckResult:
+    """Check what thread mode needs: pemja built for this Python, and a shared libpython."""
+    tag = f"cpython-{sys.version_info[0]}{sys.version_info[1]}"
+    if (version := _version("pemja")) is None:
+        return CheckResult("pemja", "fail", "missing", "pip install --force-reinstall pemja")
+    if not any(tag in name for name in _pemja_files()):
+        found = f"{version}, not built for {tag}"
+        return CheckResult("pemja", "fail", found, "pip install --force-reinstall --no-cache-dir pemja")
+    library = import_module("find_libpython").find_libpython()
+    if library is None:
+        fix = "use a Python with a shared library (Debian: apt-get install libpython3-dev)"
+        return CheckResult("pemja", "fail", f"{version}, but this Python has no libpython", fix)
+    return CheckResult("pemja", "ok", f"{version}, {library}")
+
+
+def _pemja_files() -> list[str]:
+    spec = find_spec("pemja")
+    places = list(spec.submodule_search_locations or ()) if spec else []
+    return [name for place in places for name in os.listdir(place) if name.startswith("pemja_core")]
+
+
+def check_protobuf() -> CheckResult:
+    """Check that protobuf is of a version that the generated code of PyFlink and Beam accepts."""
+    fix = 'pip install "protobuf>=4.25,<6"'
+    version = _version("protobuf")
+    if version is None or not _PROTOBUF_LOWEST <= _numbers(version) < _PROTOBUF_LIMIT:
+        return CheckResult("protobuf", "fail", version or "missing", fix)
+    if _numbers(version) < _PROTOBUF_GOOD:
+        return CheckResult("protobuf", "warn", f"{version}, which Beam may refuse", fix)
+    return CheckResult("protobuf", "ok", version)
+
+
+def check_setuptools() -> CheckResult:
+    """Check that setuptools still has pkg_resources, which Beam imports."""
+    fix = f'pip install "setuptools<{_SETUPTOOLS_LIMIT}"'
+    version = _version("setuptools")
+    if version is None or find_spec("pkg_resources") is None:
+        found = f"{version or 'missing'}, without pkg_resources"
+        return CheckResult("setuptools", "fail", found, fix)
+    return CheckResult("setuptools", "ok", version)
+
+
+def check_conflicts() -> CheckResult:
+    """Check that no other distribution shares the import name ``flink_agents``."""
+    if found := conflicting_packages():
+        return CheckResult("import name", "fail", f"also installed: {', '.join(found)}", conflict_fix())
+    return CheckResult("import name", "ok", f"flink_agents is {DISTRIBUTION} alone")
+
+
+def check_loopback() -> CheckResult:
+    """Check that the driver and its JVM can talk over a loopback port."""
+    try:
+        with socket.socket() as probe:
+            probe.bind(("127.0.0.1", 0))
+            port = probe.getsockname()[1]
+    except OSError as error:
+        fix = "allow this user to listen on 127.0.0.1 (sandbox or firewall rules)"
+        return CheckResult("loopback ports", "fail", str(error), fix)
+    return CheckResult("loopback ports", "ok", f"could bind 127.0.0.1:{port}")
+
+
+def check_rest_port() -> CheckResult:
+    """Check that Flink's default REST port is free; only a local web UI or cluster needs it."""
+    name = "REST port"
+    try:
+        with socket.socket() as probe:
+            probe.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
+            probe.bind(("127.0.0.1", REST_PORT))
+    except OSError as error:
+        if error.errno != errno.EADDRINUSE:
+            return CheckResult(name, "warn", f"{REST_PORT}: {error}", "set rest.port to another port")
+        fix = "stop what listens there, or set rest.port to another port"
+        return CheckResult(name, "warn", f"{REST_PORT} is in use", fix)
+    return CheckResult(name, "ok", f"{REST_PORT} is free")
+
+
+def check_temporary_directory() -> CheckResult:
+    """Check that there is a temporary directory to write to, with room for state."""
+    name, fix = "temporary files", "set TMPDIR to a writable directory with 1 GB free"
+    try:
+        with tempfile.TemporaryFile() as probe:
+            probe.write(b"\0")
+    except OSError as error:
+        return CheckResult(name, "fail", str(error), fix)
+    place = tempfile.gettempdir()
+    free = shutil.disk_usage(place).free
+    found = f"{place}, {free / FREE_BYTES:.1f} GB free"
+    if free < FREE_BYTES:
+        return CheckResult(name, "warn", found, fix)
+    return CheckResult(name, "ok", found)
+
+
+CHECKS: tuple[Callable[[], CheckResult], ...] = (
+    check_python,
+    check_java,
+    check_pyflink,
+    check_pemja,
+    check_protobuf,
+    check_setuptools,
+    check_conflicts,
+    check_loopback,
+    check_rest_port,
+    check_temporary_directory,
+)
+"""All checks, in the order in which a reader would fix them."""
+
+
+def render_table(results: list[CheckResult]) -> str:
+    """Return the results as a table; the fix stands below each check that is not ok."""
+    width = max((len(result.name) for result in results), default=0)
+    lines: list[str] = []
+    for result in results:
+        lines.append(f"{result.status:<4}  {result.name:<{width}}  {result.found}")
+        if result.fix:
+            lines.append(f"{'':4}  {'':{width}}  fix: {result.fix}")
+    failed = sum(result.status == "fail" for result in results)
+    lines.append(f"{failed} of {len(results)} checks failed" if failed else "all needed is there")
+    return "\n".join(lines)
+
+
+def render_json(results: list[CheckResult]) -> str:
+    """Return the results as a JSON array of objects with name, status, found and fix."""
+    return json.dumps([asdict(result) for result in results], indent=2)
+
+
+def _version(distribution: str) -> str | None:
+    try:
+        return metadata.version(distribution)
+    except metadata.PackageNotFoundError:
+        return None
+
+
+def _numbers(version: str) -> tuple[int, ...]:
+    """Return major and minor number of a version."""
+    return tuple(int(part) for part in version.split(".")[:2])

@@ -1,0 +1,123 @@
+"""Commands of ``flink-agents``. Each imports what it needs when it runs, so that all start fast."""
+
+from __future__ import annotations
+
+import sys
+from collections.abc import Callable
+from functools import wraps
+from importlib import metadata
+from pathlib import Path
+from typing import Annotated, ParamSpec, TypeVar
+
+import typer
+
+from flink_agents.api.errors import AgentsError, SetupError
+
+P = ParamSpec("P")
+R = TypeVar("R")
+
+ERROR_EXIT = 2
+"""Exit code of every error of this package; 1 is a check or demo that failed."""
+
+app = typer.Typer(
+    name="flink-agents",
+    help="Event-driven agents on Apache Flink.",
+    no_args_is_help=True,
+    add_completion=False,
+    pretty_exceptions_enable=False,
+)
+plan_app = typer.Typer(help="Look at what an agent compiles to.", no_args_is_help=True)
+app.add_typer(plan_app, name="plan")
+
+PASS_THROUGH = {"allow_extra_args": True, "ignore_unknown_options": True, "help_option_names": list[str]()}
+
+
+def prints_errors(command: Callable[P, R]) -> Callable[P, R]:
+    """Let a command print an error of this package without a traceback and exit with 2."""
+
+    @wraps(command)
+    def run(*args: P.args, **kwargs: P.kwargs) -> R:
+        try:
+            return command(*args, **kwargs)
+        except AgentsError as error:
+            typer.echo(f"{type(error).__name__}: {error}", err=True)
+            raise typer.Exit(ERROR_EXIT) from None
+
+    return run
+
+
+@app.command()
+def version() -> None:
+    """Print the version of this package."""
+    from flink_agents.runtime.packages import DISTRIBUTION
+
+    typer.echo(f"{DISTRIBUTION} {metadata.version(DISTRIBUTION)}")
+
+
+@app.command()
+@prints_errors
+def doctor(
+    as_json: Annotated[bool, typer.Option("--json", help="Print the checks as JSON.")] = False,
+) -> None:
+    """Check this machine and environment; name the fix of what does not serve."""
+    from flink_agents.cli.doctor import render_json, render_table, run_checks
+
+    results = run_checks()
+    typer.echo(render_json(results) if as_json else render_table(results))
+    if any(result.status == "fail" for result in results):
+        raise typer.Exit(1)
+
+
+@app.command(context_settings=PASS_THROUGH)
+@prints_errors
+def demo(context: typer.Context) -> None:
+    """Run the demo, examples/review_analysis.py; all arguments go to it."""
+    import runpy
+
+    script = example_script("review_analysis.py")
+    sys.argv = [str(script), *context.args]
+    # As `python script.py` would: the example may import its neighbours.
+    sys.path.insert(0, str(script.parent))
+    runpy.run_path(str(script), run_name="__main__")
+
+
+def example_script(name: str) -> Path:
+    """Return the path of an example of the source checkout that this package runs from.
+
+    Raises:
+        SetupError: The package was installed without the examples.
+    """
+    script = Path(__file__).resolve().parents[2] / "examples" / name
+    if not script.is_file():
+        raise SetupError(
+            f"The example {name} is not part of the installed package.",
+            expected=str(script),
+            fix="clone the source repository and run scripts/demo there",
+        )
+    return script
+
+
+@plan_app.command("show")
+@prints_errors
+def plan_show(
+    target: Annotated[str, typer.Argument(help="module:Agent, or the path of a .yaml agent file.")],
+    as_json: Annotated[bool, typer.Option("--json", help="Print the whole plan as JSON.")] = False,
+    as_mermaid: Annotated[bool, typer.Option("--mermaid", help="Print the graph for Mermaid.")] = False,
+    as_svg: Annotated[bool, typer.Option("--svg", help="Print the graph as SVG.")] = False,
+) -> None:
+    """Compile an agent and show its actions, events and resources."""
+    if as_json + as_mermaid + as_svg > 1:
+        raise typer.BadParameter("--json, --mermaid and --svg exclude each other.")
+    # As `python -m` would: the agent's module lies where the user is.
+    sys.path.insert(0, str(Path.cwd()))
+    from flink_agents.plan import graph, load_target
+
+    plan = load_target(target)
+    if as_json:
+        typer.echo(plan.to_json(indent=2))
+    elif as_mermaid:
+        typer.echo(graph.to_mermaid(plan))
+    elif as_svg:
+        typer.echo(graph.to_svg(plan))
+    else:
+        typer.echo(graph.to_text(plan))

