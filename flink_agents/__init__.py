@@ -1,0 +1,72 @@
+"""Agents that live on event streams, on Apache Flink and in pure Python.
+
+>>> from flink_agents import Agent, InputEvent, OutputEvent, action
+>>> class Greeter(Agent):
+...     @action(InputEvent)
+...     def greet(self, event, ctx):
+...         return OutputEvent(output=f"hello {event.input}")
+"""
+
+from flink_agents.api.agent import Agent
+from flink_agents.api.context import RunnerContext
+from flink_agents.api.decorators import (
+    action,
+    chat_model_connection,
+    chat_model_setup,
+    embedding_model_connection,
+    embedding_model_setup,
+    mcp_server,
+    prompt,
+    tool,
+    vector_store,
+)
+from flink_agents.api.environment import AgentsExecutionEnvironment
+from flink_agents.api.errors import AgentsError
+from flink_agents.api.events import Event, InputEvent, NamedEvent, OutputEvent
+from flink_agents.api.memory import MemoryObject, MemoryRef, MemoryScope
+from flink_agents.api.options import AgentOptions, ConfigOption, Configuration
+from flink_agents.api.policies import DeadLetter, OnError
+from flink_agents.api.resources import (
+    ChatMessage,
+    Prompt,
+    ResourceDescriptor,
+    ResourceRef,
+    ResourceType,
+    Tool,
+)
+
+__version__ = "0.1.0"
+
+__all__ = [
+    "Agent",
+    "AgentOptions",
+    "AgentsError",
+    "AgentsExecutionEnvironment",
+    "ChatMessage",
+    "ConfigOption",
+    "Configuration",
+    "DeadLetter",
+    "Event",
+    "InputEvent",
+    "MemoryObject",
+    "MemoryRef",
+    "MemoryScope",
+    "NamedEvent",
+    "OnError",
+    "OutputEvent",
+    "Prompt",
+    "ResourceDescriptor",
+    "ResourceRef",
+    "ResourceType",
+    "RunnerContext",
+    "Tool",
+    "action",
+    "chat_model_connection",
+    "chat_model_setup",
+    "embedding_model_connection",
+    "embedding_model_setup",
+    "mcp_server",
+    "prompt",
+    "tool",
+    "vector_store",
+]

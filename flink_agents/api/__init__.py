@@ -1,0 +1,1 @@
+"""What users write agents with. ``flink_agents`` re-exports all of it."""

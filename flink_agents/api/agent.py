@@ -1,0 +1,121 @@
+"""``Agent``: the class that authors derive from, and the builder of agents without a class.
+
+As a class::
+
+    class Greeter(Agent):
+        @action(InputEvent)
+        def greet(self, event, ctx):
+            return OutputEvent(output=f"hello {event.input}")
+
+As a builder::
+
+    def greet(event, ctx):
+        return OutputEvent(output=f"hello {event.input}")
+
+    agent = Agent(name="Greeter").add_action("greet", [InputEvent], greet)
+
+Constructor arguments of a subclass are its configuration: they are written into the plan, and
+each subtask makes its own instance from them. What an instance holds is therefore a constant;
+what must be remembered belongs into ``ctx.short_term_memory``.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping, Sequence
+from typing import Any, ClassVar, TypeVar
+
+from flink_agents.api.context import RunnerContext
+from flink_agents.api.decorators import ActionMark, Condition, Trigger, check_triggers
+from flink_agents.api.errors import DuplicateNameError
+from flink_agents.api.policies import OnError
+from flink_agents.api.resources import ResourceType
+
+A = TypeVar("A", bound="Agent")
+
+
+class Agent:
+    """Base of agents. See the module's text.
+
+    Attributes:
+        agent_name: Name of the agent; scopes its memory and names its operator, so it must
+            not change while state is to be kept. Default: the class name.
+        context_class: A ``RunnerContext`` subclass with a project's own methods.
+        side_outputs: Tags for ``ctx.emit_to`` and the Python type of their values.
+        output_type: Python type of the values in ``OutputEvent``; None for any.
+        on_error: Policy for actions that raise and have none of their own.
+        on_unhandled: Policy for events that no action accepts.
+    """
+
+    agent_name: str | None = None
+    context_class: ClassVar[type[RunnerContext] | None] = None
+    side_outputs: ClassVar[Mapping[str, Any]] = {}
+    output_type: ClassVar[Any] = None
+    on_error: OnError | str | None = None
+    on_unhandled: OnError | str | None = None
+
+    def __new__(cls: type[A], *args: Any, **kwargs: Any) -> A:
+        self = object.__new__(cls)
+        self.__dict__["__arguments__"] = (args, kwargs)
+        self.__dict__["__actions__"] = {}
+        self.__dict__["__resources__"] = {}
+        return self
+
+    def __init__(self, name: str | None = None) -> None:
+        if name is not None:
+            self.agent_name = name
+
+    def add_action(
+        self: A,
+        name: str,
+        triggers: Sequence[Trigger] | Trigger,
+        func: Callable[..., Any],
+        *,
+        when: Condition | None = None,
+        on_error: OnError | str | None = None,
+        **config: Any,
+    ) -> A:
+        """Add an action; returns the agent.
+
+        Args:
+            name: Name of the action, unique in the agent.
+            triggers: Event classes or type strings.
+            func: ``(event, ctx)``, ``def`` or ``async def``.
+            when: Condition on the event.
+            on_error: Policy where it raises.
+            **config: JSON values that the action reads as ``ctx.action_config``.
+
+        Raises:
+            DuplicateNameError: The agent already has an action of that name.
+            UnknownTriggerError: A trigger is neither an event class nor a type string.
+        """
+        actions = self.__dict__["__actions__"]
+        if name in actions:
+            raise DuplicateNameError(
+                f"the agent already has an action {name!r}", fix="give each action its own name"
+            )
+        sequence = (triggers,) if isinstance(triggers, str | type) else tuple(triggers)
+        policy = None if on_error is None else OnError(on_error)
+        mark = ActionMark(check_triggers(sequence, f"action {name!r}"), when, policy, config, name)
+        actions[name] = (mark, func)
+        return self
+
+    def add_resource(self: A, name: str, resource_type: ResourceType | str, resource: Any) -> A:
+        """Add a resource; returns the agent.
+
+        Args:
+            name: Name of the resource, unique in its type.
+            resource_type: Its kind.
+            resource: A function (for a tool), a ``Tool``, a ``Prompt`` or a
+                ``ResourceDescriptor``.
+
+        Raises:
+            DuplicateNameError: The agent already has a resource of that type and name.
+        """
+        key = (ResourceType(resource_type), name)
+        resources = self.__dict__["__resources__"]
+        if key in resources:
+            raise DuplicateNameError(
+                f"the agent already has a {key[0].value} {name!r}", fix="give each resource its own name"
+            )
+        resources[key] = resource
+        return self

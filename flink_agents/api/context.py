@@ -1,0 +1,147 @@
+"""``RunnerContext``: all that an action can do besides returning events."""
+
+from __future__ import annotations
+
+import random
+import uuid
+from abc import ABC, abstractmethod
+from collections.abc import Mapping
+from datetime import datetime
+from typing import Any
+
+from flink_agents.api.events import Event
+from flink_agents.api.memory import MemoryObject, MemoryRef
+from flink_agents.api.metrics import MetricGroup
+from flink_agents.api.options import Configuration
+from flink_agents.api.resources import ResourceType
+
+
+class RunnerContext(ABC):
+    """What an action sees of the run that it belongs to.
+
+    A context belongs to one execution of one action. Used after that execution, or from
+    another thread than the one that runs it, it raises ``ContextMisuseError``.
+
+    A project adds methods of its own in a subclass without constructor, named by
+    ``Agent.context_class``; the runtime supplies the rest.
+    """
+
+    # -- where we are -----------------------------------------------------------------
+
+    @property
+    @abstractmethod
+    def agent_name(self) -> str:
+        """Name of the agent; with the key it scopes memory."""
+
+    @property
+    @abstractmethod
+    def action_name(self) -> str:
+        """Name of the action that runs."""
+
+    @property
+    @abstractmethod
+    def key(self) -> Any:
+        """The key of the run, with the type that the key selector returned."""
+
+    @property
+    @abstractmethod
+    def sequence_number(self) -> int:
+        """Number of the run within its key, from 0 and without gaps."""
+
+    @property
+    @abstractmethod
+    def timestamp(self) -> int | None:
+        """Event time of the input in milliseconds since the epoch, or None."""
+
+    # -- events -----------------------------------------------------------------------
+
+    @abstractmethod
+    def send_event(self, event: Event) -> None:
+        """Emit ``event``: to the actions that it triggers, or out of the agent.
+
+        Raises:
+            NotAnEventError: ``event`` is no event.
+            UnknownEventError: No action of the agent takes events of that type.
+        """
+
+    @abstractmethod
+    def emit_to(self, tag: str, value: Any) -> None:
+        """Send ``value`` to the side output ``tag`` that the agent declares.
+
+        Raises:
+            UnknownSideOutputError: The agent declares no side output of that name.
+        """
+
+    # -- memory -----------------------------------------------------------------------
+
+    @property
+    @abstractmethod
+    def sensory_memory(self) -> MemoryObject:
+        """Memory of this run only."""
+
+    @property
+    @abstractmethod
+    def short_term_memory(self) -> MemoryObject:
+        """Memory of this key, kept in Flink's state."""
+
+    @abstractmethod
+    def resolve(self, ref: MemoryRef) -> Any:
+        """The value that ``ref`` names.
+
+        Raises:
+            MemoryPathError: Nothing is stored there.
+        """
+
+    # -- resources and configuration --------------------------------------------------
+
+    @abstractmethod
+    def get_resource(self, name: str, resource_type: ResourceType | str) -> Any:
+        """The resource ``name`` of that type; made once per subtask.
+
+        Raises:
+            ResourceNotFoundError: The agent has none of that name and type.
+            ResourceUnavailableError: Nothing in this version provides its kind.
+        """
+
+    @property
+    @abstractmethod
+    def config(self) -> Configuration:
+        """The options of the job."""
+
+    @property
+    @abstractmethod
+    def action_config(self) -> Mapping[str, Any]:
+        """What the action was registered with besides triggers and policies."""
+
+    def get_action_config_value(self, key: str, default: Any = None) -> Any:
+        """The entry ``key`` of :attr:`action_config`."""
+        return self.action_config.get(key, default)
+
+    # -- time and chance, the same on replay ------------------------------------------
+
+    @abstractmethod
+    def now(self) -> datetime:
+        """The wall-clock time (UTC) at which this run began."""
+
+    @abstractmethod
+    def uuid4(self) -> uuid.UUID:
+        """A UUID that a replay of the run gets again; another one at each call."""
+
+    @abstractmethod
+    def random(self) -> random.Random:
+        """A random generator that a replay of the run gets again, seeded per action.
+
+        Not for secrets: the seed follows from job, key and sequence number.
+        """
+
+    # -- metrics ----------------------------------------------------------------------
+
+    @property
+    @abstractmethod
+    def agent_metric_group(self) -> MetricGroup:
+        """Metrics of the agent."""
+
+    @property
+    @abstractmethod
+    def action_metric_group(self) -> MetricGroup:
+        """Metrics of the action that runs."""

@@ -1,0 +1,145 @@
+"""``AgentsExecutionEnvironment``: applies agents to streams and runs the job."""
+
+from __future__ import annotations
+
+import importlib
+from abc import ABC, abstractmethod
+from collections.abc import Callable, Iterable, Mapping
+from pathlib import Path
+from typing import Any
+
+from flink_agents.api.agent import Agent
+from flink_agents.api.options import Configuration
+
+_IMPLEMENTATION = "flink_agents.runtime.environment"
+
+
+class AgentStream(ABC):
+    """The output of an agent that was applied to a stream."""
+
+    @abstractmethod
+    def to_datastream(self, output_type: Any = None) -> Any:
+        """The outputs as a PyFlink ``DataStream``.
+
+        Args:
+            output_type: Python type or PyFlink ``TypeInformation`` of the values. Default:
+                what the agent declares, else pickled Python objects.
+        """
+
+    @abstractmethod
+    def to_table(self, schema: Any = None) -> Any:
+        """The outputs as a PyFlink ``Table``.
+
+        Args:
+            schema: Column names and types (a pydantic model, a ``DataTypes.ROW`` or a mapping
+                of names to Python types). Default: what the agent declares.
+
+        Raises:
+            UnsupportedTableError: No columns are known, or the environment has no tables.
+        """
+
+    @abstractmethod
+    def to_list(self) -> list[Any]:
+        """A list that ``execute()`` fills with the outputs of a bounded job."""
+
+    @abstractmethod
+    def side_output(self, tag: str) -> Any:
+        """The side output ``tag`` of the agent as a ``DataStream``.
+
+        Raises:
+            UnknownSideOutputError: The agent declares no such tag.
+        """
+
+    @abstractmethod
+    def dead_letters(self) -> Any:
+        """The events that could not be handled, as a ``DataStream`` of ``DeadLetter``."""
+
+
+class AgentInput(ABC):
+    """A keyed stream that waits for its agent."""
+
+    @abstractmethod
+    def apply(
+        self,
+        agent: Agent | type[Agent] | str,
+        *,
+        name: str | None = None,
+        parallelism: int | None = None,
+        max_parallelism: int | None = None,
+    ) -> AgentStream:
+        """Let ``agent`` handle the stream.
+
+        Args:
+            agent: An instance, a class without required arguments, or the name of an agent
+                of a loaded YAML file.
+            name: Name of the agent in this job. Default: its own.
+            parallelism: Number of subtasks. Default: the environment's.
+            max_parallelism: Number of key groups. Default: the environment's.
+
+        Raises:
+            AgentDefinitionError: The agent cannot work; the text names file and line.
+            AgentCycleError: The stream comes from the same agent.
+            DuplicateAgentError: Another agent of the job has that name.
+        """
+
+
+class AgentsExecutionEnvironment(ABC):
+    """Entry point: streams in, agents applied, job run.
+
+    ::
+
+        env = AgentsExecutionEnvironment.get_execution_environment()
+        greetings = env.from_list(["Ada", "Alan"], key_selector=str).apply(Greeter()).to_list()
+        env.execute()
+    """
+
+    @staticmethod
+    def get_execution_environment(
+        env: Any = None, t_env: Any = None, config: Mapping[str, Any] | None = None
+    ) -> AgentsExecutionEnvironment:
+        """The environment around a PyFlink job.
+
+        Args:
+            env: A ``StreamExecutionEnvironment``. Default: a new one, in thread mode.
+            t_env: A ``StreamTableEnvironment`` on it. Default: made when tables are used.
+            config: Options by key (see ``AgentOptions``).
+
+        Raises:
+            SetupError: This machine or process cannot run the job; the text says the fix.
+            OptionError: An option is unknown or does not fit.
+        """
+        return importlib.import_module(_IMPLEMENTATION).create(env, t_env, config)
+
+    @property
+    @abstractmethod
+    def config(self) -> Configuration:
+        """The options of the job; set them before agents are applied."""
+
+    @abstractmethod
+    def from_datastream(self, stream: Any, key_selector: Callable[[Any], Any]) -> AgentInput:
+        """A PyFlink ``DataStream``; ``key_selector`` gives the key of a record."""
+
+    @abstractmethod
+    def from_table(self, table: Any, key_selector: Callable[[Any], Any] | str) -> AgentInput:
+        """An insert-only PyFlink ``Table``; records are ``Row``, the key may be a column name.
+
+        Raises:
+            UnsupportedTableError: The table has updates or deletes.
+        """
+
+    @abstractmethod
+    def from_list(self, records: Iterable[Any], key_selector: Callable[[Any], Any]) -> AgentInput:
+        """Records that are at hand, as a bounded stream."""
+
+    @abstractmethod
+    def load_yaml(self, *paths: str | Path) -> AgentsExecutionEnvironment:
+        """Make the agents of YAML files known to ``apply`` by name."""
+
+    @abstractmethod
+    def execute(self, job_name: str | None = None) -> Any:
+        """Run the job to its end, fill the lists, return PyFlink's result.
+
+        Raises:
+            JobFailedError: The job failed; the text starts with the user's own line.
+            DeadLettersNotReadError: A policy writes dead letters that nobody reads.
+        """

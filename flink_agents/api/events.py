@@ -1,0 +1,154 @@
+"""Events: what actions are triggered by and what they emit.
+
+An event is a frozen pydantic class. ``InputEvent`` wraps a record of the stream,
+``OutputEvent`` carries a value out of the agent, and every other class is the author's::
+
+    class OrderPlaced(Event):
+        order_id: str
+        total: float
+
+An event has an ``id`` and a lineage once it has been sent. Both are derived from the run
+(job, key, sequence number) and from the path by which the event came about, so a replay of
+the run gives its events the same ids. They take no part in equality or serialisation, and
+they are computed only when somebody asks.
+"""
+
+from __future__ import annotations
+
+import hashlib
+from typing import Any, ClassVar
+
+from pydantic import BaseModel, ConfigDict
+
+
+class Lineage:
+    """Where a sent event came from. Built by the runtime; read through ``Event``.
+
+    Args:
+        parent: Lineage of the event whose action sent this one; None for an input.
+        action: Name of that action; for an input, the identity of the run.
+        ordinal: Position of this event among those that the action sent, from 0.
+    """
+
+    __slots__ = ("_digest", "action", "ordinal", "parent")
+
+    def __init__(self, parent: Lineage | None, action: str, ordinal: int) -> None:
+        self.parent = parent
+        self.action = action
+        self.ordinal = ordinal
+        self._digest: str | None = None
+
+    @property
+    def id(self) -> str:
+        """24 hexadecimal digits, equal for equal paths."""
+        digest = self._digest
+        if digest is None:
+            parent = self.parent.id if self.parent is not None else ""
+            path = f"{parent}\x00{self.action}\x00{self.ordinal}".encode("utf-8", "surrogatepass")
+            digest = self._digest = hashlib.blake2b(path, digest_size=12).hexdigest()
+        return digest
+
+
+class Event(BaseModel):
+    """Base of all events. Subclasses declare their payload as pydantic fields.
+
+    ``EVENT_TYPE`` is the type string by which plans, YAML and logs name the class. It
+    defaults to the class name and must be unique within an agent.
+    """
+
+    model_config = ConfigDict(frozen=True, arbitrary_types_allowed=True, extra="forbid")
+    __slots__ = ("_lineage",)
+
+    EVENT_TYPE: ClassVar[str] = "Event"
+    _lineage: ClassVar[Any]
+
+    @classmethod
+    def __pydantic_init_subclass__(cls, **kwargs: Any) -> None:
+        super().__pydantic_init_subclass__(**kwargs)
+        if "EVENT_TYPE" not in cls.__dict__:
+            cls.EVENT_TYPE = cls.__name__
+
+    @property
+    def event_type(self) -> str:
+        """The type string of this event."""
+        return type(self).EVENT_TYPE
+
+    @property
+    def id(self) -> str | None:
+        """Stable id, or None as long as the event has not been sent."""
+        lineage = self.lineage
+        return lineage.id if lineage is not None else None
+
+    @property
+    def upstream_event_id(self) -> str | None:
+        """Id of the event whose action sent this one; None for inputs and unsent events."""
+        lineage = self.lineage
+        return lineage.parent.id if lineage is not None and lineage.parent is not None else None
+
+    @property
+    def upstream_action_name(self) -> str | None:
+        """Name of the action that sent this event; None for inputs and unsent events."""
+        lineage = self.lineage
+        return lineage.action if lineage is not None and lineage.parent is not None else None
+
+    @property
+    def lineage(self) -> Lineage | None:
+        """Path by which the event came about; None as long as it has not been sent."""
+        try:
+            return object.__getattribute__(self, "_lineage")
+        except AttributeError:
+            return None
+
+
+class InputEvent(Event):
+    """A record of the input stream.
+
+    Attributes:
+        input: The record, with the type it has in the stream.
+    """
+
+    EVENT_TYPE = "_input_event"
+
+    input: Any
+
+
+class OutputEvent(Event):
+    """A value that leaves the agent; no action is triggered by it.
+
+    Attributes:
+        output: The value, which becomes a record of the output stream.
+    """
+
+    EVENT_TYPE = "_output_event"
+
+    output: Any
+
+
+class NamedEvent(Event):
+    """An event without a class of its own: a type string and attributes.
+
+    For agents whose events are named in YAML or arrive by name. Prefer a class where the
+    payload is known.
+
+    Attributes:
+        type: The type string that triggers name.
+        attributes: The payload.
+    """
+
+    EVENT_TYPE = "_named_event"
+
+    type: str
+    attributes: dict[str, Any] = {}
+
+    @property
+    def event_type(self) -> str:
+        """The type string given at construction."""
+        return self.type
+
+
+def with_lineage(event: Event, lineage: Lineage) -> Event:
+    """Give ``event`` its place in a run; an event sent before is copied first."""
+    if event.lineage is not None:
+        event = event.model_copy()
+    object.__setattr__(event, "_lineage", lineage)
+    return event

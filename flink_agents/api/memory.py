@@ -1,0 +1,116 @@
+"""Memory of an agent: values under dotted paths, scoped to (agent name, key).
+
+Sensory memory lives as long as one run; short-term memory belongs to the key and is part of
+Flink's checkpoints. Values are anything JSON has, and bytes, tuples, sets, dates, decimals,
+enums, dataclasses and pydantic models; each comes back with its own type, as a fresh copy::
+
+    visits = ctx.short_term_memory.get("visits", 0) + 1
+    ctx.short_term_memory.set("visits", visits)
+    ctx.short_term_memory.set("last.order", order)
+
+An action's writes become visible to later actions of the run at once, and reach state only
+when the whole run is committed. An action that fails leaves no trace in memory.
+"""
+
+from __future__ import annotations
+
+from abc import ABC, abstractmethod
+from enum import Enum
+from typing import TYPE_CHECKING, Any
+
+from pydantic import BaseModel, ConfigDict
+
+if TYPE_CHECKING:
+    from flink_agents.api.context import RunnerContext
+
+
+class MemoryScope(str, Enum):
+    """Which of an agent's memories a path belongs to."""
+
+    SENSORY = "sensory"
+    SHORT_TERM = "short-term"
+
+
+class MemoryRef(BaseModel):
+    """A pointer to a value in memory, small enough to travel in an event.
+
+    Attributes:
+        scope: The memory that holds the value.
+        path: Its absolute dotted path.
+    """
+
+    model_config = ConfigDict(frozen=True)
+
+    scope: MemoryScope
+    path: str
+
+    def resolve(self, ctx: RunnerContext) -> Any:
+        """The value that the pointer names now.
+
+        Raises:
+            MemoryPathError: Nothing is stored there (any more).
+        """
+        return ctx.resolve(self)
+
+
+class MemoryObject(ABC):
+    """A node of memory with named fields; the root of a memory is one too.
+
+    Paths are relative to the node: ``"order.total"`` is field ``total`` of object ``order``.
+    """
+
+    @abstractmethod
+    def get(self, path: str | MemoryRef, default: Any = None) -> Any:
+        """The value at ``path``, a ``MemoryObject`` where it is an object, or ``default``.
+
+        Raises:
+            MemoryPathError: The path is malformed.
+            ContextMisuseError: Called from a foreign thread or after the action ended.
+        """
+
+    @abstractmethod
+    def set(self, path: str, value: Any) -> MemoryRef:
+        """Store ``value`` at ``path``; objects on the way there are created.
+
+        Raises:
+            MemoryPathError: The path is malformed, leads through a plain value, or names an
+                object.
+            UnserializableValueError: State cannot hold the value.
+            ContextMisuseError: Called from a foreign thread or after the action ended.
+        """
+
+    @abstractmethod
+    def append(self, path: str, value: Any) -> MemoryRef:
+        """Add ``value`` to the end of the list at ``path``, which is created if missing.
+
+        Raises:
+            MemoryPathError: There is something else than a list at ``path``.
+        """
+
+    @abstractmethod
+    def delete(self, path: str) -> bool:
+        """Remove the value or the whole object at ``path``; False if there was none."""
+
+    @abstractmethod
+    def new_object(self, path: str, overwrite: bool = False) -> MemoryObject:
+        """The object at ``path``, created if missing.
+
+        Args:
+            path: Where.
+            overwrite: Replace a plain value that is there.
+
+        Raises:
+            MemoryPathError: A plain value is there and ``overwrite`` is False.
+        """
+
+    @abstractmethod
+    def exists(self, path: str) -> bool:
+        """Whether a value or an object is at ``path``."""
+
+    @abstractmethod
+    def field_names(self) -> list[str]:
+        """Names of this object's own fields, sorted."""
+
+    @abstractmethod
+    def fields(self) -> dict[str, Any]:
+        """This object's fields by name; nested objects as ``MemoryObject``."""

@@ -1,0 +1,89 @@
+"""Metrics that actions record. They appear in Flink's own metric system.
+
+A group belongs to an agent or to one of its actions; asking twice for a name gives the same
+metric. Metrics count attempts: what a failed attempt recorded is not taken back.
+"""
+
+from __future__ import annotations
+
+from abc import ABC, abstractmethod
+
+
+class Counter(ABC):
+    """A count that goes up, and down where the author wants it to."""
+
+    @abstractmethod
+    def inc(self, n: int = 1) -> None:
+        """Add ``n``."""
+
+    @abstractmethod
+    def dec(self, n: int = 1) -> None:
+        """Subtract ``n``."""
+
+    @abstractmethod
+    def get_count(self) -> int:
+        """The count of this subtask since it started."""
+
+
+class Meter(ABC):
+    """A rate of events per second, over the last minute."""
+
+    @abstractmethod
+    def mark(self, n: int = 1) -> None:
+        """Record ``n`` events."""
+
+    @abstractmethod
+    def get_count(self) -> int:
+        """All events marked by this subtask since it started."""
+
+
+class Gauge(ABC):
+    """The latest value of something."""
+
+    @abstractmethod
+    def set(self, value: int | float) -> None:
+        """Replace the value. Flink's Python gauges hold whole numbers: it is rounded there."""
+
+    @abstractmethod
+    def get_value(self) -> int | float:
+        """The latest value; 0 before the first."""
+
+
+class Histogram(ABC):
+    """The distribution of the most recent 1,000 values, as quantile gauges."""
+
+    @abstractmethod
+    def update(self, value: int | float) -> None:
+        """Record a value."""
+
+    @abstractmethod
+    def get_count(self) -> int:
+        """All values recorded by this subtask since it started."""
+
+    @abstractmethod
+    def quantile(self, q: float) -> float:
+        """The value below which a share ``q`` (0 to 1) of the window lies; 0.0 if empty."""
+
+
+class MetricGroup(ABC):
+    """A named set of metrics."""
+
+    @abstractmethod
+    def get_sub_group(self, name: str) -> MetricGroup:
+        """The group ``name`` inside this one."""
+
+    @abstractmethod
+    def get_counter(self, name: str) -> Counter:
+        """The counter ``name``."""
+
+    @abstractmethod
+    def get_meter(self, name: str) -> Meter:
+        """The meter ``name``."""
+
+    @abstractmethod
+    def get_gauge(self, name: str) -> Gauge:
+        """The gauge ``name``."""
+
+    @abstractmethod
+    def get_histogram(self, name: str) -> Histogram:
+        """The histogram ``name``."""

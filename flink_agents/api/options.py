@@ -1,0 +1,295 @@
+"""Options of a job, in one place: name, type, default and meaning.
+
+A value comes from the first of these that has one: code (``Configuration.set`` or the mapping
+given to ``AgentsExecutionEnvironment``), the environment (``FLINK_AGENTS_RUN_MAX_EVENTS`` for
+``run.max-events``), Flink's configuration (``flink-agents.run.max-events``), a YAML file
+(named by ``FLINK_AGENTS_CONFIG``), the default. An unknown name is an error wherever it stands.
+"""
+
+from __future__ import annotations
+
+import difflib
+import os
+import re
+from collections.abc import Iterator, Mapping
+from dataclasses import dataclass
+from datetime import timedelta
+from enum import Enum
+from pathlib import Path
+from typing import Any, Generic, TypeVar, cast
+
+from flink_agents.api.errors import OptionError
+from flink_agents.api.policies import OnError
+
+T = TypeVar("T")
+
+FLINK_PREFIX = "flink-agents."
+ENVIRONMENT_PREFIX = "FLINK_AGENTS_"
+CONFIG_FILE_VARIABLE = "FLINK_AGENTS_CONFIG"
+
+_DURATION = re.compile(r"\s*(\d+(?:\.\d+)?)\s*(ms|s|min|h|d)\s*\Z")
+_UNITS = {"ms": 0.001, "s": 1.0, "min": 60.0, "h": 3600.0, "d": 86400.0}
+
+
+@dataclass(frozen=True)
+class ConfigOption(Generic[T]):
+    """One option.
+
+    Attributes:
+        key: Its name, dots between groups and dashes inside words.
+        type: The Python type of its value.
+        default: Its value where nobody sets it.
+        doc: What it does, with unit.
+    """
+
+    key: str
+    type: type[T]
+    default: T | None
+    doc: str
+
+    def parse(self, value: object) -> T:
+        """``value`` as this option's type.
+
+        Raises:
+            OptionError: It does not fit.
+        """
+        try:
+            return cast(T, _convert(self.type, value))
+        except (ValueError, TypeError) as error:
+            raise OptionError(
+                f"option {self.key!r} has a value that does not fit",
+                expected=describe_type(self.type),
+                found=repr(value),
+                fix=self.doc,
+            ) from error
+
+
+def describe_type(kind: type) -> str:
+    """How a value of an option of type ``kind`` is written."""
+    if kind is timedelta:
+        return "a duration such as '200 ms', '5 s', '2 min', '1 h' or '7 d'"
+    if issubclass(kind, Enum):
+        return "one of " + ", ".join(repr(str(member.value)) for member in kind)
+    return {bool: "true or false", int: "a whole number", str: "a text"}.get(kind, kind.__name__)
+
+
+def _convert(kind: type, value: object) -> object:
+    if kind is bool:
+        return _convert_bool(value)
+    if kind is timedelta:
+        return _convert_duration(value)
+    if kind is int:
+        if isinstance(value, bool) or not isinstance(value, int | str):
+            raise TypeError(value)
+        return int(value)
+    if issubclass(kind, Enum):
+        return kind(value)
+    if not isinstance(value, kind):
+        raise TypeError(value)
+    return value
+
+
+def _convert_bool(value: object) -> bool:
+    if isinstance(value, bool):
+        return value
+    if isinstance(value, str) and value.strip().lower() in ("true", "false"):
+        return value.strip().lower() == "true"
+    raise ValueError(value)
+
+
+def _convert_duration(value: object) -> timedelta:
+    if isinstance(value, timedelta):
+        return value
+    match = _DURATION.match(value) if isinstance(value, str) else None
+    if match is None:
+        raise ValueError(value)
+    return timedelta(seconds=float(match.group(1)) * _UNITS[match.group(2)])
+
+
+class AgentOptions:
+    """All options of this package. Iterate with :func:`all_options`."""
+
+    JOB_IDENTIFIER = ConfigOption(
+        "job-identifier",
+        str,
+        None,
+        "Name of the job that stays the same across submissions. Ids of events and runs derive "
+        "from it. Default: Flink's job id at the first start, kept in state.",
+    )
+    SHORT_TERM_TTL = ConfigOption(
+        "memory.short-term.ttl",
+        timedelta,
+        None,
+        "Time after which a short-term memory entry that was not written again is forgotten. Default: never.",
+    )
+    ON_ERROR = ConfigOption(
+        "actions.on-error",
+        OnError,
+        OnError.FAIL,
+        "What happens when an action raises and neither the action nor its agent says.",
+    )
+    ON_UNHANDLED = ConfigOption(
+        "events.on-unhandled",
+        OnError,
+        OnError.FAIL,
+        "What happens to an event that no action accepts, where its agent does not say.",
+    )
+    MAX_EVENTS = ConfigOption(
+        "run.max-events",
+        int,
+        10_000,
+        "How many events one run may emit; a run beyond it fails instead of looping for ever.",
+    )
+    INLINE = ConfigOption(
+        "run.inline",
+        bool,
+        True,
+        "Run an event at once where nothing of its key is waiting. False stores each event in "
+        "state first and runs it from a timer.",
+    )
+    ALLOW_PICKLE = ConfigOption(
+        "state.allow-pickle",
+        bool,
+        False,
+        "Let memory and waiting events hold values of any class, by pickle. Such state cannot "
+        "be read after the class changes, and reading it runs code that the bytes name.",
+    )
+    RESTART_ATTEMPTS = ConfigOption(
+        "local.restart.attempts",
+        int,
+        3,
+        "How often a local job with checkpoints restarts before it fails, where Flink's "
+        "configuration names no restart strategy.",
+    )
+    RESTART_DELAY = ConfigOption(
+        "local.restart.delay",
+        timedelta,
+        timedelta(seconds=1),
+        "Pause before such a restart.",
+    )
+
+
+def all_options() -> dict[str, ConfigOption[Any]]:
+    """Every option by key, in the order of declaration."""
+    options = vars(AgentOptions).values()
+    return {option.key: option for option in options if isinstance(option, ConfigOption)}
+
+
+def find_option(key: str, source: str) -> ConfigOption[Any]:
+    """The option named ``key``, as found in ``source``.
+
+    Raises:
+        OptionError: There is none; the text suggests a near name.
+    """
+    options = all_options()
+    if key in options:
+        return options[key]
+    near = difflib.get_close_matches(key, options, n=1)
+    raise OptionError(
+        f"unknown option {key!r} in {source}",
+        expected="one of " + ", ".join(options),
+        found=repr(key),
+        fix=f"did you mean {near[0]!r}?" if near else "see the table of options in docs/configuration.md",
+    )
+
+
+class Configuration(Mapping[str, Any]):
+    """Values of options that were set; reading falls back to the defaults.
+
+    Args:
+        values: Values by option or key.
+        source: Where they come from, for error texts.
+
+    Raises:
+        OptionError: A key is unknown or a value does not fit.
+    """
+
+    def __init__(
+        self, values: Mapping[str | ConfigOption[Any], object] | None = None, source: str = "code"
+    ) -> None:
+        self._values: dict[str, Any] = {}
+        for key, value in (values or {}).items():
+            self.set(key, value, source)
+
+    def set(self, option: ConfigOption[Any] | str, value: object, source: str = "code") -> Configuration:
+        """Set one option; returns this configuration."""
+        found = option if isinstance(option, ConfigOption) else find_option(option, source)
+        self._values[found.key] = found.parse(value)
+        return self
+
+    def get(self, option: ConfigOption[T] | str, default: Any = None) -> Any:  # pyright: ignore[reportIncompatibleMethodOverride]
+        """The value of ``option``: the one set, else ``default``, else the option's own."""
+        found = option if isinstance(option, ConfigOption) else find_option(option, "code")
+        if found.key in self._values:
+            return self._values[found.key]
+        return default if default is not None else found.default
+
+    def over(self, lower: Mapping[str, Any]) -> Configuration:
+        """A configuration in which these values win over ``lower``."""
+        merged = Configuration()
+        merged._values = {**lower, **self._values}
+        return merged
+
+    def __getitem__(self, key: str) -> Any:
+        return self._values[key]
+
+    def __iter__(self) -> Iterator[str]:
+        return iter(self._values)
+
+    def __len__(self) -> int:
+        return len(self._values)
+
+    @classmethod
+    def from_environment(cls, environ: Mapping[str, str] | None = None) -> Configuration:
+        """Options set by ``FLINK_AGENTS_...`` variables."""
+        environ = os.environ if environ is None else environ
+        names = {environment_name(key): key for key in all_options()}
+        values: dict[str | ConfigOption[Any], object] = {}
+        for name, value in environ.items():
+            if name.startswith(ENVIRONMENT_PREFIX) and name != CONFIG_FILE_VARIABLE:
+                values[names.get(name, name)] = value
+        return cls(values, "the environment")
+
+    @classmethod
+    def from_yaml(cls, path: str | Path) -> Configuration:
+        """Options of a YAML file: nested mappings or dotted keys."""
+        import yaml
+
+        loaded: object = yaml.safe_load(Path(path).read_text(encoding="utf-8"))
+        if loaded is None:
+            loaded = {}
+        if not isinstance(loaded, dict):
+            raise OptionError(f"{path} is no mapping of options", found=type(loaded).__name__)
+        return cls(dict(_flatten(cast("dict[str, object]", loaded))), str(path))
+
+    @classmethod
+    def from_flink(cls, flink: Mapping[str, str]) -> Configuration:
+        """Options that stand in Flink's configuration behind ``flink-agents.``."""
+        values: dict[str | ConfigOption[Any], object] = {
+            key[len(FLINK_PREFIX) :]: value for key, value in flink.items() if key.startswith(FLINK_PREFIX)
+        }
+        return cls(values, "Flink's configuration")
+
+    @classmethod
+    def load(
+        cls, code: Mapping[str, Any] | None = None, flink: Mapping[str, str] | None = None
+    ) -> Configuration:
+        """All sources in their order of precedence (see the module's text)."""
+        path = os.environ.get(CONFIG_FILE_VARIABLE)
+        result = cls.from_yaml(path) if path else cls()
+        result = cls.from_flink(flink or {}).over(result)
+        result = cls.from_environment().over(result)
+        return cls(cast("Mapping[str | ConfigOption[Any], object]", code or {})).over(result)
+
+
+def environment_name(key: str) -> str:
+    """The environment variable of the option ``key``."""
+    return ENVIRONMENT_PREFIX + re.sub(r"[.-]", "_", key).upper()
+
+
+def _flatten(values: Mapping[str, object], prefix: str = "") -> Iterator[tuple[str, object]]:
+    for key, value in values.items():
+        if isinstance(value, dict):
+            yield from _flatten(cast("dict[str, object]", value), f"{prefix}{key}.")
+        else:
+            yield f"{prefix}{key}", value

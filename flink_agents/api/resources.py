@@ -1,0 +1,194 @@
+"""Resources that actions use: tools, prompts, and descriptions of what is connected later.
+
+Function tools and prompts work as they stand. The other kinds (models, embeddings, vector
+stores, MCP servers) are declared by a :class:`ResourceDescriptor`, checked and written into
+the plan; asking for one at run time raises ``ResourceUnavailableError`` in this version.
+"""
+
+from __future__ import annotations
+
+import inspect
+import string
+from collections.abc import Callable, Mapping, Sequence
+from enum import Enum
+from typing import Any, cast
+
+from pydantic import BaseModel, ConfigDict, Field, create_model, validate_call
+
+from flink_agents.api.errors import ActionSignatureError, AgentDefinitionError
+
+
+class ResourceType(str, Enum):
+    """Kinds of resources. A name is unique within its kind."""
+
+    TOOL = "tool"
+    PROMPT = "prompt"
+    CHAT_MODEL_CONNECTION = "chat_model_connection"
+    CHAT_MODEL_SETUP = "chat_model_setup"
+    EMBEDDING_MODEL_CONNECTION = "embedding_model_connection"
+    EMBEDDING_MODEL_SETUP = "embedding_model_setup"
+    VECTOR_STORE = "vector_store"
+    MCP_SERVER = "mcp_server"
+
+
+class ResourceRef(BaseModel):
+    """A resource named in the arguments of another one."""
+
+    model_config = ConfigDict(frozen=True)
+
+    type: ResourceType
+    name: str
+
+
+class ResourceDescriptor:
+    """A class and the arguments to make a resource with.
+
+    Args:
+        clazz: The class, or its name as ``module:qualname``.
+        **arguments: Its constructor arguments: JSON values, or :class:`ResourceRef`.
+    """
+
+    def __init__(self, *, clazz: str | type, **arguments: Any) -> None:
+        self.clazz = clazz if isinstance(clazz, str) else f"{clazz.__module__}:{clazz.__qualname__}"
+        self.arguments: Mapping[str, Any] = arguments
+
+    def __repr__(self) -> str:
+        return f"ResourceDescriptor(clazz={self.clazz!r}, **{dict(self.arguments)!r})"
+
+
+class Tool:
+    """A Python function with a name, a description and a JSON schema of its arguments.
+
+    Args:
+        func: The function; its parameters are annotated, its docstring describes it.
+        name: Default: the function's name.
+        description: Default: the first paragraph of the docstring.
+
+    Raises:
+        ActionSignatureError: A parameter has no annotation or cannot be passed by name.
+    """
+
+    def __init__(
+        self, func: Callable[..., Any], name: str | None = None, description: str | None = None
+    ) -> None:
+        self.func = func
+        self.name = name or func.__name__
+        doc = inspect.getdoc(func) or ""
+        self.description = description or doc.split("\n\n")[0].replace("\n", " ")
+        self._model = _arguments_model(func, self.name)
+        self._validated = validate_call(func)
+
+    @property
+    def parameters(self) -> dict[str, Any]:
+        """JSON schema of the arguments."""
+        return self._model.model_json_schema()
+
+    def __call__(self, *args: Any, **kwargs: Any) -> Any:
+        """Call the function; arguments are validated against its annotations."""
+        return self._validated(*args, **kwargs)
+
+    call = __call__
+
+
+def _arguments_model(func: Callable[..., Any], name: str) -> type[BaseModel]:
+    fields: dict[str, Any] = {}
+    for parameter in inspect.signature(func, eval_str=True).parameters.values():
+        by_name = parameter.kind in (parameter.POSITIONAL_OR_KEYWORD, parameter.KEYWORD_ONLY)
+        if not by_name or parameter.annotation is parameter.empty:
+            raise ActionSignatureError(
+                f"tool {name!r} has a parameter {str(parameter)!r} that no schema can describe",
+                expected="annotated parameters that can be passed by name",
+                fix=f"annotate it, as in '{parameter.name}: str'",
+            )
+        default = ... if parameter.default is parameter.empty else parameter.default
+        fields[parameter.name] = (parameter.annotation, Field(default))
+    return create_model(name, **fields)
+
+
+class ChatMessage(BaseModel):
+    """One message of a conversation.
+
+    Attributes:
+        role: ``system``, ``user``, ``assistant`` or ``tool``.
+        content: The text.
+    """
+
+    model_config = ConfigDict(frozen=True)
+
+    role: str
+    content: str
+
+
+class Prompt(BaseModel):
+    """A template with ``{variables}``: one text, or messages with roles.
+
+    Attributes:
+        messages: The messages; a text prompt has one with the role ``user``.
+    """
+
+    model_config = ConfigDict(frozen=True)
+
+    messages: tuple[ChatMessage, ...]
+
+    @classmethod
+    def from_text(cls, text: str, role: str = "user") -> Prompt:
+        """A prompt of one message."""
+        return cls(messages=(ChatMessage(role=role, content=text),))
+
+    @classmethod
+    def from_messages(cls, messages: Sequence[ChatMessage]) -> Prompt:
+        """A prompt of several messages."""
+        return cls(messages=tuple(messages))
+
+    @property
+    def variables(self) -> set[str]:
+        """Names that :meth:`format_messages` needs."""
+        parsed = (string.Formatter().parse(message.content) for message in self.messages)
+        return {name.split(".")[0].split("[")[0] for part in parsed for _, name, _, _ in part if name}
+
+    def format_messages(self, **variables: Any) -> list[ChatMessage]:
+        """The messages with ``variables`` filled in.
+
+        Raises:
+            AgentDefinitionError: A variable of the template is missing.
+        """
+        missing = sorted(self.variables - variables.keys())
+        if missing:
+            raise AgentDefinitionError(
+                "a prompt misses variables",
+                expected=", ".join(sorted(self.variables)),
+                found=", ".join(sorted(variables)) or "none",
+                fix=f"pass {', '.join(name + '=...' for name in missing)}",
+            )
+        return [
+            ChatMessage(role=message.role, content=message.content.format(**variables))
+            for message in self.messages
+        ]
+
+    def format_string(self, **variables: Any) -> str:
+        """The texts of all messages with ``variables`` filled in, a line break between them."""
+        return "\n".join(message.content for message in self.format_messages(**variables))
+
+
+REFERENCE_ARGUMENTS: Mapping[tuple[ResourceType, str], ResourceType] = {
+    (ResourceType.CHAT_MODEL_SETUP, "connection"): ResourceType.CHAT_MODEL_CONNECTION,
+    (ResourceType.CHAT_MODEL_SETUP, "prompt"): ResourceType.PROMPT,
+    (ResourceType.CHAT_MODEL_SETUP, "tools"): ResourceType.TOOL,
+    (ResourceType.EMBEDDING_MODEL_SETUP, "connection"): ResourceType.EMBEDDING_MODEL_CONNECTION,
+    (ResourceType.VECTOR_STORE, "embedding_model"): ResourceType.EMBEDDING_MODEL_SETUP,
+}
+"""Arguments that name another resource, and of which type."""
+
+
+def references_of(resource_type: ResourceType, arguments: Mapping[str, Any]) -> list[ResourceRef]:
+    """The resources that ``arguments`` of a resource of ``resource_type`` name."""
+    found: list[ResourceRef] = []
+    for argument, value in arguments.items():
+        target = REFERENCE_ARGUMENTS.get((resource_type, argument))
+        values = cast("list[Any]", value) if isinstance(value, list | tuple) else [value]
+        for item in values:
+            if isinstance(item, ResourceRef):
+                found.append(item)
+            elif target is not None and isinstance(item, str):
+                found.append(ResourceRef(type=target, name=item))
+    return found
