@@ -25,7 +25,15 @@ from collections.abc import Callable, Mapping, Sequence
 from typing import Any, ClassVar, TypeVar
 
 from flink_agents.api.context import RunnerContext
-from flink_agents.api.decorators import ActionMark, Condition, Trigger, check_triggers
+from flink_agents.api.decorators import (
+    ActionMark,
+    Condition,
+    Trigger,
+    check_event_types,
+    check_policy,
+    check_triggers,
+    place_of,
+)
 from flink_agents.api.errors import DuplicateNameError
 from flink_agents.api.policies import OnError
 from flink_agents.api.resources import ResourceType
@@ -54,6 +62,7 @@ class Agent:
     on_unhandled: OnError | str | None = None
 
     def __new__(cls: type[A], *args: Any, **kwargs: Any) -> A:
+        """Keep the arguments: they are the configuration in the plan."""
         self = object.__new__(cls)
         self.__dict__["__arguments__"] = (args, kwargs)
         self.__dict__["__actions__"] = {}
@@ -72,6 +81,7 @@ class Agent:
         *,
         when: Condition | None = None,
         on_error: OnError | str | None = None,
+        emits: Sequence[Trigger] = (),
         **config: Any,
     ) -> A:
         """Add an action; returns the agent.
@@ -82,20 +92,32 @@ class Agent:
             func: ``(event, ctx)``, ``def`` or ``async def``.
             when: Condition on the event.
             on_error: Policy where it raises.
+            emits: Events that it emits though its code does not name them.
             **config: JSON values that the action reads as ``ctx.action_config``.
 
         Raises:
             DuplicateNameError: The agent already has an action of that name.
             UnknownTriggerError: A trigger is neither an event class nor a type string.
+            AgentDefinitionError: The error policy is unknown.
         """
+        where = place_of(func)
         actions = self.__dict__["__actions__"]
         if name in actions:
             raise DuplicateNameError(
-                f"the agent already has an action {name!r}", fix="give each action its own name"
+                f"the agent already has an action {name!r}",
+                fix="give each action its own name",
+                where=where,
             )
         sequence = (triggers,) if isinstance(triggers, str | type) else tuple(triggers)
-        policy = None if on_error is None else OnError(on_error)
-        mark = ActionMark(check_triggers(sequence, f"action {name!r}"), when, policy, config, name)
+        what = f"action {name!r}"
+        mark = ActionMark(
+            triggers=check_triggers(sequence, what, where),
+            when=when,
+            on_error=check_policy(on_error, what, where),
+            config=config,
+            name=name,
+            emits=check_event_types(emits, what, "an entry of emits", where),
+        )
         actions[name] = (mark, func)
         return self
 

@@ -6,11 +6,14 @@ Methods may be static or take ``self``; ``@staticmethod`` may stand above or bel
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping
-from dataclasses import dataclass, field
-from typing import Any, TypeVar, overload
+import inspect
+import os
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass
+from types import MappingProxyType
+from typing import Any, TypeVar, cast, overload
 
-from flink_agents.api.errors import UnknownTriggerError
+from flink_agents.api.errors import AgentDefinitionError, UnknownTriggerError
 from flink_agents.api.events import Event
 from flink_agents.api.policies import OnError
 from flink_agents.api.resources import ResourceType
@@ -18,6 +21,8 @@ from flink_agents.api.resources import ResourceType
 F = TypeVar("F", bound=Callable[..., Any])
 Trigger = type[Event] | str
 Condition = Callable[[Any], bool]
+
+_NO_CONFIG: Mapping[str, Any] = MappingProxyType({})
 
 ACTION_MARK = "__flink_agents_action__"
 RESOURCE_MARK = "__flink_agents_resource__"
@@ -33,13 +38,15 @@ class ActionMark:
         on_error: Policy where it raises; None for the agent's.
         config: What the action can read as ``ctx.action_config``; JSON values.
         name: Name of the action; None for the function's.
+        emits: Events that it emits and that reading its code does not show.
     """
 
     triggers: tuple[Trigger, ...]
     when: Condition | None = None
     on_error: OnError | None = None
-    config: Mapping[str, Any] = field(default_factory=dict)
+    config: Mapping[str, Any] = _NO_CONFIG
     name: str | None = None
+    emits: tuple[Trigger, ...] = ()
 
 
 @dataclass(frozen=True)
@@ -50,26 +57,104 @@ class ResourceMark:
     name: str | None = None
 
 
-def check_triggers(triggers: tuple[Any, ...], where: str) -> tuple[Trigger, ...]:
-    """``triggers`` if each is an event class or a type string.
+def place_of(func: Any) -> str:
+    """Where ``func`` is written, as ``file:line in name``; the file relative where that is shorter."""
+    plain = inspect.unwrap(unwrap(func))
+    plain = getattr(plain, "func", plain)
+    code = getattr(plain, "__code__", None)
+    name = getattr(plain, "__qualname__", None) or repr(func)
+    if code is None:
+        return name
+    return f"{short_path(code.co_filename)}:{code.co_firstlineno} in {name}"
+
+
+def short_path(path: str) -> str:
+    """``path`` relative to the working directory where it lies below it."""
+    try:
+        relative = os.path.relpath(path)
+    except ValueError:
+        return path
+    return path if relative.startswith(os.pardir) or path.startswith("<") else relative
+
+
+def check_triggers(triggers: Sequence[object], what: str, where: str | None = None) -> tuple[Trigger, ...]:
+    """``triggers`` if each is an event class or a type string, and there is one.
+
+    Args:
+        triggers: What the author wrote.
+        what: What has the triggers, for the error.
+        where: Its place in the code, if known.
 
     Raises:
         UnknownTriggerError: One is not, or there is none.
     """
-    for trigger in triggers:
-        is_event = isinstance(trigger, type) and issubclass(trigger, Event)
-        if not is_event and not (isinstance(trigger, str) and trigger):
-            raise UnknownTriggerError(
-                f"{where} has a trigger that is no event type",
-                expected="an Event class or a type string",
-                found=repr(trigger),
-                fix="write @action(InputEvent) or @action('OrderPlaced')",
-            )
     if not triggers:
         raise UnknownTriggerError(
-            f"{where} has no trigger", fix="write @action(InputEvent), with parentheses and an event"
+            f"{what} has no trigger",
+            fix="write @action(InputEvent), with parentheses and an event",
+            where=where,
         )
-    return triggers
+    return check_event_types(triggers, what, "a trigger", where)
+
+
+def check_event_types(
+    values: Sequence[object], what: str, role: str, where: str | None = None
+) -> tuple[Trigger, ...]:
+    """``values`` if each is an event class or a type string.
+
+    Raises:
+        UnknownTriggerError: One is not.
+    """
+    found: list[Trigger] = []
+    for value in values:
+        if isinstance(value, str) and value:
+            found.append(value)
+        elif isinstance(value, type) and issubclass(value, Event):
+            found.append(value)
+        else:
+            raise UnknownTriggerError(
+                f"{what} has {role} that is no event type",
+                expected="an Event class or a type string",
+                found=describe(cast(object, value)),
+                fix="write @action(InputEvent) or @action('OrderPlaced')",
+                where=where,
+            )
+    return tuple(found)
+
+
+def describe(value: object) -> str:
+    """``value`` for an error text, without addresses."""
+    if callable(value):
+        return f"{type(value).__name__} {getattr(value, '__qualname__', None) or type(value).__qualname__}"
+    return repr(value)
+
+
+def check_policy(
+    value: object, what: str, where: str | None = None, option: str = "on_error"
+) -> OnError | None:
+    """``value`` as a policy, or None.
+
+    Args:
+        value: What the author wrote.
+        what: What has the policy, for the error.
+        where: Its place in the code, if known.
+        option: Name of the argument or attribute.
+
+    Raises:
+        AgentDefinitionError: There is no such policy.
+    """
+    if value is None:
+        return None
+    try:
+        return OnError(value)
+    except ValueError:
+        raise AgentDefinitionError(
+            f"{what} has an unknown {option}",
+            expected="one of " + ", ".join(repr(str(policy.value)) for policy in OnError),
+            found=repr(value),
+            fix=f"write {option}='dead-letter', or leave it out",
+            where=where,
+        ) from None
 
 
 def action(
@@ -78,6 +163,7 @@ def action(
     on_error: OnError | str | None = None,
     name: str | None = None,
     config: Mapping[str, Any] | None = None,
+    emits: Sequence[Trigger] = (),
 ) -> Callable[[F], F]:
     """Mark a method as an action: it runs for each event that matches a trigger.
 
@@ -91,19 +177,26 @@ def action(
         on_error: Policy where the action raises. Default: the agent's.
         name: Name of the action. Default: the method's.
         config: JSON values that the action reads as ``ctx.action_config``.
+        emits: Events that the action emits though its code does not name them, for example
+            because a library makes them. What the code names is found without this.
 
     Raises:
-        UnknownTriggerError: A trigger is neither.
+        UnknownTriggerError: A trigger is neither an event class nor a type string.
+        AgentDefinitionError: The error policy is unknown.
     """
-    mark = ActionMark(
-        triggers=check_triggers(triggers, "@action"),
-        when=when,
-        on_error=None if on_error is None else OnError(on_error),
-        config=dict(config or {}),
-        name=name,
-    )
+    if len(triggers) == 1 and inspect.isroutine(unwrap(triggers[0])):
+        check_triggers((), "@action", place_of(triggers[0]))
 
     def decorate(func: F) -> F:
+        where = place_of(func)
+        mark = ActionMark(
+            triggers=check_triggers(triggers, "@action", where),
+            when=when,
+            on_error=check_policy(on_error, "@action", where),
+            config=dict(config or {}),
+            name=name,
+            emits=check_event_types(emits, "@action", "an entry of emits", where),
+        )
         setattr(unwrap(func), ACTION_MARK, mark)
         return func
 
@@ -111,8 +204,9 @@ def action(
 
 
 def unwrap(func: Any) -> Any:
-    """The plain function inside a static method, or ``func`` itself."""
-    return func.__func__ if isinstance(func, staticmethod) else func
+    """The plain function inside a static or class method, or ``func`` itself."""
+    wrapped: Any = func
+    return wrapped.__func__ if type(wrapped) in (staticmethod, classmethod) else wrapped
 
 
 def _resource(resource_type: ResourceType) -> Any:

@@ -96,7 +96,7 @@ class AgentsError(Exception):
 def _rebuild(cls: type[AgentsError], attributes: dict[str, Any]) -> AgentsError:
     error = cls.__new__(cls)
     error.__dict__.update(attributes)
-    Exception.__init__(error, error._render())
+    Exception.__init__(error, error._render())  # pyright: ignore[reportPrivateUsage]
     return error
 
 

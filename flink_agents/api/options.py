@@ -64,13 +64,14 @@ class ConfigOption(Generic[T]):
             ) from error
 
 
-def describe_type(kind: type) -> str:
+def describe_type(kind: type[Any]) -> str:
     """How a value of an option of type ``kind`` is written."""
     if kind is timedelta:
         return "a duration such as '200 ms', '5 s', '2 min', '1 h' or '7 d'"
     if issubclass(kind, Enum):
         return "one of " + ", ".join(repr(str(member.value)) for member in kind)
-    return {bool: "true or false", int: "a whole number", str: "a text"}.get(kind, kind.__name__)
+    names: dict[type[Any], str] = {bool: "true or false", int: "a whole number", str: "a text"}
+    return names.get(kind, kind.__name__)
 
 
 def _convert(kind: type, value: object) -> object:

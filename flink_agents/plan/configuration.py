@@ -1,0 +1,163 @@
+"""Constructor arguments of an agent as JSON, and an instance made from them again."""
+
+from __future__ import annotations
+
+import inspect
+import json
+from collections.abc import Mapping
+from typing import Any, TypeVar, get_type_hints
+
+from pydantic import PydanticSchemaGenerationError, PydanticUserError, TypeAdapter, ValidationError
+from pydantic_core import PydanticSerializationError, to_jsonable_python
+
+from flink_agents.api.agent import Agent
+from flink_agents.api.errors import AgentConfigurationError
+from flink_agents.plan.declarations import place_of_class
+
+A = TypeVar("A", bound=Agent)
+
+
+def parameter_types(agent_class: type[Agent]) -> dict[str, Any]:
+    """Types of the constructor's parameters, by name; ``Any`` where there is no annotation."""
+    constructor: Any = agent_class.__init__
+    if constructor is Agent.__init__:
+        return {}
+    try:
+        hints = get_type_hints(constructor, include_extras=True)
+    except NameError:
+        # Names that only type checkers import: those parameters have to be plain JSON.
+        hints = {}
+    parameters = list(inspect.signature(constructor).parameters)[1:]
+    return {name: hints.get(name, Any) for name in parameters}
+
+
+def configuration_of(agent: Agent) -> dict[str, Any]:
+    """The constructor arguments of ``agent`` as JSON values, by parameter.
+
+    Only what was passed is written; defaults stay in the code.
+
+    Raises:
+        AgentConfigurationError: One does not come back from JSON as it was.
+    """
+    agent_class = type(agent)
+    if agent_class.__init__ is Agent.__init__:
+        return {}
+    args, kwargs = agent.__dict__["__arguments__"]
+    bound = inspect.signature(agent_class.__init__).bind(agent, *args, **kwargs)
+    types = parameter_types(agent_class)
+    return {
+        name: _to_json(agent_class, name, value, _declared(agent_class, name, types))
+        for name, value in list(bound.arguments.items())[1:]
+    }
+
+
+def make_instance(
+    agent_class: type[A], configuration: Mapping[str, Any], types: Mapping[str, Any] | None = None
+) -> A:
+    """An instance made from ``configuration``, its arguments with the types of the constructor.
+
+    Args:
+        agent_class: The class.
+        configuration: What :func:`configuration_of` gave.
+        types: What :func:`parameter_types` gave, if that was asked in another process.
+
+    Raises:
+        AgentConfigurationError: The constructor does not take these arguments.
+    """
+    if agent_class.__init__ is Agent.__init__:
+        return agent_class()
+    signature = inspect.signature(agent_class.__init__)
+    types = parameter_types(agent_class) if types is None else types
+    first = next(iter(signature.parameters))
+    arguments: dict[str, Any] = {first: None}
+    for name, value in configuration.items():
+        if name not in signature.parameters:
+            raise AgentConfigurationError(
+                f"{agent_class.__name__}() has no argument {name!r}",
+                expected=", ".join(list(signature.parameters)[1:]) or "no arguments",
+                found=name,
+                fix="remove it from the configuration, or compile the plan again",
+                where=place_of_class(agent_class),
+            )
+        arguments[name] = _restore(agent_class, name, value, _declared(agent_class, name, types))
+    bound = inspect.BoundArguments(signature, arguments)  # pyright: ignore[reportArgumentType]
+    try:
+        return agent_class(*bound.args[1:], **bound.kwargs)
+    except TypeError as error:
+        raise AgentConfigurationError(
+            f"{agent_class.__name__} cannot be constructed from its configuration",
+            expected=f"{agent_class.__name__}{signature}",
+            found=f"{json.dumps(dict(configuration))}: {error}",
+            fix="pass the missing arguments, or give them defaults",
+            where=place_of_class(agent_class),
+        ) from error
+
+
+def json_or_reason(value: Any) -> tuple[Any, str | None]:
+    """``value`` as JSON, and why that is not ``value`` itself (None where it is)."""
+    try:
+        written = to_jsonable_python(value)
+        json.dumps(written, allow_nan=False)
+    except (PydanticSerializationError, ValueError, TypeError) as error:
+        return None, str(error)
+    return written, None
+
+
+def is_plain_json(value: Any) -> bool:
+    """Whether ``value`` consists of exactly the types that JSON gives back."""
+    if type(value) is dict:
+        return all(type(key) is str and is_plain_json(item) for key, item in value.items())
+    if type(value) is list:
+        return all(map(is_plain_json, value))
+    return value is None or type(value) in (str, int, float, bool)
+
+
+def _declared(agent_class: type[Agent], name: str, types: Mapping[str, Any]) -> Any:
+    kind = inspect.signature(agent_class.__init__).parameters[name].kind
+    declared = types.get(name, Any)
+    if kind is inspect.Parameter.VAR_POSITIONAL:
+        return tuple[declared, ...]
+    if kind is inspect.Parameter.VAR_KEYWORD:
+        return dict[str, declared]
+    return declared
+
+
+def _to_json(agent_class: type[Agent], name: str, value: Any, declared: Any) -> Any:
+    written, reason = json_or_reason(value)
+    if reason is None and declared is Any:
+        reason = None if is_plain_json(value) else "JSON would not give back its type"
+    elif reason is None:
+        restored = _restore(agent_class, name, written, declared)
+        reason = None if _same(restored, value) else f"JSON would give back {restored!r}"
+    if reason is not None:
+        raise AgentConfigurationError(
+            f"the argument {name!r} of {agent_class.__name__} cannot be written into the plan",
+            expected="a value that comes back from JSON as it was: each subtask makes its own instance",
+            found=f"{type(value).__name__}: {reason}",
+            fix=f"annotate {name!r} with its type (plain data, a dataclass, a pydantic model), or "
+            "make the object inside the constructor",
+            where=place_of_class(agent_class),
+        )
+    return written
+
+
+def _restore(agent_class: type[Agent], name: str, value: Any, declared: Any) -> Any:
+    if declared is Any:
+        return value
+    try:
+        return TypeAdapter(declared).validate_json(json.dumps(value))
+    except (ValidationError, PydanticSchemaGenerationError, PydanticUserError) as error:
+        raise AgentConfigurationError(
+            f"the argument {name!r} of {agent_class.__name__} cannot be read from the plan",
+            expected=f"a value that pydantic reads as {inspect.formatannotation(declared)}",
+            found=f"{value!r}: {error}",
+            fix="use plain data, a dataclass or a pydantic model, or make the object inside the constructor",
+            where=place_of_class(agent_class),
+        ) from error
+
+
+def _same(restored: Any, value: Any) -> bool:
+    try:
+        return bool(restored == value)
+    except Exception:  # whatever a foreign __eq__ raises: equality is not shown
+        return False

@@ -1,0 +1,184 @@
+"""Reads what an agent's author declared: actions and resources, wherever they come from.
+
+Actions of a class come first, base classes before subclasses and each in the order of
+definition; what was added to the instance follows. A method that overrides an action without
+``@action`` keeps the triggers and its place; ``None`` in its stead removes the action.
+"""
+
+from __future__ import annotations
+
+import inspect
+from collections.abc import Callable, Iterator, Mapping
+from dataclasses import dataclass
+from typing import Any
+
+from flink_agents.api.agent import Agent
+from flink_agents.api.decorators import (
+    ACTION_MARK,
+    RESOURCE_MARK,
+    ActionMark,
+    ResourceMark,
+    place_of,
+    short_path,
+    unwrap,
+)
+from flink_agents.api.errors import ActionSignatureError, AgentDefinitionError, DuplicateNameError
+from flink_agents.api.resources import ResourceType, Tool
+from flink_agents.plan.model import Kind
+
+
+@dataclass(frozen=True)
+class ActionDeclaration:
+    """An action as its author wrote it.
+
+    Attributes:
+        name: Its name in the agent.
+        mark: What was said about it.
+        function: The plain function.
+        kind: How it belongs to the agent.
+    """
+
+    name: str
+    mark: ActionMark
+    function: Callable[..., Any]
+    kind: Kind
+
+    @property
+    def where(self) -> str:
+        """Its place in the code."""
+        return place_of(self.function)
+
+
+@dataclass(frozen=True)
+class ResourceDeclaration:
+    """A resource as its author wrote it.
+
+    Attributes:
+        name: Its name in the agent.
+        type: Its kind.
+        function: The plain function that is the tool or returns the resource, or None.
+        kind: How that function belongs to the agent.
+        value: The resource itself where it was added as an object.
+        title: Name of a tool that was added as ``Tool``.
+        description: Description of such a tool.
+    """
+
+    name: str
+    type: ResourceType
+    function: Callable[..., Any] | None
+    kind: Kind | None
+    value: Any = None
+    title: str | None = None
+    description: str | None = None
+
+    @property
+    def where(self) -> str | None:
+        """Its place in the code, if it has one."""
+        return place_of(self.function) if self.function is not None else None
+
+
+def actions_of(agent_class: type[Agent], added: Mapping[str, Any]) -> list[ActionDeclaration]:
+    """The actions of a class and those added to its instance.
+
+    Raises:
+        DuplicateNameError: Two have one name.
+        ActionSignatureError: One is a class method.
+    """
+    found = [
+        ActionDeclaration(mark.name or attribute, mark, unwrap(member), _kind(member, "action"))
+        for attribute, mark, member in _marked(agent_class, ACTION_MARK)
+    ]
+    found += [ActionDeclaration(name, mark, func, "function") for name, (mark, func) in added.items()]
+    _check_unique(found, lambda one: one.name, lambda one: f"action {one.name!r}")
+    return found
+
+
+def resources_of(
+    agent_class: type[Agent], added: Mapping[tuple[ResourceType, str], Any]
+) -> list[ResourceDeclaration]:
+    """The resources of a class and those added to its instance.
+
+    Raises:
+        DuplicateNameError: Two of one type have one name.
+        ActionSignatureError: One is a class method.
+    """
+    found = [
+        ResourceDeclaration(mark.name or attribute, mark.type, unwrap(member), _kind(member, "resource"))
+        for attribute, mark, member in _marked(agent_class, RESOURCE_MARK)
+    ]
+    found += [_added_resource(name, kind, value) for (kind, name), value in added.items()]
+    _check_unique(found, lambda one: (one.type, one.name), lambda one: f"{one.type.value} {one.name!r}")
+    return found
+
+
+def place_of_class(agent_class: type) -> str:
+    """``file:line in Class``, or the full name where the source is not at hand."""
+    name = agent_class.__qualname__
+    try:
+        _, line = inspect.getsourcelines(agent_class)
+        path = inspect.getsourcefile(agent_class) or inspect.getfile(agent_class)
+    except (OSError, TypeError):
+        return f"{agent_class.__module__}.{name}"
+    return f"{short_path(path)}:{line} in {name}"
+
+
+def _added_resource(name: str, kind: ResourceType, value: Any) -> ResourceDeclaration:
+    if kind is not ResourceType.TOOL:
+        return ResourceDeclaration(name, kind, None, None, value=value)
+    if isinstance(value, Tool):
+        return ResourceDeclaration(
+            name, kind, value.func, "function", title=value.name, description=value.description
+        )
+    return ResourceDeclaration(name, kind, value, "function")
+
+
+def _marked(agent_class: type[Agent], attribute: str) -> Iterator[tuple[str, Any, Any]]:
+    """Name, mark and member of each marked member that the class ends up with."""
+    marks: dict[str, ActionMark | ResourceMark] = {}
+    members: dict[str, Any] = {}
+    for owner in reversed(agent_class.__mro__):
+        for name, member in vars(owner).items():
+            mark = getattr(unwrap(member), attribute, None)
+            if mark is not None:
+                marks[name] = mark
+            if name in marks:
+                members[name] = member
+    for name, mark in marks.items():
+        member = members[name]
+        if member is None:
+            continue
+        if not callable(unwrap(member)):
+            raise AgentDefinitionError(
+                f"{name!r} replaces a method that is marked in a base class by something else",
+                expected="a method, or None to remove it",
+                found=repr(member),
+                fix="rename the attribute",
+                where=place_of_class(agent_class),
+            )
+        yield name, mark, member
+
+
+def _kind(member: Any, what: str) -> Kind:
+    if isinstance(member, classmethod):
+        raise ActionSignatureError(
+            f"an {what} cannot be a class method" if what == "action" else f"a {what} cannot be a class method",
+            expected="a method with self, or a static method",
+            found="@classmethod",
+            fix="use self, or @staticmethod",
+            where=place_of(member),
+        )
+    return "static" if isinstance(member, staticmethod) else "instance"
+
+
+def _check_unique(found: list[Any], key: Callable[[Any], Any], label: Callable[[Any], str]) -> None:
+    first: dict[Any, Any] = {}
+    for one in found:
+        other = first.setdefault(key(one), one)
+        if other is not one:
+            raise DuplicateNameError(
+                f"the agent has two of {label(one)}",
+                expected="one of each name: recovery finds state and records by it",
+                found=f"the other one at {other.where}",
+                fix="rename one, for example with name=...",
+                where=one.where,
+            )

@@ -1,0 +1,327 @@
+"""``AgentPlan``: what an agent is, as data.
+
+A plan is frozen, names code instead of holding it, and goes through JSON unchanged. Workers
+make the running agent from it (see ``binding``); recovery compares its fingerprint.
+"""
+
+from __future__ import annotations
+
+import functools
+import hashlib
+import importlib
+import inspect
+import json
+from typing import Any, Literal
+
+from pydantic import BaseModel, ConfigDict, Field, ValidationError, field_validator
+
+from flink_agents.api.errors import FunctionReferenceError, PlanFormatError
+from flink_agents.api.policies import OnError
+from flink_agents.api.resources import Prompt, ResourceRef, ResourceType
+
+FORMAT_VERSION = 1
+"""Version of the JSON format that this package writes and reads."""
+
+Kind = Literal["instance", "static", "function"]
+"""How a function belongs to the agent: a method, a static method, or added from outside."""
+
+
+class _Frozen(BaseModel):
+    model_config = ConfigDict(frozen=True, extra="forbid")
+
+
+class FunctionRef(_Frozen):
+    """The name of a function or class, from which it can be imported.
+
+    Attributes:
+        module: Its module.
+        qualname: Its name in the module, with dots.
+    """
+
+    module: str
+    qualname: str
+
+    def __str__(self) -> str:
+        return f"{self.module}:{self.qualname}"
+
+    @classmethod
+    def of(cls, target: Any) -> FunctionRef:
+        """The reference to ``target``; one without a name of its own gets one in brackets."""
+        if isinstance(target, functools.partial):
+            inner = cls.of(target.func)
+            return cls(module=inner.module, qualname=f"<partial>.{inner.qualname}")
+        if inspect.ismethod(target) and not inspect.isclass(target.__self__):
+            return cls(module=target.__module__, qualname=f"<bound>.{target.__qualname__}")
+        if not hasattr(target, "__qualname__"):
+            kind = type(target)
+            return cls(module=kind.__module__, qualname=f"<instance>.{kind.__qualname__}")
+        return cls(module=target.__module__ or "builtins", qualname=target.__qualname__)
+
+    @classmethod
+    def parse(cls, text: str) -> FunctionRef:
+        """The reference written as ``module:qualname``.
+
+        Raises:
+            FunctionReferenceError: It is not written so.
+        """
+        module, separator, qualname = text.partition(":")
+        if not (separator and module and qualname):
+            raise FunctionReferenceError(
+                f"{text!r} names no function",
+                expected="module:qualname, for example shop.agents:OrderAgent",
+                found=repr(text),
+                fix="put a colon between the module and the name",
+            )
+        return cls(module=module, qualname=qualname)
+
+    @property
+    def importable(self) -> bool:
+        """Whether the name can be imported at all: it is neither local nor anonymous."""
+        return "<" not in self.qualname
+
+    def resolve(self) -> Any:
+        """Import what the reference names.
+
+        Raises:
+            FunctionReferenceError: That is not possible; the text says why.
+        """
+        if not self.importable:
+            raise FunctionReferenceError(
+                f"{self} cannot be imported by name",
+                expected="a function or class at the top of a module, or in a class there",
+                found=self.qualname,
+                fix="define it with a name at the top of a module; lambdas, local functions and "
+                "partials work only where the agent itself is given, not its plan",
+            )
+        try:
+            module = importlib.import_module(self.module)
+        except ImportError as error:
+            raise FunctionReferenceError(
+                f"{self} cannot be imported",
+                expected=f"a module {self.module!r}",
+                found=f"{type(error).__name__}: {error}",
+                fix="install the module or put it on PYTHONPATH, here and on the workers",
+            ) from error
+        try:
+            return functools.reduce(getattr, self.qualname.split("."), module)
+        except AttributeError as error:
+            raise FunctionReferenceError(
+                f"{self} does not exist",
+                expected=f"{self.qualname!r} in {getattr(module, '__file__', None) or self.module}",
+                found=str(error),
+                fix="restore the name, or compile the plan again",
+            ) from error
+
+
+class EventPlan(_Frozen):
+    """An event type of the agent.
+
+    Attributes:
+        type: The type string.
+        event_class: The class; None for a type that has only a name.
+        bases: Type strings of the event classes it derives from, nearest first.
+    """
+
+    type: str
+    event_class: FunctionRef | None = None
+    bases: tuple[str, ...] = ()
+
+
+class ConditionPlan(_Frozen):
+    """The condition of an action.
+
+    Attributes:
+        function: Its name.
+        text: Its source where it is a lambda, for people.
+    """
+
+    function: FunctionRef
+    text: str | None = None
+
+    def __str__(self) -> str:
+        return self.text or self.function.qualname
+
+
+class ActionPlan(_Frozen):
+    """An action.
+
+    Attributes:
+        name: Its name, unique in the agent.
+        triggers: Type strings of the events that it takes, in the author's order.
+        exact: Those of the triggers that were given as type strings: only events of that very
+            type match, while a trigger given as a class matches subclasses as well.
+        function: Its code.
+        kind: How the function belongs to the agent.
+        is_async: Whether it is a coroutine function or an asynchronous generator.
+        when: Condition on the event, or None.
+        on_error: Policy where it raises; None for the agent's.
+        config: What it reads as ``ctx.action_config``; JSON values.
+        emits: Type strings of the events that its code names or its author declares, sorted.
+    """
+
+    name: str
+    triggers: tuple[str, ...]
+    exact: tuple[str, ...] = ()
+    function: FunctionRef
+    kind: Kind
+    is_async: bool = False
+    when: ConditionPlan | None = None
+    on_error: OnError | None = None
+    config: dict[str, Any] = Field(default_factory=dict)
+    emits: tuple[str, ...] = ()
+
+
+class DescriptorPlan(_Frozen):
+    """A resource as a class and arguments.
+
+    Attributes:
+        clazz: The class as ``module:qualname``.
+        arguments: Its constructor arguments; JSON values.
+    """
+
+    clazz: str
+    arguments: dict[str, Any] = Field(default_factory=dict)
+
+
+class ResourcePlan(_Frozen):
+    """A resource.
+
+    Attributes:
+        name: Its name, unique in its type.
+        type: Its kind.
+        function: The function of a tool, or the method that described the resource.
+        kind: How that function belongs to the agent.
+        descriptor: Class and arguments, for kinds that have them.
+        prompt: The prompt, for prompts.
+        description: What a tool does.
+        parameters: JSON schema of a tool's arguments.
+        references: Resources that the arguments name.
+    """
+
+    name: str
+    type: ResourceType
+    function: FunctionRef | None = None
+    kind: Kind | None = None
+    descriptor: DescriptorPlan | None = None
+    prompt: Prompt | None = None
+    description: str | None = None
+    parameters: dict[str, Any] | None = None
+    references: tuple[ResourceRef, ...] = ()
+
+
+class AgentPlan(_Frozen):
+    """An agent as data. See the module's text.
+
+    Attributes:
+        format_version: Version of this format.
+        name: Name of the agent; scopes its memory.
+        agent_class: Its class; None for a builder.
+        configuration: Constructor arguments that were passed; JSON values.
+        context_class: Its ``RunnerContext`` subclass, or None.
+        side_outputs: Tags and the types of their values as texts.
+        output_type: Type of the outputs as text, or None for any.
+        on_error: Policy for actions that raise and have none of their own.
+        on_unhandled: Policy for events that no action accepts.
+        events: Event types that the agent knows, sorted by type string.
+        actions: Actions in the order of declaration.
+        resources: Resources in the order of declaration.
+    """
+
+    format_version: int = FORMAT_VERSION
+    name: str
+    agent_class: FunctionRef | None = None
+    configuration: dict[str, Any] = Field(default_factory=dict)
+    context_class: FunctionRef | None = None
+    side_outputs: dict[str, str] = Field(default_factory=dict)
+    output_type: str | None = None
+    on_error: OnError | None = None
+    on_unhandled: OnError | None = None
+    events: tuple[EventPlan, ...] = ()
+    actions: tuple[ActionPlan, ...]
+    resources: tuple[ResourcePlan, ...] = ()
+
+    @field_validator("format_version")
+    @classmethod
+    def _check_version(cls, value: int) -> int:
+        if value != FORMAT_VERSION:
+            raise ValueError(f"this package reads format_version {FORMAT_VERSION}")
+        return value
+
+    def to_json(self, indent: int | None = None) -> str:
+        """The plan as JSON; :meth:`from_json` gives an equal plan."""
+        return self.model_dump_json(indent=indent)
+
+    @classmethod
+    def from_json(cls, text: str | bytes, source: str = "the plan") -> AgentPlan:
+        """The plan that ``text`` holds.
+
+        Args:
+            text: What :meth:`to_json` gave.
+            source: Where the text is from, for errors.
+
+        Raises:
+            PlanFormatError: The text is no plan of a known version.
+        """
+        try:
+            return cls.model_validate_json(text)
+        except ValidationError as error:
+            first = error.errors(include_url=False)[0]
+            place = ".".join(str(part) for part in first["loc"])
+            raise PlanFormatError(
+                f"{source} is not an agent plan",
+                expected=f"the format of version {FORMAT_VERSION} (plan.schema.json)",
+                found=f"{place}: {first['msg']}" if place else first["msg"],
+                fix="write it with AgentPlan.to_json() of this version of the package",
+                where=source if source != "the plan" else None,
+            ) from error
+
+    @classmethod
+    def schema(cls) -> dict[str, Any]:  # pyright: ignore[reportIncompatibleMethodOverride]
+        """The JSON schema of plans, as ``plan.schema.json`` has it."""
+        return cls.model_json_schema()
+
+    @property
+    def fingerprint(self) -> str:
+        """64 hexadecimal digits, equal where one plan can continue the work of the other.
+
+        Recovery depends on, and so the fingerprint covers: format version, agent name and
+        class, configuration, context class, side outputs, output type, policies; of each
+        action its name, triggers, function, condition, policy and configuration; the classes
+        of the events that trigger actions; of each resource its name, type, function and
+        descriptor. It leaves out what may change freely: where code stands and what it does,
+        source texts, ``def`` or ``async def``, what actions emit, the wording of prompts,
+        descriptions and schemas of tools, and any order (of actions, triggers, resources and
+        mapping keys).
+        """
+        covered = json.dumps(self.recovery_parts(), sort_keys=True, separators=(",", ":"), ensure_ascii=True)
+        return hashlib.sha256(covered.encode("ascii")).hexdigest()
+
+    def recovery_parts(self) -> dict[str, Any]:
+        """What :attr:`fingerprint` covers, as JSON values by name: compare two to see a change."""
+        head = self.model_dump(mode="json", exclude={"events", "actions", "resources"})
+        triggers = {trigger for action in self.actions for trigger in action.triggers}
+        return {
+            **head,
+            "events": {
+                event.type: str(event.event_class) if event.event_class else None
+                for event in self.events
+                if event.type in triggers
+            },
+            "actions": {action.name: _action_parts(action) for action in self.actions},
+            "resources": {
+                f"{resource.type.value}:{resource.name}": resource.model_dump(
+                    mode="json", include={"function", "descriptor"}
+                )
+                for resource in self.resources
+            },
+        }
+
+
+def _action_parts(action: ActionPlan) -> dict[str, Any]:
+    return {
+        "triggers": sorted(action.triggers),
+        "exact": sorted(action.exact),
+        "function": str(action.function),
+        "when": str(action.when.function) if action.when else None,
+        **action.model_dump(mode="json", include={"on_error", "config"}),
+    }

@@ -1,0 +1,207 @@
+"""Finds by reading which events a function can emit, without running it.
+
+A function names what it emits: event classes it loads, texts that are type strings, its return
+annotation, and the same in the functions it uses. Functions are followed through globals,
+closures, modules, and the methods of classes and objects they mention, as far as the code is
+the project's own: the standard library, installed packages and this package are not read.
+
+What is found is what *may* be emitted; a class that is only compared against counts too.
+"""
+
+from __future__ import annotations
+
+import functools
+import inspect
+import sys
+from collections.abc import Callable, Iterable, Iterator
+from dataclasses import dataclass, field
+from types import CodeType, FunctionType, ModuleType
+from typing import Any, get_args, get_type_hints
+
+from flink_agents.api.events import Event
+
+_MAX_FUNCTIONS = 2000
+_INSTALLED = ("site-packages", "dist-packages")
+
+
+@dataclass
+class Reading:
+    """What functions can emit.
+
+    Attributes:
+        events: Event classes that are named.
+        texts: Text constants, among which type strings may be.
+        opaque: Some function cannot be read, so nothing is known for certain.
+    """
+
+    events: set[type[Event]] = field(default_factory=set)
+    texts: set[str] = field(default_factory=set)
+    opaque: bool = False
+
+    def update(self, other: Reading) -> None:
+        """Add what ``other`` found."""
+        self.events |= other.events
+        self.texts |= other.texts
+        self.opaque |= other.opaque
+
+
+def read(function: Callable[..., Any], owners: Iterable[Any] = ()) -> Reading:
+    """What ``function`` can emit.
+
+    Args:
+        function: The function to begin with.
+        owners: Classes, objects and modules whose methods it may call by attribute: the
+            agent's class, for example.
+    """
+    reader = _Reader(function, owners)
+    plain = _plain(function)
+    if plain is None:
+        reader.reading.opaque = True
+    else:
+        reader.follow(plain)
+    return reader.reading
+
+
+def owners_named_by(function: Callable[..., Any], owners: Iterable[Any] = ()) -> list[Any]:
+    """Classes and objects that ``function`` mentions, for example a constructor that keeps them."""
+    reader = _Reader(function, owners)
+    plain = _plain(function)
+    if plain is not None:
+        reader.follow(plain)
+    return [owner for owner in reader.owners.values() if not isinstance(owner, ModuleType)]
+
+
+class _Reader:
+    def __init__(self, function: Callable[..., Any], owners: Iterable[Any]) -> None:
+        self.reading = Reading()
+        self.owners: dict[int, Any] = {id(owner): owner for owner in owners}
+        self._home = {_top(owner) for owner in (function, *self.owners.values())}
+        self._seen: set[int] = set()
+        self._names: dict[str, None] = {}
+        self._tried: set[tuple[int, str]] = set()
+
+    def follow(self, function: FunctionType) -> None:
+        """Read ``function`` and, until nothing new turns up, what it leads to."""
+        self._read_function(function)
+        while self._try_attributes():
+            pass
+
+    def _read_function(self, function: FunctionType) -> None:
+        if id(function) in self._seen or len(self._seen) >= _MAX_FUNCTIONS:
+            return
+        self._seen.add(id(function))
+        closure = inspect.getclosurevars(function).nonlocals if function.__closure__ else {}
+        for value in (*closure.values(), *(function.__defaults__ or ())):
+            self._take(value)
+        for value in (function.__kwdefaults__ or {}).values():
+            self._take(value)
+        for event in _events_of_annotation(function):
+            self.reading.events.add(event)
+        self._read_code(function.__code__, function.__globals__)
+
+    def _read_code(self, code: CodeType, names: dict[str, Any]) -> None:
+        package = names.get("__package__") or ""
+        for name in code.co_names:
+            self._names.setdefault(name)
+            if name in names:
+                self._take(names[name])
+            for module in (name, f"{package}.{name}"):
+                # Imports inside the function.
+                if module in sys.modules and name not in names:
+                    self._take(sys.modules[module])
+        for constant in code.co_consts:
+            if isinstance(constant, CodeType):
+                self._read_code(constant, names)
+            else:
+                self._take(constant)
+
+    def _try_attributes(self) -> bool:
+        """Look up every name that was loaded in every owner; true where one was new."""
+        before = len(self._tried)
+        for owner in list(self.owners.values()):
+            for name in list(self._names):
+                if (id(owner), name) not in self._tried:
+                    self._tried.add((id(owner), name))
+                    self._take(_attribute(owner, name))
+        return len(self._tried) > before
+
+    def _take(self, value: Any, depth: int = 2) -> None:
+        """Note what ``value`` is, and follow it where it is the project's own code."""
+        if isinstance(value, str):
+            self.reading.texts.add(value)
+        elif isinstance(value, dict | list | tuple | set | frozenset):
+            items = (*value.keys(), *value.values()) if isinstance(value, dict) else value
+            for item in items if depth else ():
+                self._take(item, depth - 1)
+        elif isinstance(value, type) and issubclass(value, Event):
+            self.reading.events.add(value)
+            self._own(value)
+        elif (plain := _plain(value)) is not None:
+            if self._is_own(plain):
+                self._read_function(plain)
+        elif value is not None and not isinstance(value, int | float | complex | bytes):
+            self._own(value)
+
+    def _own(self, owner: Any) -> None:
+        if self._is_own(owner):
+            self.owners.setdefault(id(owner), owner)
+
+    def _is_own(self, value: Any) -> bool:
+        top = _top(value)
+        if top in self._home:
+            return True
+        if not top or top in sys.stdlib_module_names or top in ("flink_agents", "pydantic", "pyflink"):
+            return False
+        path = getattr(sys.modules.get(top), "__file__", None) or ""
+        return not any(part in path for part in _INSTALLED)
+
+
+def _top(value: Any) -> str:
+    """Top-level package of a module, class, function or object."""
+    if isinstance(value, ModuleType):
+        return value.__name__.split(".")[0]
+    named = value if isinstance(value, type | FunctionType) else _plain(value) or type(value)
+    return (named.__module__ or "").split(".")[0]
+
+
+def _plain(value: Any) -> FunctionType | None:
+    """The Python function behind ``value``, or None."""
+    for _ in range(20):
+        if isinstance(value, FunctionType):
+            inner = getattr(value, "__wrapped__", None)
+            if inner is None:
+                return value
+            value = inner
+        elif isinstance(value, functools.partial):
+            value = value.func
+        elif isinstance(value, property):
+            value = value.fget
+        elif isinstance(value, functools.cached_property):
+            value = value.func
+        elif isinstance(value, staticmethod | classmethod) or inspect.ismethod(value):
+            value = value.__func__
+        else:
+            break
+    call = getattr(type(value), "__call__", None)
+    return call if isinstance(call, FunctionType) and not isinstance(value, type) else None
+
+
+def _attribute(owner: Any, name: str) -> Any:
+    try:
+        return inspect.getattr_static(owner, name)
+    except AttributeError:
+        return None
+
+
+def _events_of_annotation(function: FunctionType) -> Iterator[type[Event]]:
+    if "return" not in function.__annotations__:
+        return
+    try:
+        waiting = [get_type_hints(function)["return"]]
+    except Exception:  # annotations may name what only type checkers see
+        return
+    while waiting:
+        one = waiting.pop()
+        if isinstance(one, type) and issubclass(one, Event):
+            yield one
+        waiting.extend(get_args(one))

@@ -1,0 +1,222 @@
+"""The runtime's side of ``RunnerContext``: one object per execution of an action."""
+
+from __future__ import annotations
+
+import hashlib
+import random
+import uuid
+from collections.abc import Mapping
+from datetime import datetime, timezone
+from functools import lru_cache
+from threading import get_ident
+from typing import TYPE_CHECKING, Any
+
+from flink_agents.api.context import RunnerContext
+from flink_agents.api.errors import (
+    ContextMisuseError,
+    MemoryPathError,
+    NotAnEventError,
+    UnknownEventError,
+    UnknownSideOutputError,
+)
+from flink_agents.api.events import Event, Lineage, OutputEvent, with_lineage
+from flink_agents.api.memory import MemoryObject, MemoryRef, MemoryScope
+from flink_agents.api.metrics import MetricGroup
+from flink_agents.api.options import Configuration
+from flink_agents.api.resources import ResourceType
+from flink_agents.runtime.memory import TreeObject
+
+if TYPE_CHECKING:
+    from flink_agents.plan import BoundAction
+    from flink_agents.runtime.run import Run, RunEnvironment
+
+_MISSING = object()
+
+
+class InvocationContext(RunnerContext):
+    """What one execution of one action can do; ends with it.
+
+    Args:
+        shared: What all runs of the operator share.
+        run: The run.
+        action: The action.
+        event: The event that it handles.
+    """
+
+    def __init__(self, shared: RunEnvironment, run: Run, action: BoundAction, event: Event) -> None:
+        self._shared = shared
+        self._run = run
+        self._action = action
+        self._event = event
+        self._thread = get_ident()
+        self._active = True
+        self._draws = 0
+        self._random: random.Random | None = None
+        self.sent: list[Event] = []
+        self.side: list[tuple[str, Any]] = []
+
+    # -- the runtime's part -----------------------------------------------------------
+
+    def end(self) -> None:
+        """From here on every use is an error."""
+        self._active = False
+
+    def guard(self) -> None:
+        """Raise where the context may not be used."""
+        if not self._active:
+            raise ContextMisuseError(
+                f"the context of action {self._action.name!r} is used after the action ended",
+                fix="await what the action starts, and keep values instead of ctx or memory objects",
+            )
+        if get_ident() != self._thread:
+            raise ContextMisuseError(
+                f"the context of action {self._action.name!r} is used from another thread",
+                fix="read memory before the other thread starts, and write what it returns afterwards",
+            )
+
+    # -- where we are -----------------------------------------------------------------
+
+    @property
+    def agent_name(self) -> str:
+        """See :class:`RunnerContext`."""
+        return self._shared.agent_name
+
+    @property
+    def action_name(self) -> str:
+        """See :class:`RunnerContext`."""
+        return self._action.name
+
+    @property
+    def key(self) -> Any:
+        """See :class:`RunnerContext`."""
+        return self._run.key
+
+    @property
+    def sequence_number(self) -> int:
+        """See :class:`RunnerContext`."""
+        return self._run.sequence_number
+
+    @property
+    def timestamp(self) -> int | None:
+        """See :class:`RunnerContext`."""
+        return self._run.timestamp
+
+    # -- events -----------------------------------------------------------------------
+
+    def send_event(self, event: Event) -> None:
+        """See :class:`RunnerContext`."""
+        self.guard()
+        if not isinstance(event, Event):
+            raise NotAnEventError(
+                f"action {self._action.name!r} emits something that is no event",
+                expected="an instance of an Event class, or None",
+                found=f"{type(event).__qualname__} {event!r}"[:300],
+                fix="wrap it: OutputEvent(output=...) leaves the agent",
+            )
+        if not isinstance(event, OutputEvent) and not self._shared.routes.candidates(event):
+            raise UnknownEventError(
+                f"action {self._action.name!r} emits {event.event_type!r}, which no action takes",
+                expected="one of " + ", ".join(sorted(self._shared.routes.known_types())),
+                found=event.event_type,
+                fix="add an action with that trigger, or emit an OutputEvent",
+            )
+        sent = self.sent
+        sent.append(with_lineage(event, Lineage(self._event.lineage, self._action.name, len(sent))))
+
+    def emit_to(self, tag: str, value: Any) -> None:
+        """See :class:`RunnerContext`."""
+        self.guard()
+        if tag not in self._shared.side_outputs:
+            raise UnknownSideOutputError(
+                f"action {self._action.name!r} emits to an unknown side output",
+                expected="one of " + (", ".join(self._shared.side_outputs) or "none declared"),
+                found=repr(tag),
+                fix=f"declare it on the agent: side_outputs = {{{tag!r}: str}}",
+            )
+        self.side.append((tag, value))
+
+    # -- memory -----------------------------------------------------------------------
+
+    @property
+    def sensory_memory(self) -> MemoryObject:
+        """See :class:`RunnerContext`."""
+        self.guard()
+        return TreeObject(self._run.sensory, "", self.guard)
+
+    @property
+    def short_term_memory(self) -> MemoryObject:
+        """See :class:`RunnerContext`."""
+        self.guard()
+        return TreeObject(self._run.short_term, "", self.guard)
+
+    def resolve(self, ref: MemoryRef) -> Any:
+        """See :class:`RunnerContext`."""
+        self.guard()
+        tree = self._run.sensory if ref.scope is MemoryScope.SENSORY else self._run.short_term
+        value = tree.get(ref.path, _MISSING, self.guard)
+        if value is _MISSING:
+            raise MemoryPathError(
+                f"nothing is at {ref.path!r} in {ref.scope.value} memory any more",
+                fix="set it in the same run, or use short-term memory for what must stay",
+            )
+        return value
+
+    # -- resources and configuration --------------------------------------------------
+
+    def get_resource(self, name: str, resource_type: ResourceType | str) -> Any:
+        """See :class:`RunnerContext`."""
+        return self._shared.resource(name, ResourceType(resource_type))
+
+    @property
+    def config(self) -> Configuration:
+        """See :class:`RunnerContext`."""
+        return self._shared.config
+
+    @property
+    def action_config(self) -> Mapping[str, Any]:
+        """See :class:`RunnerContext`."""
+        return self._action.config
+
+    # -- time and chance --------------------------------------------------------------
+
+    def now(self) -> datetime:
+        """See :class:`RunnerContext`."""
+        return datetime.fromtimestamp(self._run.started_at / 1000, timezone.utc)
+
+    def uuid4(self) -> uuid.UUID:
+        """See :class:`RunnerContext`; derived by BLAKE2b from the path of the event."""
+        self.guard()
+        digest = self._digest(f"uuid4/{self._draws}")
+        self._draws += 1
+        return uuid.UUID(bytes=digest, version=4)
+
+    def random(self) -> random.Random:
+        """See :class:`RunnerContext`; seeded by BLAKE2b from the path of the event."""
+        self.guard()
+        if self._random is None:
+            self._random = random.Random(int.from_bytes(self._digest("random"), "big"))
+        return self._random
+
+    def _digest(self, purpose: str) -> bytes:
+        path = f"{self._event.id}\x00{self._action.name}\x00{purpose}"
+        return hashlib.blake2b(path.encode("utf-8", "surrogatepass"), digest_size=16).digest()
+
+    # -- metrics ----------------------------------------------------------------------
+
+    @property
+    def agent_metric_group(self) -> MetricGroup:
+        """See :class:`RunnerContext`."""
+        return self._shared.metrics
+
+    @property
+    def action_metric_group(self) -> MetricGroup:
+        """See :class:`RunnerContext`."""
+        return self._shared.metrics.get_sub_group(self._action.name)
+
+
+@lru_cache(maxsize=64)
+def context_type(users: type[RunnerContext] | None) -> type[InvocationContext]:
+    """``InvocationContext`` with the methods of a project's own context class."""
+    if users is None:
+        return InvocationContext
+    return type(users.__name__, (users, InvocationContext), {"__module__": users.__module__})

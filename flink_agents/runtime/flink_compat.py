@@ -1,0 +1,266 @@
+"""What PyFlink's public API lacks or gets wrong, wrapped in one place.
+
+Each function names the trap that it covers; ``docs/design/pyflink.md`` tells how each was
+seen. Nothing else in the package touches a private attribute of PyFlink, the Java gateway or
+a Java object.
+"""
+
+from __future__ import annotations
+
+import threading
+from collections.abc import Iterator
+from dataclasses import dataclass
+from typing import Any
+
+import pyflink.java_gateway as java_gateway
+from pyflink.common import Types
+from pyflink.datastream import DataStream, RuntimeContext, StreamExecutionEnvironment
+from pyflink.datastream.state import MapStateDescriptor, StateTtlConfig, ValueStateDescriptor
+from pyflink.util.java_utils import get_j_env_configuration
+
+from flink_agents.runtime.metrics import LocalCounter, LocalGauge, LocalHistogram, LocalMeter, LocalMetricGroup
+from flink_agents.runtime.state import HEAD_STATE, MEMORY_STATE, PENDING_STATE, KeyedState
+
+# -- inside a task ------------------------------------------------------------------------
+
+
+@dataclass(frozen=True)
+class TaskInfo:
+    """Where an operator instance runs.
+
+    Attributes:
+        job_id: Flink's id of the job, 32 hexadecimal digits.
+        subtask: Index of the subtask, from 0.
+        parallelism: Number of subtasks.
+        attempt: Number of the attempt, from 0.
+    """
+
+    job_id: str
+    subtask: int
+    parallelism: int
+    attempt: int
+
+
+def task_info(context: RuntimeContext) -> TaskInfo:
+    """Where the operator of ``context`` runs.
+
+    PyFlink 2.3 calls Java methods that Flink 2 moved to ``getTaskInfo()``, and has none for
+    the job. In process mode there is no Java context, and PyFlink's own values are used.
+    """
+    java = getattr(context, "_runtime_context", None)
+    if java is None:
+        return TaskInfo(
+            job_id="",
+            subtask=context.get_index_of_this_subtask(),
+            parallelism=context.get_number_of_parallel_subtasks(),
+            attempt=context.get_attempt_number(),
+        )
+    task = java.getTaskInfo()
+    return TaskInfo(
+        job_id=java.getJobInfo().getJobId().toString(),
+        subtask=task.getIndexOfThisSubtask(),
+        parallelism=task.getNumberOfParallelSubtasks(),
+        attempt=task.getAttemptNumber(),
+    )
+
+
+def keyed_state(context: RuntimeContext, memory_ttl_ms: int | None) -> KeyedState:
+    """The agent's states. Their names and types are part of every savepoint.
+
+    Values are bytes in ``PICKLED_BYTE_ARRAY`` states, the cheapest of PyFlink's (measured: a
+    read 1.1 us, a write 1.4 us; ``PRIMITIVE_ARRAY`` converts byte by byte).
+    """
+    head = ValueStateDescriptor(HEAD_STATE, Types.PICKLED_BYTE_ARRAY())
+    pending = MapStateDescriptor(PENDING_STATE, Types.LONG(), Types.PICKLED_BYTE_ARRAY())
+    memory = MapStateDescriptor(MEMORY_STATE, Types.STRING(), Types.PICKLED_BYTE_ARRAY())
+    if memory_ttl_ms is not None:
+        memory.enable_time_to_live(_ttl(memory_ttl_ms))
+    return KeyedState(context.get_state(head), context.get_map_state(pending), context.get_map_state(memory))
+
+
+def _ttl(milliseconds: int) -> StateTtlConfig:
+    from pyflink.common import Time
+
+    return (
+        StateTtlConfig.new_builder(Time.milliseconds(milliseconds))
+        .set_update_type(StateTtlConfig.UpdateType.OnCreateAndWrite)
+        .set_state_visibility(StateTtlConfig.StateVisibility.NeverReturnExpired)
+        .build()
+    )
+
+
+class FlinkMetricGroup(LocalMetricGroup):
+    """A group whose metrics Flink reports.
+
+    PyFlink has no histogram in its metric system (``distribution`` is a gauge), so quantiles
+    are gauges over the last values.
+    """
+
+    def __init__(self, group: Any, name: str = "") -> None:
+        super().__init__(name)
+        self._group = group
+
+    def _new_group(self, name: str) -> LocalMetricGroup:
+        return FlinkMetricGroup(self._group.add_group(name), name)
+
+    def _announce(self, name: str, metric: Any) -> None:
+        if isinstance(metric, LocalCounter):
+            _follow(metric, "inc", self._group.counter(name).inc)
+            _follow(metric, "dec", self._group.counter(name).dec)
+        elif isinstance(metric, LocalMeter):
+            _follow(metric, "mark", self._group.meter(name).mark_event)
+        elif isinstance(metric, LocalGauge):
+            self._group.gauge(name, lambda: round(metric.get_value()))
+        elif isinstance(metric, LocalHistogram):
+            self._group.gauge(f"{name}_count", metric.get_count)
+            for percent in (50, 95, 99):
+                self._group.gauge(f"{name}_p{percent}", lambda q=percent / 100: round(metric.quantile(q)))
+
+
+def _follow(metric: Any, method: str, also: Any) -> None:
+    own = getattr(metric, method)
+
+    def both(n: int = 1) -> None:
+        own(n)
+        also(n)
+
+    setattr(metric, method, both)
+
+
+# -- in the driver ------------------------------------------------------------------------
+
+
+def gateway_is_running() -> bool:
+    """Whether this process has started, or was given, its JVM."""
+    return java_gateway._gateway is not None
+
+
+def drain_gateway_errors() -> None:
+    """Keep reading the stderr of the JVM that PyFlink starts.
+
+    PyFlink opens it as a pipe and never reads it: after 64 KB of output every task hangs. The
+    wrapper passes the output on to this process's stderr.
+    """
+    launch = java_gateway.launch_gateway_server_process
+    if getattr(launch, "drains", False):
+        return
+
+    def launch_and_drain(env: Any, args: Any) -> Any:
+        process = launch(env, args)
+        if process.stderr is not None:
+            process.stderr = _Tee(process.stderr)
+        _keep.append(process)
+        return process
+
+    launch_and_drain.drains = True  # pyright: ignore[reportFunctionMemberAccess]
+    java_gateway.launch_gateway_server_process = launch_and_drain
+
+
+_keep: list[Any] = []
+"""Handles of JVMs: PyFlink drops its own, and a collected ``Popen`` warns and closes pipes."""
+
+
+class _Tee:
+    """Reads a pipe in the background; keeps its beginning for whoever reads it later."""
+
+    _LIMIT = 65536
+
+    def __init__(self, pipe: Any) -> None:
+        self._pipe = pipe
+        self._kept = bytearray()
+        self._thread = threading.Thread(target=self._drain, name="jvm-stderr", daemon=True)
+        self._thread.start()
+
+    def _drain(self) -> None:
+        import sys
+
+        while data := self._pipe.read1(self._LIMIT):
+            if len(self._kept) < self._LIMIT:
+                self._kept += data
+            sys.stderr.write(data.decode("utf-8", "replace"))
+            sys.stderr.flush()
+
+    def read(self) -> bytes:
+        """All that was kept, after the pipe has ended."""
+        self._thread.join()
+        return bytes(self._kept)
+
+    def close(self) -> None:
+        """The background thread closes the pipe by reading it to its end."""
+
+
+def configuration_of(env: StreamExecutionEnvironment) -> dict[str, str]:
+    """All of Flink's configuration that ``env`` was made with."""
+    return dict(get_j_env_configuration(env._j_stream_execution_environment).toMap())
+
+
+def configure(env: StreamExecutionEnvironment, values: dict[str, str]) -> None:
+    """Set Flink options on an environment that exists already."""
+    from pyflink.common import Configuration
+
+    configuration = Configuration()
+    for key, value in values.items():
+        configuration.set_string(key, value)
+    env.configure(configuration)
+
+
+def jvm_variable(name: str) -> str | None:
+    """An environment variable as the JVM behind the gateway sees it."""
+    return java_gateway.get_gateway().jvm.System.getenv(name)
+
+
+def transformation_ids_before(stream: DataStream) -> set[int]:
+    """Ids of the transformations that ``stream`` comes from, its own included."""
+    transformation = stream._j_data_stream.getTransformation()
+    return {each.getId() for each in transformation.getTransitivePredecessors()}
+
+
+def transformation_id(stream: DataStream) -> int:
+    """Id of the transformation that makes ``stream``."""
+    return stream._j_data_stream.getTransformation().getId()
+
+
+def is_insert_only(t_env: Any, table: Any) -> bool:
+    """Whether a table has neither updates nor deletes; asks Flink's planner."""
+    from pyflink.util.exceptions import TableException
+
+    try:
+        t_env.to_data_stream(table)
+    except TableException:
+        return False
+    return True
+
+
+class Collector:
+    """Takes the pickled records of one stream of a job out of Flink, in batches.
+
+    ``executeAndCollect`` runs a job of its own and fetches record by record through the
+    gateway (2 ms each, measured); this attaches to the common job and fetches a list at a time.
+
+    Args:
+        stream: A stream of pickled Python objects.
+    """
+
+    _BATCH = 2000
+
+    def __init__(self, stream: DataStream) -> None:
+        stream._apply_chaining_optimization()
+        self._iterator = stream._j_data_stream.collectAsync()
+
+    def batches(self) -> Iterator[list[bytes]]:
+        """Lists of records, each as its pickled bytes, until the stream ends."""
+        import pickle
+
+        jvm = java_gateway.get_gateway().jvm
+        guava = jvm.org.apache.flink.shaded.guava33.com.google.common.collect
+        pickler = jvm.net.razorvine.pickle.Pickler()
+        while True:
+            batch = jvm.java.util.ArrayList()
+            guava.Iterators.addAll(batch, guava.Iterators.limit(self._iterator, self._BATCH))
+            if batch.isEmpty():
+                return
+            yield pickle.loads(pickler.dumps(batch))
+
+    def close(self) -> None:
+        """Let go of what the job still holds for the collector."""
+        self._iterator.close()

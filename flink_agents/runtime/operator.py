@@ -1,0 +1,112 @@
+"""``ActionExecutionOperator``: the agent as a PyFlink ``KeyedProcessFunction``.
+
+A thin adapter: it hands Flink's keyed state, timers and clock to the engine-free
+``AgentProcessor`` and yields what that returns. A failure is printed at once, with the
+author's own line first, and then raised to Flink.
+"""
+
+from __future__ import annotations
+
+import sys
+import time
+from collections.abc import Iterable
+from datetime import timedelta
+from typing import Any
+
+from pyflink.common import TypeInformation
+from pyflink.datastream import KeyedProcessFunction, OutputTag, RuntimeContext
+
+from flink_agents.api.errors import AgentsError
+from flink_agents.api.options import AgentOptions, Configuration
+from flink_agents.plan import AgentCode, AgentPlan, bind
+from flink_agents.runtime import flink_compat
+from flink_agents.runtime.codec import ValueCodec
+from flink_agents.runtime.main_module import MainModule
+from flink_agents.runtime.processor import AgentProcessor
+from flink_agents.runtime.run import RunEnvironment
+
+METRIC_GROUP = "flink_agents"
+
+
+class ActionExecutionOperator(KeyedProcessFunction):
+    """Routes each input of a key to the actions of an agent.
+
+    The key of the stream is the canonical text that ``runtime.keys`` gives.
+
+    Args:
+        plan: The agent's plan.
+        code: What the plan's functions are, where they cannot be imported.
+        config: Options of the job.
+        side_types: Flink types of the side outputs, by tag.
+    """
+
+    def __init__(
+        self, plan: AgentPlan, code: AgentCode, config: Configuration, side_types: dict[str, TypeInformation]
+    ) -> None:
+        self._main = MainModule()
+        self._plan = plan.to_json()
+        self._code = code
+        self._config = config
+        self._tags = {tag: OutputTag(tag, kind) for tag, kind in side_types.items()}
+        self._processor: AgentProcessor | None = None
+
+    def open(self, runtime_context: RuntimeContext) -> None:
+        """Bind the plan to its code and to Flink's state."""
+        plan = AgentPlan.from_json(self._plan)
+        task = flink_compat.task_info(runtime_context)
+        group = runtime_context.get_metrics_group().add_group(METRIC_GROUP).add_group(plan.name)
+        shared = RunEnvironment(
+            bind(plan, self._code),
+            plan.name,
+            self._config,
+            flink_compat.FlinkMetricGroup(group),
+            ValueCodec(self._config.get(AgentOptions.ALLOW_PICKLE)),
+        )
+        ttl: timedelta | None = self._config.get(AgentOptions.SHORT_TERM_TTL)
+        state = flink_compat.keyed_state(runtime_context, None if ttl is None else _milliseconds(ttl))
+        job_id = self._config.get(AgentOptions.JOB_IDENTIFIER) or task.job_id
+        self._processor = AgentProcessor(shared, state, job_id, _now)
+
+    def close(self) -> None:
+        """End what runs left open. Flink calls this at the regular end of a job only."""
+        if self._processor is not None:
+            self._processor.close()
+
+    def process_element(self, value: Any, ctx: KeyedProcessFunction.Context) -> Iterable[Any]:
+        """Handle a record."""
+        assert self._processor is not None
+        try:
+            emission = self._processor.process(
+                ctx.get_current_key(), value, ctx.timestamp(), ctx.timer_service()
+            )
+        except AgentsError as error:
+            _announce(error)
+            raise
+        if emission.side_outputs:
+            return [*self._tagged(emission.side_outputs), *emission.outputs]
+        return emission.outputs
+
+    def on_timer(self, timestamp: int, ctx: KeyedProcessFunction.OnTimerContext) -> Iterable[Any]:
+        """Run what waits for the key of the timer."""
+        assert self._processor is not None
+        try:
+            emission = self._processor.on_timer(ctx.get_current_key(), ctx.timer_service())
+        except AgentsError as error:
+            _announce(error)
+            raise
+        return [*self._tagged(emission.side_outputs), *emission.outputs]
+
+    def _tagged(self, side_outputs: list[tuple[str, Any]]) -> Iterable[tuple[OutputTag, Any]]:
+        return ((self._tags[tag], value) for tag, value in side_outputs)
+
+
+def _now() -> int:
+    return int(time.time() * 1000)
+
+
+def _milliseconds(duration: timedelta) -> int:
+    return int(duration.total_seconds() * 1000)
+
+
+def _announce(error: AgentsError) -> None:
+    print(f"\n{error}\n", file=sys.stderr, flush=True)

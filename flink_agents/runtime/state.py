@@ -1,0 +1,148 @@
+"""What an agent keeps per key in Flink, and the bytes of its head.
+
+Three keyed states, whose names and formats are part of every savepoint:
+
+``head``     bytes of a :class:`Head`; read and written once an event
+``pending``  number of arrival -> an input that waits (``codec`` bytes of ``[record, timestamp]``)
+``memory``   escaped path -> short-term memory (``codec`` bytes; one zero byte for an object)
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+from typing import Any, Protocol, TypeVar
+
+import msgpack
+
+from flink_agents.api.errors import StateFormatError
+
+HEAD_STATE = "head"
+PENDING_STATE = "pending"
+MEMORY_STATE = "memory"
+
+OBJECT = b"\x00"
+"""The bytes of an object node in memory."""
+
+_HEAD_VERSION = b"\x01"
+
+K = TypeVar("K")
+
+
+class ValueSlot(Protocol):
+    """A value of the current key."""
+
+    def value(self) -> bytes | None:
+        """The bytes, or None."""
+        ...
+
+    def update(self, value: bytes) -> None:
+        """Replace the bytes."""
+        ...
+
+
+class MapSlot(Protocol[K]):
+    """A map of the current key."""
+
+    def get(self, key: K) -> bytes | None:
+        """The bytes under ``key``, or None."""
+        ...
+
+    def put(self, key: K, value: bytes) -> None:
+        """Set the bytes under ``key``."""
+        ...
+
+    def remove(self, key: K) -> None:
+        """Remove ``key``."""
+        ...
+
+    def items(self) -> Iterable[tuple[K, bytes]]:
+        """All entries."""
+        ...
+
+
+class Timers(Protocol):
+    """Timers of the current key, in milliseconds since the epoch."""
+
+    def current_processing_time(self) -> int:
+        """The wall-clock time."""
+        ...
+
+    def register_processing_time_timer(self, timestamp: int) -> None:
+        """Call the operator at that wall-clock time."""
+        ...
+
+    def register_event_time_timer(self, timestamp: int) -> None:
+        """Call the operator when the watermark reaches that time."""
+        ...
+
+    def delete_event_time_timer(self, timestamp: int) -> None:
+        """Take such a timer back."""
+        ...
+
+
+class KeyedState:
+    """The three states of an operator, each bound to whatever key is current."""
+
+    __slots__ = ("head", "memory", "pending")
+
+    def __init__(self, head: ValueSlot, pending: MapSlot[int], memory: MapSlot[str]) -> None:
+        self.head = head
+        self.pending = pending
+        self.memory = memory
+
+
+class Head:
+    """The bookkeeping of one key.
+
+    Attributes:
+        journal_id: Identity of the job that this key's runs belong to.
+        next_seq: Sequence number of the next run.
+        first_pending: Number of the oldest input that waits in ``pending``.
+        next_pending: Number that the next waiting input gets.
+        extra: What later versions add; kept as it is.
+    """
+
+    __slots__ = ("extra", "first_pending", "journal_id", "next_pending", "next_seq")
+
+    def __init__(
+        self,
+        journal_id: str,
+        next_seq: int = 0,
+        first_pending: int = 0,
+        next_pending: int = 0,
+        extra: dict[str, Any] | None = None,
+    ) -> None:
+        self.journal_id = journal_id
+        self.next_seq = next_seq
+        self.first_pending = first_pending
+        self.next_pending = next_pending
+        self.extra = extra
+
+    @property
+    def has_pending(self) -> bool:
+        """Whether inputs of the key wait."""
+        return self.first_pending != self.next_pending
+
+    def pack(self) -> bytes:
+        """The bytes of this head."""
+        fields = [self.journal_id, self.next_seq, self.first_pending, self.next_pending, self.extra]
+        return _HEAD_VERSION + msgpack.packb(fields)
+
+    @classmethod
+    def unpack(cls, data: bytes) -> Head:
+        """The head of which ``data`` are the bytes.
+
+        Raises:
+            StateFormatError: They are corrupt, or of an unknown version.
+        """
+        if data[:1] != _HEAD_VERSION:
+            raise StateFormatError(
+                "the head of a key is of a format that this version cannot read",
+                expected=f"version {_HEAD_VERSION[0]}",
+                found=f"version {data[0]}" if data else "no bytes",
+                fix="run the version of flink-agents-python that wrote it, or a newer one",
+            )
+        try:
+            return cls(*msgpack.unpackb(data[1:]))
+        except (ValueError, TypeError, msgpack.UnpackException) as error:
+            raise StateFormatError("the head of a key cannot be read", found=str(error)) from error
