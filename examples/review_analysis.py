@@ -16,7 +16,7 @@ import argparse
 import statistics
 import sys
 import tempfile
-from collections import defaultdict
+from collections import Counter, defaultdict
 from collections.abc import Iterable, Sequence
 from datetime import datetime, timezone
 from pathlib import Path
@@ -24,7 +24,7 @@ from time import sleep
 
 from pyflink.common import Configuration, Time, Types, WatermarkStrategy
 from pyflink.common.watermark_strategy import TimestampAssigner
-from pyflink.datastream import DataStream, MapFunction, ProcessWindowFunction, StreamExecutionEnvironment
+from pyflink.datastream import DataStream, ProcessWindowFunction, StreamExecutionEnvironment
 from pyflink.datastream.connectors.file_system import FileSource, StreamFormat
 from pyflink.datastream.window import TimeWindow, TumblingEventTimeWindows
 from review_agents import (
@@ -61,37 +61,19 @@ class PostedAt(TimestampAssigner):
         return value.posted_at
 
 
-class ReadReview(MapFunction):
-    """A snippet from its JSON line, after a pause.
-
-    Args:
-        pause: Seconds per snippet.
-    """
-
-    def __init__(self, pause: float) -> None:
-        self._pause = pause
-
-    def map(self, value: str) -> Review:
-        if self._pause:
-            sleep(self._pause)
-        return Review.model_validate_json(value)
+def read_review(line: str, pause: float) -> Review:
+    """A snippet from its JSON line, after ``pause`` seconds."""
+    if pause:
+        sleep(pause)
+    return Review.model_validate_json(line)
 
 
-class ShowProgress(MapFunction):
-    """Passes the analysed snippets on and prints how far the stream has come.
-
-    Args:
-        total: Number of snippets.
-    """
-
-    def __init__(self, total: int) -> None:
-        self._total = total
-
-    def map(self, value: AnalysedReview) -> AnalysedReview:
-        number = value.review.number
-        if number % 500 == 0 or number == self._total:
-            print(f"  snippet {number:,} of {self._total:,} analysed", flush=True)
-        return value
+def show_progress(analysed: AnalysedReview, total: int) -> AnalysedReview:
+    """Print how far the stream of ``total`` snippets has come; hands its input on."""
+    number = analysed.review.number
+    if number % 500 == 0 or number == total:
+        print(f"  snippet {number:,} of {total:,} analysed", flush=True)
+    return analysed
 
 
 class CollectWindow(ProcessWindowFunction[AnalysedReview, ProductWindow, str, TimeWindow]):
@@ -123,7 +105,7 @@ def read_reviews(env: StreamExecutionEnvironment, file: Path, pause: float) -> D
     event_time = WatermarkStrategy.for_monotonous_timestamps().with_timestamp_assigner(PostedAt())
     return (
         lines.set_parallelism(1)
-        .map(ReadReview(pause))
+        .map(lambda line: read_review(line, pause))
         .set_parallelism(1)
         .assign_timestamps_and_watermarks(event_time)
         .set_parallelism(1)
@@ -155,7 +137,8 @@ class ReviewJob:
         """Run the job; the analysed snippets in stream order, and the suggestions by product."""
         env = self._flink_environment()
         agents = AgentsExecutionEnvironment.get_execution_environment(env)
-        pause = FAIL_RUN_SECONDS / len(self.reviews) if self.fail else 0.0
+        total = len(self.reviews)
+        pause = FAIL_RUN_SECONDS / total if self.fail else 0.0
 
         analysis = agents.from_datastream(
             read_reviews(env, self._write_input(), pause), key_selector=lambda review: review.group
@@ -163,7 +146,7 @@ class ReviewJob:
 
         windows = (
             analysis.to_datastream()
-            .map(ShowProgress(len(self.reviews)))
+            .map(lambda analysed: show_progress(analysed, total))
             .key_by(lambda analysed: analysed.review.product, key_type=Types.STRING())
             .window(TumblingEventTimeWindows.of(Time.seconds(self.window_seconds)))
             .process(CollectWindow())
@@ -202,14 +185,14 @@ def expected_result(
     reviews: Sequence[Review], window_seconds: int
 ) -> tuple[list[AnalysedReview], list[ProductSuggestion]]:
     """What the job has to come to, calculated without streams, agents and memory."""
-    scores: defaultdict[int, list[float]] = defaultdict(list)
+    counts, totals = Counter[int](), defaultdict[int, float](float)
     windows: defaultdict[tuple[str, int], list[AnalysedReview]] = defaultdict(list)
     for review in reviews:
-        of_group = scores[review.group]
-        of_group.append(sentiment_of(review.text))
-        analysed = AnalysedReview(
-            review=review, score=of_group[-1], count=len(of_group), mean=sum(of_group) / len(of_group)
-        )
+        score = sentiment_of(review.text)
+        counts[review.group] += 1
+        totals[review.group] += score
+        count = counts[review.group]
+        analysed = AnalysedReview(review=review, score=score, count=count, mean=totals[review.group] / count)
         windows[review.product, review.posted_at // (window_seconds * 1000)].append(analysed)
 
     suggestions: list[ProductSuggestion] = []
@@ -244,15 +227,17 @@ def as_json_lines(records: Sequence[Review | ProductSuggestion]) -> str:
 
 def table(suggestions: Sequence[ProductSuggestion]) -> str:
     """The suggestions for people to read, at most 100 columns wide."""
-    head = f"{'product':<12} {'window':<17} {'snippets':>8} {'mean':>6} {'trend':>6} {'neg.':>5}  suggestion"
+    head = (
+        f"{'product':<12} {'window (UTC)':<17} {'count':>5} {'mean':>6} {'trend':>6} {'neg.':>5}  suggestion"
+    )
     lines = [head, "-" * 100]
     for one in suggestions:
         trend = "" if one.trend is None else f"{one.trend:+.2f}"
         lines.append(
-            f"{one.product:<12} {clock(one.start)}-{clock(one.end)} {one.snippets:>8} {one.mean:>+6.2f} "
-            f"{trend:>6} {one.negative_share:>5.0%}  {one.suggestion[:40]}"
+            f"{one.product:<12} {clock(one.start)}-{clock(one.end)} {one.snippets:>5} {one.mean:>+6.2f} "
+            f"{trend:>6} {one.negative_share:>5.0%}  {one.suggestion}"
         )
-        lines.append(f"  {one.worst_score:+.2f}  {shortened(one.worst_text, 90)}")
+        lines.append(f"    worst ({one.worst_score:+.2f}): {shortened(one.worst_text, 80)}")
     return "\n".join(lines)
 
 
@@ -305,13 +290,9 @@ def report(
     options.output.parent.mkdir(parents=True, exist_ok=True)
     options.output.write_text(as_json_lines(suggestions), encoding="utf-8")
     print(f"\n{table(suggestions)}\n\nWritten to {options.output}.")
-    print(
-        f"Correlation of scores with ratings by people: {correlation(analysed):.3f} ({len(analysed):,} snippets)"
-    )
+    print(f"Correlation of scores and ratings by people: {correlation(analysed):.3f} (Pearson)")
     if not options.sample:
-        print(
-            f"Published for VADER on these reviews:         {PUBLISHED_CORRELATION:.3f} (Table 4 of the paper)"
-        )
+        print(f"Published for VADER on these snippets:       {PUBLISHED_CORRELATION:.3f} (paper, Table 4)")
 
 
 def describe_failure(failed_at: int | None, resumed_at: int | None) -> str:

@@ -17,6 +17,7 @@ import tempfile
 from collections import Counter
 from collections.abc import Mapping
 from pathlib import Path
+from typing import Any
 
 from pydantic import BaseModel, ConfigDict
 
@@ -109,18 +110,18 @@ def parse_reviews(text: str, products: Mapping[int, str]) -> list[Review]:
     ]
 
 
-def _parse_line(number: int, line: str, products: Mapping[int, str]) -> dict[str, str]:
+def _parse_line(number: int, line: str, products: Mapping[int, str]) -> dict[str, Any]:
     try:
         identity, rating, text = line.split("\t")
         group, rank = identity.split("_")
         product = products[max(first for first in products if first <= int(group))]
-        float(rating), int(rank)
+        values = {"group": int(group), "rank": int(rank), "rating": float(rating)}
     except ValueError as error:
         raise ReviewDataError(
             f"line {number} is no snippet: {line[:60]!r}\n"
             "  expected: id such as 12_3, rating and text, separated by tabs"
         ) from error
-    return {"id": identity, "product": product, "group": group, "rank": rank, "rating": rating, "text": text}
+    return {"id": identity, "product": product, "text": text, **values}
 
 
 def read_snippets(sdist: Path) -> str:

@@ -9,7 +9,7 @@ from __future__ import annotations
 import inspect
 import os
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from types import MappingProxyType
 from typing import Any, TypeVar, cast, overload
 
@@ -44,7 +44,7 @@ class ActionMark:
     triggers: tuple[Trigger, ...]
     when: Condition | None = None
     on_error: OnError | None = None
-    config: Mapping[str, Any] = _NO_CONFIG
+    config: Mapping[str, Any] = field(default_factory=lambda: _NO_CONFIG)
     name: str | None = None
     emits: tuple[Trigger, ...] = ()
 

@@ -161,7 +161,9 @@ def _marked(agent_class: type[Agent], attribute: str) -> Iterator[tuple[str, Any
 def _kind(member: Any, what: str) -> Kind:
     if isinstance(member, classmethod):
         raise ActionSignatureError(
-            f"an {what} cannot be a class method" if what == "action" else f"a {what} cannot be a class method",
+            f"an {what} cannot be a class method"
+            if what == "action"
+            else f"a {what} cannot be a class method",
             expected="a method with self, or a static method",
             found="@classmethod",
             fix="use self, or @staticmethod",

@@ -90,10 +90,8 @@ class _Reader:
         if id(function) in self._seen or len(self._seen) >= _MAX_FUNCTIONS:
             return
         self._seen.add(id(function))
-        closure = inspect.getclosurevars(function).nonlocals if function.__closure__ else {}
-        for value in (*closure.values(), *(function.__defaults__ or ())):
-            self._take(value)
-        for value in (function.__kwdefaults__ or {}).values():
+        defaults = (*(function.__defaults__ or ()), *(function.__kwdefaults__ or {}).values())
+        for value in (*_closure(function), *defaults):
             self._take(value)
         for event in _events_of_annotation(function):
             self.reading.events.add(event)
@@ -184,6 +182,15 @@ def _plain(value: Any) -> FunctionType | None:
             break
     call = getattr(type(value), "__call__", None)
     return call if isinstance(call, FunctionType) and not isinstance(value, type) else None
+
+
+def _closure(function: FunctionType) -> Iterator[Any]:
+    for cell in function.__closure__ or ():
+        try:
+            yield cell.cell_contents
+        except ValueError:
+            # A cell that is not filled yet.
+            continue
 
 
 def _attribute(owner: Any, name: str) -> Any:

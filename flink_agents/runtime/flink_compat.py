@@ -220,17 +220,6 @@ def transformation_id(stream: DataStream) -> int:
     return stream._j_data_stream.getTransformation().getId()
 
 
-def is_insert_only(t_env: Any, table: Any) -> bool:
-    """Whether a table has neither updates nor deletes; asks Flink's planner."""
-    from pyflink.util.exceptions import TableException
-
-    try:
-        t_env.to_data_stream(table)
-    except TableException:
-        return False
-    return True
-
-
 class Collector:
     """Takes the pickled records of one stream of a job out of Flink, in batches.
 

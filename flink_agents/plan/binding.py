@@ -1,0 +1,288 @@
+"""Makes a running agent from a plan: functions found, instance made, actions callable."""
+
+from __future__ import annotations
+
+import difflib
+import inspect
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass, field
+from types import FunctionType
+from typing import Any
+
+from flink_agents.api.agent import Agent
+from flink_agents.api.context import RunnerContext
+from flink_agents.api.decorators import place_of, unwrap
+from flink_agents.api.errors import (
+    FunctionReferenceError,
+    ResourceNotFoundError,
+    ResourceUnavailableError,
+)
+from flink_agents.api.events import Event
+from flink_agents.api.policies import OnError
+from flink_agents.api.resources import ResourceType, Tool
+from flink_agents.plan.code import AgentCode
+from flink_agents.plan.configuration import make_instance
+from flink_agents.plan.declarations import actions_of
+from flink_agents.plan.events import BUILT_IN
+from flink_agents.plan.functions import has_async_code, is_async_generator, is_generator
+from flink_agents.plan.model import ActionPlan, AgentPlan, ConditionPlan, Kind, ResourcePlan
+from flink_agents.plan.types import type_from_text
+
+
+@dataclass(slots=True)
+class BoundAction:
+    """An action that can be called.
+
+    Attributes:
+        name: Its name.
+        call: Takes the event and the context; the instance is bound already.
+        is_async: A coroutine function or an asynchronous generator.
+        is_generator: A generator: it yields events.
+        is_async_generator: An asynchronous generator.
+        trigger_classes: Classes whose instances, subclasses included, trigger it.
+        trigger_types: Type strings that trigger it where ``event.event_type`` equals one.
+        when: Condition on the event, or None.
+        on_error: Policy where it raises; None for the agent's.
+        config: What it reads as ``ctx.action_config``.
+        where: Its place, ``file:line in name``.
+        function: The plain function, for error displays.
+    """
+
+    name: str
+    call: Callable[[Event, RunnerContext], Any]
+    is_async: bool
+    is_generator: bool
+    is_async_generator: bool
+    trigger_classes: tuple[type[Event], ...]
+    trigger_types: frozenset[str]
+    when: Callable[[Event], bool] | None
+    on_error: OnError | None
+    config: Mapping[str, Any]
+    where: str
+    function: Callable[..., Any]
+
+
+@dataclass
+class BoundAgent:
+    """An agent that can run.
+
+    Attributes:
+        plan: Its plan.
+        instance: The agent object, made from the plan's configuration.
+        actions: Its actions in the order of declaration.
+        context_class: Its ``RunnerContext`` subclass, or None.
+        side_outputs: Tags and the Python types of their values.
+        output_type: Python type of its outputs; None for any.
+        on_error: Policy for actions that raise and have none of their own.
+        on_unhandled: Policy for events that no action accepts.
+        event_types: Event classes that the agent knows, by type string.
+    """
+
+    plan: AgentPlan
+    instance: Agent
+    actions: tuple[BoundAction, ...]
+    context_class: type[RunnerContext] | None
+    side_outputs: Mapping[str, Any]
+    output_type: Any
+    on_error: OnError | None
+    on_unhandled: OnError | None
+    event_types: Mapping[str, type[Event]]
+    _tools: Mapping[str, Callable[[], Tool]] = field(default_factory=dict, repr=False)
+    _made: dict[str, Tool] = field(default_factory=dict, repr=False)
+
+    def resource(self, name: str, type: ResourceType | str) -> Any:
+        """The ``Tool`` or ``Prompt`` of that name.
+
+        Raises:
+            ResourceNotFoundError: The agent has none of that name and type.
+            ResourceUnavailableError: Nothing in this version provides its kind.
+        """
+        kind = ResourceType(type)
+        found = next((one for one in self.plan.resources if (one.name, one.type) == (name, kind)), None)
+        if found is None:
+            raise self._not_found(name, kind)
+        if kind is ResourceType.PROMPT:
+            return found.prompt
+        if kind is not ResourceType.TOOL:
+            raise ResourceUnavailableError(
+                f"the {kind.value} {name!r} is declared, but this version cannot provide one",
+                expected="a tool or a prompt",
+                found=found.descriptor.clazz if found.descriptor else kind.value,
+                fix="call the service from the action itself, or from a tool",
+            )
+        if name not in self._made:
+            self._made[name] = self._tools[name]()
+        return self._made[name]
+
+    def _not_found(self, name: str, kind: ResourceType) -> ResourceNotFoundError:
+        names = [one.name for one in self.plan.resources if one.type is kind]
+        elsewhere = [one.type.value for one in self.plan.resources if one.name == name]
+        near = difflib.get_close_matches(name, names, n=1)
+        if near:
+            fix = f"did you mean {near[0]!r}?"
+        elif elsewhere:
+            fix = f"{name!r} is a {elsewhere[0]}: ask for that type"
+        else:
+            fix = f"declare it in the agent, with @{kind.value} or add_resource"
+        return ResourceNotFoundError(
+            f"the agent {self.plan.name!r} has no {kind.value} {name!r}",
+            expected=", ".join(map(repr, names)) or f"an agent with a {kind.value}",
+            found=repr(name),
+            fix=fix,
+        )
+
+
+def bind(plan: AgentPlan, code: AgentCode | None = None) -> BoundAgent:
+    """Make the agent that ``plan`` describes.
+
+    Args:
+        plan: The plan.
+        code: Its code. Default: everything is imported by the names in the plan.
+
+    Raises:
+        FunctionReferenceError: A function or class of the plan is not to be found.
+        AgentConfigurationError: The constructor does not take the plan's configuration.
+    """
+    agent_class = _agent_class(plan, code)
+    instance = make_instance(agent_class, plan.configuration, code.parameter_types if code else None)
+    instance.agent_name = plan.name
+    events = _event_types(plan, code)
+    if code is not None:
+        context_class, side_outputs, output_type = code.context_class, code.side_outputs, code.output_type
+    else:
+        context_class = plan.context_class.resolve() if plan.context_class else None
+        side_outputs = {tag: type_from_text(text) for tag, text in plan.side_outputs.items()}
+        output_type = type_from_text(plan.output_type) if plan.output_type else None
+    return BoundAgent(
+        plan=plan,
+        instance=instance,
+        actions=tuple(_bind_action(action, instance, code, events) for action in plan.actions),
+        context_class=context_class,
+        side_outputs=side_outputs,
+        output_type=output_type,
+        on_error=plan.on_error,
+        on_unhandled=plan.on_unhandled,
+        event_types=events,
+        _tools={
+            one.name: _tool_maker(one, instance, code)
+            for one in plan.resources
+            if one.type is ResourceType.TOOL
+        },
+    )
+
+
+def _agent_class(plan: AgentPlan, code: AgentCode | None) -> type[Agent]:
+    if code is not None:
+        return code.agent_class
+    return plan.agent_class.resolve() if plan.agent_class else Agent
+
+
+def _event_types(plan: AgentPlan, code: AgentCode | None) -> dict[str, type[Event]]:
+    found: dict[str, type[Event]] = {}
+    for event in plan.events:
+        if event.type in BUILT_IN:
+            found[event.type] = BUILT_IN[event.type]
+        elif code is not None and event.type in code.events:
+            found[event.type] = code.events[event.type]
+        elif event.event_class is not None:
+            found[event.type] = event.event_class.resolve()
+    return found
+
+
+def _bind_action(
+    action: ActionPlan, instance: Agent, code: AgentCode | None, events: Mapping[str, type[Event]]
+) -> BoundAction:
+    function, when = _code_of(action, instance, code)
+    return BoundAction(
+        name=action.name,
+        call=_bound(function, action.kind, instance),
+        is_async=has_async_code(function),
+        is_generator=is_generator(function),
+        is_async_generator=is_async_generator(function),
+        trigger_classes=tuple(events[one] for one in action.triggers if one not in action.exact),
+        trigger_types=frozenset(action.exact),
+        when=when,
+        on_error=action.on_error,
+        config=dict(action.config),
+        where=place_of(function),
+        function=function,
+    )
+
+
+def _code_of(
+    action: ActionPlan, instance: Agent, code: AgentCode | None
+) -> tuple[Callable[..., Any], Callable[[Event], bool] | None]:
+    """The plain function of an action, and its condition."""
+    if code is not None:
+        for declared in code.actions:
+            if declared.name == action.name:
+                return declared.function, declared.mark.when
+        raise FunctionReferenceError(
+            f"the code of the agent has no action {action.name!r}",
+            expected=f"the code that the plan was compiled from: {action.function}",
+            found=", ".join(declared.name for declared in code.actions) or "no action",
+            fix="give bind() the plan and the code of the same agent",
+        )
+    function = unwrap(action.function.resolve())
+    return function, _condition(action.when, action.name, instance)
+
+
+def _condition(when: ConditionPlan | None, name: str, instance: Agent) -> Callable[[Event], bool] | None:
+    if when is None:
+        return None
+    if not when.function.importable:
+        # A lambda has no name, but the class that declares the action still has it.
+        for declared in actions_of(type(instance), {}):
+            if declared.name == name:
+                return declared.mark.when
+    return when.function.resolve()
+
+
+def _bound(function: Callable[..., Any], kind: Kind | None, instance: Agent) -> Callable[..., Any]:
+    if kind != "instance":
+        return function
+    binder: Any = function
+    return binder.__get__(instance, type(instance))
+
+
+def _tool_maker(resource: ResourcePlan, instance: Agent, code: AgentCode | None) -> Callable[[], Tool]:
+    declared = code.tools.get(resource.name) if code is not None else None
+    function = declared.function if declared is not None else None
+    if function is None and resource.function is not None:
+        function = unwrap(resource.function.resolve())
+    if function is None:
+        raise FunctionReferenceError(
+            f"the plan names no function for the tool {resource.name!r}",
+            expected="module and qualname of a function",
+            fix="compile the plan again",
+        )
+    plain = function
+    hints = code.annotations.get(resource.name) if code is not None else None
+
+    def make() -> Tool:
+        typed = _with_annotations(plain, hints) if hints else plain
+        return Tool(_bound(typed, resource.kind, instance), resource.name, resource.description)
+
+    return make
+
+
+def _with_annotations(function: Callable[..., Any], hints: Mapping[str, Any]) -> Callable[..., Any]:
+    """A copy of ``function`` whose annotations are types, not names that it might not know."""
+    if not isinstance(function, FunctionType) or inspect.unwrap(function) is not function:
+        return function
+    copy = FunctionType(
+        function.__code__,
+        function.__globals__,
+        function.__name__,
+        function.__defaults__,
+        function.__closure__,
+    )
+    copy.__kwdefaults__ = function.__kwdefaults__
+    copy.__dict__.update(function.__dict__)
+    copy.__annotations__ = dict(hints)
+    copy.__qualname__, copy.__doc__, copy.__module__ = (
+        function.__qualname__,
+        function.__doc__,
+        function.__module__,
+    )
+    return copy

@@ -1,0 +1,223 @@
+"""``compile_agent``: from an agent class, instance or builder to its plan."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable, Mapping
+from typing import Any
+
+from flink_agents.api.agent import Agent
+from flink_agents.api.decorators import check_policy, describe
+from flink_agents.api.errors import AgentConfigurationError, AgentDefinitionError
+from flink_agents.api.resources import Prompt, ResourceDescriptor, ResourceType, Tool, references_of
+from flink_agents.plan import validation
+from flink_agents.plan.configuration import configuration_of, is_plain_json, json_or_reason
+from flink_agents.plan.declarations import (
+    ActionDeclaration,
+    ResourceDeclaration,
+    actions_of,
+    place_of_class,
+    resources_of,
+)
+from flink_agents.plan.events import (
+    Emissions,
+    emissions_of,
+    emitted_types,
+    event_plans,
+    is_exact,
+    known_events,
+    type_of,
+)
+from flink_agents.plan.functions import has_async_code, lambda_text
+from flink_agents.plan.model import (
+    ActionPlan,
+    AgentPlan,
+    ConditionPlan,
+    DescriptorPlan,
+    FunctionRef,
+    ResourcePlan,
+)
+from flink_agents.plan.types import type_text
+
+
+def compile_agent(agent: Agent | type[Agent], name: str | None = None) -> AgentPlan:
+    """The plan of ``agent``.
+
+    Args:
+        agent: An instance, a class without required arguments, or a builder.
+        name: Name of the agent. Default: its ``agent_name``, else the class name.
+
+    Raises:
+        AgentDefinitionError: The agent cannot work; the text names file, line, class and method.
+    """
+    instance = _instance(agent)
+    agent_class = type(instance)
+    where = place_of_class(agent_class) if agent_class is not Agent else None
+    actions = actions_of(agent_class, instance.__dict__["__actions__"])
+    resources = resources_of(agent_class, instance.__dict__["__resources__"])
+    validation.check_agent(instance, actions, where)
+    emissions = emissions_of(agent_class, actions, instance.context_class)
+    known = known_events(actions, emissions)
+    validation.check_event_classes(known)
+    title = _name(instance, name)
+    plan = AgentPlan(
+        name=title,
+        agent_class=FunctionRef.of(agent_class) if agent_class is not Agent else None,
+        configuration=configuration_of(instance),
+        context_class=FunctionRef.of(instance.context_class) if instance.context_class else None,
+        side_outputs={tag: type_text(kind) for tag, kind in instance.side_outputs.items()},
+        output_type=None if instance.output_type is None else type_text(instance.output_type),
+        on_error=check_policy(instance.on_error, f"the agent {title!r}", where),
+        on_unhandled=check_policy(instance.on_unhandled, f"the agent {title!r}", where, "on_unhandled"),
+        events=event_plans(known, actions),
+        actions=_action_plans(actions, emissions),
+        resources=tuple(_resource_plan(one, instance) for one in resources),
+    )
+    validation.check_resources(plan.resources, {(one.type, one.name): one.where for one in resources})
+    validation.check_flow(plan, actions, emissions, known, where)
+    return plan
+
+
+def _instance(agent: Agent | type[Agent]) -> Agent:
+    if isinstance(agent, Agent):
+        return agent
+    if not (isinstance(agent, type) and issubclass(agent, Agent)):
+        raise AgentDefinitionError(
+            "only agents can be compiled",
+            expected="an Agent class or instance",
+            found=describe(agent),
+            fix="derive the class from flink_agents.Agent",
+        )
+    try:
+        return agent()
+    except TypeError as error:
+        raise AgentConfigurationError(
+            f"{agent.__name__} cannot be made without arguments",
+            expected="a class without required arguments, or an instance",
+            found=str(error),
+            fix=f"give {agent.__name__}(...) instead of the class",
+            where=place_of_class(agent),
+        ) from error
+
+
+def _name(agent: Agent, name: str | None) -> str:
+    if name is None:
+        name = agent.agent_name if agent.agent_name is not None else type(agent).__name__
+    if not isinstance(name, str) or not name.strip():
+        raise AgentDefinitionError(
+            "the name of the agent is no text",
+            expected="a name that stays the same while state is to be kept",
+            found=repr(name),
+            fix="set agent_name",
+        )
+    return name
+
+
+def _action_plans(actions: Iterable[ActionDeclaration], emissions: Emissions) -> tuple[ActionPlan, ...]:
+    actions = list(actions)
+    interesting = {type_of(one) for action in actions for one in (*action.mark.triggers, *action.mark.emits)}
+    return tuple(
+        ActionPlan(
+            name=action.name,
+            triggers=tuple(dict.fromkeys(type_of(one) for one in action.mark.triggers)),
+            exact=tuple(dict.fromkeys(type_of(one) for one in action.mark.triggers if is_exact(one))),
+            function=FunctionRef.of(action.function),
+            kind=action.kind,
+            is_async=has_async_code(action.function),
+            when=_condition(action.mark.when),
+            on_error=action.mark.on_error,
+            config=_config(action),
+            emits=emitted_types(emissions.by_action[action.name], interesting),
+        )
+        for action in actions
+    )
+
+
+def _condition(when: Callable[..., Any] | None) -> ConditionPlan | None:
+    return None if when is None else ConditionPlan(function=FunctionRef.of(when), text=lambda_text(when))
+
+
+def _config(action: ActionDeclaration) -> dict[str, Any]:
+    for key, value in action.mark.config.items():
+        _, reason = json_or_reason(value)
+        if reason is None and not is_plain_json(value):
+            reason = "JSON would not give back its type"
+        if reason is not None:
+            raise AgentConfigurationError(
+                f"the entry {key!r} in the config of action {action.name!r} cannot be written into the plan",
+                expected="JSON: text, numbers, booleans, None, lists, and dicts with text keys",
+                found=f"{type(value).__name__}: {reason}",
+                fix="write plain JSON values, and make objects of them in the action",
+                where=action.where,
+            )
+    return dict(action.mark.config)
+
+
+def _resource_plan(resource: ResourceDeclaration, agent: Agent) -> ResourcePlan:
+    function = FunctionRef.of(resource.function) if resource.function is not None else None
+    base: Mapping[str, Any] = {
+        "name": resource.name,
+        "type": resource.type,
+        "function": function,
+        "kind": resource.kind,
+    }
+    if resource.type is ResourceType.TOOL:
+        tool = _tool(resource, agent)
+        return ResourcePlan(**base, description=tool.description, parameters=tool.parameters)
+    value = _described(resource, agent)
+    if isinstance(value, Prompt):
+        return ResourcePlan(**base, prompt=value)
+    arguments = _arguments(resource, value)
+    return ResourcePlan(
+        **base,
+        descriptor=DescriptorPlan(clazz=value.clazz, arguments=arguments),
+        references=tuple(references_of(resource.type, value.arguments)),
+    )
+
+
+def _tool(resource: ResourceDeclaration, agent: Agent) -> Tool:
+    function: Any = resource.function
+    validation.check_tool(resource)
+    bound = function.__get__(agent, type(agent)) if resource.kind == "instance" else function
+    try:
+        return Tool(bound, resource.title or resource.name, resource.description)
+    except AgentDefinitionError as error:
+        error.where = resource.where
+        raise type(error)(
+            error.message,
+            expected=error.expected,
+            found=error.found,
+            fix=error.fix,
+            where=resource.where,
+        ) from None
+
+
+def _described(resource: ResourceDeclaration, agent: Agent) -> Any:
+    """The prompt or descriptor that a resource method returns, or that was added."""
+    value = resource.value
+    if resource.function is not None:
+        validation.check_resource_method(resource)
+        function: Any = resource.function
+        value = function(agent) if resource.kind == "instance" else function()
+    expected = Prompt if resource.type is ResourceType.PROMPT else ResourceDescriptor
+    if not isinstance(value, expected):
+        raise AgentDefinitionError(
+            f"the {resource.type.value} {resource.name!r} is described by something else",
+            expected=f"a {expected.__name__}",
+            found=describe(value),
+            fix=f"return a {expected.__name__}" if resource.function else f"add a {expected.__name__}",
+            where=resource.where,
+        )
+    return value
+
+
+def _arguments(resource: ResourceDeclaration, descriptor: ResourceDescriptor) -> dict[str, Any]:
+    written, reason = json_or_reason(dict(descriptor.arguments))
+    if reason is not None:
+        raise AgentConfigurationError(
+            f"the arguments of {resource.type.value} {resource.name!r} cannot be written into the plan",
+            expected="JSON values or ResourceRef",
+            found=reason,
+            fix="write plain JSON values",
+            where=resource.where,
+        )
+    return written

@@ -1,0 +1,392 @@
+"""Checks that an agent can work; each error names the place, what was found and what to do.
+
+What can be told from declarations and by reading code is checked when the plan is compiled, so
+that a mistake shows before a job is submitted.
+"""
+
+from __future__ import annotations
+
+import difflib
+import functools
+import graphlib
+import inspect
+import warnings
+from collections.abc import Iterable, Mapping, Sequence
+from typing import Any
+
+from flink_agents.api.agent import Agent
+from flink_agents.api.context import RunnerContext
+from flink_agents.api.decorators import describe, place_of
+from flink_agents.api.errors import (
+    ActionSignatureError,
+    AgentDefinitionError,
+    CyclicResourceError,
+    DuplicateNameError,
+    EventNeverEmittedError,
+    MissingResourceError,
+    UnknownTriggerError,
+)
+from flink_agents.api.events import Event, InputEvent, OutputEvent
+from flink_agents.api.policies import DEAD_LETTER_TAG
+from flink_agents.api.resources import ResourceType
+from flink_agents.plan.declarations import ActionDeclaration, ResourceDeclaration, place_of_class
+from flink_agents.plan.events import BUILT_IN, Emissions, is_exact, type_of
+from flink_agents.plan.functions import called
+from flink_agents.plan.model import AgentPlan, ResourcePlan
+from flink_agents.plan.reading import Reading
+
+_POSITIONAL = (inspect.Parameter.POSITIONAL_ONLY, inspect.Parameter.POSITIONAL_OR_KEYWORD)
+
+
+class AgentPlanWarning(UserWarning):
+    """Something in an agent can work but most likely is not meant so."""
+
+
+def check_agent(agent: Agent, actions: Sequence[ActionDeclaration], where: str | None) -> None:
+    """Check declarations that need no reading of code.
+
+    Raises:
+        AgentDefinitionError: Something is missing, reserved or of the wrong kind.
+    """
+    check_context_class(agent.context_class, where)
+    _check_side_outputs(agent, where)
+    if not actions:
+        raise AgentDefinitionError(
+            "the agent has no action",
+            expected="at least one action that takes InputEvent",
+            fix="mark a method with @action(InputEvent), or use add_action",
+            where=where,
+        )
+    for action in actions:
+        _check_signature(action)
+        _check_condition(action)
+        if any(_is_output(trigger) for trigger in action.mark.triggers):
+            raise UnknownTriggerError(
+                f"action {action.name!r} is triggered by OutputEvent, which leaves the agent",
+                expected="InputEvent or an event of the agent itself",
+                found="OutputEvent",
+                fix="emit an event of its own beside the output, and take that",
+                where=action.where,
+            )
+
+
+def check_context_class(context_class: Any, where: str | None) -> None:
+    """Check that the runtime can derive its context from ``context_class``.
+
+    Raises:
+        AgentDefinitionError: It is no ``RunnerContext`` subclass, or has a constructor.
+    """
+    if context_class is None:
+        return
+    if not (isinstance(context_class, type) and issubclass(context_class, RunnerContext)):
+        raise AgentDefinitionError(
+            "context_class is no RunnerContext",
+            expected="a subclass of flink_agents.RunnerContext",
+            found=describe(context_class),
+            fix="derive the class from RunnerContext",
+            where=where,
+        )
+    for owner in context_class.__mro__:
+        if owner in (RunnerContext, object) or owner in RunnerContext.__mro__:
+            continue
+        if any(name in vars(owner) for name in ("__init__", "__new__")):
+            raise AgentDefinitionError(
+                f"the context class {context_class.__name__} has a constructor of its own",
+                expected="methods only: the runtime makes the context",
+                found=f"{owner.__name__}.__init__",
+                fix="remove the constructor; keep values in memory or in the agent",
+                where=place_of_class(owner),
+            )
+
+
+def check_event_classes(known: Iterable[type[Event]]) -> None:
+    """Check that no two event classes have one type string.
+
+    Raises:
+        DuplicateNameError: Two have.
+    """
+    first: dict[str, type[Event]] = {}
+    for event in known:
+        other = first.setdefault(event.EVENT_TYPE, event)
+        if other is not event:
+            raise DuplicateNameError(
+                f"two event classes have the type {event.EVENT_TYPE!r}",
+                expected="one class for each type string",
+                found=f"the other one at {_place(other)}",
+                fix="set EVENT_TYPE in one of them",
+                where=_place(event),
+            )
+
+
+def _place(event: type[Event]) -> str:
+    return f"{event.__module__}.{event.__qualname__}" if event in BUILT_IN.values() else place_of_class(event)
+
+
+def check_tool(resource: ResourceDeclaration) -> None:
+    """Check that a tool is a function that an instance can be bound to.
+
+    Raises:
+        ActionSignatureError: It is no function, or a method without ``self``.
+    """
+    if not callable(resource.function):
+        raise ActionSignatureError(
+            f"the tool {resource.name!r} is no function",
+            expected="a function with annotated parameters, or a Tool",
+            found=describe(resource.function),
+            fix="add the function itself",
+            where=resource.where,
+        )
+    if resource.kind == "instance" and not list(inspect.signature(resource.function).parameters):
+        raise _without_self(f"tool {resource.name!r}", resource.where)
+
+
+def check_resource_method(resource: ResourceDeclaration) -> None:
+    """Check that a method that describes a resource takes no arguments.
+
+    Raises:
+        ActionSignatureError: It does.
+    """
+    function: Any = resource.function
+    expected = ["self"] if resource.kind == "instance" else []
+    found = inspect.signature(function).parameters
+    if len(found) != len(expected) or inspect.iscoroutinefunction(function):
+        raise ActionSignatureError(
+            f"the {resource.type.value} method {resource.name!r} has a signature that cannot be called",
+            expected=f"def {function.__name__}({', '.join(expected)})",
+            found=_header(function),
+            fix="remove the arguments; the agent's own configuration is in self",
+            where=resource.where,
+        )
+
+
+def check_resources(
+    resources: Sequence[ResourcePlan], places: Mapping[tuple[ResourceType, str], str | None]
+) -> None:
+    """Check that each resource named by another one exists and that there is no circle.
+
+    Raises:
+        MissingResourceError: One does not exist.
+        CyclicResourceError: Some name each other in a circle.
+    """
+    known = {(one.type, one.name) for one in resources}
+    graph: dict[tuple[ResourceType, str], set[tuple[ResourceType, str]]] = {}
+    for one in resources:
+        for reference in one.references:
+            target = (reference.type, reference.name)
+            if target not in known:
+                raise _missing(one, target, known, places)
+            graph.setdefault((one.type, one.name), set()).add(target)
+    try:
+        graphlib.TopologicalSorter(graph).prepare()
+    except graphlib.CycleError as error:
+        circle = list(reversed(error.args[1]))
+        raise CyclicResourceError(
+            "resources name each other in a circle",
+            expected="resources that can be made one after the other",
+            found=" -> ".join(f"{kind.value} {name!r}" for kind, name in circle),
+            fix="remove one of these references",
+            where=places.get(circle[0]),
+        ) from None
+
+
+def check_flow(
+    plan: AgentPlan,
+    actions: Sequence[ActionDeclaration],
+    emissions: Emissions,
+    known: Sequence[type[Event]],
+    where: str | None,
+) -> None:
+    """Check that inputs reach an action and that each trigger can occur.
+
+    Raises:
+        AgentDefinitionError: No action takes inputs.
+        UnknownTriggerError: A type string is neither a class's nor emitted.
+        EventNeverEmittedError: No action can emit a trigger's type.
+    """
+    if not any(_accepts(one, Reading(events={InputEvent})) for act in actions for one in act.mark.triggers):
+        raise AgentDefinitionError(
+            f"no action of the agent {plan.name!r} takes inputs",
+            expected="an action that is triggered by InputEvent",
+            found=", ".join(f"{one.name}: {', '.join(one.triggers)}" for one in plan.actions),
+            fix="mark the first action with @action(InputEvent)",
+            where=where or actions[0].where,
+        )
+    everything = emissions.together()
+    everything.events.add(InputEvent)
+    for action in actions:
+        for trigger in action.mark.triggers:
+            if not everything.opaque and not _accepts(trigger, everything):
+                raise _never_emitted(action, trigger, everything, known)
+    _warn_unreachable(actions, emissions)
+
+
+def _accepts(trigger: type[Event] | str, reading: Reading) -> bool:
+    """Whether ``trigger`` can match something that ``reading`` shows."""
+    if isinstance(trigger, str) and is_exact(trigger):
+        return trigger in reading.texts or any(one.EVENT_TYPE == trigger for one in reading.events)
+    wanted = BUILT_IN[trigger] if isinstance(trigger, str) else trigger
+    return any(issubclass(one, wanted) for one in reading.events)
+
+
+def _never_emitted(
+    action: ActionDeclaration, trigger: type[Event] | str, reading: Reading, known: Sequence[type[Event]]
+) -> AgentDefinitionError:
+    name = type_of(trigger)
+    types = sorted({one.EVENT_TYPE for one in known} - set(BUILT_IN) | {InputEvent.EVENT_TYPE})
+    if isinstance(trigger, str) and name not in types:
+        near = difflib.get_close_matches(name, types, n=1)
+        return UnknownTriggerError(
+            f"action {action.name!r} waits for {name!r}, which no event class and no action knows",
+            expected=f"an event class, or one of {', '.join(types)}",
+            found=repr(name),
+            fix=f"did you mean {near[0]!r}?"
+            if near
+            else f"emit it, or declare it with emits=[{name!r}] in the action that does",
+            where=action.where,
+        )
+    emitted = sorted(one.EVENT_TYPE for one in reading.events if one not in (Event, OutputEvent))
+    return EventNeverEmittedError(
+        f"action {action.name!r} waits for {name!r}, which no action emits",
+        expected="an action of the agent that emits it",
+        found=f"actions and inputs give {', '.join(emitted)}",
+        fix=f"emit it, remove the action, or declare emits=[{name}] where a library emits it",
+        where=action.where,
+    )
+
+
+def _warn_unreachable(actions: Sequence[ActionDeclaration], emissions: Emissions) -> None:
+    reached: set[str] = set()
+    flowing = Reading(events={InputEvent})
+    flowing.update(emissions.anywhere)
+    changed = True
+    while changed and not flowing.opaque:
+        changed = False
+        for action in actions:
+            if action.name not in reached and any(_accepts(one, flowing) for one in action.mark.triggers):
+                reached.add(action.name)
+                flowing.update(emissions.by_action[action.name])
+                changed = True
+    for action in actions:
+        if action.name not in reached and not flowing.opaque:
+            warnings.warn(
+                f"{action.where}: action {action.name!r} is never reached from InputEvent: "
+                f"{', '.join(map(type_of, action.mark.triggers))} is emitted only by actions that "
+                "are not reached either",
+                AgentPlanWarning,
+                stacklevel=4,
+            )
+
+
+def _check_signature(action: ActionDeclaration) -> None:
+    function: Any = action.function
+    if not callable(function):
+        raise ActionSignatureError(
+            f"action {action.name!r} is no function",
+            expected="a function that takes (event, ctx)",
+            found=describe(function),
+            fix="add the function itself",
+            where=action.where,
+        )
+    try:
+        parameters = list(inspect.signature(function).parameters.values())
+    except (ValueError, TypeError):
+        # A function of a C extension without a text signature: nothing to compare.
+        return
+    if action.kind == "instance":
+        if not parameters:
+            raise _without_self(f"action {action.name!r}", action.where)
+        parameters = parameters[1:]
+    if isinstance(function, functools.partial):
+        parameters = [
+            one for one in parameters if one.kind is not one.KEYWORD_ONLY or one.default is one.empty
+        ]
+    wrong = len(parameters) != 2 or any(
+        one.kind not in _POSITIONAL or one.default is not one.empty for one in parameters
+    )
+    if wrong:
+        own = "self, " if action.kind == "instance" else ""
+        name = getattr(function, "__name__", action.name)
+        raise ActionSignatureError(
+            f"action {action.name!r} has a signature that cannot be called",
+            expected=f"def {name}({own}event, ctx)",
+            found=_header(function),
+            fix="take exactly the event and the context; read settings from ctx.action_config or self",
+            where=action.where,
+        )
+
+
+def _check_condition(action: ActionDeclaration) -> None:
+    when = action.mark.when
+    if when is None:
+        return
+    if not callable(when):
+        problem = describe(when)
+    elif inspect.iscoroutinefunction(called(when)):
+        problem = "a coroutine function"
+    else:
+        try:
+            inspect.signature(when).bind(None)
+            return
+        except ValueError:
+            return
+        except TypeError:
+            problem = _header(when)
+    raise ActionSignatureError(
+        f"the condition of action {action.name!r} cannot be called with an event",
+        expected="a function that takes the event and returns a truth value",
+        found=problem,
+        fix="write when=lambda event: ...",
+        where=action.where if not callable(when) else f"{action.where}, condition {place_of(when)}",
+    )
+
+
+def _check_side_outputs(agent: Agent, where: str | None) -> None:
+    for tag in agent.side_outputs:
+        if tag == DEAD_LETTER_TAG or not isinstance(tag, str) or not tag:
+            reserved = tag == DEAD_LETTER_TAG
+            raise AgentDefinitionError(
+                f"the side output {tag!r} has a reserved name" if reserved else "a side output has no name",
+                expected="a text of your own",
+                found=repr(tag),
+                fix="rename it; dead letters are read with dead_letters()" if reserved else "name it",
+                where=where,
+            )
+
+
+def _is_output(trigger: type[Event] | str) -> bool:
+    if isinstance(trigger, str):
+        return trigger == OutputEvent.EVENT_TYPE
+    return issubclass(trigger, OutputEvent)
+
+
+def _missing(
+    one: ResourcePlan,
+    target: tuple[ResourceType, str],
+    known: Iterable[tuple[ResourceType, str]],
+    places: Mapping[tuple[ResourceType, str], str | None],
+) -> MissingResourceError:
+    kind, name = target
+    names = sorted(other for of_kind, other in known if of_kind is kind)
+    near = difflib.get_close_matches(name, names, n=1)
+    return MissingResourceError(
+        f"the {one.type.value} {one.name!r} names a {kind.value} {name!r} that the agent does not have",
+        expected=", ".join(map(repr, names)) or f"a {kind.value} in the agent",
+        found=repr(name),
+        fix=f"did you mean {near[0]!r}?" if near else f"declare it with @{kind.value} or add_resource",
+        where=places.get((one.type, one.name)),
+    )
+
+
+def _without_self(what: str, where: str | None) -> ActionSignatureError:
+    return ActionSignatureError(
+        f"{what} is a method without self",
+        expected="self as the first parameter, or @staticmethod",
+        found="no parameters",
+        fix="add self",
+        where=where,
+    )
+
+
+def _header(function: Any) -> str:
+    name = getattr(function, "__name__", type(function).__name__)
+    return f"def {name}{inspect.signature(function)}"

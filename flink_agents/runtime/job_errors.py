@@ -1,0 +1,56 @@
+"""Turns the failure of a Flink job into an error that starts with the author's own line.
+
+Flink reports 200 lines of Java around a Python traceback. The operator's error text is in
+there, behind the class name of the Python exception; it is brought to the front.
+"""
+
+from __future__ import annotations
+
+import re
+
+from flink_agents.api.errors import JobFailedError
+
+_PYTHON_EXCEPTION = re.compile(r"PythonException: <class '(?P<cls>[\w.]+)'>: (?P<text>.*)", re.DOTALL)
+_JAVA_FRAME = re.compile(r"\n\s*(?:at |\.\.\. \d+ more|Caused by: |Suppressed: )")
+_CAUSE = re.compile(r"^Caused by: (?P<cls>[\w.$]+)(?:: (?P<text>.*))?$", re.MULTILINE)
+
+
+def job_failed(job_name: str, java_text: str) -> JobFailedError:
+    """The error for a job whose failure Flink describes by ``java_text``."""
+    cls, text = _failure(java_text)
+    lines = text.split("\n")
+    if cls.startswith("flink_agents."):
+        message = text
+    else:
+        message = f"{cls}: {lines[0]}" if cls else lines[0]
+        message = "\n".join([message, *lines[1:], *_python_frames(java_text)])
+    return JobFailedError(
+        f"{message}\n  job {job_name!r} failed",
+        failure=text,
+        java_trace=java_text,
+        fix="the full Java text is in the java_trace attribute of this error",
+    )
+
+
+def _failure(java_text: str) -> tuple[str, str]:
+    """Class name and text of the Python exception, or of the innermost Java cause."""
+    found = None
+    for found in _PYTHON_EXCEPTION.finditer(java_text):
+        break
+    if found is not None:
+        return found["cls"], _JAVA_FRAME.split(found["text"], maxsplit=1)[0].rstrip()
+    causes = list(_CAUSE.finditer(java_text))
+    if causes:
+        return causes[-1]["cls"], causes[-1]["text"] or ""
+    return "", java_text.strip().split("\n", 1)[0]
+
+
+def _python_frames(java_text: str) -> list[str]:
+    """The Python frames that Pemja lists below its exception, as ``file:line in name``."""
+    found = _PYTHON_EXCEPTION.search(java_text)
+    if found is None:
+        return []
+    frames = re.findall(r"^\s*at (?P<where>/\S+)\.(?P<name>\w+|<\w+>)\((?P<file>[\w<>]+\.py):(?P<line>\d+)\)",
+                        found["text"].split("Caused by:", 1)[0], re.MULTILINE)
+    return [f"  at {where}.py:{line} in {name}" for where, name, _, line in frames
+            if "/pyflink/" not in where and "/flink_agents/" not in where]

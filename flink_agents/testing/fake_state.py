@@ -1,0 +1,131 @@
+"""Flink's keyed state, timers and clock in memory, as far as the operator's core uses them."""
+
+from __future__ import annotations
+
+import copy
+from collections.abc import Callable, Iterable
+from dataclasses import dataclass, field
+from typing import Any, Generic, TypeVar
+
+from flink_agents.runtime.state import KeyedState
+
+K = TypeVar("K")
+
+
+@dataclass
+class KeyState:
+    """All that state holds for one key; every value is bytes.
+
+    Attributes:
+        head: The head, or None.
+        pending: Waiting inputs by number.
+        memory: Short-term memory by escaped path, with the time at which it expires.
+        processing_timers: Times of the key's processing-time timers.
+        event_timers: Times of the key's event-time timers.
+    """
+
+    head: bytes | None = None
+    pending: dict[int, bytes] = field(default_factory=dict)
+    memory: dict[str, tuple[bytes, int | None]] = field(default_factory=dict)
+    processing_timers: set[int] = field(default_factory=set)
+    event_timers: set[int] = field(default_factory=set)
+
+    def copy(self) -> KeyState:
+        """An independent copy."""
+        return copy.deepcopy(self)
+
+
+class FakeBackend:
+    """State and timers of one subtask. Set ``key`` before the core is called, as Flink does.
+
+    Args:
+        clock: The wall-clock time in milliseconds.
+        memory_ttl: Lifetime of memory entries in milliseconds, or None.
+    """
+
+    def __init__(self, clock: Callable[[], int], memory_ttl: int | None) -> None:
+        self.keys: dict[str, KeyState] = {}
+        self.key: str | None = None
+        self.clock = clock
+        self.memory_ttl = memory_ttl
+
+    @property
+    def current(self) -> KeyState:
+        """State of the current key."""
+        assert self.key is not None, "state is used outside of a key"
+        return self.keys.setdefault(self.key, KeyState())
+
+    def keyed_state(self) -> KeyedState:
+        """The states as the core takes them."""
+        return KeyedState(_Head(self), _Pending(self), _Memory(self))
+
+    # -- Timers -----------------------------------------------------------------------
+
+    def current_processing_time(self) -> int:
+        """The wall-clock time."""
+        return self.clock()
+
+    def register_processing_time_timer(self, timestamp: int) -> None:
+        """Fire at that wall-clock time."""
+        self.current.processing_timers.add(timestamp)
+
+    def register_event_time_timer(self, timestamp: int) -> None:
+        """Fire when the watermark reaches that time."""
+        self.current.event_timers.add(timestamp)
+
+    def delete_event_time_timer(self, timestamp: int) -> None:
+        """Take such a timer back."""
+        self.current.event_timers.discard(timestamp)
+
+
+class _Head:
+    def __init__(self, backend: FakeBackend) -> None:
+        self._backend = backend
+
+    def value(self) -> bytes | None:
+        return self._backend.current.head
+
+    def update(self, value: bytes) -> None:
+        self._backend.current.head = _as_bytes(value)
+
+
+class _Map(Generic[K]):
+    def __init__(self, backend: FakeBackend) -> None:
+        self._backend = backend
+
+
+class _Pending(_Map[int]):
+    def get(self, key: int) -> bytes | None:
+        return self._backend.current.pending.get(key)
+
+    def put(self, key: int, value: bytes) -> None:
+        self._backend.current.pending[key] = _as_bytes(value)
+
+    def remove(self, key: int) -> None:
+        self._backend.current.pending.pop(key, None)
+
+    def items(self) -> Iterable[tuple[int, bytes]]:
+        return list(self._backend.current.pending.items())
+
+
+class _Memory(_Map[str]):
+    def get(self, key: str) -> bytes | None:
+        value, expires = self._backend.current.memory.get(key, (None, None))
+        return value if expires is None or self._backend.clock() < expires else None
+
+    def put(self, key: str, value: bytes) -> None:
+        ttl = self._backend.memory_ttl
+        expires = None if ttl is None else self._backend.clock() + ttl
+        self._backend.current.memory[key] = (_as_bytes(value), expires)
+
+    def remove(self, key: str) -> None:
+        self._backend.current.memory.pop(key, None)
+
+    def items(self) -> Iterable[tuple[str, bytes]]:
+        live = ((key, self.get(key)) for key in list(self._backend.current.memory))
+        return [(key, value) for key, value in live if value is not None]
+
+
+def _as_bytes(value: Any) -> bytes:
+    assert type(value) is bytes, f"state takes bytes, not {type(value).__name__}"
+    return value

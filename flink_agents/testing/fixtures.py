@@ -1,0 +1,58 @@
+"""Pytest fixtures; installed with the package, without any import in ``conftest.py``.
+
+``agent_harness``
+    Makes an :class:`OperatorHarness`; all are closed at the end of the test.
+``agents_environment``
+    Makes an ``AgentsExecutionEnvironment`` on Flink's minicluster. All tests of a session
+    share one JVM, which the first use starts.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator
+from typing import TYPE_CHECKING, Any
+
+import pytest
+
+if TYPE_CHECKING:
+    from flink_agents.api.environment import AgentsExecutionEnvironment
+    from flink_agents.testing.harness import OperatorHarness
+
+
+@pytest.fixture
+def agent_harness() -> Iterator[Callable[..., OperatorHarness]]:
+    """A function with the arguments of :class:`OperatorHarness`."""
+    from flink_agents.testing.harness import OperatorHarness
+
+    made: list[OperatorHarness] = []
+
+    def make(*args: Any, **kwargs: Any) -> OperatorHarness:
+        made.append(OperatorHarness(*args, **kwargs))
+        return made[-1]
+
+    yield make
+    for harness in made:
+        harness.close()
+
+
+@pytest.fixture
+def agents_environment() -> Callable[..., AgentsExecutionEnvironment]:
+    """A function that makes an environment.
+
+    Its arguments: ``flink``, a mapping of Flink options; ``config``, a mapping of options;
+    ``parallelism``, 1 unless given.
+    """
+
+    def make(
+        flink: dict[str, str] | None = None, config: dict[str, Any] | None = None, parallelism: int = 1
+    ) -> AgentsExecutionEnvironment:
+        from flink_agents.runtime import environment as implementation
+
+        configuration = implementation.FlinkConfiguration()
+        for key, value in (flink or {}).items():
+            configuration.set_string(key, value)
+        env = implementation.StreamExecutionEnvironment.get_execution_environment(configuration)
+        env.set_parallelism(parallelism)
+        return implementation.create(env, None, config)
+
+    return make

@@ -1,0 +1,301 @@
+"""``OperatorHarness``: the operator's real core on a fake of Flink's state, timers and clock.
+
+What runs here is what runs in Flink, except for PyFlink itself: the plan is compiled, written
+as JSON and bound again, the agent's code is pickled and unpickled, every record and output is
+pickled as between Flink's operators, and state holds nothing but bytes.
+"""
+
+from __future__ import annotations
+
+import pickle
+import zlib
+from collections.abc import Callable, Iterable, Mapping
+from dataclasses import dataclass
+from datetime import timedelta
+from typing import Any
+
+import cloudpickle
+
+from flink_agents.api.agent import Agent
+from flink_agents.api.errors import UnserializableValueError
+from flink_agents.api.options import AgentOptions, Configuration
+from flink_agents.api.policies import DEAD_LETTER_TAG, DeadLetter
+from flink_agents.plan import AgentCode, AgentPlan, bind, compile_agent
+from flink_agents.runtime.codec import ValueCodec
+from flink_agents.runtime.keys import KeyEncoder, encode_key, unescape
+from flink_agents.runtime.metrics import LocalMetricGroup
+from flink_agents.runtime.processor import AgentProcessor
+from flink_agents.runtime.run import RunEnvironment
+from flink_agents.runtime.state import OBJECT, Head
+from flink_agents.testing.fake_state import FakeBackend, KeyState
+
+START = 1_700_000_000_000
+"""Wall-clock time at which a harness starts, in milliseconds."""
+
+LAST_WATERMARK = 2**63 - 1
+
+
+@dataclass(frozen=True)
+class Snapshot:
+    """A checkpoint: state and timers of all keys, and how much had left the operator.
+
+    Attributes:
+        keys: State by canonical key text.
+        outputs: How many outputs there were.
+        side_outputs: How many values each side output had.
+        max_parallelism: Number of key groups.
+    """
+
+    keys: Mapping[str, KeyState]
+    outputs: int
+    side_outputs: Mapping[str, int]
+    max_parallelism: int
+
+
+@dataclass
+class _Subtask:
+    processor: AgentProcessor
+    backend: FakeBackend
+    metrics: LocalMetricGroup
+
+
+class OperatorHarness:
+    """Drives an agent's operator.
+
+    Args:
+        agent: An instance, or a class without required arguments.
+        key_selector: Gives the key of a record. Default: all records have the key 0.
+        config: Options by key.
+        name: Name of the agent. Default: its own.
+        parallelism: Number of subtasks.
+        max_parallelism: Number of key groups.
+        forced_serialization: Serialise all that Flink would, so that sharing an object by
+            accident fails here already.
+        forced_replay: Run each input twice: the first time the operator is thrown away just
+            after its commit, and restored from before the input.
+
+    Attributes:
+        outputs: All values that left the main output, in order.
+        current_time: The wall-clock time in milliseconds.
+        current_watermark: The watermark in milliseconds.
+    """
+
+    def __init__(
+        self,
+        agent: Agent | type[Agent],
+        key_selector: Callable[[Any], Any] = lambda record: 0,
+        *,
+        config: Mapping[str, Any] | None = None,
+        name: str | None = None,
+        parallelism: int = 1,
+        max_parallelism: int = 128,
+        forced_serialization: bool = True,
+        forced_replay: bool = False,
+    ) -> None:
+        instance = agent() if isinstance(agent, type) else agent
+        self.plan = compile_agent(instance, name)
+        self._code = AgentCode.of(instance)
+        self._config = Configuration.load(config)
+        self._key = KeyEncoder(key_selector)
+        self._max_parallelism = max_parallelism
+        self._serialize = forced_serialization
+        self._replay = forced_replay
+        self.current_time = START
+        self.current_watermark = -(2**63)
+        self.outputs: list[Any] = []
+        self._side: dict[str, list[Any]] = {}
+        self._subtasks: list[_Subtask] = []
+        self._start({}, parallelism)
+
+    # -- driving ----------------------------------------------------------------------
+
+    def push(self, record: Any, timestamp: int | None = None) -> list[Any]:
+        """Hand a record to the operator; returns the outputs that it gave at once.
+
+        Args:
+            record: The record.
+            timestamp: Its event time in milliseconds.
+
+        Raises:
+            ActionFailedError: An action raised and its policy is to fail.
+            KeyEncodingError: The record has no usable key.
+        """
+        record = self._through_flink(record, "record")
+        key = self._key(record)
+        if self._replay:
+            before = self.snapshot()
+            self._deliver(key, self._through_flink(record, "record"), timestamp)
+            self.restore(before)
+        start = len(self.outputs)
+        self._deliver(key, record, timestamp)
+        return self.outputs[start:]
+
+    def push_all(self, records: Iterable[Any]) -> list[Any]:
+        """Hand several records to the operator; returns the outputs that they gave."""
+        return [output for record in records for output in self.push(record)]
+
+    def advance(self, time: int | timedelta) -> list[Any]:
+        """Let wall-clock time pass (milliseconds); due timers fire, each at its time."""
+        milliseconds = int(time.total_seconds() * 1000) if isinstance(time, timedelta) else time
+        start, until = len(self.outputs), self.current_time + milliseconds
+        while (due := self._next_timer("processing_timers", until)) is not None:
+            at, key, subtask = due
+            self.current_time = max(self.current_time, at)
+            self._fire(subtask, key, "processing_timers", at)
+        self.current_time = until
+        return self.outputs[start:]
+
+    def watermark(self, timestamp: int) -> list[Any]:
+        """Advance event time to ``timestamp`` (milliseconds); due timers fire."""
+        start = len(self.outputs)
+        self.current_watermark = max(self.current_watermark, timestamp)
+        while (due := self._next_timer("event_timers", self.current_watermark)) is not None:
+            self._fire(due[2], due[1], "event_timers", due[0])
+        return self.outputs[start:]
+
+    def end_input(self) -> list[Any]:
+        """End a bounded input: the last watermark comes, and no processing-time timer fires."""
+        return self.watermark(LAST_WATERMARK)
+
+    def close(self) -> None:
+        """End the operator."""
+        for subtask in self._subtasks:
+            subtask.processor.close()
+        self._subtasks = []
+
+    # -- checkpoints ------------------------------------------------------------------
+
+    def snapshot(self) -> Snapshot:
+        """Take a checkpoint."""
+        keys = {key: state.copy() for task in self._subtasks for key, state in task.backend.keys.items()}
+        side = {tag: len(values) for tag, values in self._side.items()}
+        return Snapshot(keys, len(self.outputs), side, self._max_parallelism)
+
+    def restore(self, snapshot: Snapshot, parallelism: int | None = None) -> None:
+        """Throw the operator away and start a new one from ``snapshot``.
+
+        Outputs that came after the snapshot are taken back, as an exactly-once sink does.
+
+        Args:
+            snapshot: The checkpoint.
+            parallelism: Number of subtasks. Default: as before.
+        """
+        count = parallelism or len(self._subtasks)
+        self.close()
+        del self.outputs[snapshot.outputs :]
+        for tag, values in self._side.items():
+            del values[snapshot.side_outputs.get(tag, 0) :]
+        self._start(snapshot.keys, count)
+
+    # -- looking ----------------------------------------------------------------------
+
+    def side_output(self, tag: str) -> list[Any]:
+        """All values that left the side output ``tag``, in order."""
+        return self._side.setdefault(tag, [])
+
+    @property
+    def dead_letters(self) -> list[DeadLetter]:
+        """All dead letters, in order."""
+        return self.side_output(DEAD_LETTER_TAG)
+
+    @property
+    def metrics(self) -> dict[str, int | float]:
+        """Metrics of the present operator, summed over its subtasks."""
+        total: dict[str, int | float] = {}
+        for subtask in self._subtasks:
+            for name, value in subtask.metrics.values():
+                total[name] = total.get(name, 0) + value
+        return total
+
+    def memory(self, key: Any = 0) -> dict[str, Any]:
+        """Short-term memory of ``key``: plain values by dotted path."""
+        subtask = self._subtask_of(encode_key(key))
+        subtask.backend.key = encode_key(key)
+        codec = ValueCodec(self._config.get(AgentOptions.ALLOW_PICKLE))
+        entries = subtask.backend.keyed_state().memory.items()
+        return {unescape(path): codec.decode(data) for path, data in sorted(entries) if data != OBJECT}
+
+    def sequence_number(self, key: Any = 0) -> int:
+        """How many runs of ``key`` were committed."""
+        head = self._head(key)
+        return head.next_seq if head is not None else 0
+
+    def pending(self, key: Any = 0) -> int:
+        """How many inputs of ``key`` wait in state."""
+        head = self._head(key)
+        return head.next_pending - head.first_pending if head is not None else 0
+
+    def state(self, key: Any = 0) -> KeyState:
+        """All that state holds for ``key``, as bytes."""
+        return self._subtask_of(encode_key(key)).backend.keys.get(encode_key(key), KeyState()).copy()
+
+    # -- inside -----------------------------------------------------------------------
+
+    def _start(self, keys: Mapping[str, KeyState], parallelism: int) -> None:
+        self._subtasks = [self._subtask() for _ in range(parallelism)]
+        for key, state in keys.items():
+            self._subtask_of(key).backend.keys[key] = state.copy()
+
+    def _subtask(self) -> _Subtask:
+        plan, code = self.plan, self._code
+        if self._serialize:
+            plan = AgentPlan.from_json(plan.to_json())
+            code = cloudpickle.loads(cloudpickle.dumps(code))
+        ttl: timedelta | None = self._config.get(AgentOptions.SHORT_TERM_TTL)
+        backend = FakeBackend(self._now, None if ttl is None else int(ttl.total_seconds() * 1000))
+        metrics = LocalMetricGroup()
+        codec = ValueCodec(self._config.get(AgentOptions.ALLOW_PICKLE))
+        shared = RunEnvironment(bind(plan, code), plan.name, self._config, metrics, codec)
+        job_id = self._config.get(AgentOptions.JOB_IDENTIFIER) or "harness"
+        return _Subtask(AgentProcessor(shared, backend.keyed_state(), job_id, self._now), backend, metrics)
+
+    def _now(self) -> int:
+        return self.current_time
+
+    def _subtask_of(self, key: str) -> _Subtask:
+        group = zlib.crc32(key.encode()) % self._max_parallelism
+        return self._subtasks[group * len(self._subtasks) // self._max_parallelism]
+
+    def _head(self, key: Any) -> Head | None:
+        packed = self.state(key).head
+        return None if packed is None else Head.unpack(packed)
+
+    def _deliver(self, key: str, record: Any, timestamp: int | None) -> None:
+        subtask = self._subtask_of(key)
+        subtask.backend.key = key
+        self._emit(subtask.processor.process(key, record, timestamp, subtask.backend))
+
+    def _next_timer(self, kind: str, until: int) -> tuple[int, str, _Subtask] | None:
+        due = [
+            (at, key, index)
+            for index, subtask in enumerate(self._subtasks)
+            for key, state in subtask.backend.keys.items()
+            for at in getattr(state, kind)
+            if at <= until
+        ]
+        if not due:
+            return None
+        at, key, index = min(due)
+        return at, key, self._subtasks[index]
+
+    def _fire(self, subtask: _Subtask, key: str, kind: str, at: int) -> None:
+        subtask.backend.key = key
+        getattr(subtask.backend.current, kind).discard(at)
+        self._emit(subtask.processor.on_timer(key, subtask.backend))
+
+    def _emit(self, emission: Any) -> None:
+        for tag, value in emission.side_outputs:
+            self.side_output(tag).append(self._through_flink(value, "side output"))
+        self.outputs.extend(self._through_flink(value, "output") for value in emission.outputs)
+
+    def _through_flink(self, value: Any, what: str) -> Any:
+        if not self._serialize:
+            return value
+        try:
+            return pickle.loads(pickle.dumps(value))
+        except Exception as error:
+            raise UnserializableValueError(
+                f"a {what} cannot be pickled, as PyFlink does between operators: {error}",
+                found=f"{type(value).__module__}.{type(value).__qualname__}",
+                fix="use values whose classes stand at the top level of a module",
+            ) from error
