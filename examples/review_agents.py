@@ -10,7 +10,7 @@ from __future__ import annotations
 import functools
 import math
 from collections import Counter
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
 from typing import Any
 
 from pydantic import BaseModel, ConfigDict
@@ -201,6 +201,12 @@ def _analyzer() -> Any:
 def sentiment_of(text: str) -> float:
     """VADER's compound score of ``text``, -1 to 1."""
     return _analyzer().polarity_scores(text)["compound"]
+
+
+def product_window(product: str, start: int, end: int, reviews: Iterable[AnalysedReview]) -> ProductWindow:
+    """The window with its snippets in stream order, whatever order they came in."""
+    in_order = sorted(reviews, key=lambda analysed: analysed.review.number)
+    return ProductWindow(product=product, start=start, end=end, reviews=tuple(in_order))
 
 
 def summarise(window: ProductWindow) -> ProductSummary:

@@ -6,6 +6,7 @@ what has to outlive the failure is written into files of one directory.
 
 from __future__ import annotations
 
+from dataclasses import dataclass
 from pathlib import Path
 
 from review_agents import ReviewAnalysisAgent, ReviewScored
@@ -17,31 +18,52 @@ class InjectedFailureError(Exception):
     """The failure that ``--fail`` asks for."""
 
 
-class FailureLog:
-    """When the failure came and where the job went on.
+@dataclass(frozen=True)
+class Failure:
+    """What the failure did to the job.
 
-    Args:
-        directory: Below it, ``checkpoints`` is where Flink writes its checkpoints.
+    Attributes:
+        failed_at: Number of the snippet at which the job failed, or None.
+        resumed_at: Number of the first snippet that was read after the restart, or None.
     """
 
-    def __init__(self, directory: str) -> None:
-        self.checkpoints = Path(directory) / "checkpoints"
-        self._failed = Path(directory) / "failed"
-        self._resumed = Path(directory) / "resumed"
+    failed_at: int | None
+    resumed_at: int | None
 
     @property
-    def failed_at(self) -> int | None:
-        """Number of the snippet at which the job failed, or None."""
-        return _read_number(self._failed)
+    def restored(self) -> bool:
+        """Whether the job failed and went on from a checkpoint."""
+        return self.failed_at is not None and self.resumed_at is not None and self.resumed_at > 1
 
-    @property
-    def resumed_at(self) -> int | None:
-        """Number of the first snippet that was read after the restart, or None."""
-        return _read_number(self._resumed)
+    def describe(self) -> str:
+        """The failure in one sentence."""
+        if self.failed_at is None:
+            return "The job did NOT fail: it ended before a checkpoint was complete."
+        if self.resumed_at is None:
+            return f"The job failed at snippet {self.failed_at:,}; no snippet came after that."
+        begun = "was restored from its checkpoint" if self.restored else "began ANEW"
+        return f"The job failed at snippet {self.failed_at:,} and {begun}, at snippet {self.resumed_at:,}."
+
+
+class FailureLog:
+    """Writes down when the failure came and where the job went on.
+
+    Args:
+        directory: Of the job.
+    """
+
+    def __init__(self, directory: Path) -> None:
+        self._checkpoints = checkpoint_directory(directory)
+        self._failed = directory / "failed"
+        self._resumed = directory / "resumed"
+
+    def read(self) -> Failure:
+        """What was written down."""
+        return Failure(failed_at=_read_number(self._failed), resumed_at=_read_number(self._resumed))
 
     def checkpoint_completed(self) -> bool:
-        """Whether the job has a checkpoint to go back to; this file is the last of each."""
-        return any(self.checkpoints.glob("*/chk-*/_metadata"))
+        """Whether there is a checkpoint to go back to; this file is the last of each."""
+        return any(self._checkpoints.glob("*/chk-*/_metadata"))
 
     def note_failure(self, number: int) -> bool:
         """Write down the failure; False where another subtask was first."""
@@ -50,6 +72,11 @@ class FailureLog:
     def note_resumption(self, number: int) -> bool:
         """Write down where the job went on; False where another subtask was first."""
         return _write_once(self._resumed, number)
+
+
+def checkpoint_directory(directory: Path) -> Path:
+    """Where the job with this directory keeps its checkpoints."""
+    return directory / "checkpoints"
 
 
 def _read_number(file: Path) -> int | None:
@@ -69,7 +96,7 @@ class FailingReviewAnalysisAgent(ReviewAnalysisAgent):
     """The analysis with one more action, which fails once.
 
     Args:
-        directory: Of the :class:`FailureLog`.
+        directory: Of the job.
         earliest: Number of the first snippet that may fail.
     """
 
@@ -77,9 +104,9 @@ class FailingReviewAnalysisAgent(ReviewAnalysisAgent):
 
     def __init__(self, directory: str, earliest: int) -> None:
         super().__init__()
-        self._log = FailureLog(directory)
+        self._log = FailureLog(Path(directory))
         self._earliest = earliest
-        self._restarted = self._log.failed_at is not None
+        self._restarted = self._log.read().failed_at is not None
 
     @action(ReviewScored)
     def fail_once(self, event: ReviewScored, ctx: RunnerContext) -> None:

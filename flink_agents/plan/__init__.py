@@ -4,7 +4,9 @@ from flink_agents.plan.binding import BoundAction, BoundAgent, bind
 from flink_agents.plan.code import AgentCode
 from flink_agents.plan.compiler import compile_agent
 from flink_agents.plan.model import ActionPlan, AgentPlan
+from flink_agents.plan.targets import load_target
 from flink_agents.plan.validation import AgentPlanWarning
+from flink_agents.plan.yaml import load_yaml
 
 __all__ = [
     "ActionPlan",
@@ -15,4 +17,6 @@ __all__ = [
     "BoundAgent",
     "bind",
     "compile_agent",
+    "load_target",
+    "load_yaml",
 ]

@@ -270,13 +270,8 @@ def _with_annotations(function: Callable[..., Any], hints: Mapping[str, Any]) ->
     """A copy of ``function`` whose annotations are types, not names that it might not know."""
     if not isinstance(function, FunctionType) or inspect.unwrap(function) is not function:
         return function
-    copy = FunctionType(
-        function.__code__,
-        function.__globals__,
-        function.__name__,
-        function.__defaults__,
-        function.__closure__,
-    )
+    code, names, name = function.__code__, function.__globals__, function.__name__
+    copy = FunctionType(code, names, name, function.__defaults__, function.__closure__)
     copy.__kwdefaults__ = function.__kwdefaults__
     copy.__dict__.update(function.__dict__)
     copy.__annotations__ = dict(hints)

@@ -15,7 +15,6 @@ from flink_agents.plan.declarations import (
     ActionDeclaration,
     ResourceDeclaration,
     actions_of,
-    place_of_class,
     resources_of,
 )
 from flink_agents.plan.events import (
@@ -36,6 +35,8 @@ from flink_agents.plan.model import (
     FunctionRef,
     ResourcePlan,
 )
+from flink_agents.plan.places import at, place_of_class
+from flink_agents.plan.signatures import check_resource_method, check_tool
 from flink_agents.plan.types import type_text
 
 
@@ -176,26 +177,19 @@ def _resource_plan(resource: ResourceDeclaration, agent: Agent) -> ResourcePlan:
 
 def _tool(resource: ResourceDeclaration, agent: Agent) -> Tool:
     function: Any = resource.function
-    validation.check_tool(resource)
+    check_tool(resource)
     bound = function.__get__(agent, type(agent)) if resource.kind == "instance" else function
     try:
         return Tool(bound, resource.title or resource.name, resource.description)
     except AgentDefinitionError as error:
-        error.where = resource.where
-        raise type(error)(
-            error.message,
-            expected=error.expected,
-            found=error.found,
-            fix=error.fix,
-            where=resource.where,
-        ) from None
+        raise at(error, resource.where) from None
 
 
 def _described(resource: ResourceDeclaration, agent: Agent) -> Any:
     """The prompt or descriptor that a resource method returns, or that was added."""
     value = resource.value
     if resource.function is not None:
-        validation.check_resource_method(resource)
+        check_resource_method(resource)
         function: Any = resource.function
         value = function(agent) if resource.kind == "instance" else function()
     expected = Prompt if resource.type is ResourceType.PROMPT else ResourceDescriptor

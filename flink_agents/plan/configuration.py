@@ -12,7 +12,7 @@ from pydantic_core import PydanticSerializationError, to_jsonable_python
 
 from flink_agents.api.agent import Agent
 from flink_agents.api.errors import AgentConfigurationError
-from flink_agents.plan.declarations import place_of_class
+from flink_agents.plan.places import place_of_class
 
 A = TypeVar("A", bound=Agent)
 

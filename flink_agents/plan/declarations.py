@@ -7,7 +7,6 @@ definition; what was added to the instance follows. A method that overrides an a
 
 from __future__ import annotations
 
-import inspect
 from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass
 from typing import Any
@@ -19,12 +18,12 @@ from flink_agents.api.decorators import (
     ActionMark,
     ResourceMark,
     place_of,
-    short_path,
     unwrap,
 )
 from flink_agents.api.errors import ActionSignatureError, AgentDefinitionError, DuplicateNameError
 from flink_agents.api.resources import ResourceType, Tool
 from flink_agents.plan.model import Kind
+from flink_agents.plan.places import place_of_class
 
 
 @dataclass(frozen=True)
@@ -85,7 +84,7 @@ def actions_of(agent_class: type[Agent], added: Mapping[str, Any]) -> list[Actio
         ActionSignatureError: One is a class method.
     """
     found = [
-        ActionDeclaration(mark.name or attribute, mark, unwrap(member), _kind(member, "action"))
+        ActionDeclaration(mark.name or attribute, mark, unwrap(member), _kind(member, "an action"))
         for attribute, mark, member in _marked(agent_class, ACTION_MARK)
     ]
     found += [ActionDeclaration(name, mark, func, "function") for name, (mark, func) in added.items()]
@@ -103,23 +102,12 @@ def resources_of(
         ActionSignatureError: One is a class method.
     """
     found = [
-        ResourceDeclaration(mark.name or attribute, mark.type, unwrap(member), _kind(member, "resource"))
+        ResourceDeclaration(mark.name or attribute, mark.type, unwrap(member), _kind(member, "a resource"))
         for attribute, mark, member in _marked(agent_class, RESOURCE_MARK)
     ]
     found += [_added_resource(name, kind, value) for (kind, name), value in added.items()]
     _check_unique(found, lambda one: (one.type, one.name), lambda one: f"{one.type.value} {one.name!r}")
     return found
-
-
-def place_of_class(agent_class: type) -> str:
-    """``file:line in Class``, or the full name where the source is not at hand."""
-    name = agent_class.__qualname__
-    try:
-        _, line = inspect.getsourcelines(agent_class)
-        path = inspect.getsourcefile(agent_class) or inspect.getfile(agent_class)
-    except (OSError, TypeError):
-        return f"{agent_class.__module__}.{name}"
-    return f"{short_path(path)}:{line} in {name}"
 
 
 def _added_resource(name: str, kind: ResourceType, value: Any) -> ResourceDeclaration:

@@ -180,8 +180,10 @@ def _plain(value: Any) -> FunctionType | None:
             value = value.__func__
         else:
             break
-    call = getattr(type(value), "__call__", None)
-    return call if isinstance(call, FunctionType) and not isinstance(value, type) else None
+    if isinstance(value, type):
+        return None
+    call = _attribute(type(value), "__call__")
+    return call if isinstance(call, FunctionType) else None
 
 
 def _closure(function: FunctionType) -> Iterator[Any]:

@@ -7,18 +7,15 @@ that a mistake shows before a job is submitted.
 from __future__ import annotations
 
 import difflib
-import functools
 import graphlib
-import inspect
 import warnings
 from collections.abc import Iterable, Mapping, Sequence
 from typing import Any
 
 from flink_agents.api.agent import Agent
 from flink_agents.api.context import RunnerContext
-from flink_agents.api.decorators import describe, place_of
+from flink_agents.api.decorators import describe
 from flink_agents.api.errors import (
-    ActionSignatureError,
     AgentDefinitionError,
     CyclicResourceError,
     DuplicateNameError,
@@ -29,13 +26,12 @@ from flink_agents.api.errors import (
 from flink_agents.api.events import Event, InputEvent, OutputEvent
 from flink_agents.api.policies import DEAD_LETTER_TAG
 from flink_agents.api.resources import ResourceType
-from flink_agents.plan.declarations import ActionDeclaration, ResourceDeclaration, place_of_class
+from flink_agents.plan.declarations import ActionDeclaration
 from flink_agents.plan.events import BUILT_IN, Emissions, is_exact, type_of
-from flink_agents.plan.functions import called
 from flink_agents.plan.model import AgentPlan, ResourcePlan
+from flink_agents.plan.places import place_of_class
 from flink_agents.plan.reading import Reading
-
-_POSITIONAL = (inspect.Parameter.POSITIONAL_ONLY, inspect.Parameter.POSITIONAL_OR_KEYWORD)
+from flink_agents.plan.signatures import check_action, check_condition
 
 
 class AgentPlanWarning(UserWarning):
@@ -58,8 +54,8 @@ def check_agent(agent: Agent, actions: Sequence[ActionDeclaration], where: str |
             where=where,
         )
     for action in actions:
-        _check_signature(action)
-        _check_condition(action)
+        check_action(action)
+        check_condition(action)
         if any(_is_output(trigger) for trigger in action.mark.triggers):
             raise UnknownTriggerError(
                 f"action {action.name!r} is triggered by OutputEvent, which leaves the agent",
@@ -120,43 +116,6 @@ def check_event_classes(known: Iterable[type[Event]]) -> None:
 
 def _place(event: type[Event]) -> str:
     return f"{event.__module__}.{event.__qualname__}" if event in BUILT_IN.values() else place_of_class(event)
-
-
-def check_tool(resource: ResourceDeclaration) -> None:
-    """Check that a tool is a function that an instance can be bound to.
-
-    Raises:
-        ActionSignatureError: It is no function, or a method without ``self``.
-    """
-    if not callable(resource.function):
-        raise ActionSignatureError(
-            f"the tool {resource.name!r} is no function",
-            expected="a function with annotated parameters, or a Tool",
-            found=describe(resource.function),
-            fix="add the function itself",
-            where=resource.where,
-        )
-    if resource.kind == "instance" and not list(inspect.signature(resource.function).parameters):
-        raise _without_self(f"tool {resource.name!r}", resource.where)
-
-
-def check_resource_method(resource: ResourceDeclaration) -> None:
-    """Check that a method that describes a resource takes no arguments.
-
-    Raises:
-        ActionSignatureError: It does.
-    """
-    function: Any = resource.function
-    expected = ["self"] if resource.kind == "instance" else []
-    found = inspect.signature(function).parameters
-    if len(found) != len(expected) or inspect.iscoroutinefunction(function):
-        raise ActionSignatureError(
-            f"the {resource.type.value} method {resource.name!r} has a signature that cannot be called",
-            expected=f"def {function.__name__}({', '.join(expected)})",
-            found=_header(function),
-            fix="remove the arguments; the agent's own configuration is in self",
-            where=resource.where,
-        )
 
 
 def check_resources(
@@ -277,69 +236,6 @@ def _warn_unreachable(actions: Sequence[ActionDeclaration], emissions: Emissions
             )
 
 
-def _check_signature(action: ActionDeclaration) -> None:
-    function: Any = action.function
-    if not callable(function):
-        raise ActionSignatureError(
-            f"action {action.name!r} is no function",
-            expected="a function that takes (event, ctx)",
-            found=describe(function),
-            fix="add the function itself",
-            where=action.where,
-        )
-    try:
-        parameters = list(inspect.signature(function).parameters.values())
-    except (ValueError, TypeError):
-        # A function of a C extension without a text signature: nothing to compare.
-        return
-    if action.kind == "instance":
-        if not parameters:
-            raise _without_self(f"action {action.name!r}", action.where)
-        parameters = parameters[1:]
-    if isinstance(function, functools.partial):
-        parameters = [
-            one for one in parameters if one.kind is not one.KEYWORD_ONLY or one.default is one.empty
-        ]
-    wrong = len(parameters) != 2 or any(
-        one.kind not in _POSITIONAL or one.default is not one.empty for one in parameters
-    )
-    if wrong:
-        own = "self, " if action.kind == "instance" else ""
-        name = getattr(function, "__name__", action.name)
-        raise ActionSignatureError(
-            f"action {action.name!r} has a signature that cannot be called",
-            expected=f"def {name}({own}event, ctx)",
-            found=_header(function),
-            fix="take exactly the event and the context; read settings from ctx.action_config or self",
-            where=action.where,
-        )
-
-
-def _check_condition(action: ActionDeclaration) -> None:
-    when = action.mark.when
-    if when is None:
-        return
-    if not callable(when):
-        problem = describe(when)
-    elif inspect.iscoroutinefunction(called(when)):
-        problem = "a coroutine function"
-    else:
-        try:
-            inspect.signature(when).bind(None)
-            return
-        except ValueError:
-            return
-        except TypeError:
-            problem = _header(when)
-    raise ActionSignatureError(
-        f"the condition of action {action.name!r} cannot be called with an event",
-        expected="a function that takes the event and returns a truth value",
-        found=problem,
-        fix="write when=lambda event: ...",
-        where=action.where if not callable(when) else f"{action.where}, condition {place_of(when)}",
-    )
-
-
 def _check_side_outputs(agent: Agent, where: str | None) -> None:
     for tag in agent.side_outputs:
         if tag == DEAD_LETTER_TAG or not isinstance(tag, str) or not tag:
@@ -375,18 +271,3 @@ def _missing(
         fix=f"did you mean {near[0]!r}?" if near else f"declare it with @{kind.value} or add_resource",
         where=places.get((one.type, one.name)),
     )
-
-
-def _without_self(what: str, where: str | None) -> ActionSignatureError:
-    return ActionSignatureError(
-        f"{what} is a method without self",
-        expected="self as the first parameter, or @staticmethod",
-        found="no parameters",
-        fix="add self",
-        where=where,
-    )
-
-
-def _header(function: Any) -> str:
-    name = getattr(function, "__name__", type(function).__name__)
-    return f"def {name}{inspect.signature(function)}"

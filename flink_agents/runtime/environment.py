@@ -29,7 +29,7 @@ from flink_agents.api.errors import (  # noqa: E402
 )
 from flink_agents.api.options import AgentOptions, Configuration  # noqa: E402
 from flink_agents.api.policies import OnError  # noqa: E402
-from flink_agents.plan import BoundAgent, load_yaml  # noqa: E402
+from flink_agents.plan import BoundAgent  # noqa: E402
 from flink_agents.runtime import flink_compat  # noqa: E402
 from flink_agents.runtime.job_errors import job_failed  # noqa: E402
 from flink_agents.runtime.packages import check_conflicting_packages  # noqa: E402
@@ -39,7 +39,6 @@ flink_compat.drain_gateway_errors()
 
 _EXECUTION_MODE = "python.execution-mode"
 _RESTART_STRATEGY = "restart-strategy.type"
-_CHECKPOINT_INTERVAL = "execution.checkpointing.interval"
 
 
 def create(
@@ -51,34 +50,22 @@ def create(
         env = StreamExecutionEnvironment.get_execution_environment(FlinkConfiguration())
     flink = flink_compat.configuration_of(env)
     options = Configuration.load(config, flink)
-    settings = _execution_settings(flink, options)
-    if settings:
-        flink_compat.configure(env, settings)
+    _use_thread_mode(env, flink)
     return FlinkAgentsEnvironment(env, t_env, options)
 
 
-def _execution_settings(flink: Mapping[str, str], options: Configuration) -> dict[str, str]:
-    """Flink options that agents need and that the user did not set."""
-    settings: dict[str, str] = {}
+def _use_thread_mode(env: StreamExecutionEnvironment, flink: Mapping[str, str]) -> None:
     mode = flink.get(_EXECUTION_MODE)
     if mode is None:
-        settings[_EXECUTION_MODE] = "thread"
-    elif mode != "thread" and _CHECKPOINT_INTERVAL in flink:
+        flink_compat.configure(env, {_EXECUTION_MODE: "thread"})
+    elif mode != "thread":
         raise UnsupportedExecutionError(
-            f"{_EXECUTION_MODE} is {mode!r} and checkpoints are on",
+            f"{_EXECUTION_MODE} is {mode!r}",
             expected="thread",
             found=mode,
             fix=f"leave {_EXECUTION_MODE} out: PyFlink's process mode loses records when a job with "
             "checkpoints fails (docs/design/pyflink.md)",
         )
-    if flink.get("execution.target", "local") == "local" and _RESTART_STRATEGY not in flink:
-        delay = options.get(AgentOptions.RESTART_DELAY)
-        settings |= {
-            _RESTART_STRATEGY: "fixed-delay",
-            "restart-strategy.fixed-delay.attempts": str(options.get(AgentOptions.RESTART_ATTEMPTS)),
-            "restart-strategy.fixed-delay.delay": f"{int(delay.total_seconds() * 1000)} ms",
-        }
-    return settings
 
 
 class FlinkAgentsEnvironment(AgentsExecutionEnvironment):
@@ -146,6 +133,8 @@ class FlinkAgentsEnvironment(AgentsExecutionEnvironment):
 
     def load_yaml(self, *paths: str | Path) -> FlinkAgentsEnvironment:
         """See :class:`AgentsExecutionEnvironment`."""
+        from flink_agents.plan import load_yaml
+
         for path in paths:
             self._yaml_agents |= load_yaml(path)
         return self
@@ -211,6 +200,7 @@ class FlinkAgentsEnvironment(AgentsExecutionEnvironment):
         from py4j.protocol import Py4JJavaError
 
         self._check_dead_letters()
+        self._bound_restarts()
         job_name = job_name or " -> ".join(self._applied) or "agents"
         collecting, self._collecting = self._collecting, []
         self._applied = {}
@@ -225,6 +215,20 @@ class FlinkAgentsEnvironment(AgentsExecutionEnvironment):
             return result
         except Py4JJavaError as error:
             raise job_failed(job_name, str(error.java_exception.toString()) + "\n" + str(error)) from None
+
+    def _bound_restarts(self) -> None:
+        """Let a local job with checkpoints restart a few times; Flink alone would go on for ever."""
+        flink = flink_compat.configuration_of(self.stream_env)
+        local = flink.get("execution.target", "local") == "local"
+        checkpoints = self.stream_env.get_checkpoint_config().is_checkpointing_enabled()
+        if local and checkpoints and _RESTART_STRATEGY not in flink:
+            delay = self._config.get(AgentOptions.RESTART_DELAY)
+            settings = {
+                _RESTART_STRATEGY: "fixed-delay",
+                "restart-strategy.fixed-delay.attempts": str(self._config.get(AgentOptions.RESTART_ATTEMPTS)),
+                "restart-strategy.fixed-delay.delay": f"{int(delay.total_seconds() * 1000)} ms",
+            }
+            flink_compat.configure(self.stream_env, settings)
 
     def _check_dead_letters(self) -> None:
         for name, applied in self._applied.items():

@@ -7,6 +7,7 @@ a Java object.
 
 from __future__ import annotations
 
+import sys
 import threading
 from collections.abc import Iterator
 from dataclasses import dataclass
@@ -130,11 +131,6 @@ def _follow(metric: Any, method: str, also: Any) -> None:
 # -- in the driver ------------------------------------------------------------------------
 
 
-def gateway_is_running() -> bool:
-    """Whether this process has started, or was given, its JVM."""
-    return java_gateway._gateway is not None
-
-
 def drain_gateway_errors() -> None:
     """Keep reading the stderr of the JVM that PyFlink starts.
 
@@ -172,12 +168,13 @@ class _Tee:
         self._thread.start()
 
     def _drain(self) -> None:
-        import sys
-
-        while data := self._pipe.read1(self._LIMIT):
+        for line in self._pipe:
+            # Flink opens modules that the trimmed JVM from PyPI leaves out.
+            if line.startswith(b"WARNING: Unknown module: "):
+                continue
             if len(self._kept) < self._LIMIT:
-                self._kept += data
-            sys.stderr.write(data.decode("utf-8", "replace"))
+                self._kept += line
+            sys.stderr.write(line.decode("utf-8", "replace"))
             sys.stderr.flush()
 
     def read(self) -> bytes:
@@ -202,11 +199,6 @@ def configure(env: StreamExecutionEnvironment, values: dict[str, str]) -> None:
     for key, value in values.items():
         configuration.set_string(key, value)
     env.configure(configuration)
-
-
-def jvm_variable(name: str) -> str | None:
-    """An environment variable as the JVM behind the gateway sees it."""
-    return java_gateway.get_gateway().jvm.System.getenv(name)
 
 
 def transformation_ids_before(stream: DataStream) -> set[int]:
@@ -242,7 +234,7 @@ class Collector:
 
         jvm = java_gateway.get_gateway().jvm
         guava = jvm.org.apache.flink.shaded.guava33.com.google.common.collect
-        pickler = jvm.net.razorvine.pickle.Pickler()
+        pickler = jvm.org.apache.flink.api.python.shaded.net.razorvine.pickle.Pickler()
         while True:
             batch = jvm.java.util.ArrayList()
             guava.Iterators.addAll(batch, guava.Iterators.limit(self._iterator, self._BATCH))

@@ -1,0 +1,84 @@
+"""The result of ``review_analysis.py``: what it has to be, and how it is shown."""
+
+from __future__ import annotations
+
+import statistics
+from collections import Counter, defaultdict
+from collections.abc import Sequence
+from datetime import datetime, timezone
+
+from review_agents import AnalysedReview, ProductSuggestion, product_window, sentiment_of, suggest, summarise
+from review_data import Review
+
+PUBLISHED_CORRELATION = 0.565
+"""Hutto & Gilbert (2014), Table 4: VADER, Amazon.com product reviews, correlation to ground truth."""
+
+
+def expected_result(
+    reviews: Sequence[Review], window_seconds: int
+) -> tuple[list[AnalysedReview], list[ProductSuggestion]]:
+    """What the job has to come to, calculated without streams, agents and memory."""
+    counts, totals = Counter[int](), defaultdict[int, float](float)
+    windows: defaultdict[tuple[str, int], list[AnalysedReview]] = defaultdict(list)
+    for review in reviews:
+        score = sentiment_of(review.text)
+        counts[review.group] += 1
+        totals[review.group] += score
+        count = counts[review.group]
+        analysed = AnalysedReview(review=review, score=score, count=count, mean=totals[review.group] / count)
+        windows[review.product, review.posted_at // (window_seconds * 1000)].append(analysed)
+
+    suggestions: list[ProductSuggestion] = []
+    last_means: dict[str, float] = {}
+    for (product, index), members in sorted(windows.items()):
+        start, end = (number * window_seconds * 1000 for number in (index, index + 1))
+        summary = summarise(product_window(product, start, end, members))
+        suggestions.append(suggest(summary, last_means.get(product)))
+        last_means[product] = summary.mean
+    return in_stable_order([one for members in windows.values() for one in members], suggestions)
+
+
+def in_stable_order(
+    analysed: list[AnalysedReview], suggestions: list[ProductSuggestion]
+) -> tuple[list[AnalysedReview], list[ProductSuggestion]]:
+    """The snippets in stream order, the suggestions by product and window."""
+    return (
+        sorted(analysed, key=lambda one: one.review.number),
+        sorted(suggestions, key=lambda one: (one.product, one.start)),
+    )
+
+
+def correlation(analysed: Sequence[AnalysedReview]) -> float:
+    """Pearson's correlation of the agent's scores with the ratings by people."""
+    return statistics.correlation([one.score for one in analysed], [one.review.rating for one in analysed])
+
+
+def as_json_lines(records: Sequence[Review | ProductSuggestion]) -> str:
+    """One JSON object a line."""
+    return "".join(record.model_dump_json() + "\n" for record in records)
+
+
+def table(suggestions: Sequence[ProductSuggestion]) -> str:
+    """The suggestions for people to read, at most 100 columns wide."""
+    head = (
+        f"{'product':<12} {'window (UTC)':<17} {'count':>5} {'mean':>6} {'trend':>6} {'neg.':>5}  suggestion"
+    )
+    lines = [head, "-" * 100]
+    for one in suggestions:
+        trend = "" if one.trend is None else f"{one.trend:+.2f}"
+        lines.append(
+            f"{one.product:<12} {clock(one.start)}-{clock(one.end)} {one.snippets:>5} {one.mean:>+6.2f} "
+            f"{trend:>6} {one.negative_share:>5.0%}  {one.suggestion}"
+        )
+        lines.append(f"    worst ({one.worst_score:+.2f}): {shortened(one.worst_text, 80)}")
+    return "\n".join(lines)
+
+
+def clock(milliseconds: int) -> str:
+    """A time of day, UTC."""
+    return datetime.fromtimestamp(milliseconds / 1000, timezone.utc).strftime("%H:%M:%S")
+
+
+def shortened(text: str, width: int) -> str:
+    """``text`` on at most ``width`` columns."""
+    return text if len(text) <= width else text[: width - 3] + "..."

@@ -1,0 +1,68 @@
+"""``load_target``: the plan that a command line names."""
+
+from __future__ import annotations
+
+import re
+from pathlib import Path
+
+from flink_agents.api.agent import Agent
+from flink_agents.api.decorators import describe
+from flink_agents.api.errors import PlanFormatError
+from flink_agents.plan.compiler import compile_agent
+from flink_agents.plan.model import AgentPlan, FunctionRef
+from flink_agents.plan.yaml import load_yaml
+
+_YAML = re.compile(r"(?P<path>.+\.ya?ml)(?::(?P<name>.+))?\Z")
+FORMS = "module:Agent, agents.yaml, agents.yaml:Name or plan.json"
+
+
+def load_target(target: str) -> AgentPlan:
+    """The plan of what ``target`` names.
+
+    Args:
+        target: ``module:Agent`` (a class or an instance), ``agents.yaml`` with one agent,
+            ``agents.yaml:Name`` or ``plan.json``.
+
+    Raises:
+        PlanFormatError: The file cannot be read, or names another number of agents.
+        AgentDefinitionError: The agent cannot work.
+    """
+    yaml = _YAML.match(target)
+    if yaml is not None:
+        return compile_agent(_choose(yaml["path"], yaml["name"]))
+    if target.endswith(".json"):
+        try:
+            return AgentPlan.from_json(Path(target).read_bytes(), source=target)
+        except OSError as error:
+            raise PlanFormatError(
+                f"the file {target} cannot be read", expected=FORMS, found=str(error), fix="check the path"
+            ) from error
+    if ":" not in target:
+        raise PlanFormatError(
+            f"{target!r} names no agent", expected=FORMS, found=target, fix=f"write {target}:Name"
+        )
+    found = FunctionRef.parse(target).resolve()
+    if isinstance(found, AgentPlan):
+        return found
+    if isinstance(found, Agent) or (isinstance(found, type) and issubclass(found, Agent)):
+        return compile_agent(found)
+    raise PlanFormatError(
+        f"{target} is no agent",
+        expected="an Agent class or instance",
+        found=describe(found),
+        fix="name the class, or the variable that holds the agent",
+    )
+
+
+def _choose(path: str, name: str | None) -> Agent:
+    agents = load_yaml(path)
+    if name is None and len(agents) == 1:
+        return next(iter(agents.values()))
+    if name is None or name not in agents:
+        raise PlanFormatError(
+            f"{path} has {len(agents)} agents" if name is None else f"{path} has no agent {name!r}",
+            expected=" or ".join(f"{path}:{one}" for one in agents),
+            found=path if name is None else f"{path}:{name}",
+            fix="name one of them",
+        )
+    return agents[name]

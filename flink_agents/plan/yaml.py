@@ -1,0 +1,332 @@
+"""Agents described in YAML files.
+
+::
+
+    agents:
+      - name: Greeter
+        actions:
+          - name: greet
+            triggers: [_input_event]
+            function: shop.greetings:greet
+      - name: Orders
+        class: shop.orders:OrderAgent
+        configuration: {limit: 100}
+
+A trigger is a type string, or an event class as ``module:Class``; ``_input_event`` is
+``InputEvent``. ``agents.schema.json`` describes the format to editors.
+"""
+
+from __future__ import annotations
+
+import inspect
+from collections.abc import Callable, Sequence
+from pathlib import Path
+from typing import Any, TypeVar
+
+import yaml
+from pydantic import BaseModel, ConfigDict, Field, ValidationError, model_validator
+
+from flink_agents.api.agent import Agent
+from flink_agents.api.decorators import Trigger, short_path
+from flink_agents.api.errors import AgentDefinitionError, PlanFormatError
+from flink_agents.api.policies import OnError
+from flink_agents.api.resources import ChatMessage, Prompt, ResourceDescriptor, ResourceType, Tool
+from flink_agents.plan.configuration import make_instance
+from flink_agents.plan.model import FunctionRef
+from flink_agents.plan.places import at
+from flink_agents.plan.types import type_from_text
+
+R = TypeVar("R")
+Location = tuple[str | int, ...]
+
+_REFERENCE = r"^[^:\s]+:[^:\s]+$"
+
+
+class _Entry(BaseModel):
+    model_config = ConfigDict(extra="forbid", frozen=True, populate_by_name=True)
+
+
+class ActionEntry(_Entry):
+    """An action: what ``add_action`` takes."""
+
+    name: str = Field(min_length=1, description="Name, unique in the agent.")
+    triggers: list[str] = Field(min_length=1, description="Type strings, or classes as module:Class.")
+    function: str = Field(pattern=_REFERENCE, description="The function as module:qualname.")
+    when: str | None = Field(None, pattern=_REFERENCE, description="Condition as module:qualname.")
+    on_error: OnError | None = Field(None, description="Policy where the action raises.")
+    config: dict[str, Any] = Field(default_factory=dict, description="Values of ctx.action_config.")
+    emits: list[str] = Field(default_factory=list, description="Events that its code does not name.")
+
+
+class ToolEntry(_Entry):
+    """A tool: a Python function."""
+
+    name: str = Field(min_length=1, description="Name, unique among the tools.")
+    function: str = Field(pattern=_REFERENCE, description="The function as module:qualname.")
+    description: str | None = Field(None, description="Default: the function's docstring.")
+
+
+class PromptEntry(_Entry):
+    """A prompt: one text, or messages with roles."""
+
+    name: str = Field(min_length=1, description="Name, unique among the prompts.")
+    text: str | None = Field(None, description="The template, with {variables}.")
+    messages: list[ChatMessage] | None = Field(None, description="Templates with roles.")
+
+    @model_validator(mode="after")
+    def _check_one(self) -> PromptEntry:
+        if (self.text is None) == (self.messages is None):
+            raise ValueError("a prompt has either text or messages")
+        return self
+
+
+class ResourceEntry(_Entry):
+    """A resource that is described by a class and arguments."""
+
+    name: str = Field(min_length=1, description="Name, unique in its type.")
+    type: ResourceType = Field(description="Its kind.")
+    clazz: str = Field(alias="class", description="The class as module:qualname.")
+    arguments: dict[str, Any] = Field(default_factory=dict, description="Constructor arguments.")
+
+    @model_validator(mode="after")
+    def _check_type(self) -> ResourceEntry:
+        if self.type in (ResourceType.TOOL, ResourceType.PROMPT):
+            raise ValueError(f"a {self.type.value} stands under {self.type.value}s")
+        return self
+
+
+class AgentEntry(_Entry):
+    """An agent: a class with its configuration, or a list of actions, or both."""
+
+    name: str = Field(min_length=1, description="Name of the agent; scopes its memory.")
+    clazz: str | None = Field(None, alias="class", pattern=_REFERENCE, description="module:qualname.")
+    configuration: dict[str, Any] = Field(default_factory=dict, description="Constructor arguments.")
+    actions: list[ActionEntry] = Field(default_factory=list)
+    tools: list[ToolEntry] = Field(default_factory=list)
+    prompts: list[PromptEntry] = Field(default_factory=list)
+    resources: list[ResourceEntry] = Field(default_factory=list)
+    context_class: str | None = Field(None, pattern=_REFERENCE, description="module:qualname.")
+    side_outputs: dict[str, str] = Field(
+        default_factory=dict, description="Tags and types: a built-in type or module:Class."
+    )
+    output_type: str | None = Field(None, description="A built-in type or module:Class.")
+    on_error: OnError | None = Field(None, description="Policy for actions without one.")
+    on_unhandled: OnError | None = Field(None, description="Policy for events nobody accepts.")
+
+
+class AgentsFile(_Entry):
+    """A file of agents."""
+
+    agents: list[AgentEntry] = Field(min_length=1)
+
+
+def load_yaml(path: str | Path) -> dict[str, Agent]:
+    """The agents of a YAML file, by name.
+
+    Raises:
+        PlanFormatError: The file does not follow the format; the text names file and line.
+        FunctionReferenceError: A function or class cannot be imported.
+        AgentDefinitionError: An agent cannot be built.
+    """
+    return _File(Path(path)).agents()
+
+
+class _File:
+    """A file that is being read: its entries, and the line of each."""
+
+    def __init__(self, path: Path) -> None:
+        self._name = short_path(str(path))
+        try:
+            text = path.read_text(encoding="utf-8")
+        except (OSError, UnicodeDecodeError) as error:
+            raise PlanFormatError(
+                f"the file {self._name} cannot be read",
+                expected="a YAML file of agents",
+                found=str(error),
+                fix="check the path",
+            ) from error
+        self._root, value = self._parse(text)
+        try:
+            self._entries = AgentsFile.model_validate(value).agents
+        except ValidationError as error:
+            raise self._format_error(error) from error
+
+    def agents(self) -> dict[str, Agent]:
+        found: dict[str, Agent] = {}
+        for index, entry in enumerate(self._entries):
+            if entry.name in found:
+                raise PlanFormatError(
+                    f"the file has two agents {entry.name!r}",
+                    expected="one of each name",
+                    fix="rename one",
+                    where=self._place(("agents", index, "name")),
+                )
+            found[entry.name] = self._agent(entry, ("agents", index))
+        return found
+
+    def _agent(self, entry: AgentEntry, at_: Location) -> Agent:
+        agent: Agent = self._base(entry, at_)
+        agent.agent_name = entry.name
+        for index, action in enumerate(entry.actions):
+            self._add_action(agent, action, (*at_, "actions", index))
+        self._add_resources(agent, entry, at_)
+        # Where the file is silent, what the class says holds.
+        settings: dict[str, Any] = {
+            "on_error": entry.on_error,
+            "on_unhandled": entry.on_unhandled,
+            "context_class": entry.context_class
+            and self._import(entry.context_class, (*at_, "context_class")),
+            "output_type": entry.output_type and self._type(entry.output_type, (*at_, "output_type")),
+            "side_outputs": {
+                tag: self._type(text, (*at_, "side_outputs", tag)) for tag, text in entry.side_outputs.items()
+            },
+        }
+        for name, value in settings.items():
+            if value:
+                setattr(agent, name, value)
+        return agent
+
+    def _base(self, entry: AgentEntry, at_: Location) -> Agent:
+        if entry.clazz is None:
+            if entry.configuration:
+                raise PlanFormatError(
+                    f"the agent {entry.name!r} has a configuration, but no class that takes it",
+                    expected="class: module:qualname beside configuration",
+                    fix="name the class, or give values to actions with config",
+                    where=self._place((*at_, "configuration")),
+                )
+            return Agent()
+        agent_class = self._import(entry.clazz, (*at_, "class"))
+        if not (inspect.isclass(agent_class) and issubclass(agent_class, Agent)):
+            raise PlanFormatError(
+                f"{entry.clazz} is no agent class",
+                expected="a subclass of flink_agents.Agent",
+                found=repr(agent_class),
+                fix="name the class itself",
+                where=self._place((*at_, "class")),
+            )
+        return self._try(lambda: make_instance(agent_class, entry.configuration), (*at_, "configuration"))
+
+    def _add_action(self, agent: Agent, entry: ActionEntry, at_: Location) -> None:
+        function = self._import(entry.function, (*at_, "function"))
+        when = self._import(entry.when, (*at_, "when")) if entry.when else None
+        triggers = self._triggers(entry.triggers, (*at_, "triggers"))
+        emits = self._triggers(entry.emits, (*at_, "emits"))
+        self._try(
+            lambda: agent.add_action(
+                entry.name, triggers, function, when=when, on_error=entry.on_error, emits=emits
+            ),
+            at_,
+        )
+        # Not as keywords: config may have entries named like parameters of add_action.
+        agent.__dict__["__actions__"][entry.name][0].config.update(entry.config)
+
+    def _triggers(self, texts: Sequence[str], at_: Location) -> list[Trigger]:
+        return [
+            self._import(text, (*at_, index)) if ":" in text else text for index, text in enumerate(texts)
+        ]
+
+    def _add_resources(self, agent: Agent, entry: AgentEntry, at_: Location) -> None:
+        added: list[tuple[str, ResourceType, Any, Location]] = []
+        for index, tool in enumerate(entry.tools):
+            where = (*at_, "tools", index)
+            function = self._import(tool.function, (*where, "function"))
+            if tool.description is not None:
+                made = self._try(lambda f=function, t=tool: Tool(f, t.name, t.description), where)
+                added.append((tool.name, ResourceType.TOOL, made, where))
+            else:
+                added.append((tool.name, ResourceType.TOOL, function, where))
+        for index, prompt in enumerate(entry.prompts):
+            value = (
+                Prompt.from_text(prompt.text)
+                if prompt.text is not None
+                else Prompt.from_messages(prompt.messages or [])
+            )
+            added.append((prompt.name, ResourceType.PROMPT, value, (*at_, "prompts", index)))
+        for index, one in enumerate(entry.resources):
+            descriptor = ResourceDescriptor(clazz=one.clazz)
+            descriptor.arguments = one.arguments
+            added.append((one.name, one.type, descriptor, (*at_, "resources", index)))
+        for name, kind, value, where in added:
+            self._try(lambda n=name, k=kind, v=value: agent.add_resource(n, k, v), where)
+
+    def _import(self, text: str, at_: Location) -> Any:
+        return self._try(lambda: FunctionRef.parse(text).resolve(), at_)
+
+    def _type(self, text: str, at_: Location) -> Any:
+        return self._try(lambda: type_from_text(text), at_)
+
+    def _try(self, make: Callable[[], R], at_: Location) -> R:
+        """What ``make`` returns; its errors are placed at ``at_``."""
+        try:
+            return make()
+        except AgentDefinitionError as error:
+            raise at(error, self._place(at_)) from error
+
+    def _parse(self, text: str) -> tuple[yaml.Node | None, Any]:
+        loader = yaml.SafeLoader(text)
+        try:
+            root = loader.get_single_node()
+            self._root = root
+            if root is not None:
+                self._check_keys(root)
+            return root, loader.construct_document(root) if root is not None else None
+        except yaml.YAMLError as error:
+            mark = getattr(error, "problem_mark", None)
+            raise PlanFormatError(
+                f"{self._name} is no YAML",
+                expected="a YAML file of agents",
+                found=getattr(error, "problem", None) or str(error),
+                fix="correct the line",
+                where=f"{self._name}:{mark.line + 1}" if mark else self._name,
+            ) from error
+        finally:
+            loader.dispose()
+
+    def _check_keys(self, node: yaml.Node) -> None:
+        children: list[yaml.Node] = []
+        if isinstance(node, yaml.SequenceNode):
+            children = node.value
+        elif isinstance(node, yaml.MappingNode):
+            seen: set[str] = set()
+            for key, value in node.value:
+                if key.value in seen:
+                    raise PlanFormatError(
+                        f"the key {key.value!r} stands twice",
+                        expected="each key once",
+                        fix="remove one",
+                        where=f"{self._name}:{key.start_mark.line + 1}",
+                    )
+                seen.add(key.value)
+                children.append(value)
+        for child in children:
+            self._check_keys(child)
+
+    def _format_error(self, error: ValidationError) -> PlanFormatError:
+        first = error.errors(include_url=False)[0]
+        return PlanFormatError(
+            f"{'.'.join(map(str, first['loc'])) or 'the file'}: {first['msg']}",
+            expected="the format that agents.schema.json describes",
+            found=repr(first["input"]) if first["type"] != "missing" else None,
+            fix="correct the line; an editor that reads the schema shows what is allowed",
+            where=self._place(first["loc"]),
+        )
+
+    def _place(self, location: Location) -> str:
+        """``file:line`` of the entry at ``location``, or of the nearest one around it."""
+        node, line = self._root, 1
+        for part in location:
+            key: yaml.Node | None = None
+            following: yaml.Node | None = None
+            if isinstance(node, yaml.MappingNode):
+                for key, following in node.value:
+                    if key.value == str(part):
+                        break
+                else:
+                    key = following = None
+            elif isinstance(node, yaml.SequenceNode) and isinstance(part, int) and part < len(node.value):
+                key = following = node.value[part]
+            if key is None:
+                break
+            node, line = following, key.start_mark.line + 1
+        return f"{self._name}:{line}"
