@@ -112,6 +112,8 @@ class FailingReviewAnalysisAgent(ReviewAnalysisAgent):
     def fail_once(self, event: ReviewScored, ctx: RunnerContext) -> None:
         number = event.review.number
         if self._restarted:
-            self._log.note_resumption(number)
+            if self._log.note_resumption(number):
+                print(f"  restarted: going on at snippet {number:,}", flush=True)
         elif number >= self._earliest and self._log.checkpoint_completed() and self._log.note_failure(number):
+            print(f"  --fail: failing now, at snippet {number:,}", flush=True)
             raise InjectedFailureError(f"--fail: failing once, at snippet {number}")

@@ -23,11 +23,10 @@ from collections.abc import Callable, Sequence
 from pathlib import Path
 from typing import Any, TypeVar
 
-import yaml
 from pydantic import BaseModel, ConfigDict, Field, ValidationError, model_validator
 
 from flink_agents.api.agent import Agent
-from flink_agents.api.decorators import Trigger, short_path
+from flink_agents.api.decorators import Trigger
 from flink_agents.api.errors import AgentDefinitionError, PlanFormatError
 from flink_agents.api.policies import OnError
 from flink_agents.api.resources import ChatMessage, Prompt, ResourceDescriptor, ResourceType, Tool
@@ -35,9 +34,9 @@ from flink_agents.plan.configuration import make_instance
 from flink_agents.plan.model import FunctionRef
 from flink_agents.plan.places import at
 from flink_agents.plan.types import type_from_text
+from flink_agents.plan.yaml_source import Location, YamlSource
 
 R = TypeVar("R")
-Location = tuple[str | int, ...]
 
 _REFERENCE = r"^[^:\s]+:[^:\s]+$"
 
@@ -132,22 +131,12 @@ def load_yaml(path: str | Path) -> dict[str, Agent]:
 
 
 class _File:
-    """A file that is being read: its entries, and the line of each."""
+    """A file that is being read."""
 
     def __init__(self, path: Path) -> None:
-        self._name = short_path(str(path))
+        self._source = YamlSource(path)
         try:
-            text = path.read_text(encoding="utf-8")
-        except (OSError, UnicodeDecodeError) as error:
-            raise PlanFormatError(
-                f"the file {self._name} cannot be read",
-                expected="a YAML file of agents",
-                found=str(error),
-                fix="check the path",
-            ) from error
-        self._root, value = self._parse(text)
-        try:
-            self._entries = AgentsFile.model_validate(value).agents
+            self._entries = AgentsFile.model_validate(self._source.value).agents
         except ValidationError as error:
             raise self._format_error(error) from error
 
@@ -159,7 +148,7 @@ class _File:
                     f"the file has two agents {entry.name!r}",
                     expected="one of each name",
                     fix="rename one",
-                    where=self._place(("agents", index, "name")),
+                    where=self._source.place(("agents", index, "name")),
                 )
             found[entry.name] = self._agent(entry, ("agents", index))
         return found
@@ -193,7 +182,7 @@ class _File:
                     f"the agent {entry.name!r} has a configuration, but no class that takes it",
                     expected="class: module:qualname beside configuration",
                     fix="name the class, or give values to actions with config",
-                    where=self._place((*at_, "configuration")),
+                    where=self._source.place((*at_, "configuration")),
                 )
             return Agent()
         agent_class = self._import(entry.clazz, (*at_, "class"))
@@ -203,7 +192,7 @@ class _File:
                 expected="a subclass of flink_agents.Agent",
                 found=repr(agent_class),
                 fix="name the class itself",
-                where=self._place((*at_, "class")),
+                where=self._source.place((*at_, "class")),
             )
         return self._try(lambda: make_instance(agent_class, entry.configuration), (*at_, "configuration"))
 
@@ -261,46 +250,7 @@ class _File:
         try:
             return make()
         except AgentDefinitionError as error:
-            raise at(error, self._place(at_)) from error
-
-    def _parse(self, text: str) -> tuple[yaml.Node | None, Any]:
-        loader = yaml.SafeLoader(text)
-        try:
-            root = loader.get_single_node()
-            self._root = root
-            if root is not None:
-                self._check_keys(root)
-            return root, loader.construct_document(root) if root is not None else None
-        except yaml.YAMLError as error:
-            mark = getattr(error, "problem_mark", None)
-            raise PlanFormatError(
-                f"{self._name} is no YAML",
-                expected="a YAML file of agents",
-                found=getattr(error, "problem", None) or str(error),
-                fix="correct the line",
-                where=f"{self._name}:{mark.line + 1}" if mark else self._name,
-            ) from error
-        finally:
-            loader.dispose()
-
-    def _check_keys(self, node: yaml.Node) -> None:
-        children: list[yaml.Node] = []
-        if isinstance(node, yaml.SequenceNode):
-            children = node.value
-        elif isinstance(node, yaml.MappingNode):
-            seen: set[str] = set()
-            for key, value in node.value:
-                if key.value in seen:
-                    raise PlanFormatError(
-                        f"the key {key.value!r} stands twice",
-                        expected="each key once",
-                        fix="remove one",
-                        where=f"{self._name}:{key.start_mark.line + 1}",
-                    )
-                seen.add(key.value)
-                children.append(value)
-        for child in children:
-            self._check_keys(child)
+            raise at(error, self._source.place(at_)) from error
 
     def _format_error(self, error: ValidationError) -> PlanFormatError:
         first = error.errors(include_url=False)[0]
@@ -309,24 +259,5 @@ class _File:
             expected="the format that agents.schema.json describes",
             found=repr(first["input"]) if first["type"] != "missing" else None,
             fix="correct the line; an editor that reads the schema shows what is allowed",
-            where=self._place(first["loc"]),
+            where=self._source.place(first["loc"]),
         )
-
-    def _place(self, location: Location) -> str:
-        """``file:line`` of the entry at ``location``, or of the nearest one around it."""
-        node, line = self._root, 1
-        for part in location:
-            key: yaml.Node | None = None
-            following: yaml.Node | None = None
-            if isinstance(node, yaml.MappingNode):
-                for key, following in node.value:
-                    if key.value == str(part):
-                        break
-                else:
-                    key = following = None
-            elif isinstance(node, yaml.SequenceNode) and isinstance(part, int) and part < len(node.value):
-                key = following = node.value[part]
-            if key is None:
-                break
-            node, line = following, key.start_mark.line + 1
-        return f"{self._name}:{line}"

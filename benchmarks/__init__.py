@@ -1,0 +1,1 @@
+"""Benchmarks: ``python -m benchmarks CASE --json``. Each runs its baseline in the same run."""

@@ -1,0 +1,59 @@
+"""The examples as their readers run them: ``python examples/...`` from an unprepared shell."""
+
+from __future__ import annotations
+
+import os
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+EXAMPLES = Path(__file__).parents[2] / "examples"
+
+pytestmark = pytest.mark.minicluster
+
+
+def run_example(directory: Path, *arguments: str) -> str:
+    """Run an example in ``directory`` and return what it printed; its failure is the test's."""
+    script, *options = arguments
+    environment = {name: value for name, value in os.environ.items() if name != "VIRTUAL_ENV"}
+    result = subprocess.run(
+        [sys.executable, str(EXAMPLES / script), *options],
+        cwd=directory,
+        env=environment,
+        capture_output=True,
+        text=True,
+        timeout=180,
+        check=False,
+    )
+    assert result.returncode == 0, result.stdout + result.stderr
+    return result.stdout
+
+
+def test_hello(tmp_path: Path) -> None:
+    lines = run_example(tmp_path, "hello.py").splitlines()
+    assert lines[-3:] == ["hello Ada (1)", "hello Ada (2)", "hello Alan (1)"]
+
+
+def test_workflow_single_agent(tmp_path: Path) -> None:
+    orders = tmp_path / "orders.txt"
+    orders.write_text("ada 400\nada 50.5\nalan much\nada 100\n", encoding="utf-8")
+    printed = run_example(tmp_path, "workflow_single_agent.py", "orders.txt")
+    messages = [line.partition("> ")[2] or line for line in printed.splitlines()]
+    assert [message for message in messages if message.startswith("ada:")] == [
+        "ada: booked 400.00, 400.00 in total",
+        "ada: booked 50.50, 450.50 in total",
+        "ada: please pay, 50.50 above the credit",
+    ]
+    assert "alan: 'much' is no amount" in messages
+
+
+def test_review_analysis_comes_to_the_same_with_and_without_a_failure(tmp_path: Path) -> None:
+    plain = run_example(tmp_path, "review_analysis.py", "--sample", "--output", "plain.jsonl")
+    failed = run_example(
+        tmp_path, "review_analysis.py", "--sample", "--fail", "--parallelism", "2", "--output", "failed.jsonl"
+    )
+    assert "snippet 33 of 33 analysed" in plain
+    assert "was restored from its checkpoint" in failed
+    assert (tmp_path / "failed.jsonl").read_text() == (tmp_path / "plain.jsonl").read_text() != ""
