@@ -79,7 +79,8 @@ def discard(stream: Any) -> None:
     """End ``stream`` in a sink that throws everything away."""
     from pyflink.java_gateway import get_gateway
 
-    sink = get_gateway().jvm.org.apache.flink.streaming.api.functions.sink.v2.DiscardingSink()
+    jvm: Any = get_gateway().jvm
+    sink = jvm.org.apache.flink.streaming.api.functions.sink.v2.DiscardingSink()
     stream._j_data_stream.sinkTo(sink)
 
 

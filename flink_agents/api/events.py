@@ -26,7 +26,7 @@ class Lineage:
 
     Args:
         parent: Lineage of the event whose action sent this one; None for an input.
-        action: Name of that action; for an input, the identity of the run.
+        action: Name of that action; empty for an input.
         ordinal: Position of this event among those that the action sent, from 0.
     """
 
@@ -43,10 +43,33 @@ class Lineage:
         """24 hexadecimal digits, equal for equal paths."""
         digest = self._digest
         if digest is None:
-            parent = self.parent.id if self.parent is not None else ""
-            path = f"{parent}\x00{self.action}\x00{self.ordinal}".encode("utf-8", "surrogatepass")
+            path = self._path().encode("utf-8", "surrogatepass")
             digest = self._digest = hashlib.blake2b(path, digest_size=12).hexdigest()
         return digest
+
+    def _path(self) -> str:
+        parent = self.parent.id if self.parent is not None else ""
+        return f"{parent}\x00{self.action}\x00{self.ordinal}"
+
+
+class InputLineage(Lineage):
+    """The lineage of an input, which begins a run.
+
+    Args:
+        journal_id: Identity of the job that the key's runs belong to.
+        key_text: Canonical text of the key.
+        sequence_number: Number of the run within the key.
+    """
+
+    __slots__ = ("_journal_id", "_key_text")
+
+    def __init__(self, journal_id: str, key_text: str, sequence_number: int) -> None:
+        super().__init__(None, "", sequence_number)
+        self._journal_id = journal_id
+        self._key_text = key_text
+
+    def _path(self) -> str:
+        return f"\x00{self._journal_id}\x00{self._key_text}\x00{self.ordinal}"
 
 
 class Event(BaseModel):
@@ -95,9 +118,15 @@ class Event(BaseModel):
     def lineage(self) -> Lineage | None:
         """Path by which the event came about; None as long as it has not been sent."""
         try:
-            return object.__getattribute__(self, "_lineage")
+            return _get_lineage(self)
         except AttributeError:
             return None
+
+
+# The slot's own descriptor: half the price of passing by pydantic's attribute access.
+_get_lineage = Event.__dict__["_lineage"].__get__
+stamp = Event.__dict__["_lineage"].__set__
+"""``stamp(event, lineage)`` gives an event that nobody has seen yet its place in a run."""
 
 
 class InputEvent(Event):
@@ -150,5 +179,5 @@ def with_lineage(event: Event, lineage: Lineage) -> Event:
     """Give ``event`` its place in a run; an event sent before is copied first."""
     if event.lineage is not None:
         event = event.model_copy()
-    object.__setattr__(event, "_lineage", lineage)
+    stamp(event, lineage)
     return event

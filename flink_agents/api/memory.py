@@ -15,10 +15,9 @@ when the whole run is committed. An action that fails leaves no trace in memory.
 from __future__ import annotations
 
 from abc import ABC, abstractmethod
+from dataclasses import dataclass
 from enum import Enum
 from typing import TYPE_CHECKING, Any
-
-from pydantic import BaseModel, ConfigDict
 
 if TYPE_CHECKING:
     from flink_agents.api.context import RunnerContext
@@ -31,15 +30,14 @@ class MemoryScope(str, Enum):
     SHORT_TERM = "short-term"
 
 
-class MemoryRef(BaseModel):
+@dataclass(frozen=True, slots=True)
+class MemoryRef:
     """A pointer to a value in memory, small enough to travel in an event.
 
     Attributes:
         scope: The memory that holds the value.
         path: Its absolute dotted path.
     """
-
-    model_config = ConfigDict(frozen=True)
 
     scope: MemoryScope
     path: str

@@ -76,7 +76,9 @@ class ValueCodec:
         except StateError:
             raise
         except (ValueError, TypeError, KeyError, msgpack.UnpackException) as error:
-            raise StateFormatError("state bytes cannot be read", found=f"{type(error).__name__}: {error}") from error
+            raise StateFormatError(
+                "state bytes cannot be read", found=f"{type(error).__name__}: {error}"
+            ) from error
 
     def _unpack(self, data: bytes) -> Any:
         return msgpack.unpackb(
@@ -96,7 +98,7 @@ class ValueCodec:
         elif isinstance(value, tuple) and hasattr(value, "_fields"):
             code, content = _NAMED_TUPLE, [type_name(type(value)), list(value)]
         elif _is_row(value):
-            code, content = _ROW, [value.get_row_kind().value, getattr(value, "_fields", None), list(value)]
+            code, content = _ROW, _row_content(value)
         else:
             return self._pickled(value)
         packer = msgpack.Packer(default=self._extension, strict_types=True, unicode_errors="surrogatepass")
@@ -134,6 +136,10 @@ def _dataclass_fields(value: Any) -> dict[str, Any]:
     return {field.name: getattr(value, field.name) for field in dataclasses.fields(value)}
 
 
+def _row_content(row: Any) -> list[Any]:
+    return [row.get_row_kind().value, getattr(row, "_fields", None), list(row)]
+
+
 def _is_row(value: Any) -> bool:
     return type(value).__name__ == "Row" and type(value).__module__ == "pyflink.common.types"
 
@@ -157,7 +163,8 @@ def _read_dataclass(content: list[Any]) -> Any:
     unknown = sorted(values.keys() - known.keys())
     if unknown:
         raise StateFormatError(
-            f"a stored {content[0]} has fields that the class does not have any more", found=", ".join(unknown)
+            f"a stored {content[0]} has fields that the class does not have any more",
+            found=", ".join(unknown),
         )
     made = cls(**{name: value for name, value in values.items() if known[name].init})
     for name, value in values.items():

@@ -19,7 +19,7 @@ from flink_agents.api.errors import (
     UnknownEventError,
     UnknownSideOutputError,
 )
-from flink_agents.api.events import Event, Lineage, OutputEvent, with_lineage
+from flink_agents.api.events import Event, Lineage, stamp, with_lineage
 from flink_agents.api.memory import MemoryObject, MemoryRef, MemoryScope
 from flink_agents.api.metrics import MetricGroup
 from flink_agents.api.options import Configuration
@@ -43,17 +43,18 @@ class InvocationContext(RunnerContext):
         event: The event that it handles.
     """
 
+    _active = True
+    _draws = 0
+    _random: random.Random | None = None
+
     def __init__(self, shared: RunEnvironment, run: Run, action: BoundAction, event: Event) -> None:
         self._shared = shared
         self._run = run
         self._action = action
         self._event = event
         self._thread = get_ident()
-        self._active = True
-        self._draws = 0
-        self._random: random.Random | None = None
         self.sent: list[Event] = []
-        self.side: list[tuple[str, Any]] = []
+        self.side: list[tuple[str, Any]] | None = None
 
     # -- the runtime's part -----------------------------------------------------------
 
@@ -63,16 +64,17 @@ class InvocationContext(RunnerContext):
 
     def guard(self) -> None:
         """Raise where the context may not be used."""
-        if not self._active:
-            raise ContextMisuseError(
-                f"the context of action {self._action.name!r} is used after the action ended",
-                fix="await what the action starts, and keep values instead of ctx or memory objects",
-            )
-        if get_ident() != self._thread:
+        if self._active and get_ident() == self._thread:
+            return
+        if self._active:
             raise ContextMisuseError(
                 f"the context of action {self._action.name!r} is used from another thread",
                 fix="read memory before the other thread starts, and write what it returns afterwards",
             )
+        raise ContextMisuseError(
+            f"the context of action {self._action.name!r} is used after the action ended",
+            fix="await what the action starts, and keep values instead of ctx or memory objects",
+        )
 
     # -- where we are -----------------------------------------------------------------
 
@@ -106,22 +108,35 @@ class InvocationContext(RunnerContext):
     def send_event(self, event: Event) -> None:
         """See :class:`RunnerContext`."""
         self.guard()
-        if not isinstance(event, Event):
-            raise NotAnEventError(
-                f"action {self._action.name!r} emits something that is no event",
-                expected="an instance of an Event class, or None",
-                found=f"{type(event).__qualname__} {event!r}"[:300],
-                fix="wrap it: OutputEvent(output=...) leaves the agent",
-            )
-        if not isinstance(event, OutputEvent) and not self._shared.routes.candidates(event):
-            raise UnknownEventError(
-                f"action {self._action.name!r} emits {event.event_type!r}, which no action takes",
-                expected="one of " + ", ".join(sorted(self._shared.routes.known_types())),
-                found=event.event_type,
-                fix="add an action with that trigger, or emit an OutputEvent",
-            )
+        route = self._shared.routes.of(event)
         sent = self.sent
-        sent.append(with_lineage(event, Lineage(self._event.lineage, self._action.name, len(sent))))
+        if route is None:
+            raise self._no_event(event)
+        lineage = Lineage(self._event.lineage, self._action.name, len(sent))
+        if route.leaves:
+            # No action sees it, so that it needs no copy where it is sent twice.
+            stamp(event, lineage)
+        elif route.actions:
+            event = with_lineage(event, lineage)
+        else:
+            raise self._unknown(event)
+        sent.append(event)
+
+    def _no_event(self, value: object) -> NotAnEventError:
+        return NotAnEventError(
+            f"action {self._action.name!r} emits something that is no event",
+            expected="an instance of an Event class, or None",
+            found=f"{type(value).__qualname__} {value!r}"[:300],
+            fix="wrap it: OutputEvent(output=...) leaves the agent",
+        )
+
+    def _unknown(self, event: Event) -> UnknownEventError:
+        return UnknownEventError(
+            f"action {self._action.name!r} emits {event.event_type!r}, which no action takes",
+            expected="one of " + ", ".join(sorted(self._shared.routes.known_types())),
+            found=event.event_type,
+            fix="add an action with that trigger, or emit an OutputEvent",
+        )
 
     def emit_to(self, tag: str, value: Any) -> None:
         """See :class:`RunnerContext`."""
@@ -133,20 +148,20 @@ class InvocationContext(RunnerContext):
                 found=repr(tag),
                 fix=f"declare it on the agent: side_outputs = {{{tag!r}: str}}",
             )
+        if self.side is None:
+            self.side = []
         self.side.append((tag, value))
 
     # -- memory -----------------------------------------------------------------------
 
     @property
     def sensory_memory(self) -> MemoryObject:
-        """See :class:`RunnerContext`."""
-        self.guard()
+        """See :class:`RunnerContext`; each access to the object is guarded."""
         return TreeObject(self._run.sensory, "", self.guard)
 
     @property
     def short_term_memory(self) -> MemoryObject:
-        """See :class:`RunnerContext`."""
-        self.guard()
+        """See :class:`RunnerContext`; each access to the object is guarded."""
         return TreeObject(self._run.short_term, "", self.guard)
 
     def resolve(self, ref: MemoryRef) -> Any:
@@ -219,4 +234,5 @@ def context_type(users: type[RunnerContext] | None) -> type[InvocationContext]:
     """``InvocationContext`` with the methods of a project's own context class."""
     if users is None:
         return InvocationContext
-    return type(users.__name__, (users, InvocationContext), {"__module__": users.__module__})
+    bases: Any = (users, InvocationContext)
+    return type(users.__name__, bases, {"__module__": users.__module__})

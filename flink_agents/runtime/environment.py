@@ -125,7 +125,9 @@ class FlinkAgentsEnvironment(AgentsExecutionEnvironment):
                 fix="give a table without updating aggregation, or convert it by to_changelog_stream "
                 "and from_datastream",
             ) from error
-        return FlinkAgentInput(self, stream, _Column(key_selector) if isinstance(key_selector, str) else key_selector)
+        return FlinkAgentInput(
+            self, stream, _Column(key_selector) if isinstance(key_selector, str) else key_selector
+        )
 
     def from_list(self, records: Iterable[Any], key_selector: Callable[[Any], Any]) -> AgentInput:
         """See :class:`AgentsExecutionEnvironment`."""
@@ -269,7 +271,7 @@ class _Reader(threading.Thread):
         try:
             for batch in self._collector.batches():
                 self._found.extend(pickle.loads(record) for record in batch)
-        except Exception as error:  # noqa: BLE001 - handed to the thread that waits
+        except Exception as error:
             self._error = error
 
     def finish(self) -> None:

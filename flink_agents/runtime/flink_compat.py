@@ -19,7 +19,13 @@ from pyflink.datastream import DataStream, RuntimeContext, StreamExecutionEnviro
 from pyflink.datastream.state import MapStateDescriptor, StateTtlConfig, ValueStateDescriptor
 from pyflink.util.java_utils import get_j_env_configuration
 
-from flink_agents.runtime.metrics import LocalCounter, LocalGauge, LocalHistogram, LocalMeter, LocalMetricGroup
+from flink_agents.runtime.metrics import (
+    LocalCounter,
+    LocalGauge,
+    LocalHistogram,
+    LocalMeter,
+    LocalMetricGroup,
+)
 from flink_agents.runtime.state import HEAD_STATE, MEMORY_STATE, PENDING_STATE, KeyedState
 
 # -- inside a task ------------------------------------------------------------------------
@@ -142,7 +148,7 @@ def drain_gateway_errors() -> None:
         return
 
     def launch_and_drain(env: Any, args: Any) -> Any:
-        process = launch(env, args)
+        process: Any = launch(env, args)
         if process.stderr is not None:
             process.stderr = _Tee(process.stderr)
         _keep.append(process)
@@ -201,15 +207,23 @@ def configure(env: StreamExecutionEnvironment, values: dict[str, str]) -> None:
     env.configure(configuration)
 
 
+def _jvm() -> Any:
+    return java_gateway.get_gateway().jvm
+
+
+def _java(stream: DataStream) -> Any:
+    return stream._j_data_stream
+
+
 def transformation_ids_before(stream: DataStream) -> set[int]:
     """Ids of the transformations that ``stream`` comes from, its own included."""
-    transformation = stream._j_data_stream.getTransformation()
+    transformation = _java(stream).getTransformation()
     return {each.getId() for each in transformation.getTransitivePredecessors()}
 
 
 def transformation_id(stream: DataStream) -> int:
     """Id of the transformation that makes ``stream``."""
-    return stream._j_data_stream.getTransformation().getId()
+    return _java(stream).getTransformation().getId()
 
 
 class Collector:
@@ -226,13 +240,13 @@ class Collector:
 
     def __init__(self, stream: DataStream) -> None:
         stream._apply_chaining_optimization()
-        self._iterator = stream._j_data_stream.collectAsync()
+        self._iterator = _java(stream).collectAsync()
 
     def batches(self) -> Iterator[list[bytes]]:
         """Lists of records, each as its pickled bytes, until the stream ends."""
         import pickle
 
-        jvm = java_gateway.get_gateway().jvm
+        jvm = _jvm()
         guava = jvm.org.apache.flink.shaded.guava33.com.google.common.collect
         pickler = jvm.org.apache.flink.api.python.shaded.net.razorvine.pickle.Pickler()
         while True:

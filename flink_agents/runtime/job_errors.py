@@ -34,9 +34,7 @@ def job_failed(job_name: str, java_text: str) -> JobFailedError:
 
 def _failure(java_text: str) -> tuple[str, str]:
     """Class name and text of the Python exception, or of the innermost Java cause."""
-    found = None
-    for found in _PYTHON_EXCEPTION.finditer(java_text):
-        break
+    found = next(_PYTHON_EXCEPTION.finditer(java_text), None)
     if found is not None:
         return found["cls"], _JAVA_FRAME.split(found["text"], maxsplit=1)[0].rstrip()
     causes = list(_CAUSE.finditer(java_text))
@@ -50,7 +48,13 @@ def _python_frames(java_text: str) -> list[str]:
     found = _PYTHON_EXCEPTION.search(java_text)
     if found is None:
         return []
-    frames = re.findall(r"^\s*at (?P<where>/\S+)\.(?P<name>\w+|<\w+>)\((?P<file>[\w<>]+\.py):(?P<line>\d+)\)",
-                        found["text"].split("Caused by:", 1)[0], re.MULTILINE)
-    return [f"  at {where}.py:{line} in {name}" for where, name, _, line in frames
-            if "/pyflink/" not in where and "/flink_agents/" not in where]
+    frames = re.findall(
+        r"^\s*at (?P<where>/\S+)\.(?P<name>\w+|<\w+>)\((?P<file>[\w<>]+\.py):(?P<line>\d+)\)",
+        found["text"].split("Caused by:", 1)[0],
+        re.MULTILINE,
+    )
+    return [
+        f"  at {where}.py:{line} in {name}"
+        for where, name, _, line in frames
+        if "/pyflink/" not in where and "/flink_agents/" not in where
+    ]

@@ -96,7 +96,9 @@ def _encode_enum(key: Enum) -> str:
     try:
         return f"e{escape(type_name(type(key)))}.{escape(key.name)}"
     except UnserializableValueError as error:
-        raise KeyEncodingError("a key is of a class that cannot be imported", found=repr(key), fix=_FIX) from error
+        raise KeyEncodingError(
+            "a key is of a class that cannot be imported", found=repr(key), fix=_FIX
+        ) from error
 
 
 _ENCODERS: dict[type, Callable[[Any], str]] = {

@@ -37,7 +37,7 @@ def _pickled_classes() -> dict[str, bytes]:
     for name, value in classes.items():
         try:
             pickled[name] = cloudpickle.dumps(value)
-        except Exception:  # noqa: BLE001 - a class that cannot travel cannot be in a record either
+        except Exception:
             continue
     return pickled
 

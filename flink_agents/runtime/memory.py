@@ -18,6 +18,8 @@ from flink_agents.runtime.keys import escape, unescape
 from flink_agents.runtime.state import OBJECT, MapSlot
 
 Guard = Callable[[], None]
+Undo = list[tuple["MemoryTree", str, bool, bytes | None]]
+"""What a run wrote, in order: tree, path, whether it was written before, and with what."""
 
 
 @lru_cache(maxsize=8192)
@@ -37,6 +39,9 @@ def parents_of(path: str) -> tuple[str, ...]:
     return tuple(".".join(parts[:end]) for end in range(1, len(parts)))
 
 
+_state_key = lru_cache(maxsize=8192)(escape)
+
+
 class MemoryTree:
     """The nodes of one memory during one run.
 
@@ -44,13 +49,19 @@ class MemoryTree:
         scope: Which memory this is.
         codec: Encodes values.
         slot: The map in state; None for a memory that lives only in this object.
+        undo: Log of the run's writes.
         expires: Whether entries of the map expire, so that parents must be kept alive.
     """
 
     __slots__ = ("_codec", "_expires", "_known", "_loaded", "_slot", "_undo", "_written", "scope")
 
     def __init__(
-        self, scope: MemoryScope, codec: ValueCodec, slot: MapSlot[str] | None, expires: bool = False
+        self,
+        scope: MemoryScope,
+        codec: ValueCodec,
+        slot: MapSlot[str] | None,
+        undo: Undo,
+        expires: bool = False,
     ) -> None:
         self.scope = scope
         self._codec = codec
@@ -58,27 +69,28 @@ class MemoryTree:
         self._expires = expires
         self._known: dict[str, bytes | None] = {}
         self._written: dict[str, bytes | None] = {}
-        self._undo: list[tuple[str, bool, bytes | None]] = []
+        self._undo = undo
         self._loaded = slot is None
 
     # -- nodes ------------------------------------------------------------------------
 
     def raw(self, path: str) -> bytes | None:
         """The bytes of the node at ``path``, or None."""
-        if path in self._written:
-            return self._written[path]
+        written = self._written
+        if path in written:
+            return written[path]
         known = self._known
         if path in known:
             return known[path]
         if self._loaded or self._slot is None:
             return None
-        data = known[path] = self._slot.get(escape(path))
+        data = known[path] = self._slot.get(_state_key(path))
         return data
 
     def put(self, path: str, data: bytes | None) -> None:
         """Buffer the bytes of the node at ``path``; None removes it."""
         written = self._written
-        self._undo.append((path, path in written, written.get(path)))
+        self._undo.append((self, path, path in written, written.get(path)))
         written[path] = data
 
     def is_object(self, path: str) -> bool:
@@ -116,13 +128,14 @@ class MemoryTree:
         """Store a plain value at ``path``."""
         data = self._codec.encode(value)
         self.make_parents(path)
-        if self.is_object(path):
+        present = self.raw(path)
+        if present == OBJECT or (present is None and self._expires and self.is_object(path)):
             raise MemoryPathError(
                 f"{path!r} is an object in {self.scope.value} memory",
                 fix=f"delete({path!r}) first, or set one of its fields",
             )
         self.put(path, data)
-        return MemoryRef(scope=self.scope, path=path)
+        return MemoryRef(self.scope, path)
 
     def append(self, path: str, value: Any) -> MemoryRef:
         """Add ``value`` to the list at ``path``."""
@@ -175,18 +188,12 @@ class MemoryTree:
 
     # -- the protocol of a run --------------------------------------------------------
 
-    def mark(self) -> int:
-        """A point to which :meth:`rollback` can return."""
-        return len(self._undo)
-
-    def rollback(self, mark: int) -> None:
-        """Forget what was written since ``mark``."""
-        while len(self._undo) > mark:
-            path, had, data = self._undo.pop()
-            if had:
-                self._written[path] = data
-            else:
-                del self._written[path]
+    def take_back(self, path: str, had: bool, data: bytes | None) -> None:
+        """Undo one write."""
+        if had:
+            self._written[path] = data
+        else:
+            del self._written[path]
 
     def commit(self) -> None:
         """Write to state what changed, and only that."""
@@ -195,9 +202,9 @@ class MemoryTree:
             return
         for path, data in self._written.items():
             if data is None:
-                slot.remove(escape(path))
+                slot.remove(_state_key(path))
             elif self._expires or self._known.get(path) != data:
-                slot.put(escape(path), data)
+                slot.put(_state_key(path), data)
 
 
 class TreeObject(MemoryObject):

@@ -72,7 +72,8 @@ class ActionExecutionOperator(KeyedProcessFunction):
         if self._processor is not None:
             self._processor.close()
 
-    def process_element(self, value: Any, ctx: KeyedProcessFunction.Context) -> Iterable[Any]:
+    # PyFlink's own annotations are missing or wrong from here on.
+    def process_element(self, value: Any, ctx: Any) -> Any:
         """Handle a record."""
         assert self._processor is not None
         try:
@@ -86,7 +87,7 @@ class ActionExecutionOperator(KeyedProcessFunction):
             return [*self._tagged(emission.side_outputs), *emission.outputs]
         return emission.outputs
 
-    def on_timer(self, timestamp: int, ctx: KeyedProcessFunction.OnTimerContext) -> Iterable[Any]:
+    def on_timer(self, timestamp: int, ctx: Any) -> Any:
         """Run what waits for the key of the timer."""
         assert self._processor is not None
         try:

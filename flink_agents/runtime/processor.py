@@ -15,9 +15,9 @@ from collections.abc import Callable
 from dataclasses import dataclass, field
 from typing import Any
 
-from flink_agents.api.memory import MemoryScope
+from flink_agents.api.errors import StateFormatError
 from flink_agents.api.options import AgentOptions
-from flink_agents.runtime.memory import MemoryTree
+from flink_agents.runtime.keys import decode_key
 from flink_agents.runtime.run import Run, RunEnvironment, RunExecutor
 from flink_agents.runtime.state import Head, KeyedState, Timers
 
@@ -61,7 +61,6 @@ class AgentProcessor:
         self._clock = clock
         self._executor = RunExecutor(shared)
         self._inline: bool = shared.config.get(AgentOptions.INLINE)
-        self._memory_expires = shared.config.get(AgentOptions.SHORT_TERM_TTL) is not None
 
     def process(self, key_text: str, record: Any, timestamp: int | None, timers: Timers) -> Emission | Run:
         """Handle an input of the current key."""
@@ -105,7 +104,12 @@ class AgentProcessor:
     def _run_pending(self, head: Head, key_text: str, emission: Emission) -> None:
         number = head.first_pending
         waiting = self._state.pending.get(number)
-        assert waiting is not None, f"input {number} is missing in pending"
+        if waiting is None:
+            raise StateFormatError(
+                "state lacks an input that waits for its turn",
+                expected=f"inputs {number} to {head.next_pending - 1} of key {decode_key(key_text)!r}",
+                fix="restore from another checkpoint, and report this: state is never written so",
+            )
         record, timestamp = self._shared.codec.decode(waiting)
         run = self._new_run(head, key_text, timestamp)
         self._executor.execute(run, record)
@@ -118,18 +122,14 @@ class AgentProcessor:
     # -- one run ----------------------------------------------------------------------
 
     def _new_run(self, head: Head, key_text: str, timestamp: int | None) -> Run:
-        shared = self._shared
-        short_term = MemoryTree(
-            MemoryScope.SHORT_TERM, shared.codec, self._state.memory, self._memory_expires
-        )
         return Run(
+            self._shared,
             head.journal_id,
             key_text,
             head.next_seq,
             timestamp,
             self._clock(),
-            shared.sensory_memory(),
-            short_term,
+            self._state.memory,
         )
 
     def _commit(self, head: Head, run: Run) -> None:

@@ -10,11 +10,11 @@ import asyncio
 import inspect
 import logging
 from collections import deque
-from collections.abc import Mapping
+from collections.abc import AsyncIterable, Iterable, Mapping
 from typing import Any
 
 from flink_agents.api.errors import ActionFailedError, AgentsError, EventLimitError, UnhandledEventError
-from flink_agents.api.events import Event, InputEvent, Lineage, OutputEvent, with_lineage
+from flink_agents.api.events import Event, InputEvent, InputLineage, OutputEvent, stamp
 from flink_agents.api.memory import MemoryScope
 from flink_agents.api.metrics import MetricGroup
 from flink_agents.api.options import AgentOptions, Configuration
@@ -25,8 +25,9 @@ from flink_agents.runtime.codec import ValueCodec
 from flink_agents.runtime.context import InvocationContext, context_type
 from flink_agents.runtime.failure import users_place, users_traceback
 from flink_agents.runtime.keys import decode_key
-from flink_agents.runtime.memory import MemoryTree
+from flink_agents.runtime.memory import MemoryTree, Undo
 from flink_agents.runtime.routing import Routes
+from flink_agents.runtime.state import MapSlot
 
 _log = logging.getLogger("flink_agents.run")
 
@@ -37,22 +38,30 @@ class Run:
     """The state of one run.
 
     Args:
+        shared: What all runs share.
         journal_id: Identity of the job that the key's runs belong to.
         key_text: Canonical text of the key.
         sequence_number: Number of the run within the key.
         timestamp: Event time of the input in milliseconds, or None.
         started_at: Wall-clock time at which the run began, in milliseconds.
-        sensory: Memory of the run.
+        memory: Short-term memory in state.
+
+    Attributes:
+        outputs: What the run emitted to the main output.
+        side_outputs: Pairs of tag and value.
+        emitted: Number of events that its actions emitted.
         short_term: Memory of the key.
     """
 
     __slots__ = (
         "_key",
+        "_sensory",
+        "_shared",
+        "_undo",
         "emitted",
         "journal_id",
         "key_text",
         "outputs",
-        "sensory",
         "sequence_number",
         "short_term",
         "side_outputs",
@@ -62,21 +71,25 @@ class Run:
 
     def __init__(
         self,
+        shared: RunEnvironment,
         journal_id: str,
         key_text: str,
         sequence_number: int,
         timestamp: int | None,
         started_at: int,
-        sensory: MemoryTree,
-        short_term: MemoryTree,
+        memory: MapSlot[str],
     ) -> None:
+        self._shared = shared
         self.journal_id = journal_id
         self.key_text = key_text
         self.sequence_number = sequence_number
         self.timestamp = timestamp
         self.started_at = started_at
-        self.sensory = sensory
-        self.short_term = short_term
+        self._undo: Undo = []
+        self.short_term = MemoryTree(
+            MemoryScope.SHORT_TERM, shared.codec, memory, self._undo, shared.memory_expires
+        )
+        self._sensory: MemoryTree | None = None
         self.outputs: list[Any] = []
         self.side_outputs: list[tuple[str, Any]] = []
         self.emitted = 0
@@ -89,10 +102,28 @@ class Run:
             self._key = decode_key(self.key_text)
         return self._key
 
+    @property
+    def sensory(self) -> MemoryTree:
+        """Memory of the run."""
+        if self._sensory is None:
+            self._sensory = MemoryTree(MemoryScope.SENSORY, self._shared.codec, None, self._undo)
+        return self._sensory
+
     def input_event(self, record: Any) -> Event:
         """The event that starts the run; its id follows from job, key and sequence number."""
-        identity = f"{self.journal_id}\x00{self.key_text}"
-        return with_lineage(InputEvent(input=record), Lineage(None, identity, self.sequence_number))
+        event = InputEvent(input=record)
+        stamp(event, InputLineage(self.journal_id, self.key_text, self.sequence_number))
+        return event
+
+    def mark(self) -> int:
+        """A point to which :meth:`rollback` can return."""
+        return len(self._undo)
+
+    def rollback(self, mark: int) -> None:
+        """Take back all writes to memory since ``mark``."""
+        while len(self._undo) > mark:
+            tree, path, had, data = self._undo.pop()
+            tree.take_back(path, had, data)
 
 
 class RunEnvironment:
@@ -119,6 +150,7 @@ class RunEnvironment:
         self.config = config
         self.metrics = metrics
         self.codec = codec
+        self.memory_expires = config.get(AgentOptions.SHORT_TERM_TTL) is not None
         self.routes = Routes(agent.actions)
         self.side_outputs: Mapping[str, Any] = agent.side_outputs
         self.context_type = context_type(agent.context_class)
@@ -130,10 +162,6 @@ class RunEnvironment:
         if key not in self._resources:
             self._resources[key] = self.agent.resource(name, resource_type)
         return self._resources[key]
-
-    def sensory_memory(self) -> MemoryTree:
-        """A fresh memory for one run."""
-        return MemoryTree(MemoryScope.SENSORY, self.codec, None)
 
 
 class RunExecutor:
@@ -161,11 +189,13 @@ class RunExecutor:
             ActionFailedError: An action raised and its policy is to fail.
             UnhandledEventError: No action accepted an event and the policy is to fail.
         """
+        routes = self._shared.routes
         queue: deque[Event] = deque((run.input_event(record),))
         while queue:
             event = queue.popleft()
+            route = routes.of(event)
             handled = False
-            for action in self._shared.routes.candidates(event):
+            for action in route.actions if route is not None else ():
                 handled |= self._offer(run, action, event, queue)
             if not handled:
                 self._unhandled(run, event)
@@ -181,22 +211,18 @@ class RunExecutor:
     def _offer(self, run: Run, action: BoundAction, event: Event, queue: deque[Event]) -> bool:
         """Run ``action`` if it accepts ``event``; False if its condition does not hold."""
         ctx = self._shared.context_type(self._shared, run, action, event)
-        marks = (run.short_term.mark(), run.sensory.mark())
+        mark = run.mark()
         try:
             if action.when is not None and not action.when(event):
                 return False
             result = action.call(event, ctx)
             if result is not None:
-                self._emit_result(ctx, action, result)
+                self._emit_result(ctx, result)
             run.emitted += len(ctx.sent)
             if run.emitted > self._max_events:
-                raise EventLimitError(
-                    f"a run emitted more than {self._max_events} events",
-                    fix="end the loop between the actions, or raise the option run.max-events",
-                )
+                raise self._too_many_events()
         except (Exception, SystemExit) as error:
-            run.short_term.rollback(marks[0])
-            run.sensory.rollback(marks[1])
+            run.rollback(mark)
             self._failed(run, action, event, error)
         else:
             self._collect(run, ctx, queue)
@@ -210,22 +236,29 @@ class RunExecutor:
                 run.outputs.append(event.output)
             else:
                 queue.append(event)
-        if ctx.side:
+        if ctx.side is not None:
             run.side_outputs.extend(ctx.side)
 
-    def _emit_result(self, ctx: InvocationContext, action: BoundAction, result: Any) -> None:
-        if isinstance(result, Event):
+    def _emit_result(self, ctx: InvocationContext, result: Any) -> None:
+        if self._shared.routes.of(result) is not None:
             ctx.send_event(result)
         elif inspect.isgenerator(result) or isinstance(result, list | tuple):
-            for event in result:
+            events: Iterable[Any] = result
+            for event in events:
                 if event is not None:
                     ctx.send_event(event)
         elif inspect.isawaitable(result) or inspect.isasyncgen(result):
             awaited = self._finish(_consume(result, ctx))
             if awaited is not None:
-                self._emit_result(ctx, action, awaited)
+                self._emit_result(ctx, awaited)
         else:
             ctx.send_event(result)
+
+    def _too_many_events(self) -> EventLimitError:
+        return EventLimitError(
+            f"a run emitted more than {self._max_events} events",
+            fix="end the loop between the actions, or raise the option run.max-events",
+        )
 
     def _finish(self, coroutine: Any) -> Any:
         """Run ``coroutine`` to its end, then cancel the tasks that it left behind."""
@@ -270,11 +303,12 @@ class RunExecutor:
         )
 
     def _unhandled(self, run: Run, event: Event) -> None:
-        names = ", ".join(action.name for action in self._shared.routes.candidates(event)) or "none"
+        route = self._shared.routes.of(event)
+        names = ", ".join(action.name for action in route.actions) if route is not None else ""
         error = UnhandledEventError(
             f"no action of {self._shared.agent_name} accepts this {event.event_type!r}: "
             f"key {run.key!r}, sequence {run.sequence_number}",
-            expected=f"the condition of one of these actions to hold: {names}",
+            expected=f"the condition of one of these actions to hold: {names or 'none'}",
             found=repr(event)[:300],
             fix="add an action for it, or set on_unhandled = 'ignore' or 'dead-letter' on the agent",
         )
@@ -332,9 +366,8 @@ async def _consume(result: Any, ctx: InvocationContext) -> Any:
     """Await ``result``, or emit what an asynchronous generator yields."""
     if not inspect.isasyncgen(result):
         return await result
-    async for event in result:
+    events: AsyncIterable[Any] = result
+    async for event in events:
         if event is not None:
             ctx.send_event(event)
     return None
-
-

@@ -14,7 +14,6 @@ from flink_agents.api.environment import AgentInput, AgentStream
 from flink_agents.api.errors import UnknownSideOutputError
 from flink_agents.api.policies import DEAD_LETTER_TAG, OnError
 from flink_agents.plan import AgentCode, AgentPlan, BoundAgent, bind, compile_agent
-from flink_agents.runtime import flink_compat
 from flink_agents.runtime.flink_types import columns_of, row_type, stream_type
 from flink_agents.runtime.keys import KeyEncoder
 from flink_agents.runtime.main_module import MainModule
@@ -149,9 +148,7 @@ class FlinkAgentStream(AgentStream):
         self.stream = stream
         self._environment = environment
         self._bound = bound
-        self._side = {
-            tag: stream.get_side_output(OutputTag(tag, kind)) for tag, kind in side_types.items()
-        }
+        self._side = {tag: stream.get_side_output(OutputTag(tag, kind)) for tag, kind in side_types.items()}
         self.dead_letters_read = False
 
     @property
