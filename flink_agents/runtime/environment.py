@@ -33,7 +33,13 @@ from flink_agents.plan import BoundAgent  # noqa: E402
 from flink_agents.runtime import flink_compat  # noqa: E402
 from flink_agents.runtime.job_errors import job_failed  # noqa: E402
 from flink_agents.runtime.packages import check_conflicting_packages  # noqa: E402
-from flink_agents.runtime.streams import FlinkAgentInput, FlinkAgentStream, list_source  # noqa: E402
+from flink_agents.runtime.rows import Column, NameFields  # noqa: E402
+from flink_agents.runtime.streams import (  # noqa: E402
+    FlinkAgentInput,
+    FlinkAgentStream,
+    ShippedFunction,
+    list_source,
+)
 
 flink_compat.drain_gateway_errors()
 
@@ -125,9 +131,9 @@ class FlinkAgentsEnvironment(AgentsExecutionEnvironment):
                 fix="give a table without updating aggregation, or convert it by to_changelog_stream "
                 "and from_datastream",
             ) from error
-        return FlinkAgentInput(
-            self, stream, _Column(key_selector) if isinstance(key_selector, str) else key_selector
-        )
+        named = stream.map(ShippedFunction(NameFields(stream.get_type())))
+        selector = Column(key_selector) if isinstance(key_selector, str) else key_selector
+        return FlinkAgentInput(self, named, selector)
 
     def from_list(self, records: Iterable[Any], key_selector: Callable[[Any], Any]) -> AgentInput:
         """See :class:`AgentsExecutionEnvironment`."""
@@ -240,16 +246,6 @@ class FlinkAgentsEnvironment(AgentsExecutionEnvironment):
                     fix="consume the stream that dead_letters() of the applied agent returns, "
                     "for example dead_letters().print()",
                 )
-
-
-class _Column:
-    """Key selector by column name."""
-
-    def __init__(self, name: str) -> None:
-        self._name = name
-
-    def __call__(self, row: Any) -> Any:
-        return row[self._name]
 
 
 def _identity(value: Any) -> Any:

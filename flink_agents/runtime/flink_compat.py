@@ -239,7 +239,6 @@ class Collector:
     _BATCH = 2000
 
     def __init__(self, stream: DataStream) -> None:
-        stream._apply_chaining_optimization()
         self._iterator = _java(stream).collectAsync()
 
     def batches(self) -> Iterator[list[bytes]]:

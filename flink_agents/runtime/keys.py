@@ -8,7 +8,6 @@ ASCII, since it passes through Java, and :func:`decode_key` gives the key back.
 
 from __future__ import annotations
 
-import json
 import math
 import uuid
 from collections.abc import Callable
@@ -18,8 +17,9 @@ from enum import Enum
 from typing import Any
 
 from flink_agents.api.errors import KeyEncodingError, UnserializableValueError
-from flink_agents.runtime.typenames import resolve_type, type_name
+from flink_agents.runtime.typenames import resolve_type, shorten, type_name
 
+_MANY_DIGITS = 10**640
 _FIX = "return a str, int, bool, float, bytes, None, UUID, date, datetime, Decimal, Enum, or a tuple of them"
 
 
@@ -27,18 +27,13 @@ def escape(text: str) -> str:
     """``text`` as printable ASCII; reversed by :func:`unescape`."""
     if text.isascii() and text.isprintable() and "\\" not in text:
         return text
-    return json.dumps(text)[1:-1].replace("\x7f", "\\u007f").replace('\\"', '"')
+    # Not JSON, which makes one character of two surrogates.
+    return text.encode("unicode_escape").decode("ascii")
 
 
 def unescape(text: str) -> str:
     """The text that :func:`escape` was given."""
-    if "\\" not in text:
-        return text
-    return json.loads('"' + _requote(text) + '"')
-
-
-def _requote(text: str) -> str:
-    return text.replace('"', '\\"')
+    return text if "\\" not in text else text.encode("ascii").decode("unicode_escape")
 
 
 def encode_key(key: Any) -> str:
@@ -51,7 +46,8 @@ def encode_key(key: Any) -> str:
     if kind is str:
         return "s" + (key if key.isascii() and key.isprintable() and "\\" not in key else escape(key))
     if kind is int:
-        return f"i{key}"
+        # Hexadecimal where Python refuses to write so many decimal digits.
+        return f"i{key}" if -_MANY_DIGITS < key < _MANY_DIGITS else f"i{key:#x}"
     encoder = _ENCODERS.get(kind)
     if encoder is not None:
         return encoder(key)
@@ -59,14 +55,9 @@ def encode_key(key: Any) -> str:
         return _encode_enum(key)
     raise KeyEncodingError(
         f"a key of type {kind.__module__}.{kind.__qualname__} has no canonical encoding",
-        found=_shorten(key),
+        found=shorten(key),
         fix=_FIX,
     )
-
-
-def _shorten(value: object) -> str:
-    text = repr(value)
-    return text if len(text) <= 200 else text[:200] + "..."
 
 
 def _encode_float(key: float) -> str:
@@ -78,13 +69,28 @@ def _encode_float(key: float) -> str:
 def _encode_decimal(key: Decimal) -> str:
     if key.is_nan():
         raise KeyEncodingError("a key is not a number", found=repr(key), fix="NaN equals nothing: drop it")
-    return f"d{key.normalize() + 0}"
+    if key.is_infinite():
+        return f"d{key}"
+    # Not normalize(), which rounds to the precision of the context.
+    sign, digits, exponent = key.as_tuple()
+    text = "".join(map(str, digits)).lstrip("0")
+    short = text.rstrip("0")
+    if not short:
+        return "d0"
+    return f"d{'-' * sign}{short}E{int(exponent) + len(text) - len(short)}"
 
 
 def _encode_datetime(key: datetime) -> str:
     if key.tzinfo is None:
         return f"L{key.replace(fold=0).isoformat()}"
-    return f"Z{key.astimezone(timezone.utc).isoformat()}"
+    try:
+        return f"Z{key.astimezone(timezone.utc).isoformat()}"
+    except OverflowError as error:
+        raise KeyEncodingError(
+            "a key is a time that UTC cannot express",
+            found=repr(key),
+            fix="use times within the years 1 to 9999",
+        ) from error
 
 
 def _encode_tuple(key: tuple[Any, ...]) -> str:
@@ -93,8 +99,10 @@ def _encode_tuple(key: tuple[Any, ...]) -> str:
 
 
 def _encode_enum(key: Enum) -> str:
+    if key.name not in type(key).__members__:
+        raise KeyEncodingError("a key is a combination of flags", found=repr(key), fix="use key.value")
     try:
-        return f"e{escape(type_name(type(key)))}.{escape(key.name)}"
+        return f"e{escape(type_name(type(key)))}:{escape(key.name)}"
     except UnserializableValueError as error:
         raise KeyEncodingError(
             "a key is of a class that cannot be imported", found=repr(key), fix=_FIX
@@ -125,8 +133,8 @@ def decode_key(text: str) -> Any:
         if decoder is None:
             raise ValueError(text)
         return decoder(text[1:])
-    except (ValueError, KeyError, AttributeError) as error:
-        raise KeyEncodingError("this is no canonical text of a key", found=_shorten(text)) from error
+    except (ValueError, KeyError, ArithmeticError, RecursionError) as error:
+        raise KeyEncodingError("this is no canonical text of a key", found=shorten(text)) from error
 
 
 def _decode_tuple(body: str) -> tuple[Any, ...]:
@@ -135,7 +143,7 @@ def _decode_tuple(body: str) -> tuple[Any, ...]:
     while at < len(body):
         colon = body.index(":", at)
         end = colon + 1 + int(body[at:colon])
-        if end > len(body):
+        if not colon < end - 1 < len(body):
             raise ValueError(body)
         items.append(decode_key(body[colon + 1 : end]))
         at = end
@@ -143,14 +151,14 @@ def _decode_tuple(body: str) -> tuple[Any, ...]:
 
 
 def _decode_enum(body: str) -> Any:
-    name, _, member = body.rpartition(".")
-    return resolve_type(unescape(name))[unescape(member)]  # pyright: ignore[reportIndexIssue]
+    module, name, member = body.split(":", 2)
+    return resolve_type(unescape(f"{module}:{name}"))[unescape(member)]  # pyright: ignore[reportIndexIssue]
 
 
 _DECODERS: dict[str, Callable[[str], Any]] = {
     "s": unescape,
-    "i": int,
-    "b": lambda body: body == "1",
+    "i": lambda body: int(body, 16 if "x" in body else 10),
+    "b": lambda body: {"0": False, "1": True}[body],
     "f": float,
     "x": bytes.fromhex,
     "n": lambda body: None,
@@ -183,11 +191,11 @@ class KeyEncoder:
         try:
             return encode_key(self.selector(record))
         except KeyEncodingError as error:
-            error.found = f"{error.found} of record {_shorten(record)}"
+            error.found = f"{error.found} of record {shorten(record)}"
             raise KeyEncodingError(error.message, found=error.found, fix=error.fix) from None
         except Exception as error:
             raise KeyEncodingError(
                 f"the key selector raised {type(error).__name__}: {error}",
-                found=f"record {_shorten(record)}",
+                found=f"record {shorten(record)}",
                 fix="make the selector handle every record, or filter the stream before the agent",
             ) from error

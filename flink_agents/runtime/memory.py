@@ -16,6 +16,7 @@ from flink_agents.api.memory import MemoryObject, MemoryRef, MemoryScope
 from flink_agents.runtime.codec import ValueCodec
 from flink_agents.runtime.keys import escape, unescape
 from flink_agents.runtime.state import OBJECT, MapSlot
+from flink_agents.runtime.typenames import shorten
 
 Guard = Callable[[], None]
 Undo = list[tuple["MemoryTree", str, bool, bytes | None]]
@@ -30,13 +31,17 @@ def parents_of(path: str) -> tuple[str, ...]:
         MemoryPathError: ``path`` is malformed.
     """
     if not isinstance(path, str) or not path or path[0] == "." or path[-1] == "." or ".." in path:
-        raise MemoryPathError(
-            "a memory path is malformed",
-            expected="names with dots between them, such as 'order' or 'order.total'",
-            found=repr(path),
-        )
+        raise _malformed(path)
     parts = path.split(".")
     return tuple(".".join(parts[:end]) for end in range(1, len(parts)))
+
+
+def _malformed(path: object) -> MemoryPathError:
+    return MemoryPathError(
+        "a memory path is malformed",
+        expected="a text: names with dots between them, such as 'order' or 'order.total'",
+        found=shorten(path),
+    )
 
 
 _state_key = lru_cache(maxsize=8192)(escape)
@@ -202,7 +207,8 @@ class MemoryTree:
             return
         for path, data in self._written.items():
             if data is None:
-                slot.remove(_state_key(path))
+                if self._known.get(path) is not None:
+                    slot.remove(_state_key(path))
             elif self._expires or self._known.get(path) != data:
                 slot.put(_state_key(path), data)
 
@@ -223,6 +229,11 @@ class TreeObject(MemoryObject):
         self._prefix = path + "." if path else ""
         self._guard = guard
 
+    def _full(self, path: str) -> str:
+        if not isinstance(path, str):
+            raise _malformed(path)
+        return self._prefix + path
+
     def get(self, path: str | MemoryRef, default: Any = None) -> Any:
         """See :class:`MemoryObject`."""
         self._guard()
@@ -234,33 +245,34 @@ class TreeObject(MemoryObject):
                     fix="call ref.resolve(ctx)",
                 )
             return self._tree.get(path.path, default, self._guard)
-        return self._tree.get(self._prefix + path, default, self._guard)
+        return self._tree.get(self._full(path), default, self._guard)
 
     def set(self, path: str, value: Any) -> MemoryRef:
         """See :class:`MemoryObject`."""
         self._guard()
-        return self._tree.set(self._prefix + path, value)
+        return self._tree.set(self._full(path), value)
 
     def append(self, path: str, value: Any) -> MemoryRef:
         """See :class:`MemoryObject`."""
         self._guard()
-        return self._tree.append(self._prefix + path, value)
+        return self._tree.append(self._full(path), value)
 
     def delete(self, path: str) -> bool:
         """See :class:`MemoryObject`."""
         self._guard()
-        return self._tree.delete(self._prefix + path)
+        return self._tree.delete(self._full(path))
 
     def new_object(self, path: str, overwrite: bool = False) -> MemoryObject:
         """See :class:`MemoryObject`."""
         self._guard()
-        self._tree.new_object(self._prefix + path, overwrite)
-        return TreeObject(self._tree, self._prefix + path, self._guard)
+        full = self._full(path)
+        self._tree.new_object(full, overwrite)
+        return TreeObject(self._tree, full, self._guard)
 
     def exists(self, path: str) -> bool:
         """See :class:`MemoryObject`."""
         self._guard()
-        full = self._prefix + path
+        full = self._full(path)
         parents_of(full)
         return self._tree.raw(full) is not None or self._tree.is_object(full)
 

@@ -9,7 +9,6 @@ from __future__ import annotations
 
 import sys
 import time
-from collections.abc import Iterable
 from datetime import timedelta
 from typing import Any
 
@@ -22,8 +21,8 @@ from flink_agents.plan import AgentCode, AgentPlan, bind
 from flink_agents.runtime import flink_compat
 from flink_agents.runtime.codec import ValueCodec
 from flink_agents.runtime.main_module import MainModule
-from flink_agents.runtime.processor import AgentProcessor
-from flink_agents.runtime.run import RunEnvironment
+from flink_agents.runtime.processor import AgentProcessor, Emission
+from flink_agents.runtime.run import Run, RunEnvironment
 
 METRIC_GROUP = "flink_agents"
 
@@ -83,9 +82,7 @@ class ActionExecutionOperator(KeyedProcessFunction):
         except AgentsError as error:
             _announce(error)
             raise
-        if emission.side_outputs:
-            return [*self._tagged(emission.side_outputs), *emission.outputs]
-        return emission.outputs
+        return self._leaving(emission)
 
     def on_timer(self, timestamp: int, ctx: Any) -> Any:
         """Run what waits for the key of the timer."""
@@ -95,10 +92,28 @@ class ActionExecutionOperator(KeyedProcessFunction):
         except AgentsError as error:
             _announce(error)
             raise
-        return [*self._tagged(emission.side_outputs), *emission.outputs]
+        return self._leaving(emission)
 
-    def _tagged(self, side_outputs: list[tuple[str, Any]]) -> Iterable[tuple[OutputTag, Any]]:
-        return ((self._tags[tag], value) for tag, value in side_outputs)
+    def _leaving(self, emission: Emission | Run) -> list[Any]:
+        outputs = [
+            _EMPTY_TUPLE if isinstance(value, tuple) and not value else value for value in emission.outputs
+        ]
+        if emission.side_outputs:
+            return [*((self._tags[tag], value) for tag, value in emission.side_outputs), *outputs]
+        return outputs
+
+
+class _EmptyTuple:
+    """Becomes ``()`` when it is pickled, as all that leaves the operator is.
+
+    PyFlink looks at the first item of each tuple to tell side outputs from main ones.
+    """
+
+    def __reduce__(self) -> tuple[type[tuple[Any, ...]], tuple[()]]:
+        return tuple, ()
+
+
+_EMPTY_TUPLE = _EmptyTuple()
 
 
 def _now() -> int:

@@ -11,7 +11,7 @@ import inspect
 import logging
 from collections import deque
 from collections.abc import AsyncIterable, Iterable, Mapping
-from typing import Any
+from typing import Any, cast
 
 from flink_agents.api.errors import ActionFailedError, AgentsError, EventLimitError, UnhandledEventError
 from flink_agents.api.events import Event, InputEvent, InputLineage, OutputEvent, stamp
@@ -243,8 +243,7 @@ class RunExecutor:
         if self._shared.routes.of(result) is not None:
             ctx.send_event(result)
         elif inspect.isgenerator(result) or isinstance(result, list | tuple):
-            events: Iterable[Any] = result
-            for event in events:
+            for event in cast("Iterable[Any]", result):
                 if event is not None:
                     ctx.send_event(event)
         elif inspect.isawaitable(result) or inspect.isasyncgen(result):
@@ -366,8 +365,7 @@ async def _consume(result: Any, ctx: InvocationContext) -> Any:
     """Await ``result``, or emit what an asynchronous generator yields."""
     if not inspect.isasyncgen(result):
         return await result
-    events: AsyncIterable[Any] = result
-    async for event in events:
+    async for event in cast("AsyncIterable[Any]", result):
         if event is not None:
             ctx.send_event(event)
     return None

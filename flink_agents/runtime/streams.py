@@ -6,7 +6,7 @@ import pickle
 from collections.abc import Callable, Sequence
 from typing import TYPE_CHECKING, Any
 
-from pyflink.common import Row, TypeInformation, Types
+from pyflink.common import TypeInformation, Types
 from pyflink.datastream import DataStream, OutputTag
 
 from flink_agents.api.agent import Agent
@@ -18,6 +18,7 @@ from flink_agents.runtime.flink_types import columns_of, row_type, stream_type
 from flink_agents.runtime.keys import KeyEncoder
 from flink_agents.runtime.main_module import MainModule
 from flink_agents.runtime.operator import ActionExecutionOperator
+from flink_agents.runtime.rows import ToRow
 
 if TYPE_CHECKING:
     from flink_agents.runtime.environment import FlinkAgentsEnvironment
@@ -43,32 +44,6 @@ class _Lookup:
 
     def __call__(self, index: int) -> Any:
         return pickle.loads(self._records[index])
-
-
-class _ToRow:
-    """Makes a table row of an output."""
-
-    def __init__(self, names: Sequence[str]) -> None:
-        self._names = list(names)
-
-    def __call__(self, value: Any) -> Row:
-        return Row(*(_cell(self._read(value, name)) for name in self._names))
-
-    def _read(self, value: Any, name: str) -> Any:
-        if isinstance(value, dict):
-            return value[name]
-        if hasattr(value, name):
-            return getattr(value, name)
-        if len(self._names) == 1:
-            return value
-        raise TypeError(f"an output has no column {name!r}: {value!r}")
-
-
-def _cell(value: Any) -> Any:
-    fields = getattr(type(value), "model_fields", None)
-    if fields is not None:
-        return Row(*(_cell(getattr(value, name)) for name in fields))
-    return value
 
 
 def list_source(environment: FlinkAgentsEnvironment, records: Sequence[Any]) -> DataStream:
@@ -165,7 +140,7 @@ class FlinkAgentStream(AgentStream):
     def to_table(self, schema: Any = None) -> Any:
         """See :class:`AgentStream`."""
         columns = columns_of(schema if schema is not None else self._bound.output_type)
-        rows = self.stream.map(ShippedFunction(_ToRow(list(columns))), output_type=row_type(columns))
+        rows = self.stream.map(ShippedFunction(ToRow(list(columns))), output_type=row_type(columns))
         return self._environment.table_env.from_data_stream(rows)
 
     def to_list(self) -> list[Any]:

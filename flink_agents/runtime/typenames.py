@@ -26,7 +26,7 @@ def type_name(cls: type) -> str:
         UnserializableValueError: The class cannot be found again by its name.
     """
     name = f"{cls.__module__}:{cls.__qualname__}"
-    if _find(name) is not cls:
+    if not _is_found(name, cls):
         raise UnserializableValueError(
             f"values of the class {cls.__qualname__} cannot be written to state",
             expected="a class that can be imported by name",
@@ -45,7 +45,7 @@ def resolve_type(name: str) -> type[Any]:
     """
     try:
         found = _find(name)
-    except ImportError as error:
+    except (ImportError, ValueError) as error:
         raise _unknown(name, str(error)) from error
     if found is None:
         raise _unknown(name, "the module has no such class")
@@ -65,6 +65,15 @@ def is_data_class(cls: Any) -> bool:
     )
 
 
+def shorten(value: object) -> str:
+    """``value`` for an error text: its representation, or what that raised, in few characters."""
+    try:
+        text = repr(value)
+    except Exception as error:
+        return f"{type(value).__qualname__} (its repr raised {type(error).__name__})"
+    return text if len(text) <= 200 else text[:200] + "..."
+
+
 def _unknown(name: str, found: str) -> UnknownTypeNameError:
     return UnknownTypeNameError(
         f"state holds a value of class {name!r}, which this program does not have",
@@ -72,6 +81,14 @@ def _unknown(name: str, found: str) -> UnknownTypeNameError:
         found=found,
         fix="keep the class importable under that name, if only as an alias of its new place",
     )
+
+
+def _is_found(name: str, cls: type) -> bool:
+    try:
+        return _find(name) is cls
+    except (ImportError, ValueError):
+        # The class tells a module that never was one.
+        return False
 
 
 def _find(name: str) -> Any:

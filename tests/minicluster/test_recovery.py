@@ -1,0 +1,100 @@
+"""Jobs that fail on the way: nothing is lost, nothing comes twice, each key keeps its order."""
+
+from __future__ import annotations
+
+import os
+import time
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from flink_agents import Agent, AgentsExecutionEnvironment, Event, InputEvent, OutputEvent, action
+
+pytestmark = pytest.mark.minicluster
+
+MakeEnvironment = Callable[..., AgentsExecutionEnvironment]
+
+RECORDS = 10_000
+KEYS = 97
+FAILURES = 3
+
+
+class Numbered(Event):
+    number: int
+    count: int
+
+
+class FragileAgent(Agent):
+    """Counts records per key, and fails ``FAILURES`` times, a second apart."""
+
+    def __init__(self, directory: str) -> None:
+        self.directory = directory
+        self.started = time.monotonic()
+
+    @action(InputEvent)
+    def count(self, event: InputEvent, ctx: Any) -> Numbered:
+        count = ctx.short_term_memory.get("count", 0) + 1
+        ctx.short_term_memory.set("count", count)
+        return Numbered(number=event.input, count=count)
+
+    @action(Numbered)
+    def emit(self, event: Numbered, ctx: Any) -> OutputEvent:
+        self._maybe_fail()
+        return OutputEvent(output=(ctx.key, event.number, event.count))
+
+    def _maybe_fail(self) -> None:
+        if time.monotonic() < self.started + 1.0:
+            return
+        self.started = time.monotonic()
+        for number in range(FAILURES):
+            try:
+                os.close(os.open(Path(self.directory) / str(number), os.O_CREAT | os.O_EXCL))
+            except FileExistsError:
+                continue
+            raise RuntimeError(f"failure {number}")
+
+
+def slowly(number: int) -> int:
+    """A source of about 2,000 records a second, so that the job lasts over all failures."""
+    time.sleep(0.0004)
+    return number
+
+
+@pytest.mark.parametrize("backend", ["hashmap", "rocksdb"])
+def test_three_failures_a_second_apart(
+    agents_environment: MakeEnvironment, backend: str, tmp_path: Path
+) -> None:
+    from pyflink.common import WatermarkStrategy
+    from pyflink.datastream.connectors.number_seq import NumberSequenceSource
+
+    env = agents_environment(
+        parallelism=2,
+        flink={
+            "state.backend.type": backend,
+            "execution.checkpointing.interval": "200 ms",
+            "execution.checkpointing.dir": (tmp_path / "checkpoints").as_uri(),
+            "restart-strategy.type": "fixed-delay",
+            "restart-strategy.fixed-delay.attempts": str(FAILURES),
+            "restart-strategy.fixed-delay.delay": "100 ms",
+        },
+    )
+    markers = tmp_path / "failures"
+    markers.mkdir()
+    flink: Any = env.stream_env  # pyright: ignore[reportAttributeAccessIssue]
+    numbers = flink.from_source(
+        NumberSequenceSource(0, RECORDS - 1), WatermarkStrategy.no_watermarks(), "numbers"
+    ).set_parallelism(1)
+    stream = env.from_datastream(numbers.map(slowly).set_parallelism(1), lambda number: number % KEYS)
+    outputs = stream.apply(FragileAgent(directory=str(markers))).to_list()
+    env.execute()
+
+    assert len(list(markers.iterdir())) == FAILURES
+    found: dict[int, list[tuple[int, int]]] = {key: [] for key in range(KEYS)}
+    for key, number, count in outputs:
+        found[key].append((number, count))
+    assert found == {
+        key: [(number, place) for place, number in enumerate(range(key, RECORDS, KEYS), 1)]
+        for key in range(KEYS)
+    }
