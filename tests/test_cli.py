@@ -1,0 +1,119 @@
+"""The command ``flink-agents``, as a shell would call it."""
+
+from __future__ import annotations
+
+import json
+import os
+import subprocess
+import sys
+from pathlib import Path
+from xml.etree import ElementTree
+
+import pytest
+
+AGENT = '''
+from flink_agents import Agent, Event, InputEvent, OutputEvent, action
+
+
+class Greeted(Event):
+    name: str
+
+
+class Greeter(Agent):
+    @action(InputEvent)
+    def greet(self, event, ctx) -> Greeted:
+        return Greeted(name=event.input)
+
+    @action(Greeted)
+    def answer(self, event, ctx) -> OutputEvent:
+        return OutputEvent(output=event.name)
+
+
+class Broken(Agent):
+    @action(InputEvent)
+    def greet(self, event) -> Greeted:
+        return Greeted(name=event.input)
+'''
+
+
+@pytest.fixture
+def project(tmp_path: Path) -> Path:
+    (tmp_path / "shop.py").write_text(AGENT)
+    return tmp_path
+
+
+def flink_agents(*arguments: str, cwd: Path) -> subprocess.CompletedProcess[str]:
+    command = [str(Path(sys.executable).with_name("flink-agents")), *arguments]
+    environment = {"PATH": os.defpath, "HOME": str(cwd)}
+    return subprocess.run(command, capture_output=True, text=True, cwd=cwd, env=environment, check=False)
+
+
+def test_version(tmp_path: Path) -> None:
+    done = flink_agents("version", cwd=tmp_path)
+    assert (done.returncode, done.stdout.split()) == (0, ["flink-agents-python", "0.1.0"])
+
+
+def test_without_a_command_it_lists_them(tmp_path: Path) -> None:
+    shown = flink_agents("--help", cwd=tmp_path).stdout
+    assert [name for name in ("demo", "doctor", "plan", "version") if name not in shown] == []
+
+
+def test_plan_show_as_text(project: Path) -> None:
+    done = flink_agents("plan", "show", "shop:Greeter", cwd=project)
+    assert done.returncode == 0, done.stderr
+    lines = done.stdout.splitlines()
+    assert lines[0] == "agent Greeter"
+    assert "  greet   InputEvent -> Greeted" in lines
+    assert "  answer  Greeted -> OutputEvent" in lines
+
+
+def test_plan_show_as_json_can_be_shown_again(project: Path) -> None:
+    done = flink_agents("plan", "show", "shop:Greeter", "--json", cwd=project)
+    assert [action["name"] for action in json.loads(done.stdout)["actions"]] == ["greet", "answer"]
+    (project / "plan.json").write_text(done.stdout)
+    again = flink_agents("plan", "show", "plan.json", "--json", cwd=project)
+    assert again.stdout == done.stdout
+
+
+def test_plan_show_as_graph(project: Path) -> None:
+    mermaid = flink_agents("plan", "show", "shop:Greeter", "--mermaid", cwd=project).stdout
+    assert mermaid.startswith("flowchart LR\n") and mermaid.count("-->") == 4
+    svg = ElementTree.fromstring(flink_agents("plan", "show", "shop:Greeter", "--svg", cwd=project).stdout)
+    assert {"Greeted", "greet", "answer"} <= {text.strip() for text in svg.itertext()}
+
+
+@pytest.mark.parametrize(
+    ("target", "found"),
+    [
+        ("shop:Broken", "greet"),
+        ("shop:Nobody", "Nobody"),
+        ("nothing:Greeter", "nothing"),
+        ("shop", "shop:Name"),
+        ("agents.yaml", "agents.yaml"),
+    ],
+)
+def test_an_error_is_text_and_exit_code_2(project: Path, target: str, found: str) -> None:
+    done = flink_agents("plan", "show", target, cwd=project)
+    assert done.returncode == 2
+    assert found in done.stderr
+    assert "Traceback" not in done.stderr
+
+
+def test_options_exclude_each_other(project: Path) -> None:
+    done = flink_agents("plan", "show", "shop:Greeter", "--json", "--svg", cwd=project)
+    assert done.returncode == 2
+    assert "exclude each other" in done.stderr
+
+
+def test_doctor_prints_json(tmp_path: Path) -> None:
+    done = flink_agents("doctor", "--json", cwd=tmp_path)
+    checks = {check["name"]: check["status"] for check in json.loads(done.stdout)}
+    assert done.returncode == (1 if "fail" in checks.values() else 0)
+    assert checks["Python"] == "ok"
+
+
+@pytest.mark.minicluster
+def test_demo_hands_its_arguments_on(tmp_path: Path) -> None:
+    done = flink_agents("demo", "--sample", "--output", "suggestions.jsonl", cwd=tmp_path)
+    assert done.returncode == 0, done.stderr
+    assert len((tmp_path / "suggestions.jsonl").read_text().splitlines()) > 0
