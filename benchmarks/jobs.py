@@ -87,7 +87,7 @@ def discard(stream: Any) -> None:
 def run_ours(events: int, keys: int) -> None:
     """The agent."""
     agents = AgentsExecutionEnvironment.get_execution_environment()
-    env = agents.stream_env  # pyright: ignore[reportAttributeAccessIssue]
+    env = agents.stream_env
     env.set_parallelism(1)
     stream = source(env, events, keys)
     applied = agents.from_datastream(stream, lambda record: record[0]).apply(CounterAgent(events=events))
@@ -113,7 +113,7 @@ def run_bare(events: int, keys: int) -> None:
             self.clock.tick()
             yield (value[0], count)
 
-    env = agents.stream_env  # pyright: ignore[reportAttributeAccessIssue]
+    env = agents.stream_env
     env.set_parallelism(1)
     keyed = source(env, events, keys).key_by(lambda record: record[0], key_type=Types.LONG())
     discard(keyed.process(Bare(), output_type=Types.TUPLE([Types.LONG(), Types.LONG()])))

@@ -29,6 +29,7 @@ from flink_agents.api.decorators import (
     ActionMark,
     Condition,
     Trigger,
+    caller_place,
     check_event_types,
     check_policy,
     check_triggers,
@@ -36,7 +37,7 @@ from flink_agents.api.decorators import (
 )
 from flink_agents.api.errors import DuplicateNameError
 from flink_agents.api.policies import OnError
-from flink_agents.api.resources import ResourceType
+from flink_agents.api.resources import ResourceType, check_resource_type
 
 A = TypeVar("A", bound="Agent")
 
@@ -67,6 +68,8 @@ class Agent:
         self.__dict__["__arguments__"] = (args, kwargs)
         self.__dict__["__actions__"] = {}
         self.__dict__["__resources__"] = {}
+        # Where things were declared that have no code of their own, for error texts.
+        self.__dict__["__places__"] = {"agent": caller_place(0)} if cls is Agent else {}
         return self
 
     def __init__(self, name: str | None = None) -> None:
@@ -131,13 +134,18 @@ class Agent:
                 ``ResourceDescriptor``.
 
         Raises:
+            AgentDefinitionError: There is no such type.
             DuplicateNameError: The agent already has a resource of that type and name.
         """
-        key = (ResourceType(resource_type), name)
+        where = caller_place(0)
+        key = (check_resource_type(resource_type, where), name)
         resources = self.__dict__["__resources__"]
         if key in resources:
             raise DuplicateNameError(
-                f"the agent already has a {key[0].value} {name!r}", fix="give each resource its own name"
+                f"the agent already has a {key[0].value} {name!r}",
+                fix="give each resource its own name",
+                where=where,
             )
         resources[key] = resource
+        self.__dict__["__places__"][key] = where
         return self

@@ -117,7 +117,7 @@ class RunnerContext(ABC):
         """The entry ``key`` of :attr:`action_config`."""
         return self.action_config.get(key, default)
 
-    # -- time and chance, the same on replay ------------------------------------------
+    # -- time and chance --------------------------------------------------------------
 
     @abstractmethod
     def now(self) -> datetime:

@@ -6,6 +6,7 @@ Methods may be static or take ``self``; ``@staticmethod`` may stand above or bel
 
 from __future__ import annotations
 
+import functools
 import inspect
 import os
 from collections.abc import Callable, Mapping, Sequence
@@ -59,13 +60,29 @@ class ResourceMark:
 
 def place_of(func: Any) -> str:
     """Where ``func`` is written, as ``file:line in name``; the file relative where that is shorter."""
-    plain = inspect.unwrap(unwrap(func))
-    plain = getattr(plain, "func", plain)
+    plain: Any = inspect.unwrap(unwrap(func))
+    while isinstance(plain, functools.partial):
+        plain = cast("functools.partial[Any]", plain).func
+    if not hasattr(plain, "__qualname__"):
+        # An object: its code is that of __call__.
+        kind = cast("type[Any]", type(plain))
+        calls = [vars(base)["__call__"] for base in kind.__mro__ if "__call__" in vars(base)]
+        plain = [*calls, kind][0]
     code = getattr(plain, "__code__", None)
-    name = getattr(plain, "__qualname__", None) or repr(func)
+    name = plain.__qualname__
     if code is None:
         return name
     return f"{short_path(code.co_filename)}:{code.co_firstlineno} in {name}"
+
+
+def caller_place(depth: int) -> str:
+    """Where the caller's caller stands, as ``file:line in name``; with ``depth`` callers between."""
+    frame = inspect.currentframe()
+    for _ in range(depth + 2):
+        frame = frame.f_back if frame is not None else None
+    if frame is None:
+        return "<unknown>"
+    return f"{short_path(frame.f_code.co_filename)}:{frame.f_lineno} in {frame.f_code.co_name}"
 
 
 def short_path(path: str) -> str:
@@ -126,6 +143,8 @@ def describe(value: object) -> str:
     """``value`` for an error text, without addresses."""
     if callable(value):
         return f"{type(value).__name__} {getattr(value, '__qualname__', None) or type(value).__qualname__}"
+    if type(value).__repr__ is object.__repr__:
+        return f"an object of type {type(value).__qualname__}"
     return repr(value)
 
 

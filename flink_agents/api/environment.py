@@ -112,6 +112,16 @@ class AgentsExecutionEnvironment(ABC):
 
     @property
     @abstractmethod
+    def stream_env(self) -> Any:
+        """PyFlink's ``StreamExecutionEnvironment`` of the job."""
+
+    @property
+    @abstractmethod
+    def table_env(self) -> Any:
+        """PyFlink's ``StreamTableEnvironment`` on the same job."""
+
+    @property
+    @abstractmethod
     def config(self) -> Configuration:
         """The options of the job; set them before agents are applied."""
 
@@ -134,6 +144,10 @@ class AgentsExecutionEnvironment(ABC):
     @abstractmethod
     def load_yaml(self, *paths: str | Path) -> AgentsExecutionEnvironment:
         """Make the agents of YAML files known to ``apply`` by name."""
+
+    @abstractmethod
+    def collect(self, stream: Any) -> list[Any]:
+        """A list that ``execute()`` fills with the records of any ``DataStream`` of the bounded job."""
 
     @abstractmethod
     def execute(self, job_name: str | None = None) -> Any:

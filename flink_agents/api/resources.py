@@ -7,13 +7,15 @@ the plan; asking for one at run time raises ``ResourceUnavailableError`` in this
 
 from __future__ import annotations
 
+import difflib
+import functools
 import inspect
 import string
 from collections.abc import Callable, Mapping, Sequence
 from enum import Enum
 from typing import Any, cast
 
-from pydantic import BaseModel, ConfigDict, Field, create_model, validate_call
+from pydantic import BaseModel, ConfigDict, Field, PydanticUserError, create_model, validate_call
 
 from flink_agents.api.errors import ActionSignatureError, AgentDefinitionError
 
@@ -31,10 +33,30 @@ class ResourceType(str, Enum):
     MCP_SERVER = "mcp_server"
 
 
+def check_resource_type(value: ResourceType | str, where: str | None = None) -> ResourceType:
+    """``value`` as a type.
+
+    Raises:
+        AgentDefinitionError: There is no such type.
+    """
+    try:
+        return ResourceType(value)
+    except ValueError:
+        names = [kind.value for kind in ResourceType]
+        near = difflib.get_close_matches(str(value), names, n=1)
+        raise AgentDefinitionError(
+            f"{value!r} is no type of resource",
+            expected="one of " + ", ".join(names),
+            found=repr(value),
+            fix=f"did you mean {near[0]!r}?" if near else "use a member of ResourceType",
+            where=where,
+        ) from None
+
+
 class ResourceRef(BaseModel):
     """A resource named in the arguments of another one."""
 
-    model_config = ConfigDict(frozen=True)
+    model_config = ConfigDict(frozen=True, extra="forbid")
 
     type: ResourceType
     name: str
@@ -65,23 +87,24 @@ class Tool:
         description: Default: the first paragraph of the docstring.
 
     Raises:
-        ActionSignatureError: A parameter has no annotation or cannot be passed by name.
+        ActionSignatureError: It is no function, or a parameter has no annotation, cannot be
+            passed by name, or is of a type that no schema describes.
     """
 
     def __init__(
         self, func: Callable[..., Any], name: str | None = None, description: str | None = None
     ) -> None:
         self.func = func
-        self.name = name or func.__name__
+        self.name = name or getattr(func, "__name__", type(func).__name__)
         doc = inspect.getdoc(func) or ""
         self.description = description or doc.split("\n\n")[0].replace("\n", " ")
-        self._model = _arguments_model(func, self.name)
+        self._parameters = _arguments_schema(func, self.name)
         self._validated = validate_call(func)
 
     @property
     def parameters(self) -> dict[str, Any]:
         """JSON schema of the arguments."""
-        return self._model.model_json_schema()
+        return self._parameters
 
     def __call__(self, *args: Any, **kwargs: Any) -> Any:
         """Call the function; arguments are validated against its annotations."""
@@ -90,9 +113,20 @@ class Tool:
     call = __call__
 
 
-def _arguments_model(func: Callable[..., Any], name: str) -> type[BaseModel]:
+def _arguments_schema(func: Any, name: str) -> dict[str, Any]:
+    if not any((inspect.isroutine(func), isinstance(func, functools.partial))):
+        raise ActionSignatureError(
+            f"tool {name!r} is no function",
+            expected="a function with annotated parameters",
+            found=f"an object of type {type(func).__name__}",
+            fix="give the function itself, or the method of the object",
+        )
     fields: dict[str, Any] = {}
-    for parameter in inspect.signature(func, eval_str=True).parameters.values():
+    try:
+        parameters = inspect.signature(func, eval_str=True).parameters.values()
+    except NameError as error:
+        raise _undescribed(name, error) from error
+    for number, parameter in enumerate(parameters):
         by_name = parameter.kind in (parameter.POSITIONAL_OR_KEYWORD, parameter.KEYWORD_ONLY)
         if not by_name or parameter.annotation is parameter.empty:
             raise ActionSignatureError(
@@ -101,8 +135,21 @@ def _arguments_model(func: Callable[..., Any], name: str) -> type[BaseModel]:
                 fix=f"annotate it, as in '{parameter.name}: str'",
             )
         default = ... if parameter.default is parameter.empty else parameter.default
-        fields[parameter.name] = (parameter.annotation, Field(default))
-    return create_model(name, **fields)
+        # By alias: a model's field cannot be named "_id", "json" or "copy", a parameter can.
+        fields[f"parameter{number}"] = (parameter.annotation, Field(default, alias=parameter.name))
+    try:
+        return create_model(name, **fields).model_json_schema()
+    except PydanticUserError as error:
+        raise _undescribed(name, error) from error
+
+
+def _undescribed(name: str, error: Exception) -> ActionSignatureError:
+    return ActionSignatureError(
+        f"tool {name!r} has parameters of a type that no schema can describe",
+        expected="plain data, dataclasses and pydantic models, known where the function stands",
+        found=str(error).split("\n")[0],
+        fix="take plain data, and make objects of it in the tool",
+    )
 
 
 class ChatMessage(BaseModel):
@@ -113,7 +160,7 @@ class ChatMessage(BaseModel):
         content: The text.
     """
 
-    model_config = ConfigDict(frozen=True)
+    model_config = ConfigDict(frozen=True, extra="forbid")
 
     role: str
     content: str
@@ -126,7 +173,7 @@ class Prompt(BaseModel):
         messages: The messages; a text prompt has one with the role ``user``.
     """
 
-    model_config = ConfigDict(frozen=True)
+    model_config = ConfigDict(frozen=True, extra="forbid")
 
     messages: tuple[ChatMessage, ...]
 

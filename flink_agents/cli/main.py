@@ -100,7 +100,9 @@ def example_script(name: str) -> Path:
 @plan_app.command("show")
 @prints_errors
 def plan_show(
-    target: Annotated[str, typer.Argument(help="module:Agent, or the path of a .yaml agent file.")],
+    target: Annotated[
+        str, typer.Argument(help="module:Agent, file.py:Agent, agents.yaml, agents.yaml:Name or plan.json.")
+    ],
     as_json: Annotated[bool, typer.Option("--json", help="Print the whole plan as JSON.")] = False,
     as_mermaid: Annotated[bool, typer.Option("--mermaid", help="Print the graph for Mermaid.")] = False,
     as_svg: Annotated[bool, typer.Option("--svg", help="Print the graph as SVG.")] = False,

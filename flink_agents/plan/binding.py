@@ -13,13 +13,14 @@ from flink_agents.api.agent import Agent
 from flink_agents.api.context import RunnerContext
 from flink_agents.api.decorators import place_of, unwrap
 from flink_agents.api.errors import (
+    AgentDefinitionError,
     FunctionReferenceError,
     ResourceNotFoundError,
     ResourceUnavailableError,
 )
 from flink_agents.api.events import Event
 from flink_agents.api.policies import OnError
-from flink_agents.api.resources import ResourceType, Tool
+from flink_agents.api.resources import ResourceType, Tool, check_resource_type
 from flink_agents.plan.code import AgentCode
 from flink_agents.plan.configuration import make_instance
 from flink_agents.plan.declarations import actions_of
@@ -97,7 +98,12 @@ class BoundAgent:
             ResourceNotFoundError: The agent has none of that name and type.
             ResourceUnavailableError: Nothing in this version provides its kind.
         """
-        kind = ResourceType(type)
+        try:
+            kind = check_resource_type(type)
+        except AgentDefinitionError as error:
+            raise ResourceNotFoundError(
+                error.message, expected=error.expected, found=error.found, fix=error.fix
+            ) from None
         found = next((one for one in self.plan.resources if (one.name, one.type) == (name, kind)), None)
         if found is None:
             raise self._not_found(name, kind)
@@ -199,8 +205,8 @@ def _bind_action(
         is_async=has_async_code(function),
         is_generator=is_generator(function),
         is_async_generator=is_async_generator(function),
-        trigger_classes=tuple(events[one] for one in action.triggers if one not in action.exact),
-        trigger_types=frozenset(action.exact),
+        trigger_classes=tuple(events[one] for one in action.trigger_classes),
+        trigger_types=frozenset(action.trigger_types),
         when=when,
         on_error=action.on_error,
         config=dict(action.config),
@@ -232,7 +238,7 @@ def _condition(when: ConditionPlan | None, name: str, instance: Agent) -> Callab
         return None
     if not when.function.importable:
         # A lambda has no name, but the class that declares the action still has it.
-        for declared in actions_of(type(instance), {}):
+        for declared in actions_of(instance):
             if declared.name == name:
                 return declared.mark.when
     return when.function.resolve()

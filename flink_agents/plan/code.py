@@ -14,7 +14,7 @@ from typing import Any, get_type_hints
 from flink_agents.api.agent import Agent
 from flink_agents.api.events import Event
 from flink_agents.api.resources import ResourceType
-from flink_agents.plan.configuration import parameter_types
+from flink_agents.plan.configuration import instance_of, parameter_types
 from flink_agents.plan.declarations import ActionDeclaration, ResourceDeclaration, actions_of, resources_of
 from flink_agents.plan.events import emissions_of, known_events
 
@@ -53,11 +53,10 @@ class AgentCode:
         Raises:
             AgentDefinitionError: Its actions or resources are not declared correctly.
         """
-        instance = agent() if isinstance(agent, type) else agent
+        instance = instance_of(agent)
         agent_class = type(instance)
-        actions = tuple(actions_of(agent_class, instance.__dict__["__actions__"]))
-        resources = resources_of(agent_class, instance.__dict__["__resources__"])
-        tools = {one.name: one for one in resources if one.type is ResourceType.TOOL}
+        actions = tuple(actions_of(instance))
+        tools = {one.name: one for one in resources_of(instance) if one.type is ResourceType.TOOL}
         known = known_events(actions, emissions_of(agent_class, actions, instance.context_class))
         return cls(
             agent_class=agent_class,

@@ -6,11 +6,11 @@ from collections.abc import Callable, Iterable, Mapping
 from typing import Any
 
 from flink_agents.api.agent import Agent
-from flink_agents.api.decorators import check_policy, describe
+from flink_agents.api.decorators import Trigger, check_policy, describe, place_of
 from flink_agents.api.errors import AgentConfigurationError, AgentDefinitionError
 from flink_agents.api.resources import Prompt, ResourceDescriptor, ResourceType, Tool, references_of
 from flink_agents.plan import validation
-from flink_agents.plan.configuration import configuration_of, is_plain_json, json_or_reason
+from flink_agents.plan.configuration import configuration_of, instance_of, is_plain_json, json_or_reason
 from flink_agents.plan.declarations import (
     ActionDeclaration,
     ResourceDeclaration,
@@ -50,16 +50,17 @@ def compile_agent(agent: Agent | type[Agent], name: str | None = None) -> AgentP
     Raises:
         AgentDefinitionError: The agent cannot work; the text names file, line, class and method.
     """
-    instance = _instance(agent)
+    instance = instance_of(agent)
     agent_class = type(instance)
-    where = place_of_class(agent_class) if agent_class is not Agent else None
-    actions = actions_of(agent_class, instance.__dict__["__actions__"])
-    resources = resources_of(agent_class, instance.__dict__["__resources__"])
-    validation.check_agent(instance, actions, where)
+    where = instance.__dict__["__places__"].get("agent") or place_of_class(agent_class)
+    title = _name(instance, name, where)
+    actions, resources = actions_of(instance), resources_of(instance)
+    validation.check_agent(instance, title, actions, where)
     emissions = emissions_of(agent_class, actions, instance.context_class)
     known = known_events(actions, emissions)
     validation.check_event_classes(known)
-    title = _name(instance, name)
+    resource_plans = tuple(_resource_plan(one, instance) for one in resources)
+    validation.check_resources(resource_plans, {(one.type, one.name): one.where for one in resources})
     plan = AgentPlan(
         name=title,
         agent_class=FunctionRef.of(agent_class) if agent_class is not Agent else None,
@@ -71,36 +72,13 @@ def compile_agent(agent: Agent | type[Agent], name: str | None = None) -> AgentP
         on_unhandled=check_policy(instance.on_unhandled, f"the agent {title!r}", where, "on_unhandled"),
         events=event_plans(known, actions),
         actions=_action_plans(actions, emissions),
-        resources=tuple(_resource_plan(one, instance) for one in resources),
+        resources=resource_plans,
     )
-    validation.check_resources(plan.resources, {(one.type, one.name): one.where for one in resources})
     validation.check_flow(plan, actions, emissions, known, where)
     return plan
 
 
-def _instance(agent: Agent | type[Agent]) -> Agent:
-    if isinstance(agent, Agent):
-        return agent
-    if not (isinstance(agent, type) and issubclass(agent, Agent)):
-        raise AgentDefinitionError(
-            "only agents can be compiled",
-            expected="an Agent class or instance",
-            found=describe(agent),
-            fix="derive the class from flink_agents.Agent",
-        )
-    try:
-        return agent()
-    except TypeError as error:
-        raise AgentConfigurationError(
-            f"{agent.__name__} cannot be made without arguments",
-            expected="a class without required arguments, or an instance",
-            found=str(error),
-            fix=f"give {agent.__name__}(...) instead of the class",
-            where=place_of_class(agent),
-        ) from error
-
-
-def _name(agent: Agent, name: str | None) -> str:
+def _name(agent: Agent, name: str | None, where: str) -> str:
     if name is None:
         name = agent.agent_name if agent.agent_name is not None else type(agent).__name__
     if not isinstance(name, str) or not name.strip():
@@ -109,6 +87,7 @@ def _name(agent: Agent, name: str | None) -> str:
             expected="a name that stays the same while state is to be kept",
             found=repr(name),
             fix="set agent_name",
+            where=where,
         )
     return name
 
@@ -119,8 +98,8 @@ def _action_plans(actions: Iterable[ActionDeclaration], emissions: Emissions) ->
     return tuple(
         ActionPlan(
             name=action.name,
-            triggers=tuple(dict.fromkeys(type_of(one) for one in action.mark.triggers)),
-            exact=tuple(dict.fromkeys(type_of(one) for one in action.mark.triggers if is_exact(one))),
+            trigger_classes=_types(one for one in action.mark.triggers if not is_exact(one)),
+            trigger_types=_types(one for one in action.mark.triggers if is_exact(one)),
             function=FunctionRef.of(action.function),
             kind=action.kind,
             is_async=has_async_code(action.function),
@@ -131,6 +110,10 @@ def _action_plans(actions: Iterable[ActionDeclaration], emissions: Emissions) ->
         )
         for action in actions
     )
+
+
+def _types(triggers: Iterable[Trigger]) -> tuple[str, ...]:
+    return tuple(dict.fromkeys(map(type_of, triggers)))
 
 
 def _condition(when: Callable[..., Any] | None) -> ConditionPlan | None:
@@ -182,7 +165,7 @@ def _tool(resource: ResourceDeclaration, agent: Agent) -> Tool:
     try:
         return Tool(bound, resource.title or resource.name, resource.description)
     except AgentDefinitionError as error:
-        raise at(error, resource.where) from None
+        raise at(error, place_of(function)) from None
 
 
 def _described(resource: ResourceDeclaration, agent: Agent) -> Any:
@@ -201,6 +184,8 @@ def _described(resource: ResourceDeclaration, agent: Agent) -> Any:
             fix=f"return a {expected.__name__}" if resource.function else f"add a {expected.__name__}",
             where=resource.where,
         )
+    if isinstance(value, Prompt):
+        validation.check_prompt(value, resource.name, resource.where)
     return value
 
 

@@ -11,10 +11,39 @@ from pydantic import PydanticSchemaGenerationError, PydanticUserError, TypeAdapt
 from pydantic_core import PydanticSerializationError, to_jsonable_python
 
 from flink_agents.api.agent import Agent
-from flink_agents.api.errors import AgentConfigurationError
+from flink_agents.api.decorators import describe
+from flink_agents.api.errors import AgentConfigurationError, AgentDefinitionError
 from flink_agents.plan.places import place_of_class
 
 A = TypeVar("A", bound=Agent)
+
+
+def instance_of(agent: Agent | type[Agent]) -> Agent:
+    """``agent`` itself, or an instance of the class ``agent``.
+
+    Raises:
+        AgentDefinitionError: It is neither.
+        AgentConfigurationError: The class needs arguments.
+    """
+    if isinstance(agent, Agent):
+        return agent
+    if not (isinstance(agent, type) and issubclass(agent, Agent)):
+        raise AgentDefinitionError(
+            "only agents can be compiled",
+            expected="an Agent class or instance",
+            found=describe(agent),
+            fix="derive the class from flink_agents.Agent",
+        )
+    try:
+        return agent()
+    except TypeError as error:
+        raise AgentConfigurationError(
+            f"{agent.__name__} cannot be made without arguments",
+            expected="a class without required arguments, or an instance",
+            found=str(error),
+            fix=f"give {agent.__name__}(...) instead of the class",
+            where=place_of_class(agent),
+        ) from error
 
 
 def parameter_types(agent_class: type[Agent]) -> dict[str, Any]:
@@ -68,8 +97,7 @@ def make_instance(
         return agent_class()
     signature = inspect.signature(agent_class.__init__)
     types = parameter_types(agent_class) if types is None else types
-    first = next(iter(signature.parameters))
-    arguments: dict[str, Any] = {first: None}
+    arguments: dict[str, Any] = {next(iter(signature.parameters)): None}
     for name, value in configuration.items():
         if name not in signature.parameters:
             raise AgentConfigurationError(
@@ -83,12 +111,12 @@ def make_instance(
     bound = inspect.BoundArguments(signature, arguments)  # pyright: ignore[reportArgumentType]
     try:
         return agent_class(*bound.args[1:], **bound.kwargs)
-    except TypeError as error:
+    except Exception as error:  # whatever the constructor objects to
         raise AgentConfigurationError(
             f"{agent_class.__name__} cannot be constructed from its configuration",
             expected=f"{agent_class.__name__}{signature}",
-            found=f"{json.dumps(dict(configuration))}: {error}",
-            fix="pass the missing arguments, or give them defaults",
+            found=f"{json.dumps(dict(configuration))}: {type(error).__name__}: {error}",
+            fix="pass the arguments that the constructor needs, with values that it accepts",
             where=place_of_class(agent_class),
         ) from error
 
@@ -97,7 +125,7 @@ def json_or_reason(value: Any) -> tuple[Any, str | None]:
     """``value`` as JSON, and why that is not ``value`` itself (None where it is)."""
     try:
         written = to_jsonable_python(value)
-        json.dumps(written, allow_nan=False)
+        json.dumps(written, allow_nan=False, ensure_ascii=False).encode()
     except (PydanticSerializationError, ValueError, TypeError) as error:
         return None, str(error)
     return written, None

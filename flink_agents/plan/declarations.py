@@ -7,7 +7,7 @@ definition; what was added to the instance follows. A method that overrides an a
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 from typing import Any
 
@@ -35,17 +35,19 @@ class ActionDeclaration:
         mark: What was said about it.
         function: The plain function.
         kind: How it belongs to the agent.
+        place: Where it is declared, if that is not where its function stands.
     """
 
     name: str
     mark: ActionMark
     function: Callable[..., Any]
     kind: Kind
+    place: str | None = None
 
     @property
     def where(self) -> str:
-        """Its place in the code."""
-        return place_of(self.function)
+        """Where it is declared."""
+        return self.place or place_of(self.function)
 
 
 @dataclass(frozen=True)
@@ -60,6 +62,7 @@ class ResourceDeclaration:
         value: The resource itself where it was added as an object.
         title: Name of a tool that was added as ``Tool``.
         description: Description of such a tool.
+        place: Where it is declared, if that is not where its function stands.
     """
 
     name: str
@@ -69,15 +72,16 @@ class ResourceDeclaration:
     value: Any = None
     title: str | None = None
     description: str | None = None
+    place: str | None = None
 
     @property
-    def where(self) -> str | None:
-        """Its place in the code, if it has one."""
-        return place_of(self.function) if self.function is not None else None
+    def where(self) -> str:
+        """Where it is declared."""
+        return self.place or place_of(self.function)
 
 
-def actions_of(agent_class: type[Agent], added: Mapping[str, Any]) -> list[ActionDeclaration]:
-    """The actions of a class and those added to its instance.
+def actions_of(agent: Agent) -> list[ActionDeclaration]:
+    """The actions of the agent's class and those added to the agent.
 
     Raises:
         DuplicateNameError: Two have one name.
@@ -85,17 +89,19 @@ def actions_of(agent_class: type[Agent], added: Mapping[str, Any]) -> list[Actio
     """
     found = [
         ActionDeclaration(mark.name or attribute, mark, unwrap(member), _kind(member, "an action"))
-        for attribute, mark, member in _marked(agent_class, ACTION_MARK)
+        for attribute, mark, member in _marked(type(agent), ACTION_MARK)
     ]
-    found += [ActionDeclaration(name, mark, func, "function") for name, (mark, func) in added.items()]
+    places = agent.__dict__["__places__"]
+    found += [
+        ActionDeclaration(name, mark, func, "function", places.get(("action", name)))
+        for name, (mark, func) in agent.__dict__["__actions__"].items()
+    ]
     _check_unique(found, lambda one: one.name, lambda one: f"action {one.name!r}")
     return found
 
 
-def resources_of(
-    agent_class: type[Agent], added: Mapping[tuple[ResourceType, str], Any]
-) -> list[ResourceDeclaration]:
-    """The resources of a class and those added to its instance.
+def resources_of(agent: Agent) -> list[ResourceDeclaration]:
+    """The resources of the agent's class and those added to the agent.
 
     Raises:
         DuplicateNameError: Two of one type have one name.
@@ -103,21 +109,25 @@ def resources_of(
     """
     found = [
         ResourceDeclaration(mark.name or attribute, mark.type, unwrap(member), _kind(member, "a resource"))
-        for attribute, mark, member in _marked(agent_class, RESOURCE_MARK)
+        for attribute, mark, member in _marked(type(agent), RESOURCE_MARK)
     ]
-    found += [_added_resource(name, kind, value) for (kind, name), value in added.items()]
+    places = agent.__dict__["__places__"]
+    found += [
+        _added_resource(name, kind, value, places[kind, name])
+        for (kind, name), value in agent.__dict__["__resources__"].items()
+    ]
     _check_unique(found, lambda one: (one.type, one.name), lambda one: f"{one.type.value} {one.name!r}")
     return found
 
 
-def _added_resource(name: str, kind: ResourceType, value: Any) -> ResourceDeclaration:
+def _added_resource(name: str, kind: ResourceType, value: Any, place: str) -> ResourceDeclaration:
     if kind is not ResourceType.TOOL:
-        return ResourceDeclaration(name, kind, None, None, value=value)
+        return ResourceDeclaration(name, kind, None, None, value=value, place=place)
     if isinstance(value, Tool):
         return ResourceDeclaration(
-            name, kind, value.func, "function", title=value.name, description=value.description
+            name, kind, value.func, "function", title=value.name, description=value.description, place=place
         )
-    return ResourceDeclaration(name, kind, value, "function")
+    return ResourceDeclaration(name, kind, value, "function", place=place)
 
 
 def _marked(agent_class: type[Agent], attribute: str) -> Iterator[tuple[str, Any, Any]]:
@@ -127,7 +137,7 @@ def _marked(agent_class: type[Agent], attribute: str) -> Iterator[tuple[str, Any
     for owner in reversed(agent_class.__mro__):
         for name, member in vars(owner).items():
             mark = getattr(unwrap(member), attribute, None)
-            if mark is not None:
+            if isinstance(mark, ActionMark | ResourceMark):
                 marks[name] = mark
             if name in marks:
                 members[name] = member
@@ -149,9 +159,7 @@ def _marked(agent_class: type[Agent], attribute: str) -> Iterator[tuple[str, Any
 def _kind(member: Any, what: str) -> Kind:
     if isinstance(member, classmethod):
         raise ActionSignatureError(
-            f"an {what} cannot be a class method"
-            if what == "action"
-            else f"a {what} cannot be a class method",
+            f"{what} cannot be a class method",
             expected="a method with self, or a static method",
             found="@classmethod",
             fix="use self, or @staticmethod",

@@ -70,10 +70,8 @@ def accepts(action: ActionPlan, event: EventPlan) -> bool:
     """Whether ``action`` takes events of the type ``event``, conditions aside."""
     if event.type == OutputEvent.EVENT_TYPE:
         return False
-    kinds = (event.type, *event.bases, Event.EVENT_TYPE)
-    return event.type in action.triggers or any(
-        kind in action.triggers and kind not in action.exact for kind in kinds
-    )
+    kinds = {event.type, *event.bases, Event.EVENT_TYPE}
+    return event.type in action.trigger_types or not kinds.isdisjoint(action.trigger_classes)
 
 
 def notes_of(action: ActionPlan) -> tuple[str, ...]:

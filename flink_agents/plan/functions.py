@@ -6,6 +6,8 @@ import ast
 import functools
 import inspect
 from collections.abc import Callable
+from operator import attrgetter
+from types import CodeType
 from typing import Any
 
 
@@ -35,32 +37,26 @@ def is_async_generator(function: Callable[..., Any]) -> bool:
 
 
 def lambda_text(function: Callable[..., Any]) -> str | None:
-    """The source of a lambda; None of another function, or where it cannot be told."""
+    """The source of a lambda in one line; None of another function, or where it cannot be told."""
     code = getattr(function, "__code__", None)
-    if code is None or getattr(function, "__name__", "") != "<lambda>":
+    if code is None or code.co_name != "<lambda>":
         return None
     try:
-        source = " ".join(inspect.getsource(function).split())
-    except (OSError, TypeError):
+        source = "".join(inspect.findsource(function)[0])
+        found = [one for one in _lambdas(source) if one.lineno == code.co_firstlineno]
+    except (OSError, SyntaxError):
         return None
-    start = source.find("lambda")
-    while start >= 0:
-        text = _expression(source[start:])
-        if text is not None:
-            compiled = compile(text, "", "eval").co_consts[0]
-            if compiled.co_code == code.co_code and compiled.co_names == code.co_names:
-                return text
-        start = source.find("lambda", start + 1)
-    return None
+    if len(found) > 1:
+        found = [one for one in found if _looks_like(one, code)]
+    return ast.unparse(found[0]) if found else None
 
 
-def _expression(source: str) -> str | None:
-    """The longest beginning of ``source`` that is one lambda expression."""
-    for end in range(len(source), 0, -1):
-        try:
-            tree = ast.parse(source[:end], mode="eval")
-        except SyntaxError:
-            continue
-        if isinstance(tree.body, ast.Lambda):
-            return source[:end].strip()
-    return None
+@functools.lru_cache(maxsize=8)
+def _lambdas(source: str) -> list[ast.Lambda]:
+    return [one for one in ast.walk(ast.parse(source)) if isinstance(one, ast.Lambda)]
+
+
+def _looks_like(node: ast.Lambda, code: CodeType) -> bool:
+    compiled = compile(ast.Expression(node), "", "eval").co_consts[0]
+    facts = attrgetter("co_code", "co_names", "co_consts", "co_varnames")
+    return facts(compiled) == facts(code)

@@ -49,8 +49,9 @@ def to_mermaid(plan: AgentPlan) -> str:
                 lines.append(f"        {numbers[one.type, one.name]} -.-> {target}")
         lines.append("    end")
     ends = [ids[node] for node in (INPUT, OUTPUT) if node in ids]
-    lines.append("    classDef ends fill:#ecfdf5,stroke:#34d399")
-    lines.append(f"    class {','.join(ends)} ends")
+    if ends:
+        lines.append("    classDef ends fill:#ecfdf5,stroke:#34d399")
+        lines.append(f"    class {','.join(ends)} ends")
     return "\n".join(lines)
 
 
@@ -82,8 +83,8 @@ def _describe_resource(resource: ResourcePlan) -> str:
     if resource.prompt is not None:
         return ", ".join(sorted(resource.prompt.variables))
     parts = [resource.descriptor.clazz] if resource.descriptor else []
-    parts += [f"-> {reference.type.value} {reference.name}" for reference in resource.references]
-    return "  ".join(parts)
+    references = ", ".join(f"{one.type.value} {one.name}" for one in resource.references)
+    return "  ".join([*parts, *([f"-> {references}"] if references else [])])
 
 
 def _mermaid_shape(node: Node) -> str:

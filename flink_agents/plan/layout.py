@@ -7,6 +7,7 @@ layer are ordered by the middle of their neighbours, and get coordinates near to
 
 from __future__ import annotations
 
+from bisect import bisect_right, insort
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
 
@@ -142,13 +143,14 @@ def _order(boxes: Iterable[str], layer: Mapping[str, int], links: list[Edge]) ->
     for node in boxes:
         rows[layer[node]].append(node)
     before, after = _neighbours(links)
+    place = {one: index for row in rows for index, one in enumerate(row)}
     best, fewest = [list(row) for row in rows], _crossings(rows, after)
     for sweep in range(_SWEEPS):
         forwards = sweep % 2 == 0
         near = before if forwards else after
         for row in rows if forwards else reversed(rows):
-            place = {one: index for other in rows for index, one in enumerate(other)}
-            row.sort(key=lambda one, place=place, near=near: _mean(one, place, near))
+            row.sort(key=lambda one, near=near: _mean(one, place, near))
+            place.update({one: index for index, one in enumerate(row)})
         crossings = _crossings(rows, after)
         if crossings < fewest:
             best, fewest = [list(row) for row in rows], crossings
@@ -173,10 +175,12 @@ def _crossings(rows: list[list[str]], after: Mapping[str, list[str]]) -> int:
     count = 0
     for row, following in zip(rows, rows[1:], strict=False):
         place = {one: index for index, one in enumerate(following)}
-        ends = [[place[target] for target in after.get(one, ()) if target in place] for one in row]
-        for index, upper in enumerate(ends):
-            for lower in ends[index + 1 :]:
-                count += sum(high > low for high in upper for low in lower)
+        above: list[int] = []
+        for one in row:
+            ends = [place[target] for target in after.get(one, ()) if target in place]
+            count += sum(len(above) - bisect_right(above, end) for end in ends)
+            for end in ends:
+                insort(above, end)
     return count
 
 

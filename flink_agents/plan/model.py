@@ -6,6 +6,7 @@ make the running agent from it (see ``binding``); recovery compares its fingerpr
 
 from __future__ import annotations
 
+import difflib
 import functools
 import hashlib
 import importlib
@@ -13,7 +14,7 @@ import inspect
 import json
 from typing import Any, Literal
 
-from pydantic import BaseModel, ConfigDict, Field, ValidationError, field_validator
+from pydantic import BaseModel, ConfigDict, Field, ValidationError, field_validator, model_validator
 
 from flink_agents.api.errors import FunctionReferenceError, PlanFormatError
 from flink_agents.api.policies import OnError
@@ -96,21 +97,25 @@ class FunctionRef(_Frozen):
         try:
             module = importlib.import_module(self.module)
         except ImportError as error:
+            missing = error.name if isinstance(error, ModuleNotFoundError) else self.module
             raise FunctionReferenceError(
                 f"{self} cannot be imported",
-                expected=f"a module {self.module!r}",
+                expected=f"a module {missing!r}",
                 found=f"{type(error).__name__}: {error}",
                 fix="install the module or put it on PYTHONPATH, here and on the workers",
             ) from error
-        try:
-            return functools.reduce(getattr, self.qualname.split("."), module)
-        except AttributeError as error:
-            raise FunctionReferenceError(
-                f"{self} does not exist",
-                expected=f"{self.qualname!r} in {getattr(module, '__file__', None) or self.module}",
-                found=str(error),
-                fix="restore the name, or compile the plan again",
-            ) from error
+        found: Any = module
+        for name in self.qualname.split("."):
+            if not hasattr(found, name):
+                near = difflib.get_close_matches(name, dir(found), n=1)
+                raise FunctionReferenceError(
+                    f"{self} does not exist",
+                    expected=f"{self.qualname!r} in {getattr(module, '__file__', None) or self.module}",
+                    found=f"no {name!r} in {found.__name__}",
+                    fix=f"did you mean {near[0]!r}?" if near else "restore the name, or compile again",
+                )
+            found = getattr(found, name)
+        return found
 
 
 class EventPlan(_Frozen):
@@ -147,9 +152,8 @@ class ActionPlan(_Frozen):
 
     Attributes:
         name: Its name, unique in the agent.
-        triggers: Type strings of the events that it takes, in the author's order.
-        exact: Those of the triggers that were given as type strings: only events of that very
-            type match, while a trigger given as a class matches subclasses as well.
+        trigger_classes: Type strings of the event classes that trigger it, subclasses included.
+        trigger_types: Type strings that trigger it by name: only events of that very type match.
         function: Its code.
         kind: How the function belongs to the agent.
         is_async: Whether it is a coroutine function or an asynchronous generator.
@@ -160,8 +164,8 @@ class ActionPlan(_Frozen):
     """
 
     name: str
-    triggers: tuple[str, ...]
-    exact: tuple[str, ...] = ()
+    trigger_classes: tuple[str, ...] = ()
+    trigger_types: tuple[str, ...] = ()
     function: FunctionRef
     kind: Kind
     is_async: bool = False
@@ -169,6 +173,11 @@ class ActionPlan(_Frozen):
     on_error: OnError | None = None
     config: dict[str, Any] = Field(default_factory=dict)
     emits: tuple[str, ...] = ()
+
+    @property
+    def triggers(self) -> tuple[str, ...]:
+        """Type strings of all triggers, classes first, each once."""
+        return tuple(dict.fromkeys((*self.trigger_classes, *self.trigger_types)))
 
 
 class DescriptorPlan(_Frozen):
@@ -247,6 +256,26 @@ class AgentPlan(_Frozen):
             raise ValueError(f"this package reads format_version {FORMAT_VERSION}")
         return value
 
+    @model_validator(mode="after")
+    def _check_names(self) -> AgentPlan:
+        known = {event.type for event in self.events if event.event_class is not None}
+        actions: set[str] = set()
+        for action in self.actions:
+            if action.name in actions:
+                raise ValueError(f"two actions have the name {action.name!r}")
+            actions.add(action.name)
+            for trigger in action.trigger_classes:
+                if trigger not in known:
+                    raise ValueError(f"events has no class {trigger!r}, which triggers {action.name!r}")
+        resources = [(one.type, one.name) for one in self.resources]
+        for one in self.resources:
+            if resources.count((one.type, one.name)) > 1:
+                raise ValueError(f"two resources are the {one.type.value} {one.name!r}")
+            for reference in one.references:
+                if (reference.type, reference.name) not in resources:
+                    raise ValueError(f"there is no {reference.type.value} {reference.name!r}")
+        return self
+
     def to_json(self, indent: int | None = None) -> str:
         """The plan as JSON; :meth:`from_json` gives an equal plan."""
         return self.model_dump_json(indent=indent)
@@ -267,10 +296,11 @@ class AgentPlan(_Frozen):
         except ValidationError as error:
             first = error.errors(include_url=False)[0]
             place = ".".join(str(part) for part in first["loc"])
+            problem = first["msg"].removeprefix("Value error, ")
             raise PlanFormatError(
                 f"{source} is not an agent plan",
                 expected=f"the format of version {FORMAT_VERSION} (plan.schema.json)",
-                found=f"{place}: {first['msg']}" if place else first["msg"],
+                found=f"{place}: {problem}" if place else problem,
                 fix="write it with AgentPlan.to_json() of this version of the package",
                 where=source if source != "the plan" else None,
             ) from error
@@ -319,8 +349,8 @@ class AgentPlan(_Frozen):
 
 def _action_parts(action: ActionPlan) -> dict[str, Any]:
     return {
-        "triggers": sorted(action.triggers),
-        "exact": sorted(action.exact),
+        "trigger_classes": sorted(action.trigger_classes),
+        "trigger_types": sorted(action.trigger_types),
         "function": str(action.function),
         "when": str(action.when.function) if action.when else None,
         **action.model_dump(mode="json", include={"on_error", "config"}),

@@ -15,7 +15,7 @@ import inspect
 import sys
 from collections.abc import Callable, Iterable, Iterator
 from dataclasses import dataclass, field
-from types import CodeType, FunctionType, ModuleType
+from types import CodeType, FunctionType, ModuleType, SimpleNamespace
 from typing import Any, get_args, get_type_hints
 
 from flink_agents.api.events import Event
@@ -53,7 +53,7 @@ def read(function: Callable[..., Any], owners: Iterable[Any] = ()) -> Reading:
         owners: Classes, objects and modules whose methods it may call by attribute: the
             agent's class, for example.
     """
-    reader = _Reader(function, owners)
+    reader = _Reader(function, (*owners, *_holder(function)))
     plain = _plain(function)
     if plain is None:
         reader.reading.opaque = True
@@ -87,7 +87,10 @@ class _Reader:
             pass
 
     def _read_function(self, function: FunctionType) -> None:
-        if id(function) in self._seen or len(self._seen) >= _MAX_FUNCTIONS:
+        if id(function) in self._seen:
+            return
+        if len(self._seen) >= _MAX_FUNCTIONS:
+            self.reading.opaque = True
             return
         self._seen.add(id(function))
         defaults = (*(function.__defaults__ or ()), *(function.__kwdefaults__ or {}).values())
@@ -137,6 +140,8 @@ class _Reader:
         elif (plain := _plain(value)) is not None:
             if self._is_own(plain):
                 self._read_function(plain)
+            for holder in _holder(value):
+                self._own(holder)
         elif value is not None and not isinstance(value, int | float | complex | bytes):
             self._own(value)
 
@@ -186,6 +191,16 @@ def _plain(value: Any) -> FunctionType | None:
     return call if isinstance(call, FunctionType) else None
 
 
+def _holder(value: Any) -> tuple[Any, ...]:
+    """What a bound method or a callable object reaches as ``self``; nothing of a function."""
+    while isinstance(value, functools.partial):
+        value = value.func
+    if inspect.ismethod(value):
+        return (value.__self__,)
+    plain = inspect.isroutine(value) or isinstance(value, property | functools.cached_property)
+    return () if plain else (value,)
+
+
 def _closure(function: FunctionType) -> Iterator[Any]:
     for cell in function.__closure__ or ():
         try:
@@ -205,9 +220,11 @@ def _attribute(owner: Any, name: str) -> Any:
 def _events_of_annotation(function: FunctionType) -> Iterator[type[Event]]:
     if "return" not in function.__annotations__:
         return
+    # Alone: annotations of parameters may name what only type checkers see.
+    alone = SimpleNamespace(__annotations__={"return": function.__annotations__["return"]})
     try:
-        waiting = [get_type_hints(function)["return"]]
-    except Exception:  # annotations may name what only type checkers see
+        waiting = [get_type_hints(alone, function.__globals__)["return"]]
+    except Exception:  # this one may as well
         return
     while waiting:
         one = waiting.pop()

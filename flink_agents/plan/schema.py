@@ -1,8 +1,9 @@
-"""Writes the JSON schemas of agent files and plans: ``python -m flink_agents.plan.schema``."""
+"""Writes the JSON schemas of agent files and plans: ``python -m flink_agents.plan.schema [FOLDER]``."""
 
 from __future__ import annotations
 
 import json
+import sys
 from pathlib import Path
 from typing import Any
 
@@ -36,5 +37,5 @@ def _text(title: str, schema: dict[str, Any]) -> str:
 
 
 if __name__ == "__main__":
-    for each in write():
+    for each in write(Path(sys.argv[1]) if sys.argv[1:] else FOLDER):
         print(each.name)

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import functools
 import inspect
 from typing import Any
 
@@ -29,6 +28,7 @@ def check_action(action: ActionDeclaration) -> None:
             fix="add the function itself",
             where=action.where,
         )
+    where = place_of(function)
     try:
         parameters = list(inspect.signature(function).parameters.values())
     except (ValueError, TypeError):
@@ -36,16 +36,10 @@ def check_action(action: ActionDeclaration) -> None:
         return
     if action.kind == "instance":
         if not parameters:
-            raise _without_self(f"action {action.name!r}", action.where)
+            raise _without_self(f"action {action.name!r}", where)
         parameters = parameters[1:]
-    if isinstance(function, functools.partial):
-        parameters = [
-            one for one in parameters if one.kind is not one.KEYWORD_ONLY or one.default is one.empty
-        ]
-    wrong = len(parameters) != 2 or any(
-        one.kind not in _POSITIONAL or not _is_required(one) for one in parameters
-    )
-    if wrong:
+    pair, others = parameters[:2], parameters[2:]
+    if len(pair) < 2 or any(one.kind not in _POSITIONAL for one in pair) or any(map(_is_required, others)):
         own = "self, " if action.kind == "instance" else ""
         name = getattr(function, "__name__", action.name)
         raise ActionSignatureError(
@@ -53,7 +47,7 @@ def check_action(action: ActionDeclaration) -> None:
             expected=f"def {name}({own}event, ctx)",
             found=_header(function),
             fix="take exactly the event and the context; read settings from ctx.action_config or self",
-            where=action.where,
+            where=where,
         )
 
 
@@ -140,4 +134,5 @@ def _header(function: Any) -> str:
 
 
 def _is_required(parameter: inspect.Parameter) -> bool:
+    """Whether nothing can be left out: a parameter like ``n=n`` only binds a value."""
     return parameter.default is parameter.empty

@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import importlib
 import re
+import sys
 from pathlib import Path
 
 from flink_agents.api.agent import Agent
@@ -13,15 +15,16 @@ from flink_agents.plan.model import AgentPlan, FunctionRef
 from flink_agents.plan.yaml import load_yaml
 
 _YAML = re.compile(r"(?P<path>.+\.ya?ml)(?::(?P<name>.+))?\Z")
-FORMS = "module:Agent, agents.yaml, agents.yaml:Name or plan.json"
+_SCRIPT = re.compile(r"(?P<path>.+\.py):(?P<name>[^:]+)\Z")
+FORMS = "module:Agent, file.py:Agent, agents.yaml, agents.yaml:Name or plan.json"
 
 
 def load_target(target: str) -> AgentPlan:
     """The plan of what ``target`` names.
 
     Args:
-        target: ``module:Agent`` (a class or an instance), ``agents.yaml`` with one agent,
-            ``agents.yaml:Name`` or ``plan.json``.
+        target: ``module:Agent`` (a class or an instance), ``file.py:Agent``, ``agents.yaml``
+            with one agent, ``agents.yaml:Name`` or ``plan.json``.
 
     Raises:
         PlanFormatError: The file cannot be read, or names another number of agents.
@@ -34,14 +37,14 @@ def load_target(target: str) -> AgentPlan:
         try:
             return AgentPlan.from_json(Path(target).read_bytes(), source=target)
         except OSError as error:
-            raise PlanFormatError(
-                f"the file {target} cannot be read", expected=FORMS, found=str(error), fix="check the path"
-            ) from error
+            raise _unreadable(target, str(error)) from error
     if ":" not in target:
         raise PlanFormatError(
             f"{target!r} names no agent", expected=FORMS, found=target, fix=f"write {target}:Name"
         )
-    found = FunctionRef.parse(target).resolve()
+    script = _SCRIPT.match(target)
+    reference = _import_script(script["path"], script["name"]) if script else FunctionRef.parse(target)
+    found = reference.resolve()
     if isinstance(found, AgentPlan):
         return found
     if isinstance(found, Agent) or (isinstance(found, type) and issubclass(found, Agent)):
@@ -51,6 +54,30 @@ def load_target(target: str) -> AgentPlan:
         expected="an Agent class or instance",
         found=describe(found),
         fix="name the class, or the variable that holds the agent",
+    )
+
+
+def _import_script(path: str, name: str) -> FunctionRef:
+    """Import a file as ``python file.py`` does, its neighbours in reach; the reference to ``name``."""
+    file = Path(path).resolve()
+    if not file.is_file():
+        raise _unreadable(path, "no such file")
+    sys.path.insert(0, str(file.parent))
+    reference = FunctionRef(module=file.stem, qualname=name)
+    imported = importlib.import_module(file.stem).__file__
+    if imported is None or Path(imported).resolve() != file:
+        raise PlanFormatError(
+            f"the file {path} has the name of another module",
+            expected=f"a module {file.stem!r} that is {path}",
+            found=str(imported),
+            fix="rename the file",
+        )
+    return reference
+
+
+def _unreadable(path: str, problem: str) -> PlanFormatError:
+    return PlanFormatError(
+        f"the file {path} cannot be read", expected=FORMS, found=problem, fix="check the path"
     )
 
 

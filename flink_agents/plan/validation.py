@@ -8,6 +8,8 @@ from __future__ import annotations
 
 import difflib
 import graphlib
+import re
+import string
 import warnings
 from collections.abc import Iterable, Mapping, Sequence
 from typing import Any
@@ -21,11 +23,12 @@ from flink_agents.api.errors import (
     DuplicateNameError,
     EventNeverEmittedError,
     MissingResourceError,
+    PlanFormatError,
     UnknownTriggerError,
 )
 from flink_agents.api.events import Event, InputEvent, OutputEvent
 from flink_agents.api.policies import DEAD_LETTER_TAG
-from flink_agents.api.resources import ResourceType
+from flink_agents.api.resources import Prompt, ResourceType
 from flink_agents.plan.declarations import ActionDeclaration
 from flink_agents.plan.events import BUILT_IN, Emissions, is_exact, type_of
 from flink_agents.plan.model import AgentPlan, ResourcePlan
@@ -38,7 +41,7 @@ class AgentPlanWarning(UserWarning):
     """Something in an agent can work but most likely is not meant so."""
 
 
-def check_agent(agent: Agent, actions: Sequence[ActionDeclaration], where: str | None) -> None:
+def check_agent(agent: Agent, title: str, actions: Sequence[ActionDeclaration], where: str) -> None:
     """Check declarations that need no reading of code.
 
     Raises:
@@ -48,7 +51,7 @@ def check_agent(agent: Agent, actions: Sequence[ActionDeclaration], where: str |
     _check_side_outputs(agent, where)
     if not actions:
         raise AgentDefinitionError(
-            "the agent has no action",
+            f"the agent {title!r} has no action",
             expected="at least one action that takes InputEvent",
             fix="mark a method with @action(InputEvent), or use add_action",
             where=where,
@@ -66,7 +69,7 @@ def check_agent(agent: Agent, actions: Sequence[ActionDeclaration], where: str |
             )
 
 
-def check_context_class(context_class: Any, where: str | None) -> None:
+def check_context_class(context_class: Any, where: str) -> None:
     """Check that the runtime can derive its context from ``context_class``.
 
     Raises:
@@ -99,10 +102,20 @@ def check_event_classes(known: Iterable[type[Event]]) -> None:
     """Check that no two event classes have one type string.
 
     Raises:
+        PlanFormatError: A type string is no text.
         DuplicateNameError: Two have.
     """
-    first: dict[str, type[Event]] = {}
+    first: dict[str, type[Event]] = dict(BUILT_IN)
     for event in known:
+        kind: object = event.EVENT_TYPE
+        if not isinstance(kind, str) or not kind:
+            raise PlanFormatError(
+                f"the event class {event.__name__} has no usable EVENT_TYPE",
+                expected="a text that no other event class has",
+                found=repr(kind),
+                fix="set EVENT_TYPE to a text, or leave it out: then it is the name of the class",
+                where=place_of_class(event),
+            )
         other = first.setdefault(event.EVENT_TYPE, event)
         if other is not event:
             raise DuplicateNameError(
@@ -118,8 +131,31 @@ def _place(event: type[Event]) -> str:
     return f"{event.__module__}.{event.__qualname__}" if event in BUILT_IN.values() else place_of_class(event)
 
 
+def check_prompt(prompt: Prompt, name: str, where: str) -> None:
+    """Check that the templates of a prompt can be filled in.
+
+    Raises:
+        AgentDefinitionError: Braces do not match, or a variable has no name.
+    """
+    for message in prompt.messages:
+        try:
+            fields = [field for _, field, _, _ in string.Formatter().parse(message.content)]
+            wrong = [one for one in fields if one is not None and not re.match(r"[^\W\d]\w*", one)]
+            problem = f"the variable {{{wrong[0]}}}" if wrong else None
+        except ValueError as error:
+            problem = str(error)
+        if problem is not None:
+            raise AgentDefinitionError(
+                f"the prompt {name!r} has a template that cannot be filled in",
+                expected="variables such as {order}, and {{ and }} for braces",
+                found=f"{problem} in {message.content!r}",
+                fix="name the variable, or double the braces",
+                where=where,
+            )
+
+
 def check_resources(
-    resources: Sequence[ResourcePlan], places: Mapping[tuple[ResourceType, str], str | None]
+    resources: Sequence[ResourcePlan], places: Mapping[tuple[ResourceType, str], str]
 ) -> None:
     """Check that each resource named by another one exists and that there is no circle.
 
@@ -144,7 +180,7 @@ def check_resources(
             expected="resources that can be made one after the other",
             found=" -> ".join(f"{kind.value} {name!r}" for kind, name in circle),
             fix="remove one of these references",
-            where=places.get(circle[0]),
+            where=places[circle[0]],
         ) from None
 
 
@@ -153,7 +189,7 @@ def check_flow(
     actions: Sequence[ActionDeclaration],
     emissions: Emissions,
     known: Sequence[type[Event]],
-    where: str | None,
+    where: str,
 ) -> None:
     """Check that inputs reach an action and that each trigger can occur.
 
@@ -168,7 +204,7 @@ def check_flow(
             expected="an action that is triggered by InputEvent",
             found=", ".join(f"{one.name}: {', '.join(one.triggers)}" for one in plan.actions),
             fix="mark the first action with @action(InputEvent)",
-            where=where or actions[0].where,
+            where=where,
         )
     everything = emissions.together()
     everything.events.add(InputEvent)
@@ -236,7 +272,16 @@ def _warn_unreachable(actions: Sequence[ActionDeclaration], emissions: Emissions
             )
 
 
-def _check_side_outputs(agent: Agent, where: str | None) -> None:
+def _check_side_outputs(agent: Agent, where: str) -> None:
+    declared: object = agent.side_outputs
+    if not isinstance(declared, Mapping):
+        raise AgentDefinitionError(
+            "side_outputs is no mapping",
+            expected="tags and the types of their values",
+            found=repr(declared),
+            fix="write side_outputs = {'late': Order}",
+            where=where,
+        )
     for tag in agent.side_outputs:
         if tag == DEAD_LETTER_TAG or not isinstance(tag, str) or not tag:
             reserved = tag == DEAD_LETTER_TAG
@@ -259,7 +304,7 @@ def _missing(
     one: ResourcePlan,
     target: tuple[ResourceType, str],
     known: Iterable[tuple[ResourceType, str]],
-    places: Mapping[tuple[ResourceType, str], str | None],
+    places: Mapping[tuple[ResourceType, str], str],
 ) -> MissingResourceError:
     kind, name = target
     names = sorted(other for of_kind, other in known if of_kind is kind)
@@ -269,5 +314,5 @@ def _missing(
         expected=", ".join(map(repr, names)) or f"a {kind.value} in the agent",
         found=repr(name),
         fix=f"did you mean {near[0]!r}?" if near else f"declare it with @{kind.value} or add_resource",
-        where=places.get((one.type, one.name)),
+        where=places[one.type, one.name],
     )

@@ -42,7 +42,7 @@ _REFERENCE = r"^[^:\s]+:[^:\s]+$"
 
 
 class _Entry(BaseModel):
-    model_config = ConfigDict(extra="forbid", frozen=True, populate_by_name=True)
+    model_config = ConfigDict(extra="forbid", frozen=True)
 
 
 class ActionEntry(_Entry):
@@ -156,6 +156,7 @@ class _File:
     def _agent(self, entry: AgentEntry, at_: Location) -> Agent:
         agent: Agent = self._base(entry, at_)
         agent.agent_name = entry.name
+        self._set_place(agent, "agent", at_, entry.name)
         for index, action in enumerate(entry.actions):
             self._add_action(agent, action, (*at_, "actions", index))
         self._add_resources(agent, entry, at_)
@@ -207,6 +208,7 @@ class _File:
             ),
             at_,
         )
+        self._set_place(agent, ("action", entry.name), at_, entry.function)
         # Not as keywords: config may have entries named like parameters of add_action.
         agent.__dict__["__actions__"][entry.name][0].config.update(entry.config)
 
@@ -238,6 +240,11 @@ class _File:
             added.append((one.name, one.type, descriptor, (*at_, "resources", index)))
         for name, kind, value, where in added:
             self._try(lambda n=name, k=kind, v=value: agent.add_resource(n, k, v), where)
+            self._set_place(agent, (kind, name), where, name)
+
+    def _set_place(self, agent: Agent, what: object, at_: Location, name: str) -> None:
+        """What is wrong with ``what`` is told with its line in the file."""
+        agent.__dict__["__places__"][what] = f"{self._source.place(at_)} in {name}"
 
     def _import(self, text: str, at_: Location) -> Any:
         return self._try(lambda: FunctionRef.parse(text).resolve(), at_)

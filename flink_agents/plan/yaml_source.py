@@ -53,8 +53,9 @@ class YamlSource:
         return f"{self.name}:{line}"
 
     def _parse(self, text: str) -> tuple[yaml.Node | None, Any]:
-        loader = yaml.SafeLoader(text)
+        loader = None
         try:
+            loader = yaml.SafeLoader(text)
             root = loader.get_single_node()
             if root is None:
                 return None, None
@@ -70,7 +71,8 @@ class YamlSource:
                 where=f"{self.name}:{mark.line + 1}" if mark else self.name,
             ) from error
         finally:
-            loader.dispose()
+            if loader is not None:
+                loader.dispose()
 
     def _check_keys(self, node: yaml.Node, done: set[int]) -> None:
         # An alias leads to a node that was seen already, or is still being looked at.

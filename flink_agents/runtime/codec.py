@@ -207,6 +207,15 @@ def _untagged(content: dict[Any, Any]) -> Any:
     return reader(inner)
 
 
+def _order(item: Any) -> str:
+    """Sorts the items of a set, so that equal sets have equal bytes, in every process."""
+    if isinstance(item, frozenset):
+        return f"{{{sorted(map(_order, item))}}}"
+    if isinstance(item, tuple):
+        return f"({list(map(_order, item))})"
+    return hex(item) if type(item) is int else repr(item)
+
+
 # -- times: what isoformat() cannot say follows after a bar --------------------------
 
 
@@ -418,8 +427,8 @@ _LEAF_READERS: dict[int, Callable[[bytes], Any]] = {
 
 _WRITERS: dict[type, Callable[[Any], tuple[int, Any]]] = {
     tuple: lambda value: (_TUPLE, list(value)),
-    set: lambda value: (_SET, sorted(value, key=repr)),
-    frozenset: lambda value: (_FROZENSET, sorted(value, key=repr)),
+    set: lambda value: (_SET, sorted(value, key=_order)),
+    frozenset: lambda value: (_FROZENSET, sorted(value, key=_order)),
 }
 
 _READERS: dict[int, Callable[[Any], Any]] = {

@@ -84,12 +84,17 @@ class FlinkAgentsEnvironment(AgentsExecutionEnvironment):
     """
 
     def __init__(self, env: StreamExecutionEnvironment, t_env: Any, config: Configuration) -> None:
-        self.stream_env = env
+        self._stream_env = env
         self._table_env = t_env
         self._config = config
         self._yaml_agents: dict[str, Agent] = {}
         self._applied: dict[str, FlinkAgentStream] = {}
         self._collecting: list[tuple[flink_compat.Collector, list[Any]]] = []
+
+    @property
+    def stream_env(self) -> StreamExecutionEnvironment:
+        """See :class:`AgentsExecutionEnvironment`."""
+        return self._stream_env
 
     @property
     def config(self) -> Configuration:
@@ -98,7 +103,7 @@ class FlinkAgentsEnvironment(AgentsExecutionEnvironment):
 
     @property
     def table_env(self) -> Any:
-        """PyFlink's table environment on the same job."""
+        """See :class:`AgentsExecutionEnvironment`."""
         if self._table_env is None:
             from pyflink.table import StreamTableEnvironment
 
@@ -192,7 +197,7 @@ class FlinkAgentsEnvironment(AgentsExecutionEnvironment):
         self._applied[applied.plan.name] = applied
 
     def collect(self, stream: DataStream) -> list[Any]:
-        """A list that ``execute`` fills with the records of ``stream``."""
+        """See :class:`AgentsExecutionEnvironment`."""
         from pyflink.common import Types
 
         if stream.get_type() != Types.PICKLED_BYTE_ARRAY():

@@ -28,7 +28,12 @@ def place_of_code(code: CodeType) -> str:
 
 
 def is_users(file: str) -> bool:
-    """Whether ``file`` belongs neither to a library nor to this package."""
+    """Whether ``file`` belongs neither to a library nor to this package.
+
+    Frames of compiled libraries carry the relative path of their Cython source.
+    """
+    if file.endswith((".pyx", ".pxd", ".pxi")):
+        return False
     return not (file.startswith((_PACKAGE, "<frozen")) or file.startswith(_LIBRARIES))
 
 

@@ -15,8 +15,24 @@ _JAVA_FRAME = re.compile(r"\n\s*(?:at |\.\.\. \d+ more|Caused by: |Suppressed: )
 _CAUSE = re.compile(r"^Caused by: (?P<cls>[\w.$]+)(?:: (?P<text>.*))?$", re.MULTILINE)
 
 
+_FIX = "the full Java text is in the java_trace attribute of this error"
+_KNOWN = {
+    "NoSuchFieldException: loadedLibraryNames": (
+        "this TaskManager process has run a Python job already, and PyFlink cannot load its native "
+        "library a second time on this Java",
+        "run one job per TaskManager process (application mode does), or use Java 11",
+    )
+}
+"""Causes that Flink's own text does not explain: what it contains, what it means, the fix."""
+
+
 def job_failed(job_name: str, java_text: str) -> JobFailedError:
     """The error for a job whose failure Flink describes by ``java_text``."""
+    for mark, (meaning, fix) in _KNOWN.items():
+        if mark in java_text:
+            return JobFailedError(
+                f"{meaning}\n  job {job_name!r} failed", failure=mark, java_trace=java_text, fix=fix
+            )
     cls, text = _failure(java_text)
     lines = text.split("\n")
     if cls.startswith("flink_agents."):
@@ -28,7 +44,7 @@ def job_failed(job_name: str, java_text: str) -> JobFailedError:
         f"{message}\n  job {job_name!r} failed",
         failure=text,
         java_trace=java_text,
-        fix="the full Java text is in the java_trace attribute of this error",
+        fix=_FIX,
     )
 
 

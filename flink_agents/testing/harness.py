@@ -52,6 +52,16 @@ class Snapshot:
     max_parallelism: int
 
 
+class _Clock:
+    """The wall clock. Apart from the harness, so that its parts do not refer back to it."""
+
+    def __init__(self) -> None:
+        self.time = START
+
+    def __call__(self) -> int:
+        return self.time
+
+
 @dataclass
 class _Subtask:
     processor: AgentProcessor
@@ -60,7 +70,7 @@ class _Subtask:
 
 
 class OperatorHarness:
-    """Drives an agent's operator.
+    """Drives an agent's operator; also a context manager that closes it.
 
     Args:
         agent: An instance, or a class without required arguments.
@@ -71,12 +81,11 @@ class OperatorHarness:
         max_parallelism: Number of key groups.
         forced_serialization: Serialise all that Flink would, so that sharing an object by
             accident fails here already.
-        forced_replay: Run each input twice: the first time the operator is thrown away just
-            after its commit, and restored from before the input.
+        forced_replay: Handle each input and each timer twice: the first time the operator is
+            thrown away just after its commit, and restored from before it.
 
     Attributes:
         outputs: All values that left the main output, in order.
-        current_time: The wall-clock time in milliseconds.
         current_watermark: The watermark in milliseconds.
     """
 
@@ -92,6 +101,7 @@ class OperatorHarness:
         forced_serialization: bool = True,
         forced_replay: bool = False,
     ) -> None:
+        self._subtasks: list[_Subtask] = []
         instance = agent() if isinstance(agent, type) else agent
         self.plan = compile_agent(instance, name)
         self._code = AgentCode.of(instance)
@@ -100,11 +110,10 @@ class OperatorHarness:
         self._max_parallelism = max_parallelism
         self._serialize = forced_serialization
         self._replay = forced_replay
-        self.current_time = START
+        self._clock = _Clock()
         self.current_watermark = -(2**63)
         self.outputs: list[Any] = []
         self._side: dict[str, list[Any]] = {}
-        self._subtasks: list[_Subtask] = []
         self._start({}, parallelism)
 
     # -- driving ----------------------------------------------------------------------
@@ -139,10 +148,9 @@ class OperatorHarness:
         milliseconds = int(time.total_seconds() * 1000) if isinstance(time, timedelta) else time
         start, until = len(self.outputs), self.current_time + milliseconds
         while (due := self._next_timer("processing_timers", until)) is not None:
-            at, key, subtask = due
-            self.current_time = max(self.current_time, at)
-            self._fire(subtask, key, "processing_timers", at)
-        self.current_time = until
+            self._clock.time = max(self._clock.time, due[0])
+            self._fire(due[1], "processing_timers", due[0])
+        self._clock.time = until
         return self.outputs[start:]
 
     def watermark(self, timestamp: int) -> list[Any]:
@@ -150,7 +158,7 @@ class OperatorHarness:
         start = len(self.outputs)
         self.current_watermark = max(self.current_watermark, timestamp)
         while (due := self._next_timer("event_timers", self.current_watermark)) is not None:
-            self._fire(due[2], due[1], "event_timers", due[0])
+            self._fire(due[1], "event_timers", due[0])
         return self.outputs[start:]
 
     def end_input(self) -> list[Any]:
@@ -162,6 +170,17 @@ class OperatorHarness:
         for subtask in self._subtasks:
             subtask.processor.close()
         self._subtasks = []
+
+    def __enter__(self) -> OperatorHarness:
+        return self
+
+    def __exit__(self, *exception: object) -> None:
+        self.close()
+
+    def __del__(self) -> None:
+        # A test may leave it to this: a loop that nobody closes warns.
+        if hasattr(self, "_subtasks"):
+            self.close()
 
     # -- checkpoints ------------------------------------------------------------------
 
@@ -188,6 +207,11 @@ class OperatorHarness:
         self._start(snapshot.keys, count)
 
     # -- looking ----------------------------------------------------------------------
+
+    @property
+    def current_time(self) -> int:
+        """The wall-clock time in milliseconds."""
+        return self._clock.time
 
     def side_output(self, tag: str) -> list[Any]:
         """All values that left the side output ``tag``, in order."""
@@ -242,15 +266,12 @@ class OperatorHarness:
             plan = AgentPlan.from_json(plan.to_json())
             code = cloudpickle.loads(cloudpickle.dumps(code))
         ttl: timedelta | None = self._config.get(AgentOptions.SHORT_TERM_TTL)
-        backend = FakeBackend(self._now, None if ttl is None else int(ttl.total_seconds() * 1000))
+        backend = FakeBackend(self._clock, None if ttl is None else int(ttl.total_seconds() * 1000))
         metrics = LocalMetricGroup()
         codec = ValueCodec(self._config.get(AgentOptions.ALLOW_PICKLE))
         shared = RunEnvironment(bind(plan, code), plan.name, self._config, metrics, codec)
         job_id = self._config.get(AgentOptions.JOB_IDENTIFIER) or "harness"
-        return _Subtask(AgentProcessor(shared, backend.keyed_state(), job_id, self._now), backend, metrics)
-
-    def _now(self) -> int:
-        return self.current_time
+        return _Subtask(AgentProcessor(shared, backend.keyed_state(), job_id, self._clock), backend, metrics)
 
     def _subtask_of(self, key: str) -> _Subtask:
         group = zlib.crc32(key.encode()) % self._max_parallelism
@@ -265,20 +286,26 @@ class OperatorHarness:
         subtask.backend.key = key
         self._emit(subtask.processor.process(key, record, timestamp, subtask.backend))
 
-    def _next_timer(self, kind: str, until: int) -> tuple[int, str, _Subtask] | None:
-        due = [
-            (at, key, index)
-            for index, subtask in enumerate(self._subtasks)
+    def _next_timer(self, kind: str, until: int) -> tuple[int, str] | None:
+        """Time and key of the first timer that is due; timers of one time fire in the order of keys."""
+        due = (
+            (at, key)
+            for subtask in self._subtasks
             for key, state in subtask.backend.keys.items()
             for at in getattr(state, kind)
             if at <= until
-        ]
-        if not due:
-            return None
-        at, key, index = min(due)
-        return at, key, self._subtasks[index]
+        )
+        return min(due, default=None)
 
-    def _fire(self, subtask: _Subtask, key: str, kind: str, at: int) -> None:
+    def _fire(self, key: str, kind: str, at: int) -> None:
+        if self._replay:
+            before = self.snapshot()
+            self._fire_once(key, kind, at)
+            self.restore(before)
+        self._fire_once(key, kind, at)
+
+    def _fire_once(self, key: str, kind: str, at: int) -> None:
+        subtask = self._subtask_of(key)
         subtask.backend.key = key
         getattr(subtask.backend.current, kind).discard(at)
         self._emit(subtask.processor.on_timer(key, subtask.backend))

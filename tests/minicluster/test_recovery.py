@@ -82,7 +82,7 @@ def test_three_failures_a_second_apart(
     )
     markers = tmp_path / "failures"
     markers.mkdir()
-    flink: Any = env.stream_env  # pyright: ignore[reportAttributeAccessIssue]
+    flink: Any = env.stream_env
     numbers = flink.from_source(
         NumberSequenceSource(0, RECORDS - 1), WatermarkStrategy.no_watermarks(), "numbers"
     ).set_parallelism(1)

@@ -119,7 +119,7 @@ def test_window_between_two_agents(agents_environment: MakeEnvironment) -> None:
             yield context.window().start, [n for _, n, _ in items], [t for *_, t in items]
 
     env = agents_environment()
-    flink: Any = env.stream_env  # pyright: ignore[reportAttributeAccessIssue]
+    flink: Any = env.stream_env
     strategy = WatermarkStrategy.for_monotonous_timestamps().with_timestamp_assigner(Stamps())
     source = flink.from_collection([("k", 100 * n) for n in range(20)])
     timed = env.from_datastream(source.assign_timestamps_and_watermarks(strategy), lambda r: r[0]).apply(
@@ -182,7 +182,7 @@ def test_side_outputs_dead_letters_and_odd_values(agents_environment: MakeEnviro
     records = ["a", {"b": (1,)}, 13, None, (), (1,), [], "\N{GRINNING FACE}", b"\x00", 1.5]
     env = agents_environment()
     stream = env.from_list(records, lambda record: "k").apply(SortingAgent)
-    collect = env.collect  # pyright: ignore[reportAttributeAccessIssue]
+    collect = env.collect
     text, any_, dead = (
         collect(side)
         for side in (stream.side_output("text"), stream.side_output("any"), stream.dead_letters())

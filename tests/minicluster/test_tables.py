@@ -88,7 +88,7 @@ def test_columns_keep_their_types(agents_environment: MakeEnvironment) -> None:
 
 def test_sql_in_between(agents_environment: MakeEnvironment) -> None:
     env = agents_environment()
-    tables: Any = env.table_env  # pyright: ignore[reportAttributeAccessIssue]
+    tables: Any = env.table_env
     orders = tables.from_elements([("a", 1), ("b", 2), ("a", 3)], ["customer", "amount"])
     tables.create_temporary_view("orders", orders)
     large = tables.sql_query("SELECT customer, amount * 10 AS amount FROM orders WHERE amount > 1")
@@ -105,7 +105,7 @@ class AmountAgent(Agent):
 
 def test_a_table_with_updates_is_a_named_error(agents_environment: MakeEnvironment) -> None:
     env = agents_environment()
-    tables: Any = env.table_env  # pyright: ignore[reportAttributeAccessIssue]
+    tables: Any = env.table_env
     orders = tables.from_elements([("a", 1)], ["customer", "amount"])
     tables.create_temporary_view("changing", orders)
     totals = tables.sql_query("SELECT customer, SUM(amount) AS total FROM changing GROUP BY customer")

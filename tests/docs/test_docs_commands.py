@@ -1,0 +1,120 @@
+"""Commands in the documentation exist, with the options that stand there."""
+
+from __future__ import annotations
+
+import os
+import re
+import shlex
+from collections.abc import Iterator
+from importlib import metadata
+
+import pytest
+import typer
+from docs_pages import ROOT, Snippet, snippets, snippets_of
+
+from flink_agents.api.options import CONFIG_FILE_VARIABLE, ENVIRONMENT_PREFIX, all_options, environment_name
+from flink_agents.cli.main import app
+from flink_agents.runtime.packages import DISTRIBUTION
+
+FOREIGN = {"cd", "export", "flink", "git", "curl"}
+"""Commands that are not ours; they are not checked."""
+
+PLACEHOLDERS = {"my_job.py"}
+"""Names that stand for a file of the reader."""
+
+
+def commands() -> Iterator[tuple[Snippet, str]]:
+    """Each command line of a shell snippet, its continuation lines joined."""
+    for snippet in snippets("shell"):
+        text = re.sub(r"\\\n\s*", " ", snippet.text)
+        for line in text.splitlines():
+            if line.strip() and not line.startswith("#"):
+                yield snippet, line
+
+
+COMMANDS = [pytest.param(snippet, line, id=f"{snippet.id} {line}") for snippet, line in commands()]
+
+
+@pytest.mark.parametrize(("snippet", "line"), COMMANDS)
+def test_command_exists(snippet: Snippet, line: str) -> None:
+    words = shlex.split(line, comments=True)
+    while words and "=" in words[0]:
+        check_variable(words.pop(0).partition("=")[0])
+    program, *arguments = words
+    name = program.removeprefix(".venv/bin/")
+    if name.startswith("scripts/"):
+        assert os.access(ROOT / name, os.X_OK), f"no script {name}"
+        check_script_options(name, arguments)
+    elif name == "flink-agents":
+        check_flink_agents(arguments)
+    elif name == "python":
+        check_python(snippet, arguments)
+    elif name == "pip":
+        check_pip(arguments)
+    else:
+        assert name in FOREIGN, f"an unknown command: {line}"
+        if name == "export":
+            check_variable(arguments[0].partition("=")[0])
+
+
+def test_there_are_commands() -> None:
+    lines = [line for _, line in commands()]
+    for program in (
+        "scripts/demo",
+        "scripts/test",
+        "flink-agents doctor",
+        "flink-agents plan show",
+        "flink run",
+    ):
+        assert any(program in line for line in lines), f"no page shows {program}"
+
+
+def check_variable(name: str) -> None:
+    """A variable with our prefix is an option."""
+    known = {environment_name(key) for key in all_options()} | {CONFIG_FILE_VARIABLE}
+    assert not name.startswith(ENVIRONMENT_PREFIX) or name in known, f"no option {name}"
+
+
+def check_script_options(script: str, arguments: list[str]) -> None:
+    """Options of the demo are those of its example."""
+    if script == "scripts/demo":
+        example = (ROOT / "examples" / "review_analysis.py").read_text(encoding="utf-8")
+        for option in arguments:
+            assert not option.startswith("--") or f'"{option}"' in example, f"the demo has no {option}"
+
+
+def check_flink_agents(arguments: list[str]) -> None:
+    """A command, perhaps a command of its own in it, and its options."""
+    command = typer.main.get_command(app)
+    for argument in arguments:
+        nested = getattr(command, "commands", {})
+        if argument in nested:
+            command = nested[argument]
+        elif argument.startswith("--") and command.name != "demo":
+            known = {"--help", *(option for one in command.params for option in one.opts)}
+            assert argument in known, f"{command.name} has no {argument}"
+        else:
+            assert not nested, f"no command {argument}"
+
+
+def check_python(snippet: Snippet, arguments: list[str]) -> None:
+    """A module with a case, or a script that exists or that the page shows."""
+    if arguments[:2] == ["-m", "benchmarks"]:
+        from benchmarks.__main__ import CASES
+
+        assert arguments[2] in CASES
+    elif arguments[0] == "-m":
+        assert arguments[1] in ("pytest", "venv"), f"an unknown module {arguments[1]}"
+    else:
+        shown = {one.file_name for one in snippets_of(snippet.page)} | PLACEHOLDERS
+        assert (ROOT / arguments[0]).is_file() or arguments[0] in shown, f"no script {arguments[0]}"
+
+
+def check_pip(arguments: list[str]) -> None:
+    """Our own distribution, with extras that it has."""
+    extras = metadata.metadata(DISTRIBUTION).get_all("Provides-Extra") or []
+    found = re.fullmatch(r"(?P<name>[\w.-]+?)(?:\[(?P<extras>[\w,]+)\])?", arguments[-1])
+    assert arguments[0] == "install" and found is not None, arguments
+    assert found["name"] in (".", DISTRIBUTION)
+    for extra in (found["extras"] or "").split(","):
+        assert not extra or extra in extras, f"no extra {extra}"

@@ -1,0 +1,80 @@
+"""Links, file names and mentions of pages lead somewhere."""
+
+from __future__ import annotations
+
+import re
+from pathlib import PurePosixPath
+
+import pytest
+from docs_pages import ROOT, anchors, links, pages, prose
+
+PAGES = sorted(pages())
+
+_FILE = re.compile(r"`((?:flink_agents|docs|tests|examples|benchmarks|scripts|requirements)/[\w./-]*)`")
+_ABSOLUTE = re.compile(r"(?<![\w.])/(?:home|root|work|usr|opt|Users)/")
+
+
+def resolve(page: str, target: str) -> tuple[str, str]:
+    """Path relative to the root, and anchor, of a link on ``page``."""
+    path, _, anchor = target.partition("#")
+    if not path:
+        return page, anchor
+    file = (ROOT / PurePosixPath(page).parent / path).resolve()
+    return file.relative_to(ROOT).as_posix(), anchor
+
+
+@pytest.mark.parametrize("page", PAGES)
+def test_links_resolve(page: str) -> None:
+    for target in links(page):
+        if target.startswith("https://"):
+            continue
+        path, anchor = resolve(page, target)
+        assert (ROOT / path).exists(), f"{page}: no file for {target}"
+        if anchor:
+            assert anchor in anchors(path), f"{page}: no heading for {target}"
+
+
+@pytest.mark.parametrize("page", PAGES)
+def test_files_that_are_named_exist(page: str) -> None:
+    for name in _FILE.findall(prose(page)):
+        assert (ROOT / name).exists(), f"{page} names {name}"
+
+
+@pytest.mark.parametrize("page", PAGES)
+def test_no_path_of_a_machine(page: str) -> None:
+    assert not _ABSOLUTE.search(pages()[page])
+
+
+def test_every_page_can_be_reached_from_the_index() -> None:
+    reached = {"README.md"}
+    waiting = ["README.md"]
+    while waiting:
+        page = waiting.pop()
+        for target in links(page):
+            path = resolve(page, target)[0] if "://" not in target else page
+            if path in pages() and path not in reached:
+                reached.add(path)
+                waiting.append(path)
+    assert sorted(reached) == PAGES
+    assert "docs/index.md" in reached
+
+
+def test_pages_that_the_code_names_exist() -> None:
+    found = 0
+    for file in ROOT.glob("flink_agents/**/*.py"):
+        for path in re.findall(r"docs/[\w/]+\.md", file.read_text(encoding="utf-8")):
+            assert path in pages(), f"{file.relative_to(ROOT)} names {path}"
+            found += 1
+    assert found > 3
+
+
+def test_the_modules_that_import_pyflink_are_those_that_are_listed() -> None:
+    listed = re.search(r"In `runtime`, only (.+?)\s+import PyFlink", pages()["AGENTS.md"], re.DOTALL)
+    files = ROOT.glob("flink_agents/**/*.py")
+    importing = {
+        file.stem
+        for file in files
+        if re.search(r"^(?:from|import) pyflink", file.read_text("utf-8"), re.MULTILINE)
+    }
+    assert listed is not None
+    assert set(re.findall(r"`(\w+)`", listed[1])) == importing

@@ -1,0 +1,157 @@
+"""Every snippet of the documentation does what the page says."""
+
+from __future__ import annotations
+
+import functools
+import importlib
+import inspect
+import re
+import sys
+from collections.abc import Callable, Iterator
+from pathlib import Path
+from types import ModuleType
+from typing import Any
+
+import cloudpickle
+import pytest
+import yaml
+from docs_pages import Snippet, checks_something, snippets, snippets_of
+
+from flink_agents import Configuration
+from flink_agents.plan import compile_agent, load_yaml
+
+Run = Callable[[Snippet], str]
+
+PYTHON = snippets("python")
+YAML = snippets("yaml")
+
+
+def parameters(found: tuple[Snippet, ...]) -> list[Any]:
+    """One test for each snippet; those that start Flink are marked."""
+    mark = pytest.mark.minicluster
+    return [pytest.param(one, id=one.id, marks=[mark] if one.starts_flink else []) for one in found]
+
+
+@pytest.fixture
+def workspace(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Path]:
+    """A directory that modules are imported from; what was imported is forgotten afterwards."""
+    monkeypatch.setattr(sys, "path", [str(tmp_path), *sys.path])
+    yield tmp_path
+    for name, module in list(sys.modules.items()):
+        if str(getattr(module, "__file__", None) or "").startswith(str(tmp_path)):
+            del sys.modules[name]
+
+
+@pytest.fixture
+def run(
+    workspace: Path,
+    monkeypatch: pytest.MonkeyPatch,
+    capsys: pytest.CaptureFixture[str],
+    request: pytest.FixtureRequest,
+) -> Run:
+    """A function that runs a Python snippet as its reader would, and returns what it printed."""
+
+    def execute(snippet: Snippet) -> str:
+        write_files(workspace, snippet.page)
+        name = "__main__" if snippet.starts_flink else snippet.module_name
+        if not snippet.starts_flink:
+            monkeypatch.chdir(workspace)
+        path = workspace / (snippet.file_name or f"{snippet.module_name}.py")
+        path.write_text(snippet.text, encoding="utf-8")
+        module = ModuleType(name)
+        module.__file__ = str(path)
+        monkeypatch.setitem(sys.modules, name, module)
+        if snippet.starts_flink:
+            ship_modules(snippet, request)
+        capsys.readouterr()
+        exec(compile(snippet.text, str(path), "exec"), module.__dict__)
+        for test in [value for key, value in vars(module).items() if key.startswith("test_")]:
+            test(
+                **{
+                    argument: request.getfixturevalue(argument)
+                    for argument in inspect.signature(test).parameters
+                }
+            )
+        return capsys.readouterr().out
+
+    return execute
+
+
+def write_files(workspace: Path, page: str) -> None:
+    """Write the snippets of ``page`` that are files."""
+    for one in snippets_of(page):
+        if one.file_name is not None:
+            path = workspace / one.file_name
+            path.parent.mkdir(parents=True, exist_ok=True)
+            path.write_text(one.text, encoding="utf-8")
+
+
+def ship_modules(snippet: Snippet, request: pytest.FixtureRequest) -> None:
+    """Let the page's modules travel by value: the JVM of all tests has its import path already."""
+    for other in snippets_of(snippet.page):
+        if other.file_name is None or not re.search(
+            rf"^from {other.module_name} ", snippet.text, re.MULTILINE
+        ):
+            continue
+        module = importlib.import_module(other.module_name)
+        cloudpickle.register_pickle_by_value(module)
+        request.addfinalizer(functools.partial(cloudpickle.unregister_pickle_by_value, module))
+
+
+def matches(printed: str, expected: str) -> bool:
+    """Whether ``printed`` is ``expected``, where ``...`` stands for anything."""
+    pattern = re.escape(expected.rstrip()).replace(re.escape("..."), ".*?")
+    return re.fullmatch(pattern, printed.rstrip(), re.DOTALL) is not None
+
+
+@pytest.mark.parametrize("snippet", parameters(PYTHON))
+def test_python_snippet(snippet: Snippet, run: Run) -> None:
+    printed = run(snippet)
+    expected = snippet.expected or ""
+    assert matches(printed, expected), f"printed:\n{printed}\nexpected:\n{expected}"
+
+
+@pytest.mark.parametrize("snippet", PYTHON, ids=lambda snippet: snippet.id)
+def test_python_snippet_shows_something(snippet: Snippet) -> None:
+    is_used = snippet.file_name is not None and any(
+        other is not snippet and re.search(rf"\b{re.escape(snippet.module_name)}\b", other.text)
+        for other in snippets_of(snippet.page)
+        if other.language in ("python", "yaml")
+    )
+    assert checks_something(snippet.text) or snippet.expected or is_used, (
+        "the snippet neither asserts nor prints what the page shows, and no other one uses it"
+    )
+
+
+@pytest.mark.parametrize("snippet", parameters(YAML))
+def test_yaml_snippet(snippet: Snippet, workspace: Path) -> None:
+    write_files(workspace, snippet.page)
+    path = workspace / (snippet.file_name or "snippet.yaml")
+    path.write_text(snippet.text, encoding="utf-8")
+    if "agents" in yaml.safe_load(snippet.text):
+        agents = load_yaml(path)
+        assert [compile_agent(agent).name for agent in agents.values()] == list(agents) != []
+    else:
+        assert len(Configuration.from_yaml(path)) > 0
+
+
+def test_there_are_snippets() -> None:
+    by_page = {page: [one for one in PYTHON if one.page == page] for page in {one.page for one in PYTHON}}
+    assert len(by_page["README.md"]) >= 2
+    assert len(PYTHON) >= 20
+    assert len([one for one in YAML if "agents:" in one.text]) >= 1
+    assert len([one for one in YAML if "agents:" not in one.text]) >= 1
+    assert 1 <= len([one for one in PYTHON if one.starts_flink]) <= 3
+
+
+def test_output_that_differs_is_found() -> None:
+    assert matches("a\nb 1\n", "a\nb ...\n")
+    assert not matches("a\nb\n", "a\n")
+    assert not matches("", "a\n")
+
+
+def test_assertions_that_do_not_run_do_not_count() -> None:
+    assert checks_something("def test_it():\n    assert 1")
+    assert checks_something("for one in [1]:\n    assert one")
+    assert not checks_something("def helper():\n    assert 1")
+    assert not checks_something("class A:\n    def f(self):\n        assert 1")

@@ -1,0 +1,45 @@
+"""What the tests of plans share."""
+
+from __future__ import annotations
+
+import linecache
+from collections.abc import Callable
+from typing import Any, NamedTuple
+
+import pytest
+
+from flink_agents import InputEvent, OutputEvent, RunnerContext
+from flink_agents.api.errors import AgentDefinitionError
+from flink_agents.plan import compile_agent
+
+
+class Place(NamedTuple):
+    """What an error points to: the text of the line, and the name in its code."""
+
+    line: str
+    name: str
+
+
+def place(error: AgentDefinitionError) -> Place:
+    """Where ``error`` points to; its text begins with that place."""
+    assert error.where is not None
+    assert str(error).startswith(f"{error.where}: ")
+    file, _, rest = error.where.partition(":")
+    line, _, name = rest.partition(" in ")
+    return Place(linecache.getline(file, int(line)).strip(), name.rpartition("<locals>.")[2])
+
+
+def failure(make: Callable[[], Any]) -> AgentDefinitionError:
+    """The error that ``make``, or compiling what it returns, raises."""
+    with pytest.raises(AgentDefinitionError) as caught:
+        compile_agent(make())
+    text = str(caught.value)
+    assert text.endswith(f"  [{caught.value.code}] docs/errors.md#{caught.value.code.lower()}")
+    assert caught.value.fix and f"  fix: {caught.value.fix}\n" in text
+    assert "object at 0x" not in text
+    return caught.value
+
+
+def answer(event: InputEvent, ctx: RunnerContext) -> OutputEvent:
+    """An action that needs nothing else."""
+    return OutputEvent(output=event.input)
