@@ -16,25 +16,16 @@ import argparse
 import sys
 import tempfile
 from collections.abc import Iterable, Sequence
-from dataclasses import dataclass
 from pathlib import Path
-from time import sleep
 
 from pyflink.common import Configuration, Time, Types, WatermarkStrategy
 from pyflink.common.watermark_strategy import TimestampAssigner
 from pyflink.datastream import DataStream, ProcessWindowFunction, StreamExecutionEnvironment
 from pyflink.datastream.connectors.file_system import FileSource, StreamFormat
 from pyflink.datastream.window import TimeWindow, TumblingEventTimeWindows
-from review_agents import (
-    AnalysedReview,
-    ProductSuggestion,
-    ProductSuggestionAgent,
-    ProductWindow,
-    ReviewAnalysisAgent,
-    product_window,
-)
+from review_agents import ProductSuggestionAgent, ReviewAnalysisAgent
 from review_data import Review, ReviewDataError, load_reviews, load_sample
-from review_failure import FailingReviewAnalysisAgent, FailureLog, checkpoint_directory
+from review_failure import FailOnce
 from review_result import (
     PUBLISHED_CORRELATION,
     as_json_lines,
@@ -43,17 +34,90 @@ from review_result import (
     in_stable_order,
     table,
 )
+from review_summary import AnalysedReview, ProductSuggestion, ProductWindow, product_window
 
 from flink_agents import AgentsExecutionEnvironment
 
 WINDOW_SECONDS = 20 * 60
 SAMPLE_WINDOW_SECONDS = 20
 CHECKPOINT_INTERVAL_MS = 200
-FAIL_RUN_SECONDS = 6.0
-"""How long the source of a ``--fail`` run takes, so that checkpoints complete on the way."""
 
 
 # -- the job --------------------------------------------------------------------------------
+
+
+def run_job(
+    reviews: Sequence[Review],
+    window_seconds: int,
+    parallelism: int,
+    directory: Path,
+    fail_once: FailOnce | None,
+) -> tuple[list[AnalysedReview], list[ProductSuggestion]]:
+    """Run the job.
+
+    Args:
+        reviews: The snippets in stream order.
+        window_seconds: Length of the windows.
+        parallelism: Subtasks of the agents and windows.
+        directory: For the job's input and its checkpoints.
+        fail_once: What makes the job fail, or None.
+
+    Returns:
+        The analysed snippets in stream order, and the suggestions by product.
+    """
+    total = len(reviews)
+    agents = AgentsExecutionEnvironment.get_execution_environment()
+    env = agents.stream_env
+    configure(env, checkpoints=directory / "checkpoints")
+
+    snippets = read_snippets(env, reviews, directory / "reviews.jsonl", fail_once)
+    analysis = agents.from_datastream(snippets, key_selector=lambda review: review.group).apply(
+        ReviewAnalysisAgent(), parallelism=parallelism
+    )
+    windows = (
+        analysis.to_datastream()
+        .map(lambda analysed: show_progress(analysed, total))
+        .key_by(lambda analysed: analysed.review.product, key_type=Types.STRING())
+        .window(TumblingEventTimeWindows.of(Time.seconds(window_seconds)))
+        .process(CollectWindow())
+        .set_parallelism(parallelism)
+    )
+    suggestions = agents.from_datastream(windows, key_selector=lambda window: window.product).apply(
+        ProductSuggestionAgent(), parallelism=parallelism
+    )
+
+    # Filled by execute(), with each result once, however often the job restarts.
+    analysed_list, suggestion_list = analysis.to_list(), suggestions.to_list()
+    agents.execute("review analysis")
+    return in_stable_order(analysed_list, suggestion_list)
+
+
+def configure(env: StreamExecutionEnvironment, checkpoints: Path) -> None:
+    """Set what holds for the whole job."""
+    configuration = Configuration()
+    configuration.set_string("execution.checkpointing.dir", checkpoints.as_uri())
+    env.configure(configuration)
+    env.enable_checkpointing(CHECKPOINT_INTERVAL_MS)
+    # For the source and its timestamps: side by side they would mix up the snippets of a review.
+    env.set_parallelism(1)
+
+
+def read_snippets(
+    env: StreamExecutionEnvironment, reviews: Sequence[Review], file: Path, fail_once: FailOnce | None
+) -> DataStream:
+    """The snippets as a stream with event time; written to ``file`` and read from there.
+
+    A FileSource keeps its position in checkpoints; from_collection would begin anew.
+    """
+    file.write_text(as_json_lines(reviews), encoding="utf-8")
+    source = FileSource.for_record_stream_format(StreamFormat.text_line_format(), str(file)).build()
+    snippets = env.from_source(source, WatermarkStrategy.no_watermarks(), "reviews").map(
+        Review.model_validate_json
+    )
+    if fail_once is not None:
+        snippets = snippets.map(fail_once.hand_on)
+    event_time = WatermarkStrategy.for_monotonous_timestamps().with_timestamp_assigner(PostedAt())
+    return snippets.assign_timestamps_and_watermarks(event_time)
 
 
 class PostedAt(TimestampAssigner):
@@ -61,13 +125,6 @@ class PostedAt(TimestampAssigner):
 
     def extract_timestamp(self, value: Review, record_timestamp: int) -> int:
         return value.posted_at
-
-
-def read_review(line: str, pause: float) -> Review:
-    """A snippet from its JSON line, after ``pause`` seconds."""
-    if pause:
-        sleep(pause)
-    return Review.model_validate_json(line)
 
 
 def show_progress(analysed: AnalysedReview, total: int) -> AnalysedReview:
@@ -91,80 +148,6 @@ class CollectWindow(ProcessWindowFunction[AnalysedReview, ProductWindow, str, Ti
         yield product_window(key, window.start, window.end, elements)
 
 
-@dataclass(frozen=True)
-class ReviewJob:
-    """The job and its parameters.
-
-    Attributes:
-        reviews: The snippets in stream order.
-        window_seconds: Length of the windows.
-        parallelism: Subtasks of the agents and windows.
-        fail: Whether to fail once.
-        directory: For the job's input, its checkpoints and the log of the failure.
-    """
-
-    reviews: Sequence[Review]
-    window_seconds: int
-    parallelism: int
-    fail: bool
-    directory: Path
-
-    def run(self) -> tuple[list[AnalysedReview], list[ProductSuggestion]]:
-        """Run the job; the analysed snippets in stream order, and the suggestions by product."""
-        env = self._flink_environment()
-        agents = AgentsExecutionEnvironment.get_execution_environment(env)
-
-        analysis = agents.from_datastream(
-            self._read_reviews(env), key_selector=lambda review: review.group
-        ).apply(self._analysis_agent(), parallelism=self.parallelism)
-
-        suggestions = agents.from_datastream(
-            self._windows(analysis.to_datastream()), key_selector=lambda window: window.product
-        ).apply(ProductSuggestionAgent(), parallelism=self.parallelism)
-
-        # Filled by execute(), each result once, however often the job restarts.
-        analysed_list, suggestion_list = analysis.to_list(), suggestions.to_list()
-        agents.execute("review analysis")
-        return in_stable_order(analysed_list, suggestion_list)
-
-    def _flink_environment(self) -> StreamExecutionEnvironment:
-        configuration = Configuration()
-        configuration.set_string("execution.checkpointing.dir", checkpoint_directory(self.directory).as_uri())
-        env = StreamExecutionEnvironment.get_execution_environment(configuration)
-        env.enable_checkpointing(CHECKPOINT_INTERVAL_MS)
-        # For the source and its timestamps: side by side they would mix up the snippets of a review.
-        env.set_parallelism(1)
-        return env
-
-    def _read_reviews(self, env: StreamExecutionEnvironment) -> DataStream:
-        file = self.directory / "reviews.jsonl"
-        file.write_text(as_json_lines(self.reviews), encoding="utf-8")
-        pause = FAIL_RUN_SECONDS / len(self.reviews) if self.fail else 0.0
-        # A FileSource keeps its position in checkpoints; from_collection would begin anew.
-        source = FileSource.for_record_stream_format(StreamFormat.text_line_format(), str(file)).build()
-        event_time = WatermarkStrategy.for_monotonous_timestamps().with_timestamp_assigner(PostedAt())
-        return (
-            env.from_source(source, WatermarkStrategy.no_watermarks(), "reviews")
-            .map(lambda line: read_review(line, pause))
-            .assign_timestamps_and_watermarks(event_time)
-        )
-
-    def _analysis_agent(self) -> ReviewAnalysisAgent:
-        if self.fail:
-            return FailingReviewAnalysisAgent(str(self.directory), earliest=len(self.reviews) // 2)
-        return ReviewAnalysisAgent()
-
-    def _windows(self, analysed: DataStream) -> DataStream:
-        total = len(self.reviews)
-        return (
-            analysed.map(lambda one: show_progress(one, total))
-            .key_by(lambda one: one.review.product, key_type=Types.STRING())
-            .window(TumblingEventTimeWindows.of(Time.seconds(self.window_seconds)))
-            .process(CollectWindow())
-            .set_parallelism(self.parallelism)
-        )
-
-
 # -- the command ----------------------------------------------------------------------------
 
 
@@ -181,16 +164,16 @@ def main(arguments: Sequence[str] | None = None) -> int:
     print(f"Analysing {len(reviews):,} review snippets; Flink takes some seconds to start ...", flush=True)
     with tempfile.TemporaryDirectory(prefix="review-analysis-") as name:
         directory = Path(name)
-        job = ReviewJob(reviews, window_seconds, options.parallelism, options.fail, directory)
-        analysed, suggestions = job.run()
-        failure = FailureLog(directory).read()
+        fail_once = FailOnce(len(reviews), directory / "checkpoints", directory) if options.fail else None
+        result = run_job(reviews, window_seconds, options.parallelism, directory, fail_once)
+        report(*result, options)
+        if fail_once is not None:
+            print(fail_once.describe())
+        restored = fail_once is None or fail_once.restored()
 
-    report(analysed, suggestions, options)
-    if options.fail:
-        print(failure.describe())
-    identical = (analysed, suggestions) == expected_result(reviews, window_seconds)
+    identical = result == expected_result(reviews, window_seconds)
     print(f"A calculation in plain Python comes to {'the same' if identical else 'ANOTHER'} result.")
-    return 0 if identical and failure.restored == options.fail else 1
+    return 0 if identical and restored else 1
 
 
 def report(
@@ -202,7 +185,10 @@ def report(
     print(f"\n{table(suggestions)}\n\nWritten to {options.output}.")
     print(f"Correlation of scores and ratings by people: {correlation(analysed):.3f} (Pearson)")
     if not options.sample:
-        print(f"Published for VADER on these snippets:       {PUBLISHED_CORRELATION:.3f} (paper, Table 4)")
+        print(
+            f"Published for VADER on these snippets:       {PUBLISHED_CORRELATION:.3f} "
+            "(Hutto & Gilbert 2014, ICWSM, Table 4)"
+        )
 
 
 def parse_arguments(arguments: Sequence[str] | None) -> argparse.Namespace:
@@ -210,7 +196,9 @@ def parse_arguments(arguments: Sequence[str] | None) -> argparse.Namespace:
     parser = argparse.ArgumentParser(description="Two agents that analyse product reviews.")
     parser.add_argument("--fail", action="store_true", help="let the job fail once and restore itself")
     parser.add_argument("--sample", action="store_true", help="use 33 made-up snippets, without network")
-    parser.add_argument("--parallelism", type=int, default=1, metavar="N", help="subtasks (default: 1)")
+    parser.add_argument(
+        "--parallelism", type=at_least_one, default=1, metavar="N", help="subtasks (default: %(default)s)"
+    )
     parser.add_argument(
         "--output",
         type=Path,
@@ -219,6 +207,14 @@ def parse_arguments(arguments: Sequence[str] | None) -> argparse.Namespace:
         help="JSON lines to write (default: %(default)s)",
     )
     return parser.parse_args(arguments)
+
+
+def at_least_one(text: str) -> int:
+    """The number in ``text``, for argparse."""
+    number = int(text)
+    if number < 1:
+        raise argparse.ArgumentTypeError(f"{number} is less than 1")
+    return number
 
 
 if __name__ == "__main__":

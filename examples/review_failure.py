@@ -1,119 +1,63 @@
-"""A failure in the middle of ``review_analysis.py --fail``, exactly once, and what came of it.
+"""The failure of ``review_analysis.py --fail``: one exception, and a note of where the job went on.
 
-The job is one, but its processes do not share memory, and a restart begins with fresh objects:
-what has to outlive the failure is written into files of one directory.
+A restarted job begins with new objects, so what has to outlive the failure is kept in files.
 """
 
 from __future__ import annotations
 
-from dataclasses import dataclass
 from pathlib import Path
+from time import sleep
 
-from review_agents import ReviewAnalysisAgent, ReviewScored
+from review_data import Review
 
-from flink_agents import RunnerContext, action
+RUN_SECONDS = 6.0
+"""How long the source takes at least, so that checkpoints complete on the way."""
 
 
 class InjectedFailureError(Exception):
     """The failure that ``--fail`` asks for."""
 
 
-@dataclass(frozen=True)
-class Failure:
-    """What the failure did to the job.
-
-    Attributes:
-        failed_at: Number of the snippet at which the job failed, or None.
-        resumed_at: Number of the first snippet that was read after the restart, or None.
-    """
-
-    failed_at: int | None
-    resumed_at: int | None
-
-    @property
-    def restored(self) -> bool:
-        """Whether the job failed and went on from a checkpoint."""
-        return self.failed_at is not None and self.resumed_at is not None and self.resumed_at > 1
-
-    def describe(self) -> str:
-        """The failure in one sentence."""
-        if self.failed_at is None:
-            return "The job did NOT fail: it ended before a checkpoint was complete."
-        if self.resumed_at is None:
-            return f"The job failed at snippet {self.failed_at:,}; no snippet came after that."
-        begun = "was restored from its checkpoint" if self.restored else "began ANEW"
-        return f"The job failed at snippet {self.failed_at:,} and {begun}, at snippet {self.resumed_at:,}."
-
-
-class FailureLog:
-    """Writes down when the failure came and where the job went on.
+class FailOnce:
+    """Hands the snippets on, and fails once: in the middle, when there is a checkpoint to go back to.
 
     Args:
-        directory: Of the job.
+        total: Number of snippets.
+        checkpoints: Where Flink writes its checkpoints.
+        directory: For the notes of this class.
     """
 
-    def __init__(self, directory: Path) -> None:
-        self._checkpoints = checkpoint_directory(directory)
-        self._failed = directory / "failed"
-        self._resumed = directory / "resumed"
+    def __init__(self, total: int, checkpoints: Path, directory: Path) -> None:
+        self.total = total
+        self.checkpoints = checkpoints
+        self.failed_at = directory / "failed_at"
+        self.resumed_at = directory / "resumed_at"
 
-    def read(self) -> Failure:
-        """What was written down."""
-        return Failure(failed_at=_read_number(self._failed), resumed_at=_read_number(self._resumed))
+    def hand_on(self, review: Review) -> Review:
+        """Hand ``review`` on, or fail."""
+        sleep(RUN_SECONDS / self.total)
+        if not self.failed_at.exists():
+            if review.number > self.total // 2 and self.checkpoint_completed():
+                self.failed_at.write_text(str(review.number))
+                print(f"  --fail: failing now, at snippet {review.number:,}", flush=True)
+                raise InjectedFailureError(f"--fail: failing once, at snippet {review.number}")
+        elif not self.resumed_at.exists():
+            self.resumed_at.write_text(str(review.number))
+            print(f"  restarted: going on at snippet {review.number:,}", flush=True)
+        return review
 
     def checkpoint_completed(self) -> bool:
-        """Whether there is a checkpoint to go back to; this file is the last of each."""
-        return any(self._checkpoints.glob("*/chk-*/_metadata"))
+        """Whether there is a complete checkpoint: Flink writes this file of it last."""
+        return any(self.checkpoints.glob("*/chk-*/_metadata"))
 
-    def note_failure(self, number: int) -> bool:
-        """Write down the failure; False where another subtask was first."""
-        return _write_once(self._failed, number)
+    def describe(self) -> str:
+        """What came of it, after the job."""
+        if not self.failed_at.exists():
+            return "The job did NOT fail: it ended before a checkpoint was complete."
+        how = "was restored from its checkpoint" if self.restored() else "began ANEW"
+        failed_at, resumed_at = (int(note.read_text()) for note in (self.failed_at, self.resumed_at))
+        return f"The job failed at snippet {failed_at:,} and {how}, at snippet {resumed_at:,}."
 
-    def note_resumption(self, number: int) -> bool:
-        """Write down where the job went on; False where another subtask was first."""
-        return _write_once(self._resumed, number)
-
-
-def checkpoint_directory(directory: Path) -> Path:
-    """Where the job with this directory keeps its checkpoints."""
-    return directory / "checkpoints"
-
-
-def _read_number(file: Path) -> int | None:
-    return int(file.read_text(encoding="utf-8")) if file.exists() else None
-
-
-def _write_once(file: Path, number: int) -> bool:
-    try:
-        with file.open("x", encoding="utf-8") as stream:
-            stream.write(str(number))
-    except FileExistsError:
-        return False
-    return True
-
-
-class FailingReviewAnalysisAgent(ReviewAnalysisAgent):
-    """The analysis with one more action, which fails once.
-
-    Args:
-        directory: Of the job.
-        earliest: Number of the first snippet that may fail.
-    """
-
-    agent_name = "ReviewAnalysisAgent"
-
-    def __init__(self, directory: str, earliest: int) -> None:
-        super().__init__()
-        self._log = FailureLog(Path(directory))
-        self._earliest = earliest
-        self._restarted = self._log.read().failed_at is not None
-
-    @action(ReviewScored)
-    def fail_once(self, event: ReviewScored, ctx: RunnerContext) -> None:
-        number = event.review.number
-        if self._restarted:
-            if self._log.note_resumption(number):
-                print(f"  restarted: going on at snippet {number:,}", flush=True)
-        elif number >= self._earliest and self._log.checkpoint_completed() and self._log.note_failure(number):
-            print(f"  --fail: failing now, at snippet {number:,}", flush=True)
-            raise InjectedFailureError(f"--fail: failing once, at snippet {number}")
+    def restored(self) -> bool:
+        """Whether the job failed and did not begin at the first snippet again."""
+        return self.resumed_at.exists() and int(self.resumed_at.read_text()) > 1

@@ -7,8 +7,9 @@ from collections import Counter, defaultdict
 from collections.abc import Sequence
 from datetime import datetime, timezone
 
-from review_agents import AnalysedReview, ProductSuggestion, product_window, sentiment_of, suggest, summarise
+from review_agents import ReviewAnalysisAgent
 from review_data import Review
+from review_summary import AnalysedReview, ProductSuggestion, product_window, suggest, summarise
 
 PUBLISHED_CORRELATION = 0.565
 """Hutto & Gilbert (2014), Table 4: VADER, Amazon.com product reviews, correlation to ground truth."""
@@ -21,7 +22,7 @@ def expected_result(
     counts, totals = Counter[int](), defaultdict[int, float](float)
     windows: defaultdict[tuple[str, int], list[AnalysedReview]] = defaultdict(list)
     for review in reviews:
-        score = sentiment_of(review.text)
+        score = ReviewAnalysisAgent.sentiment(review.text)
         counts[review.group] += 1
         totals[review.group] += score
         count = counts[review.group]

@@ -11,7 +11,6 @@ import sys
 from pathlib import Path
 
 from pyflink.common import WatermarkStrategy
-from pyflink.datastream import StreamExecutionEnvironment
 from pyflink.datastream.connectors.file_system import FileSource, StreamFormat
 
 from flink_agents import (
@@ -76,10 +75,9 @@ class AccountAgent(Agent):
 
 def main(file: Path) -> None:
     """Run the job over the lines of ``file`` and print what the agent says."""
-    env = StreamExecutionEnvironment.get_execution_environment()
-    agents = AgentsExecutionEnvironment.get_execution_environment(env)
+    agents = AgentsExecutionEnvironment.get_execution_environment()
     source = FileSource.for_record_stream_format(StreamFormat.text_line_format(), str(file.resolve())).build()
-    lines = env.from_source(source, WatermarkStrategy.no_watermarks(), "orders")
+    lines = agents.stream_env.from_source(source, WatermarkStrategy.no_watermarks(), "orders")
     messages = agents.from_datastream(lines, key_selector=customer_of).apply(AccountAgent(credit=500.0))
     messages.to_datastream().print()
     agents.execute("accounts")

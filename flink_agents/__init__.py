@@ -36,6 +36,7 @@ from flink_agents.api.resources import (
 )
 
 __version__ = "0.1.0"
+from flink_agents.runtime.gateway import install as _install
 
 __all__ = [
     "Agent",
@@ -70,3 +71,6 @@ __all__ = [
     "tool",
     "vector_store",
 ]
+
+# PyFlink's JVM may be started by a line of the job that knows nothing of this package.
+_install()

@@ -11,7 +11,7 @@ from xml.etree import ElementTree
 
 import pytest
 
-AGENT = '''
+AGENT = """
 from flink_agents import Agent, Event, InputEvent, OutputEvent, action
 
 
@@ -33,7 +33,7 @@ class Broken(Agent):
     @action(InputEvent)
     def greet(self, event) -> Greeted:
         return Greeted(name=event.input)
-'''
+"""
 
 
 @pytest.fixture

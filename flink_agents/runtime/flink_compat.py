@@ -7,8 +7,6 @@ a Java object.
 
 from __future__ import annotations
 
-import sys
-import threading
 from collections.abc import Iterator
 from dataclasses import dataclass
 from typing import Any
@@ -137,61 +135,6 @@ def _follow(metric: Any, method: str, also: Any) -> None:
 
 
 # -- in the driver ------------------------------------------------------------------------
-
-
-def drain_gateway_errors() -> None:
-    """Keep reading the stderr of the JVM that PyFlink starts.
-
-    PyFlink opens it as a pipe and never reads it: after 64 KB of output every task hangs. The
-    wrapper passes the output on to this process's stderr.
-    """
-    launch = java_gateway.launch_gateway_server_process
-    if getattr(launch, "drains", False):
-        return
-
-    def launch_and_drain(env: Any, args: Any) -> Any:
-        process: Any = launch(env, args)
-        if process.stderr is not None:
-            process.stderr = _Tee(process.stderr)
-        _keep.append(process)
-        return process
-
-    launch_and_drain.drains = True  # pyright: ignore[reportFunctionMemberAccess]
-    java_gateway.launch_gateway_server_process = launch_and_drain
-
-
-_keep: list[Any] = []
-"""Handles of JVMs: PyFlink drops its own, and a collected ``Popen`` warns and closes pipes."""
-
-
-class _Tee:
-    """Reads a pipe in the background; keeps its beginning for whoever reads it later."""
-
-    _LIMIT = 65536
-
-    def __init__(self, pipe: Any) -> None:
-        self._pipe = pipe
-        self._kept = bytearray()
-        self._thread = threading.Thread(target=self._drain, name="jvm-stderr", daemon=True)
-        self._thread.start()
-
-    def _drain(self) -> None:
-        for line in self._pipe:
-            # Flink opens modules that the trimmed JVM from PyPI leaves out.
-            if line.startswith(b"WARNING: Unknown module: "):
-                continue
-            if len(self._kept) < self._LIMIT:
-                self._kept += line
-            sys.stderr.write(line.decode("utf-8", "replace"))
-            sys.stderr.flush()
-
-    def read(self) -> bytes:
-        """All that was kept, after the pipe has ended."""
-        self._thread.join()
-        return bytes(self._kept)
-
-    def close(self) -> None:
-        """The background thread closes the pipe by reading it to its end."""
 
 
 def configuration_of(env: StreamExecutionEnvironment) -> dict[str, str]:

@@ -48,3 +48,15 @@ def _install(classes: dict[str, bytes]) -> MainModule:
         for name, data in classes.items():
             setattr(module, name, cloudpickle.loads(data))
     return MainModule()
+
+
+class ShippedFunction:
+    """A function that brings the user's ``__main__`` classes to the worker with it."""
+
+    def __init__(self, function: Callable[[Any], Any]) -> None:
+        self.main = MainModule()
+        self.function = function
+
+    def __call__(self, value: Any) -> Any:
+        """Call the function."""
+        return self.function(value)

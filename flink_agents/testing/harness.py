@@ -21,6 +21,7 @@ from flink_agents.api.errors import UnserializableValueError
 from flink_agents.api.options import AgentOptions, Configuration
 from flink_agents.api.policies import DEAD_LETTER_TAG, DeadLetter
 from flink_agents.plan import AgentCode, AgentPlan, bind, compile_agent
+from flink_agents.plan.configuration import instance_of
 from flink_agents.runtime.codec import ValueCodec
 from flink_agents.runtime.keys import KeyEncoder, encode_key, unescape
 from flink_agents.runtime.metrics import LocalMetricGroup
@@ -102,7 +103,7 @@ class OperatorHarness:
         forced_replay: bool = False,
     ) -> None:
         self._subtasks: list[_Subtask] = []
-        instance = agent() if isinstance(agent, type) else agent
+        instance = instance_of(agent)
         self.plan = compile_agent(instance, name)
         self._code = AgentCode.of(instance)
         self._config = Configuration.load(config)

@@ -17,7 +17,8 @@ pytestmark = pytest.mark.minicluster
 def run_example(directory: Path, *arguments: str) -> str:
     """Run an example in ``directory`` and return what it printed; its failure is the test's."""
     script, *options = arguments
-    environment = {name: value for name, value in os.environ.items() if name != "VIRTUAL_ENV"}
+    # As `env -i` does: no activated environment, not even a PATH.
+    environment = {name: os.environ[name] for name in ("HOME", "JAVA_HOME") if name in os.environ}
     result = subprocess.run(
         [sys.executable, str(EXAMPLES / script), *options],
         cwd=directory,

@@ -8,21 +8,19 @@ from itertools import permutations
 
 import pytest
 import review_agents
-from review_agents import (
+from review_agents import ProductSuggestionAgent, ReviewAnalysisAgent
+from review_data import Review, load_sample
+from review_summary import (
     SUGGESTIONS,
     TOPICS,
     AnalysedReview,
     ProductSuggestion,
-    ProductSuggestionAgent,
     ProductWindow,
-    ReviewAnalysisAgent,
     count_complaints,
     product_window,
-    sentiment_of,
     suggest,
     summarise,
 )
-from review_data import Review, load_sample
 
 from flink_agents.api.errors import MissingExtraError
 from flink_agents.testing import OperatorHarness
@@ -52,7 +50,7 @@ class TestAnalysisAgent:
     def test_scores_a_snippet(self, harness: OperatorHarness) -> None:
         [output] = harness.push(review("great kettle, i love it"))
         assert output.review == review("great kettle, i love it")
-        assert output.score == sentiment_of("great kettle, i love it") > 0.5
+        assert output.score == ReviewAnalysisAgent.sentiment("great kettle, i love it") > 0.5
 
     def test_keeps_the_mean_of_the_snippets_of_a_review(self, harness: OperatorHarness) -> None:
         outputs = harness.push_all(review(text, n) for n, text in enumerate(("great", "awful", "a box"), 1))
@@ -82,9 +80,9 @@ class TestAnalysisAgent:
             raise MissingExtraError(f"The module {module} is not installed.", fix=f"[{extra}]")
 
         monkeypatch.setattr(review_agents, "require_extra", missing)
-        review_agents._analyzer.cache_clear()
+        review_agents.analyst.cache_clear()
         with pytest.raises(MissingExtraError, match=r"vaderSentiment.*\n.*\[examples\]"):
-            sentiment_of("fine")
+            ReviewAnalysisAgent.sentiment("fine")
 
 
 class TestSuggestionAgent:

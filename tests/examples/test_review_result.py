@@ -8,9 +8,9 @@ import math
 import random
 
 import pytest
-from review_agents import AnalysedReview
 from review_data import Review, load_sample
 from review_result import as_json_lines, correlation, expected_result, in_stable_order, table
+from review_summary import AnalysedReview
 
 
 def rated(pairs: list[tuple[float, float]]) -> list[AnalysedReview]:

@@ -1,0 +1,59 @@
+"""The JVM finds this Python, whatever line of a job starts it."""
+
+from __future__ import annotations
+
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+from flink_agents.runtime.jvm import find_java_home
+
+pytestmark = pytest.mark.minicluster
+
+JOB = """
+{before}
+from flink_agents import Agent, AgentsExecutionEnvironment, InputEvent, OutputEvent, action
+{after}
+
+
+class Increment(Agent):
+    @action(InputEvent)
+    def increment(self, event, ctx) -> OutputEvent:
+        return OutputEvent(output=event.input + 1)
+
+
+if __name__ == "__main__":
+    agents = AgentsExecutionEnvironment.get_execution_environment(env)
+    numbers = env.from_collection([1, 2, 3])
+    outputs = agents.from_datastream(numbers, lambda number: number).apply(Increment).to_list()
+    agents.execute()
+    print(sorted(outputs))
+"""
+MAKE = """
+from pyflink.datastream import StreamExecutionEnvironment
+env = StreamExecutionEnvironment.get_execution_environment()
+"""
+
+
+def run(directory: Path, text: str, **environment: str) -> subprocess.CompletedProcess[str]:
+    script = directory / "job.py"
+    script.write_text(text)
+    # No PATH: as from an environment that nobody activated.
+    environment["HOME"] = str(directory)
+    return subprocess.run(
+        [sys.executable, str(script)], capture_output=True, text=True, env=environment, check=False
+    )
+
+
+def test_a_job_may_make_flinks_environment_first(tmp_path: Path) -> None:
+    done = run(tmp_path, JOB.format(before="", after=MAKE))
+    assert (done.stdout, done.returncode) == ("[2, 3, 4]\n", 0), done.stderr
+
+
+def test_before_the_import_it_is_too_late_and_said_so(tmp_path: Path) -> None:
+    done = run(tmp_path, JOB.format(before=MAKE, after=""), JAVA_HOME=str(find_java_home().home))
+    assert done.returncode == 1
+    assert "PyFlink's JVM was started before flink_agents was imported" in done.stderr
+    assert "fix: import flink_agents before" in done.stderr
