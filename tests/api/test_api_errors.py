@@ -1,0 +1,155 @@
+"""The exception tree: codes, texts, and errors that travel between processes."""
+
+from __future__ import annotations
+
+import copy
+import pickle
+import re
+from typing import Any
+
+import pytest
+
+from flink_agents.api import errors
+from flink_agents.api.errors import (
+    ActionFailedError,
+    AgentsError,
+    JobFailedError,
+    MissingExtraError,
+    NotAnEventError,
+)
+
+CODES = {
+    "AgentsError": "FA0000",
+    "AgentDefinitionError": "FA1000",
+    "ActionSignatureError": "FA1001",
+    "DuplicateNameError": "FA1002",
+    "UnknownTriggerError": "FA1003",
+    "EventNeverEmittedError": "FA1004",
+    "AgentConfigurationError": "FA1005",
+    "MissingResourceError": "FA1006",
+    "CyclicResourceError": "FA1007",
+    "FunctionReferenceError": "FA1008",
+    "PlanFormatError": "FA1009",
+    "OptionError": "FA1100",
+    "SetupError": "FA2000",
+    "MissingExtraError": "FA2001",
+    "JavaNotFoundError": "FA2002",
+    "ConflictingPackageError": "FA2003",
+    "UnsupportedExecutionError": "FA2004",
+    "JobDefinitionError": "FA3000",
+    "AgentCycleError": "FA3001",
+    "DuplicateAgentError": "FA3002",
+    "DeadLettersNotReadError": "FA3003",
+    "UnsupportedTableError": "FA3004",
+    "JobFailedError": "FA3100",
+    "RunError": "FA4000",
+    "ActionFailedError": "FA4001",
+    "NotAnEventError": "FA4002",
+    "UnknownEventError": "FA4003",
+    "UnhandledEventError": "FA4004",
+    "UnknownSideOutputError": "FA4005",
+    "ResourceNotFoundError": "FA4006",
+    "ResourceUnavailableError": "FA4007",
+    "ContextMisuseError": "FA4008",
+    "MemoryPathError": "FA4009",
+    "EventLimitError": "FA4010",
+    "StateError": "FA5000",
+    "KeyEncodingError": "FA5001",
+    "UnserializableValueError": "FA5002",
+    "UnknownTypeNameError": "FA5003",
+    "StateFormatError": "FA5004",
+}
+"""Codes are part of the public surface: none may change or be used again."""
+
+CLASSES: list[type[AgentsError]] = [
+    one for one in vars(errors).values() if isinstance(one, type) and issubclass(one, AgentsError)
+]
+
+EXTRA: dict[type[AgentsError], dict[str, Any]] = {
+    ActionFailedError: {
+        "agent": "Shop",
+        "action": "sell",
+        "key": ("user", 1),
+        "sequence_number": 7,
+        "event": "OrderPlaced",
+    },
+    JobFailedError: {"failure": "the first lines", "java_trace": "at java.base"},
+}
+
+
+def make(cls: type[AgentsError]) -> AgentsError:
+    return cls(
+        "something is wrong",
+        expected="this",
+        found="that",
+        fix="do so",
+        where="a.py:1 in f",
+        **EXTRA.get(cls, {}),
+    )
+
+
+def test_codes_are_stable() -> None:
+    assert {cls.__name__: cls.code for cls in CLASSES} == CODES
+
+
+def test_each_class_is_drawn_in_the_tree_of_the_module() -> None:
+    drawn = dict(re.findall(r"(\w+Error) +(FA\d{4})", errors.__doc__ or ""))
+    assert drawn == CODES
+
+
+def test_a_group_is_the_base_of_its_members() -> None:
+    for cls in CLASSES:
+        group = next(one for one in CLASSES if one.code == cls.code[:4] + "00" and one.code[3] == cls.code[3])
+        if cls.code[4:] != "00":
+            assert issubclass(cls, group)
+
+
+def test_classes_are_of_the_builtin_kinds_that_callers_catch() -> None:
+    assert issubclass(MissingExtraError, ImportError)
+    assert issubclass(NotAnEventError, TypeError)
+
+
+@pytest.mark.parametrize("cls", CLASSES)
+def test_text_says_place_problem_and_remedy_in_this_order(cls: type[AgentsError]) -> None:
+    lines = [line for line in str(make(cls)).split("\n") if not line.startswith("  agent ")]
+    assert lines == [
+        "a.py:1 in f: something is wrong",
+        "  expected: this",
+        "  found: that",
+        "  fix: do so",
+        f"  [{cls.code}] docs/errors.md#{cls.code.lower()}",
+    ]
+
+
+def test_text_has_no_empty_parts() -> None:
+    assert str(AgentsError("wrong", found="x")) == "wrong\n  found: x\n  [FA0000] docs/errors.md#fa0000"
+
+
+def test_text_of_a_failed_action_names_the_run() -> None:
+    assert str(make(ActionFailedError)).split("\n")[1] == (
+        "  agent Shop, action sell, key ('user', 1), sequence 7, event OrderPlaced"
+    )
+
+
+COPIES = {
+    "deepcopy": copy.deepcopy,
+    "copy": copy.copy,
+    **{f"pickle {n}": lambda error, n=n: pickle.loads(pickle.dumps(error, n)) for n in range(6)},
+}
+
+
+@pytest.mark.parametrize("duplicate", COPIES.values(), ids=COPIES.keys())
+@pytest.mark.parametrize("cls", CLASSES)
+def test_copy_of_an_error_equals_it(cls: type[AgentsError], duplicate: Any) -> None:
+    error = make(cls)
+    again = duplicate(error)
+    assert type(again) is cls
+    assert vars(again) == vars(error)
+    assert again.args == error.args
+    assert str(again) == str(error)
+
+
+def test_errors_can_be_raised_after_a_round_trip() -> None:
+    with pytest.raises(ActionFailedError) as caught:
+        raise pickle.loads(pickle.dumps(make(ActionFailedError)))
+    assert caught.value.key == ("user", 1)

@@ -1,0 +1,228 @@
+"""Options: types, sources, precedence, and errors that help."""
+
+from __future__ import annotations
+
+from datetime import timedelta
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from flink_agents import AgentOptions, ConfigOption, Configuration, OnError
+from flink_agents.api.errors import OptionError
+from flink_agents.api.options import all_options, environment_name
+
+DEFAULTS = {
+    "job-identifier": None,
+    "memory.short-term.ttl": None,
+    "actions.on-error": OnError.FAIL,
+    "events.on-unhandled": OnError.FAIL,
+    "run.max-events": 10_000,
+    "run.inline": True,
+    "state.allow-pickle": False,
+    "local.restart.attempts": 3,
+    "local.restart.delay": timedelta(seconds=1),
+}
+
+
+@pytest.fixture(autouse=True)
+def no_environment(monkeypatch: pytest.MonkeyPatch) -> None:
+    for key in all_options():
+        monkeypatch.delenv(environment_name(key), raising=False)
+    monkeypatch.delenv("FLINK_AGENTS_CONFIG", raising=False)
+
+
+def test_defaults() -> None:
+    empty = Configuration()
+    assert {key: empty.get(key) for key in all_options()} == DEFAULTS
+    assert dict(empty) == {}
+
+
+@pytest.mark.parametrize("option", all_options().values(), ids=lambda option: option.key)
+def test_options_are_documented_and_named_alike(option: ConfigOption[Any]) -> None:
+    assert option.doc.endswith(".")
+    assert option.key == option.key.lower().replace("_", "-")
+    assert option.default is None or isinstance(option.default, option.type)
+
+
+PARSED: list[tuple[str, object, object]] = [
+    ("run.inline", True, True),
+    ("run.inline", "false", False),
+    ("run.inline", " TRUE ", True),
+    ("run.max-events", 5, 5),
+    ("run.max-events", "5", 5),
+    ("run.max-events", " 7 ", 7),
+    ("job-identifier", "orders", "orders"),
+    ("job-identifier", "7", "7"),
+    ("actions.on-error", "ignore", OnError.IGNORE),
+    ("actions.on-error", OnError.DEAD_LETTER, OnError.DEAD_LETTER),
+    ("memory.short-term.ttl", timedelta(hours=1), timedelta(hours=1)),
+    ("memory.short-term.ttl", "200 ms", timedelta(milliseconds=200)),
+    ("memory.short-term.ttl", "5s", timedelta(seconds=5)),
+    ("memory.short-term.ttl", " 2 min ", timedelta(minutes=2)),
+    ("memory.short-term.ttl", "1.5 h", timedelta(minutes=90)),
+    ("memory.short-term.ttl", "7 d", timedelta(days=7)),
+]
+
+
+@pytest.mark.parametrize(("key", "value", "expected"), PARSED)
+def test_values_are_parsed(key: str, value: object, expected: object) -> None:
+    found = Configuration({key: value}).get(key)
+    assert found == expected
+    assert type(found) is type(expected)
+
+
+REFUSED: list[tuple[str, object, str]] = [
+    ("run.inline", "yes", "true or false"),
+    ("run.inline", 1, "true or false"),
+    ("run.inline", None, "true or false"),
+    ("run.max-events", "many", "a whole number"),
+    ("run.max-events", 5.0, "a whole number"),
+    ("run.max-events", True, "a whole number"),
+    ("run.max-events", "", "a whole number"),
+    ("job-identifier", 7, "a text"),
+    ("actions.on-error", "explode", "'fail', 'ignore', 'dead-letter'"),
+    ("actions.on-error", "IGNORE", "'fail', 'ignore', 'dead-letter'"),
+    ("actions.on-error", [], "'fail', 'ignore', 'dead-letter'"),
+    ("memory.short-term.ttl", "5", "a duration such as"),
+    ("memory.short-term.ttl", 5, "a duration such as"),
+    ("memory.short-term.ttl", "-5 s", "a duration such as"),
+    ("memory.short-term.ttl", "5 weeks", "a duration such as"),
+    ("memory.short-term.ttl", "", "a duration such as"),
+]
+
+
+@pytest.mark.parametrize(("key", "value", "expected"), REFUSED)
+def test_value_that_does_not_fit_is_a_named_error(key: str, value: object, expected: str) -> None:
+    with pytest.raises(OptionError) as caught:
+        Configuration({key: value})
+    assert key in caught.value.message
+    assert expected in (caught.value.expected or "")
+    assert caught.value.found == repr(value)
+    assert caught.value.fix == all_options()[key].doc
+
+
+@pytest.mark.parametrize(
+    ("key", "near"),
+    [("run.max-event", "run.max-events"), ("runs.inline", "run.inline"), ("on-error", "actions.on-error")],
+)
+def test_unknown_option_suggests_a_near_one(key: str, near: str) -> None:
+    for use in (lambda: Configuration({key: 1}), lambda: Configuration().get(key)):
+        with pytest.raises(OptionError) as caught:
+            use()
+        assert repr(key) in caught.value.message
+        assert caught.value.fix == f"did you mean {near!r}?"
+
+
+def test_unknown_option_without_a_near_one_names_all() -> None:
+    with pytest.raises(OptionError) as caught:
+        Configuration({"zzz": 1})
+    assert all(key in (caught.value.expected or "") for key in all_options())
+    assert "docs/configuration.md" in (caught.value.fix or "")
+
+
+def test_reading() -> None:
+    values = Configuration().set(AgentOptions.MAX_EVENTS, "5").set("run.inline", False)
+    assert (
+        values.get(AgentOptions.MAX_EVENTS) == values.get("run.max-events") == values["run.max-events"] == 5
+    )
+    assert values.get("run.inline", True) is False
+    assert values.get("job-identifier", "default") == "default"
+    assert values.get(AgentOptions.MAX_EVENTS, 9) == 5
+    assert dict(values) == {"run.max-events": 5, "run.inline": False}
+    assert len(values) == 2
+
+
+# -- sources -------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("key", all_options())
+def test_name_in_the_environment(key: str) -> None:
+    name = environment_name(key)
+    assert name == "FLINK_AGENTS_" + key.upper().replace(".", "_").replace("-", "_")
+
+
+def test_environment() -> None:
+    environ = {"FLINK_AGENTS_RUN_MAX_EVENTS": "5", "FLINK_AGENTS_CONFIG": "x.yaml", "PATH": "/bin"}
+    assert dict(Configuration.from_environment(environ)) == {"run.max-events": 5}
+
+
+@pytest.mark.parametrize("name", ["FLINK_AGENTS_RUN_MAX_EVENT", "FLINK_AGENTS_X"])
+def test_unknown_name_in_the_environment_is_a_named_error(name: str) -> None:
+    with pytest.raises(OptionError, match=f"{name}.*the environment"):
+        Configuration.from_environment({name: "5"})
+
+
+def test_flink() -> None:
+    flink = {"flink-agents.run.inline": "false", "parallelism.default": "2", "run.max-events": "7"}
+    assert dict(Configuration.from_flink(flink)) == {"run.inline": False}
+    with pytest.raises(OptionError, match="Flink's configuration"):
+        Configuration.from_flink({"flink-agents.run.online": "false"})
+
+
+def yaml_file(folder: Path, text: str) -> Path:
+    path = folder / "agents.yaml"
+    path.write_text(text, encoding="utf-8")
+    return path
+
+
+@pytest.mark.parametrize(
+    "text",
+    [
+        "run:\n  max-events: 5\n  inline: false\n",
+        "run.max-events: 5\nrun.inline: false\n",
+        "{run: {max-events: '5', inline: 'false'}}",
+    ],
+)
+def test_yaml(tmp_path: Path, text: str) -> None:
+    values = Configuration.from_yaml(yaml_file(tmp_path, text))
+    assert dict(values) == {"run.max-events": 5, "run.inline": False}
+
+
+@pytest.mark.parametrize(
+    ("text", "message"),
+    [
+        ("[1, 2]", "no mapping of options"),
+        ("text", "no mapping of options"),
+        ("run:\n  online: true", "'run.online' in"),
+        ("1: x", "'1' in"),
+        ("run.inline:", "does not fit"),
+    ],
+)
+def test_yaml_that_says_no_options_is_a_named_error(tmp_path: Path, text: str, message: str) -> None:
+    with pytest.raises(OptionError, match=message):
+        Configuration.from_yaml(yaml_file(tmp_path, text))
+
+
+def test_empty_yaml(tmp_path: Path) -> None:
+    assert dict(Configuration.from_yaml(yaml_file(tmp_path, "# nothing\n"))) == {}
+
+
+SOURCES = ["yaml", "flink", "environment", "code"]
+"""From the weakest to the strongest."""
+
+
+@pytest.mark.parametrize("strongest", range(len(SOURCES)))
+def test_precedence(strongest: int, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Each source sets the option to its own name; the strongest of those present wins."""
+    present = SOURCES[: strongest + 1]
+    monkeypatch.setenv(
+        "FLINK_AGENTS_CONFIG", str(yaml_file(tmp_path, "job-identifier: yaml\nrun.max-events: 5"))
+    )
+    if "environment" in present:
+        monkeypatch.setenv("FLINK_AGENTS_JOB_IDENTIFIER", "environment")
+    values = Configuration.load(
+        code={"job-identifier": "code"} if "code" in present else None,
+        flink={"flink-agents.job-identifier": "flink"} if "flink" in present else None,
+    )
+    assert dict(values) == {"job-identifier": SOURCES[strongest], "run.max-events": 5}
+
+
+def test_over_changes_neither_side() -> None:
+    upper, lower = (
+        Configuration({"run.inline": False}),
+        Configuration({"run.inline": True, "run.max-events": 5}),
+    )
+    assert dict(upper.over(lower)) == {"run.inline": False, "run.max-events": 5}
+    assert dict(upper) == {"run.inline": False}
+    assert dict(lower) == {"run.inline": True, "run.max-events": 5}

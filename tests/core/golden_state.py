@@ -1,0 +1,84 @@
+"""State as version 1 of the format wrote it, in ``golden_state.json``.
+
+The file is never rewritten, since savepoints are not either: a change of the format gets a
+version and a file of its own. ``python tests/core/golden_state.py`` made it.
+"""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+from typing import Any
+
+from core_values import SUPPORTED
+
+from flink_agents import Agent, InputEvent, OutputEvent
+from flink_agents.runtime.codec import ValueCodec
+from flink_agents.runtime.state import Head
+from flink_agents.testing import OperatorHarness, Snapshot
+from flink_agents.testing.fake_state import KeyState
+
+FILE = Path(__file__).with_name("golden_state.json")
+
+HEADS: dict[str, Head] = {
+    "new": Head("job"),
+    "later": Head("0123456789abcdef0123456789abcdef", 70_000),
+    "waiting": Head("jöb", 3, 2**33, 2**33 + 5),
+    "with what later versions add": Head("job", 1, 0, 0, {"marker": [1, "a"], "owner": None}),
+}
+
+KEY = ("user", 1)
+
+
+def remember(event: InputEvent, ctx: Any) -> OutputEvent:
+    memory = ctx.short_term_memory
+    number = memory.get("count.all", 0) + 1
+    memory.set("count.all", number)
+    memory.append("ünïcode \\ .seen", event.input)
+    return OutputEvent(output=(number, ctx.sequence_number, ctx.timestamp, memory.get("ünïcode \\ .seen")))
+
+
+def harness(inline: bool) -> OperatorHarness:
+    """An agent that counts and remembers its inputs."""
+    config: dict[str, Any] = {"run.inline": inline, "job-identifier": "golden"}
+    agent = Agent(name="golden").add_action("remember", [InputEvent], remember)
+    return OperatorHarness(agent, lambda record: KEY, config=config)
+
+
+def restored(entry: dict[str, Any]) -> Snapshot:
+    """The checkpoint that an entry ``operator`` of the file describes."""
+    state = KeyState(
+        head=bytes.fromhex(entry["head"]),
+        pending={int(number): bytes.fromhex(data) for number, data in entry["pending"].items()},
+        memory={path: (bytes.fromhex(data), None) for path, data in entry["memory"].items()},
+        processing_timers=set(entry["processing_timers"]),
+        event_timers=set(entry["event_timers"]),
+    )
+    return Snapshot({entry["key"]: state}, 0, {}, 128)
+
+
+def written() -> dict[str, Any]:
+    """The content of the file as today's code would write it."""
+    one = harness(inline=True)
+    one.push("first", timestamp=1)
+    other = harness(inline=False)
+    other.restore(one.snapshot())
+    other.push({"second": (1,)}, timestamp=2)
+    other.push(None)
+    ((key, state),) = other.snapshot().keys.items()
+    return {
+        "values": {name: ValueCodec().encode(value).hex() for name, value in SUPPORTED.items()},
+        "heads": {name: head.pack().hex() for name, head in HEADS.items()},
+        "operator": {
+            "key": key,
+            "head": (state.head or b"").hex(),
+            "pending": {str(number): data.hex() for number, data in state.pending.items()},
+            "memory": {path: data.hex() for path, (data, _) in state.memory.items()},
+            "processing_timers": sorted(state.processing_timers),
+            "event_timers": sorted(state.event_timers),
+        },
+    }
+
+
+if __name__ == "__main__":
+    FILE.write_text(json.dumps(written(), indent=1) + "\n")
