@@ -19,8 +19,9 @@ from flink_agents.api.resources import ResourceType
 class RunnerContext(ABC):
     """What an action sees of the run that it belongs to.
 
-    A context belongs to one execution of one action. Used after that execution, or from
-    another thread than the one that runs it, it raises ``ContextMisuseError``.
+    A context belongs to one execution of one action. After that execution, or from another
+    thread than the one that runs it, all that changes or reads the run (events, memory,
+    resources, UUIDs and random numbers) raises ``ContextMisuseError``.
 
     A project adds methods of its own in a subclass without constructor, named by
     ``Agent.context_class``; the runtime supplies the rest.

@@ -41,15 +41,24 @@ class Lineage:
     @property
     def id(self) -> str:
         """24 hexadecimal digits, equal for equal paths."""
-        digest = self._digest
-        if digest is None:
-            path = self._path().encode("utf-8", "surrogatepass")
-            digest = self._digest = hashlib.blake2b(path, digest_size=12).hexdigest()
-        return digest
+        if self._digest is None:
+            # From the first ancestor on: a chain may be longer than Python's stack.
+            chain: list[Lineage] = []
+            at: Lineage | None = self
+            while at is not None and at._digest is None:
+                chain.append(at)
+                at = at.parent
+            digest = at._digest if at is not None else ""
+            for lineage in reversed(chain):
+                path = f"{digest}\x00{lineage._step()}\x00{lineage.ordinal}"
+                encoded = path.encode("utf-8", "surrogatepass")
+                digest = lineage._digest = hashlib.blake2b(encoded, digest_size=12).hexdigest()
+        assert self._digest is not None
+        return self._digest
 
-    def _path(self) -> str:
-        parent = self.parent.id if self.parent is not None else ""
-        return f"{parent}\x00{self.action}\x00{self.ordinal}"
+    def _step(self) -> str:
+        """What led to the event from its parent."""
+        return self.action
 
 
 class InputLineage(Lineage):
@@ -68,8 +77,8 @@ class InputLineage(Lineage):
         self._journal_id = journal_id
         self._key_text = key_text
 
-    def _path(self) -> str:
-        return f"\x00{self._journal_id}\x00{self._key_text}\x00{self.ordinal}"
+    def _step(self) -> str:
+        return f"{self._journal_id}\x00{self._key_text}"
 
 
 class Event(BaseModel):

@@ -14,6 +14,7 @@ from typing import TYPE_CHECKING, Any
 from flink_agents.api.context import RunnerContext
 from flink_agents.api.errors import (
     ContextMisuseError,
+    EventLimitError,
     MemoryPathError,
     NotAnEventError,
     UnknownEventError,
@@ -112,6 +113,11 @@ class InvocationContext(RunnerContext):
         sent = self.sent
         if route is None:
             raise self._no_event(event)
+        if self._run.emitted + len(sent) >= self._shared.max_events:
+            raise EventLimitError(
+                f"a run emitted more than {self._shared.max_events} events",
+                fix="end the loop between the actions, or raise the option run.max-events",
+            )
         lineage = Lineage(self._event.lineage, self._action.name, len(sent))
         if route.leaves:
             # No action sees it, so that it needs no copy where it is sent twice.
@@ -141,7 +147,7 @@ class InvocationContext(RunnerContext):
     def emit_to(self, tag: str, value: Any) -> None:
         """See :class:`RunnerContext`."""
         self.guard()
-        if tag not in self._shared.side_outputs:
+        if not isinstance(tag, str) or tag not in self._shared.side_outputs:
             raise UnknownSideOutputError(
                 f"action {self._action.name!r} emits to an unknown side output",
                 expected="one of " + (", ".join(self._shared.side_outputs) or "none declared"),
@@ -180,7 +186,8 @@ class InvocationContext(RunnerContext):
 
     def get_resource(self, name: str, resource_type: ResourceType | str) -> Any:
         """See :class:`RunnerContext`."""
-        return self._shared.resource(name, ResourceType(resource_type))
+        self.guard()
+        return self._shared.resource(name, resource_type)
 
     @property
     def config(self) -> Configuration:

@@ -99,9 +99,8 @@ class MemoryTree:
         written[path] = data
 
     def is_object(self, path: str) -> bool:
-        """Whether an object is at ``path``; its marker may have expired before its fields."""
-        data = self.raw(path)
-        return data == OBJECT or (data is None and self._expires and bool(self.below(path)))
+        """Whether an object is at ``path``."""
+        return self.raw(path) == OBJECT
 
     def below(self, path: str) -> list[str]:
         """Paths of all nodes inside the object at ``path`` ("" for the root), sorted."""
@@ -123,9 +122,9 @@ class MemoryTree:
         """The value or object at ``path``, or ``default``."""
         parents_of(path)
         data = self.raw(path)
-        if data is None and not self.is_object(path):
+        if data is None:
             return default
-        if data is None or data == OBJECT:
+        if data == OBJECT:
             return TreeObject(self, path, guard)
         return self._codec.decode(data)
 
@@ -133,8 +132,7 @@ class MemoryTree:
         """Store a plain value at ``path``."""
         data = self._codec.encode(value)
         self.make_parents(path)
-        present = self.raw(path)
-        if present == OBJECT or (present is None and self._expires and self.is_object(path)):
+        if self.is_object(path):
             raise MemoryPathError(
                 f"{path!r} is an object in {self.scope.value} memory",
                 fix=f"delete({path!r}) first, or set one of its fields",
@@ -159,7 +157,7 @@ class MemoryTree:
         """Remove the node at ``path`` and all below it."""
         parents_of(path)
         data = self.raw(path)
-        nodes = self.below(path) if data == OBJECT or (data is None and self._expires) else []
+        nodes = self.below(path) if data == OBJECT else []
         if data is not None:
             nodes.append(path)
         for node in nodes:
@@ -201,11 +199,14 @@ class MemoryTree:
             del self._written[path]
 
     def commit(self) -> None:
-        """Write to state what changed, and only that."""
+        """Write to state what changed, and only that.
+
+        Objects come after what lies in them, so that none expires before its fields.
+        """
         slot = self._slot
         if slot is None:
             return
-        for path, data in self._written.items():
+        for path, data in reversed(self._written.items()):
             if data is None:
                 if self._known.get(path) is not None:
                     slot.remove(_state_key(path))
@@ -274,7 +275,7 @@ class TreeObject(MemoryObject):
         self._guard()
         full = self._full(path)
         parents_of(full)
-        return self._tree.raw(full) is not None or self._tree.is_object(full)
+        return self._tree.raw(full) is not None
 
     def field_names(self) -> list[str]:
         """See :class:`MemoryObject`."""

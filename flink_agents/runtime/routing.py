@@ -54,7 +54,7 @@ class Routes:
             return None
         if isinstance(event, NamedEvent):
             # The type string of such an event is data: it is no property of the class.
-            table, key = self._by_name, event.event_type
+            table, key = self._by_name, (type(event), event.event_type)
         else:
             table, key = self._by_class, type(event)
         if key not in table:

@@ -10,16 +10,17 @@ import asyncio
 import inspect
 import logging
 from collections import deque
-from collections.abc import AsyncIterable, Iterable, Mapping
+from collections.abc import AsyncGenerator, Iterable, Mapping
+from contextlib import aclosing, closing
 from typing import Any, cast
 
-from flink_agents.api.errors import ActionFailedError, AgentsError, EventLimitError, UnhandledEventError
+from flink_agents.api.errors import ActionFailedError, AgentsError, UnhandledEventError
 from flink_agents.api.events import Event, InputEvent, InputLineage, OutputEvent, stamp
 from flink_agents.api.memory import MemoryScope
 from flink_agents.api.metrics import MetricGroup
 from flink_agents.api.options import AgentOptions, Configuration
 from flink_agents.api.policies import DEAD_LETTER_TAG, DeadLetter, OnError
-from flink_agents.api.resources import ResourceType
+from flink_agents.api.resources import ResourceType, check_resource_type
 from flink_agents.plan import BoundAction, BoundAgent
 from flink_agents.runtime.codec import ValueCodec
 from flink_agents.runtime.context import InvocationContext, context_type
@@ -32,6 +33,9 @@ from flink_agents.runtime.state import MapSlot
 _log = logging.getLogger("flink_agents.run")
 
 _MISSING = object()
+
+FAILURES = (Exception, SystemExit, asyncio.CancelledError)
+"""What an action can raise and its policy decides about."""
 
 
 class Run:
@@ -151,16 +155,17 @@ class RunEnvironment:
         self.metrics = metrics
         self.codec = codec
         self.memory_expires = config.get(AgentOptions.SHORT_TERM_TTL) is not None
+        self.max_events: int = config.get(AgentOptions.MAX_EVENTS)
         self.routes = Routes(agent.actions)
         self.side_outputs: Mapping[str, Any] = agent.side_outputs
         self.context_type = context_type(agent.context_class)
         self._resources: dict[tuple[str, ResourceType], Any] = {}
 
-    def resource(self, name: str, resource_type: ResourceType) -> Any:
+    def resource(self, name: str, resource_type: ResourceType | str) -> Any:
         """The resource, made at its first use."""
-        key = (name, resource_type)
+        key = (name, check_resource_type(resource_type))
         if key not in self._resources:
-            self._resources[key] = self.agent.resource(name, resource_type)
+            self._resources[key] = self.agent.resource(*key)
         return self._resources[key]
 
 
@@ -176,7 +181,6 @@ class RunExecutor:
     def __init__(self, shared: RunEnvironment) -> None:
         self._shared = shared
         self._loop: asyncio.AbstractEventLoop | None = None
-        self._max_events: int = shared.config.get(AgentOptions.MAX_EVENTS)
         self._on_error = OnError(shared.agent.on_error or shared.config.get(AgentOptions.ON_ERROR))
         self._on_unhandled = OnError(
             shared.agent.on_unhandled or shared.config.get(AgentOptions.ON_UNHANDLED)
@@ -219,9 +223,7 @@ class RunExecutor:
             if result is not None:
                 self._emit_result(ctx, result)
             run.emitted += len(ctx.sent)
-            if run.emitted > self._max_events:
-                raise self._too_many_events()
-        except (Exception, SystemExit) as error:
+        except FAILURES as error:
             run.rollback(mark)
             self._failed(run, action, event, error)
         else:
@@ -242,10 +244,12 @@ class RunExecutor:
     def _emit_result(self, ctx: InvocationContext, result: Any) -> None:
         if self._shared.routes.of(result) is not None:
             ctx.send_event(result)
-        elif inspect.isgenerator(result) or isinstance(result, list | tuple):
-            for event in cast("Iterable[Any]", result):
-                if event is not None:
-                    ctx.send_event(event)
+        elif inspect.isgenerator(result):
+            # Closed at once where it fails: its own clean-up still belongs to the action.
+            with closing(result):
+                self._send_all(ctx, result)
+        elif isinstance(result, list | tuple):
+            self._send_all(ctx, cast("Iterable[Any]", result))
         elif inspect.isawaitable(result) or inspect.isasyncgen(result):
             awaited = self._finish(_consume(result, ctx))
             if awaited is not None:
@@ -253,11 +257,10 @@ class RunExecutor:
         else:
             ctx.send_event(result)
 
-    def _too_many_events(self) -> EventLimitError:
-        return EventLimitError(
-            f"a run emitted more than {self._max_events} events",
-            fix="end the loop between the actions, or raise the option run.max-events",
-        )
+    def _send_all(self, ctx: InvocationContext, events: Iterable[Any]) -> None:
+        for event in events:
+            if event is not None:
+                ctx.send_event(event)
 
     def _finish(self, coroutine: Any) -> Any:
         """Run ``coroutine`` to its end, then cancel the tasks that it left behind."""
@@ -365,7 +368,8 @@ async def _consume(result: Any, ctx: InvocationContext) -> Any:
     """Await ``result``, or emit what an asynchronous generator yields."""
     if not inspect.isasyncgen(result):
         return await result
-    async for event in cast("AsyncIterable[Any]", result):
-        if event is not None:
-            ctx.send_event(event)
+    async with aclosing(cast("AsyncGenerator[Any, None]", result)) as events:
+        async for event in events:
+            if event is not None:
+                ctx.send_event(event)
     return None

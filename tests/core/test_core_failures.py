@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 import logging
 from collections.abc import AsyncIterator, Iterator
 from typing import Any
@@ -69,6 +70,31 @@ async def fail_in_async_generator(self: Any, event: InputEvent, ctx: Any) -> Asy
         raise OrderRefused("no stock")
 
 
+async def fail_by_cancellation(self: Any, event: InputEvent, ctx: Any) -> None:
+    leave_traces(ctx, "failing")
+    if event.input == "bad":
+        waiting = asyncio.ensure_future(asyncio.sleep(9))
+        waiting.cancel()
+        await waiting
+
+
+def fail_with_clean_up(self: Any, event: InputEvent, ctx: Any) -> Iterator[Any]:
+    try:
+        leave_traces(ctx, "failing")
+        yield OutputEvent(output="must not leave")
+        yield 5 if event.input == "bad" else None
+    finally:
+        ctx.short_term_memory.set("mine", "failing")
+
+
+async def fail_with_async_clean_up(self: Any, event: InputEvent, ctx: Any) -> AsyncIterator[Any]:
+    try:
+        leave_traces(ctx, "failing")
+        yield 5 if event.input == "bad" else None
+    finally:
+        ctx.short_term_memory.set("mine", "failing")
+
+
 WAYS = [
     fail_plainly,
     fail_in_generator,
@@ -76,6 +102,9 @@ WAYS = [
     fail_by_exit,
     fail_in_coroutine,
     fail_in_async_generator,
+    fail_by_cancellation,
+    fail_with_clean_up,
+    fail_with_async_clean_up,
 ]
 
 
@@ -337,3 +366,17 @@ def test_interrupt_is_no_failure_of_the_action() -> None:
 
     with pytest.raises(KeyboardInterrupt):
         OperatorHarness(Interrupted).push(1)
+
+
+def test_clean_up_of_a_failed_generator_still_belongs_to_the_action() -> None:
+    seen: list[str] = []
+
+    def act(event: InputEvent, ctx: Any) -> Iterator[Any]:
+        try:
+            yield 5
+        finally:
+            seen.append(ctx.short_term_memory.get("place", "none yet"))
+
+    agent = Agent(name="probe").add_action("act", [InputEvent], act, on_error="ignore")
+    assert OperatorHarness(agent, forced_serialization=False).push(1) == []
+    assert seen == ["none yet"]

@@ -297,3 +297,54 @@ def test_endless_chain_ends_with_a_named_error() -> None:
 
     with action_fails(EventLimitError, "more than 50 events"):
         OperatorHarness(Endless, config={"run.max-events": 50}).push(1)
+
+
+class Flood(Agent):
+    @action(InputEvent)
+    def flood(self, event: Event, ctx: Any) -> Iterator[OutputEvent]:
+        while True:
+            yield OutputEvent(output=1)
+
+
+def test_endless_action_ends_with_a_named_error() -> None:
+    from flink_agents.api.errors import EventLimitError
+
+    with action_fails(EventLimitError, "more than 50 events"):
+        OperatorHarness(Flood, config={"run.max-events": 50}).push(1)
+
+
+class First(NamedEvent):
+    pass
+
+
+class Second(NamedEvent):
+    pass
+
+
+class ByClass(Agent):
+    @action(InputEvent)
+    def start(self, event: InputEvent, ctx: Any) -> Any:
+        return [First(type="x"), Second(type="x")]
+
+    @action(First)
+    def first(self, event: First, ctx: Any) -> OutputEvent:
+        return OutputEvent(output="first")
+
+    @action(Second)
+    def second(self, event: Second, ctx: Any) -> OutputEvent:
+        return OutputEvent(output="second")
+
+
+def test_named_events_of_one_type_string_differ_by_class() -> None:
+    assert OperatorHarness(ByClass).push(1) == ["first", "second"]
+
+
+def test_ids_of_a_long_chain_need_no_deep_stack() -> None:
+    class Long(Agent):
+        @action(InputEvent, Step)
+        def count(self, event: Event, ctx: Any) -> Event:
+            number = event.number + 1 if isinstance(event, Step) else 0
+            return OutputEvent(output=event.id) if number == 5000 else Step(number=number)
+
+    [identity] = OperatorHarness(Long, forced_serialization=False).push(1)
+    assert len(identity) == 24
