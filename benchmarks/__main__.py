@@ -18,6 +18,8 @@ from collections.abc import Callable
 from statistics import median
 from typing import Any
 
+from flink_agents.runtime.jvm import prepare_process
+
 Figures = dict[str, float]
 
 
@@ -30,6 +32,7 @@ def main() -> None:
     parser.add_argument("--events", type=int, help="default: 80000 (static), 1000 (startup)")
     parser.add_argument("--keys", type=int, default=100)
     arguments = parser.parse_args()
+    prepare_process()  # Only ours would find Java and Python by itself.
     progress: Callable[[str], None] = (lambda line: None) if arguments.json else print
     print(json.dumps(CASES[arguments.case](arguments, progress)))
 
@@ -66,8 +69,8 @@ def _rounds(
 
 
 def _job(job: str, events: int, keys: int) -> Figures:
-    """Run a job of ``benchmarks.jobs`` in a process of its own."""
-    command = [sys.executable, "-m", "benchmarks.jobs", job, str(events), str(keys)]
+    """Run the module of that name in a process of its own."""
+    command = [sys.executable, "-m", f"benchmarks.{job}", str(events), str(keys)]
     started = time.time()
     done = subprocess.run(command, capture_output=True, text=True, check=False)
     lines = [line for line in done.stdout.splitlines() if line.startswith("{")]

@@ -1,0 +1,53 @@
+"""What the timed jobs share: their records, their clock, and a sink that throws all away.
+
+A job prints one line of JSON: when its first output left, and the steady rate between two
+marks inside the operator.
+"""
+
+from __future__ import annotations
+
+import json
+import time
+from typing import Any
+
+WARM_UP = 0.2
+
+
+class Clock:
+    """Notes when a share of the records has passed."""
+
+    def __init__(self, events: int) -> None:
+        self.events = events
+        self.seen = 0
+        self.first = 0.0
+        self.begin = 0.0
+
+    def tick(self) -> None:
+        """Count a record; print the figures at the last one."""
+        self.seen += 1
+        if self.seen == 1:
+            self.first = time.time()
+        if self.seen == int(self.events * WARM_UP):
+            self.begin = time.time()
+        if self.seen == self.events:
+            took = time.time() - self.begin
+            rate = self.events * (1 - WARM_UP) / took if took > 0 else 0.0
+            print(json.dumps({"first_output": self.first, "events_per_second": rate}), flush=True)
+
+
+def source(env: Any, events: int, keys: int) -> Any:
+    """``events`` records of ``keys`` keys."""
+    from pyflink.common import Types
+
+    kind = Types.TUPLE([Types.LONG(), Types.STRING()])
+    records = [(number % keys, "x" * 20) for number in range(events)]
+    return env.from_collection(records, type_info=kind)
+
+
+def discard(stream: Any) -> None:
+    """End ``stream`` in a sink that throws everything away."""
+    from pyflink.java_gateway import get_gateway
+
+    jvm: Any = get_gateway().jvm
+    sink = jvm.org.apache.flink.streaming.api.functions.sink.v2.DiscardingSink()
+    stream._j_data_stream.sinkTo(sink)
