@@ -21,6 +21,7 @@ what must be remembered belongs into ``ctx.short_term_memory``.
 
 from __future__ import annotations
 
+import copy
 from collections.abc import Callable, Mapping, Sequence
 from typing import Any, ClassVar, TypeVar
 
@@ -40,6 +41,14 @@ from flink_agents.api.policies import OnError
 from flink_agents.api.resources import ResourceType, check_resource_type
 
 A = TypeVar("A", bound="Agent")
+
+
+def _copy(argument: Any) -> Any:
+    """A copy, which the constructor cannot change; ``argument`` itself where it has none."""
+    try:
+        return copy.deepcopy(argument)
+    except Exception:  # whatever a foreign class objects to: the plan refuses live objects by name
+        return argument
 
 
 class Agent:
@@ -63,9 +72,12 @@ class Agent:
     on_unhandled: OnError | str | None = None
 
     def __new__(cls: type[A], *args: Any, **kwargs: Any) -> A:
-        """Keep the arguments: they are the configuration in the plan."""
+        """Keep the arguments as they are now: they are the configuration in the plan."""
         self = object.__new__(cls)
-        self.__dict__["__arguments__"] = (args, kwargs)
+        self.__dict__["__arguments__"] = (
+            tuple(map(_copy, args)),
+            {name: _copy(value) for name, value in kwargs.items()},
+        )
         self.__dict__["__actions__"] = {}
         self.__dict__["__resources__"] = {}
         # Where things were declared that have no code of their own, for error texts.
@@ -111,10 +123,9 @@ class Agent:
                 fix="give each action its own name",
                 where=where,
             )
-        sequence = (triggers,) if isinstance(triggers, str | type) else tuple(triggers)
         what = f"action {name!r}"
         mark = ActionMark(
-            triggers=check_triggers(sequence, what, where),
+            triggers=check_triggers(triggers, what, where),
             when=when,
             on_error=check_policy(on_error, what, where),
             config=config,

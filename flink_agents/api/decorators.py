@@ -9,7 +9,7 @@ from __future__ import annotations
 import functools
 import inspect
 import os
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 from types import MappingProxyType
 from typing import Any, TypeVar, cast, overload
@@ -75,6 +75,17 @@ def place_of(func: Any) -> str:
     return f"{short_path(code.co_filename)}:{code.co_firstlineno} in {name}"
 
 
+def place_of_class(target: type) -> str:
+    """``file:line in Class``, or the full name where the source is not at hand."""
+    name = target.__qualname__
+    try:
+        _, line = inspect.getsourcelines(target)
+        path = inspect.getsourcefile(target) or inspect.getfile(target)
+    except (OSError, TypeError):
+        return f"{target.__module__}.{name}"
+    return f"{short_path(path)}:{line} in {name}"
+
+
 def caller_place(depth: int) -> str:
     """Where the caller's caller stands, as ``file:line in name``; with ``depth`` callers between."""
     frame = inspect.currentframe()
@@ -94,7 +105,7 @@ def short_path(path: str) -> str:
     return path if relative.startswith(os.pardir) or path.startswith("<") else relative
 
 
-def check_triggers(triggers: Sequence[object], what: str, where: str | None = None) -> tuple[Trigger, ...]:
+def check_triggers(triggers: object, what: str, where: str | None = None) -> tuple[Trigger, ...]:
     """``triggers`` if each is an event class or a type string, and there is one.
 
     Args:
@@ -105,25 +116,24 @@ def check_triggers(triggers: Sequence[object], what: str, where: str | None = No
     Raises:
         UnknownTriggerError: One is not, or there is none.
     """
-    if not triggers:
+    sequence = _sequence(triggers)
+    if not sequence:
         raise UnknownTriggerError(
             f"{what} has no trigger",
             fix="write @action(InputEvent), with parentheses and an event",
             where=where,
         )
-    return check_event_types(triggers, what, "a trigger", where)
+    return check_event_types(sequence, what, "a trigger", where)
 
 
-def check_event_types(
-    values: Sequence[object], what: str, role: str, where: str | None = None
-) -> tuple[Trigger, ...]:
-    """``values`` if each is an event class or a type string.
+def check_event_types(values: object, what: str, role: str, where: str | None = None) -> tuple[Trigger, ...]:
+    """``values``, or the one value, if each is an event class or a type string.
 
     Raises:
         UnknownTriggerError: One is not.
     """
     found: list[Trigger] = []
-    for value in values:
+    for value in _sequence(values):
         if isinstance(value, str) and value:
             found.append(value)
         elif isinstance(value, type) and issubclass(value, Event):
@@ -137,6 +147,13 @@ def check_event_types(
                 where=where,
             )
     return tuple(found)
+
+
+def _sequence(values: object) -> tuple[object, ...]:
+    """What the author gave as several values; one value alone may stand for itself."""
+    if isinstance(values, str | type | Event) or not isinstance(values, Iterable):
+        return (cast(object, values),)
+    return tuple(cast("Iterable[object]", values))
 
 
 def describe(value: object) -> str:
@@ -201,13 +218,14 @@ def action(
 
     Raises:
         UnknownTriggerError: A trigger is neither an event class nor a type string.
-        AgentDefinitionError: The error policy is unknown.
+        AgentDefinitionError: The error policy is unknown, or the method is marked already.
     """
     if len(triggers) == 1 and inspect.isroutine(unwrap(triggers[0])):
         check_triggers((), "@action", place_of(triggers[0]))
 
     def decorate(func: F) -> F:
         where = place_of(func)
+        _check_unmarked(func, triggers, where)
         mark = ActionMark(
             triggers=check_triggers(triggers, "@action", where),
             when=when,
@@ -220,6 +238,26 @@ def action(
         return func
 
     return decorate
+
+
+def _check_unmarked(func: Any, triggers: Sequence[object], where: str) -> None:
+    """Check that no ``@action`` stands below this one, which would take its place."""
+    inner = getattr(unwrap(func), ACTION_MARK, None)
+    if not isinstance(inner, ActionMark):
+        return
+    outer, below = (", ".join(map(_trigger_text, some)) for some in (triggers, inner.triggers))
+    together = ", ".join(dict.fromkeys(map(_trigger_text, [*triggers, *inner.triggers])))
+    raise AgentDefinitionError(
+        "two @action mark one function",
+        expected="one @action with all triggers of the function",
+        found=f"@action({outer}) above @action({below})",
+        fix=f"write @action({together}); for other options than these, write a second method",
+        where=where,
+    )
+
+
+def _trigger_text(trigger: object) -> str:
+    return trigger.__name__ if isinstance(trigger, type) else repr(trigger)
 
 
 def unwrap(func: Any) -> Any:

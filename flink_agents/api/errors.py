@@ -82,12 +82,16 @@ class AgentsError(Exception):
         super().__init__(self._render())
 
     def _render(self) -> str:
-        lines = [f"{self.where}: {self.message}" if self.where else self.message]
+        lines = [f"{self.where}: {self.message}" if self.where else self.message, *self._details()]
         for label, text in (("expected", self.expected), ("found", self.found), ("fix", self.fix)):
             if text:
                 lines.append(f"  {label}: {text}")
         lines.append(f"  [{self.code}] docs/errors.md#{self.code.lower()}")
         return "\n".join(lines)
+
+    def _details(self) -> list[str]:
+        """Lines of a class's own, between the message and what was expected."""
+        return []
 
     def __reduce__(self) -> tuple[Any, ...]:
         return (_rebuild, (type(self), self.__dict__.copy()))
@@ -161,7 +165,7 @@ class PlanFormatError(AgentDefinitionError):
 
 
 class OptionError(AgentsError):
-    """An option is unknown, or its value does not fit its type."""
+    """An option is unknown, its value does not fit, or a file of options cannot be read."""
 
     code = "FA1100"
 
@@ -279,13 +283,11 @@ class ActionFailedError(RunError):
         self.event = event
         super().__init__(message, **kwargs)
 
-    def _render(self) -> str:
-        first, *rest = super()._render().split("\n")
-        place = (
+    def _details(self) -> list[str]:
+        return [
             f"  agent {self.agent}, action {self.action}, key {self.key!r}, "
             f"sequence {self.sequence_number}, event {self.event}"
-        )
-        return "\n".join([first, place, *rest])
+        ]
 
 
 class NotAnEventError(RunError, TypeError):

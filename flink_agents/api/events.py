@@ -16,9 +16,12 @@ they are computed only when somebody asks.
 from __future__ import annotations
 
 import hashlib
+from inspect import formatannotation
 from typing import Any, ClassVar
 
 from pydantic import BaseModel, ConfigDict
+
+from flink_agents.api.errors import AgentDefinitionError
 
 
 class Lineage:
@@ -94,6 +97,10 @@ class Event(BaseModel):
     EVENT_TYPE: ClassVar[str] = "Event"
     _lineage: ClassVar[Any]
 
+    def __init_subclass__(cls, **kwargs: Any) -> None:
+        super().__init_subclass__(**kwargs)
+        _check_fields(cls)
+
     @classmethod
     def __pydantic_init_subclass__(cls, **kwargs: Any) -> None:
         super().__pydantic_init_subclass__(**kwargs)
@@ -130,6 +137,42 @@ class Event(BaseModel):
             return _get_lineage(self)
         except AttributeError:
             return None
+
+
+_RESERVED = frozenset(
+    {"_lineage", "event_type", "id", "lineage", "upstream_action_name", "upstream_event_id"}
+)
+"""What ``Event`` defines itself: a field of such a name would be hidden, or hide it."""
+
+
+def _check_fields(event: type[Event]) -> None:
+    """Check the fields that ``event`` and its mixins declare, before pydantic reads them.
+
+    Raises:
+        AgentDefinitionError: One has a name that ``Event`` needs.
+    """
+    for owner in event.__mro__:
+        if owner in Event.__mro__:
+            continue
+        for name, annotation in vars(owner).get("__annotations__", {}).items():
+            is_field = "ClassVar" not in str(annotation)
+            if name in _RESERVED:
+                fix = f"rename it, for example to 'own_{name.lstrip('_')}'"
+            elif name == "EVENT_TYPE" and is_field:
+                fix = "write EVENT_TYPE = '...' without annotation"
+            else:
+                continue
+            # That module needs this one.
+            from flink_agents.api.decorators import place_of_class
+
+            written = annotation if isinstance(annotation, str) else formatannotation(annotation)
+            raise AgentDefinitionError(
+                f"the event class {event.__name__} declares {name!r}, which every event has already",
+                expected="fields of other names than " + ", ".join(sorted({"EVENT_TYPE", *_RESERVED})),
+                found=f"{name}: {written}",
+                fix=fix,
+                where=place_of_class(owner),
+            )
 
 
 # The slot's own descriptor: half the price of passing by pydantic's attribute access.

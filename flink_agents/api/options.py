@@ -40,12 +40,14 @@ class ConfigOption(Generic[T]):
         type: The Python type of its value.
         default: Its value where nobody sets it.
         doc: What it does, with unit.
+        minimum: The least value that has a meaning; None where all have one.
     """
 
     key: str
     type: type[T]
     default: T | None
     doc: str
+    minimum: T | None = None
 
     def parse(self, value: object) -> T:
         """``value`` as this option's type.
@@ -54,11 +56,15 @@ class ConfigOption(Generic[T]):
             OptionError: It does not fit.
         """
         try:
-            return cast(T, _convert(self.type, value))
-        except (ValueError, TypeError) as error:
+            parsed = _convert(self.type, value)
+            if self.minimum is not None and parsed < self.minimum:
+                raise ValueError(value)
+            return cast(T, parsed)
+        except (ValueError, TypeError, OverflowError) as error:
+            least = "" if self.minimum is None else f", at least {write_value(self.minimum)}"
             raise OptionError(
                 f"option {self.key!r} has a value that does not fit",
-                expected=describe_type(self.type),
+                expected=describe_type(self.type) + least,
                 found=repr(value),
                 fix=self.doc,
             ) from error
@@ -74,7 +80,17 @@ def describe_type(kind: type[Any]) -> str:
     return names.get(kind, kind.__name__)
 
 
-def _convert(kind: type, value: object) -> object:
+def write_value(value: object) -> str:
+    """``value`` as it would be written in YAML or the environment."""
+    if isinstance(value, timedelta):
+        short = timedelta() < value < timedelta(seconds=1)
+        return f"{value / timedelta(milliseconds=1):g} ms" if short else f"{value.total_seconds():g} s"
+    if isinstance(value, Enum):
+        return str(value.value)
+    return str(value).lower() if isinstance(value, bool) else str(value)
+
+
+def _convert(kind: type, value: object) -> Any:
     if kind is bool:
         return _convert_bool(value)
     if kind is timedelta:
@@ -122,6 +138,7 @@ class AgentOptions:
         timedelta,
         None,
         "Time after which a short-term memory entry that was not written again is forgotten. Default: never.",
+        minimum=timedelta(milliseconds=1),
     )
     ON_ERROR = ConfigOption(
         "actions.on-error",
@@ -140,6 +157,7 @@ class AgentOptions:
         int,
         10_000,
         "How many events one run may emit; a run beyond it fails instead of looping for ever.",
+        minimum=1,
     )
     INLINE = ConfigOption(
         "run.inline",
@@ -161,12 +179,14 @@ class AgentOptions:
         3,
         "How often a local job with checkpoints restarts before it fails, where Flink's "
         "configuration names no restart strategy.",
+        minimum=0,
     )
     RESTART_DELAY = ConfigOption(
         "local.restart.delay",
         timedelta,
         timedelta(seconds=1),
         "Pause before such a restart.",
+        minimum=timedelta(),
     )
 
 
@@ -242,25 +262,38 @@ class Configuration(Mapping[str, Any]):
 
     @classmethod
     def from_environment(cls, environ: Mapping[str, str] | None = None) -> Configuration:
-        """Options set by ``FLINK_AGENTS_...`` variables."""
+        """Options set by ``FLINK_AGENTS_...`` variables.
+
+        Raises:
+            OptionError: A variable with that prefix names no option, or a value does not fit.
+        """
         environ = os.environ if environ is None else environ
         names = {environment_name(key): key for key in all_options()}
         values: dict[str | ConfigOption[Any], object] = {}
         for name, value in environ.items():
             if name.startswith(ENVIRONMENT_PREFIX) and name != CONFIG_FILE_VARIABLE:
-                values[names.get(name, name)] = value
+                if name not in names:
+                    raise _unknown_variable(name, [*names, CONFIG_FILE_VARIABLE])
+                values[names[name]] = value
         return cls(values, "the environment")
 
     @classmethod
     def from_yaml(cls, path: str | Path) -> Configuration:
-        """Options of a YAML file: nested mappings or dotted keys."""
-        import yaml
+        """Options of a YAML file: nested mappings or dotted keys.
 
-        loaded: object = yaml.safe_load(Path(path).read_text(encoding="utf-8"))
+        Raises:
+            OptionError: The file cannot be read, is no YAML, or says something else than options.
+        """
+        loaded = _load_yaml(Path(path))
         if loaded is None:
             loaded = {}
         if not isinstance(loaded, dict):
-            raise OptionError(f"{path} is no mapping of options", found=type(loaded).__name__)
+            raise OptionError(
+                f"{path} is no mapping of options",
+                expected="options and their values, such as 'run.max-events: 100'",
+                found=type(loaded).__name__,
+                fix="see the YAML in docs/configuration.md",
+            )
         return cls(dict(_flatten(cast("dict[str, object]", loaded))), str(path))
 
     @classmethod
@@ -286,6 +319,43 @@ class Configuration(Mapping[str, Any]):
 def environment_name(key: str) -> str:
     """The environment variable of the option ``key``."""
     return ENVIRONMENT_PREFIX + re.sub(r"[.-]", "_", key).upper()
+
+
+def _unknown_variable(name: str, names: list[str]) -> OptionError:
+    # Without the prefix, which makes all names alike.
+    words = {one.removeprefix(ENVIRONMENT_PREFIX): one for one in names}
+    near = difflib.get_close_matches(name.removeprefix(ENVIRONMENT_PREFIX), words, n=1)
+    return OptionError(
+        f"unknown option {name!r} in the environment",
+        expected="one of " + ", ".join(names),
+        found=repr(name),
+        fix=f"did you mean {words[near[0]]!r}?"
+        if near
+        else "see the table of options in docs/configuration.md",
+    )
+
+
+def _load_yaml(path: Path) -> object:
+    import yaml
+
+    try:
+        return yaml.safe_load(path.read_text(encoding="utf-8"))
+    except OSError as error:
+        raise OptionError(
+            f"the file of options {path} cannot be read",
+            expected="a YAML file",
+            found=str(error),
+            fix=f"check the path, which the variable {CONFIG_FILE_VARIABLE} may give",
+        ) from error
+    except (yaml.YAMLError, ValueError) as error:
+        mark = getattr(error, "problem_mark", None)
+        raise OptionError(
+            f"the file of options {path} is no YAML",
+            expected="options and their values, such as 'run.max-events: 100'",
+            found=getattr(error, "problem", None) or str(error),
+            fix="correct the line",
+            where=f"{path}:{mark.line + 1}" if mark else str(path),
+        ) from error
 
 
 def _flatten(values: Mapping[str, object], prefix: str = "") -> Iterator[tuple[str, object]]:

@@ -10,8 +10,9 @@ from __future__ import annotations
 import difflib
 import functools
 import inspect
+import re
 import string
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from enum import Enum
 from typing import Any, cast
 
@@ -189,15 +190,20 @@ class Prompt(BaseModel):
 
     @property
     def variables(self) -> set[str]:
-        """Names that :meth:`format_messages` needs."""
-        parsed = (string.Formatter().parse(message.content) for message in self.messages)
-        return {name.split(".")[0].split("[")[0] for part in parsed for _, name, _, _ in part if name}
+        """Names that :meth:`format_messages` needs.
 
-    def format_messages(self, **variables: Any) -> list[ChatMessage]:
+        Raises:
+            AgentDefinitionError: A template cannot be filled in: its braces do not match, or a
+                variable has no name.
+        """
+        return {name for message in self.messages for name in template_variables(message.content)}
+
+    def format_messages(self, /, **variables: Any) -> list[ChatMessage]:
         """The messages with ``variables`` filled in.
 
         Raises:
-            AgentDefinitionError: A variable of the template is missing.
+            AgentDefinitionError: A template cannot be filled in, a variable of it is missing, or
+                a value has not what the template takes of it.
         """
         missing = sorted(self.variables - variables.keys())
         if missing:
@@ -208,13 +214,71 @@ class Prompt(BaseModel):
                 fix=f"pass {', '.join(name + '=...' for name in missing)}",
             )
         return [
-            ChatMessage(role=message.role, content=message.content.format(**variables))
+            ChatMessage(role=message.role, content=_fill(message.content, variables))
             for message in self.messages
         ]
 
-    def format_string(self, **variables: Any) -> str:
+    def format_string(self, /, **variables: Any) -> str:
         """The texts of all messages with ``variables`` filled in, a line break between them."""
         return "\n".join(message.content for message in self.format_messages(**variables))
+
+
+_FIELD = re.compile(r"(?P<name>[^\W\d][^.\[\]{}]*)(?:\.[^.\[\]{}]+|\[[^\[\]{}]+\])*")
+
+
+def template_variables(text: str, what: str = "a prompt", where: str | None = None) -> set[str]:
+    """Names of the variables in a template.
+
+    Args:
+        text: The template.
+        what: What has it, for the error.
+        where: Its place in the code, if known.
+
+    Raises:
+        AgentDefinitionError: It cannot be filled in, whatever the values.
+    """
+    names: set[str] = set()
+    try:
+        for field in _fields(text):
+            match = _FIELD.fullmatch(field)
+            if match is None:
+                raise ValueError(f"the variable {{{field}}}")
+            names.add(match["name"])
+    except ValueError as error:
+        raise AgentDefinitionError(
+            f"{what} has a template that cannot be filled in",
+            expected="variables such as {order}, {order.total}, {tags[0]} or {total:>10}, "
+            "and {{ and }} for braces",
+            found=f"{error} in {text!r}",
+            fix="name the variable, or double the braces",
+            where=where,
+        ) from None
+    return names
+
+
+def _fields(text: str, depth: int = 2) -> Iterator[str]:
+    """What stands in the braces, also in those inside a format such as ``{total:>{width}}``."""
+    for _, field, spec, conversion in string.Formatter().parse(text):
+        if field is None:
+            continue
+        if depth == 0:
+            raise ValueError("braces in the format of a format")
+        if conversion not in (None, "a", "r", "s"):
+            raise ValueError(f"the conversion !{conversion}")
+        yield field
+        yield from _fields(spec or "", depth - 1)
+
+
+def _fill(text: str, variables: Mapping[str, Any]) -> str:
+    try:
+        return text.format(**variables)
+    except Exception as error:  # whatever an attribute or a __format__ of a value raises
+        raise AgentDefinitionError(
+            "a prompt cannot be filled in with these values",
+            expected="values with the attributes, entries and formats that the template takes",
+            found=f"{type(error).__name__}: {error} in {text!r}",
+            fix="pass other values, or change what the template takes of them",
+        ) from error
 
 
 REFERENCE_ARGUMENTS: Mapping[tuple[ResourceType, str], ResourceType] = {

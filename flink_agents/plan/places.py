@@ -2,21 +2,10 @@
 
 from __future__ import annotations
 
-import inspect
-
-from flink_agents.api.decorators import short_path
+from flink_agents.api.decorators import place_of_class
 from flink_agents.api.errors import AgentDefinitionError
 
-
-def place_of_class(target: type) -> str:
-    """``file:line in Class``, or the full name where the source is not at hand."""
-    name = target.__qualname__
-    try:
-        _, line = inspect.getsourcelines(target)
-        path = inspect.getsourcefile(target) or inspect.getfile(target)
-    except (OSError, TypeError):
-        return f"{target.__module__}.{name}"
-    return f"{short_path(path)}:{line} in {name}"
+__all__ = ["at", "place_of_class"]
 
 
 def at(error: AgentDefinitionError, where: str | None) -> AgentDefinitionError:

@@ -8,8 +8,6 @@ from __future__ import annotations
 
 import difflib
 import graphlib
-import re
-import string
 import warnings
 from collections.abc import Iterable, Mapping, Sequence
 from typing import Any
@@ -28,7 +26,7 @@ from flink_agents.api.errors import (
 )
 from flink_agents.api.events import Event, InputEvent, OutputEvent
 from flink_agents.api.policies import DEAD_LETTER_TAG
-from flink_agents.api.resources import Prompt, ResourceType
+from flink_agents.api.resources import Prompt, ResourceType, template_variables
 from flink_agents.plan.declarations import ActionDeclaration
 from flink_agents.plan.events import BUILT_IN, Emissions, is_exact, type_of
 from flink_agents.plan.model import AgentPlan, ResourcePlan
@@ -138,20 +136,7 @@ def check_prompt(prompt: Prompt, name: str, where: str) -> None:
         AgentDefinitionError: Braces do not match, or a variable has no name.
     """
     for message in prompt.messages:
-        try:
-            fields = [field for _, field, _, _ in string.Formatter().parse(message.content)]
-            wrong = [one for one in fields if one is not None and not re.match(r"[^\W\d]\w*", one)]
-            problem = f"the variable {{{wrong[0]}}}" if wrong else None
-        except ValueError as error:
-            problem = str(error)
-        if problem is not None:
-            raise AgentDefinitionError(
-                f"the prompt {name!r} has a template that cannot be filled in",
-                expected="variables such as {order}, and {{ and }} for braces",
-                found=f"{problem} in {message.content!r}",
-                fix="name the variable, or double the braces",
-                where=where,
-            )
+        template_variables(message.content, f"the prompt {name!r}", where)
 
 
 def check_resources(

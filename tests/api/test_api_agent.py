@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import functools
 from collections.abc import AsyncIterator, Iterator
 from datetime import date, timedelta
 from typing import Any
@@ -132,6 +133,16 @@ def test_config_is_copied() -> None:
 def plain(event: Any, ctx: Any) -> None: ...
 
 
+def wrapped(func: Any) -> Any:
+    """What a decorator of the author's makes of ``func``."""
+
+    @functools.wraps(func)
+    def wrapper(event: Any, ctx: Any) -> Any:
+        return func(event, ctx)
+
+    return wrapper
+
+
 WRONG_ACTIONS: dict[str, tuple[Any, type[AgentsError], str]] = {
     "no trigger": (lambda: action()(plain), UnknownTriggerError, "has no trigger"),
     "no parentheses": (lambda: action(plain), UnknownTriggerError, "with parentheses"),  # type: ignore[arg-type]
@@ -157,6 +168,41 @@ WRONG_ACTIONS: dict[str, tuple[Any, type[AgentsError], str]] = {
         lambda: action(InputEvent, on_error="explode")(plain),
         AgentDefinitionError,
         "'fail', 'ignore', 'dead-letter'",
+    ),
+    "twice, with the inner trigger dropped": (
+        lambda: action(InputEvent)(action(Placed)(lambda event, ctx: None)),
+        AgentDefinitionError,
+        "fix: write @action(InputEvent, Placed)",
+    ),
+    "twice, around a static method": (
+        lambda: action(InputEvent, "b")(staticmethod(action("b", name="n")(lambda event, ctx: None))),
+        AgentDefinitionError,
+        "found: @action(InputEvent, 'b') above @action('b')\n  fix: write @action(InputEvent, 'b');",
+    ),
+    "twice, with a wrapper between": (
+        lambda: action(InputEvent)(wrapped(action(Placed)(lambda event, ctx: None))),
+        AgentDefinitionError,
+        "two @action mark one function",
+    ),
+    "None among nothing for emits": (
+        lambda: action(InputEvent, emits=None)(plain),  # type: ignore[arg-type]
+        UnknownTriggerError,
+        "an entry of emits",
+    ),
+    "builder, None": (
+        lambda: Agent().add_action("a", None, plain),  # type: ignore[arg-type]
+        UnknownTriggerError,
+        "found: None",
+    ),
+    "builder, number": (
+        lambda: Agent().add_action("a", 5, plain),  # type: ignore[arg-type]
+        UnknownTriggerError,
+        "found: 5",
+    ),
+    "builder, instance of an event": (
+        lambda: Agent().add_action("a", Placed(), plain),  # type: ignore[arg-type]
+        UnknownTriggerError,
+        "Placed(number=0)",
     ),
     "builder, no trigger": (
         lambda: Agent().add_action("a", [], plain),
@@ -188,6 +234,21 @@ def test_wrong_action_is_a_named_error_that_names_the_place(make: Any, error: An
     assert type(caught.value) is error
     assert text in str(caught.value)
     assert "test_api_agent.py" in (caught.value.where or "")
+
+
+@pytest.mark.parametrize("emits", [Placed, [Placed], "Placed"])
+def test_emits_may_be_one_event_alone(emits: Any) -> None:
+    mark = getattr(action(InputEvent, emits=emits)(lambda event, ctx: None), ACTION_MARK)
+    assert mark.emits in ((Placed,), ("Placed",))
+
+
+def test_a_method_that_overrides_an_action_may_have_its_own_triggers() -> None:
+    class Retriggered(Shapes):
+        @action(InputEvent, "other", emits=["other"])
+        def plain(self, event: Event, ctx: Any) -> Event:
+            return out("overridden")
+
+    assert OperatorHarness(Retriggered).push(1)[0] == "overridden"
 
 
 class ClassMethod(Agent):
@@ -334,6 +395,38 @@ def test_each_subtask_has_its_own_copy_of_a_mutable_argument() -> None:
     for _ in range(2):
         assert OperatorHarness(Shared(given)).push("a") == [["given", "a"]]
     assert given == ["given"]
+
+
+class Mutating(Agent):
+    """Its constructor changes what it is given."""
+
+    def __init__(self, tags: list[str], *more: list[str], by_name: dict[str, list[str]]) -> None:
+        for changed in (tags, *more, by_name["x"]):
+            changed.append("changed")
+        self.values = [tags, *more, by_name["x"]]
+
+    @action(InputEvent)
+    def act(self, event: InputEvent, ctx: Any) -> Event:
+        return out(self.values)
+
+
+def test_configuration_is_what_was_passed_whatever_the_constructor_does() -> None:
+    harness = OperatorHarness(Mutating(["a"], ["b"], by_name={"x": ["c"]}))
+    assert harness.plan.configuration == {"tags": ["a"], "more": [["b"]], "by_name": {"x": ["c"]}}
+    assert harness.push(1) == [[["a", "changed"], ["b", "changed"], ["c", "changed"]]]
+
+
+class NoCopy:
+    """Like a lock or a client, it cannot be copied."""
+
+    def __deepcopy__(self, memo: Any) -> Any:
+        raise RuntimeError("no copy of this")
+
+
+def test_argument_that_cannot_be_copied_is_refused_by_the_plan() -> None:
+    agent = Untyped(NoCopy())
+    with pytest.raises(AgentConfigurationError, match="'value' of Untyped"):
+        OperatorHarness(agent)
 
 
 def test_restored_operator_starts_with_the_configuration_again() -> None:

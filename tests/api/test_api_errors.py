@@ -131,6 +131,16 @@ def test_text_of_a_failed_action_names_the_run() -> None:
     )
 
 
+def test_a_message_of_several_lines_stays_together() -> None:
+    error = ActionFailedError("one\ntwo", **EXTRA[ActionFailedError], fix="do so", where="a.py:1 in f")
+    assert str(error).split("\n")[:4] == [
+        "a.py:1 in f: one",
+        "two",
+        "  agent Shop, action sell, key ('user', 1), sequence 7, event OrderPlaced",
+        "  fix: do so",
+    ]
+
+
 COPIES = {
     "deepcopy": copy.deepcopy,
     "copy": copy.copy,

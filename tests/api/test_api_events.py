@@ -5,12 +5,13 @@ from __future__ import annotations
 import copy
 import pickle
 from decimal import Decimal
-from typing import Any
+from typing import Any, ClassVar, Generic, TypeVar
 
 import pytest
-from pydantic import BaseModel, ValidationError
+from pydantic import BaseModel, ValidationError, create_model
 
 from flink_agents import Agent, Event, InputEvent, NamedEvent, OutputEvent, action
+from flink_agents.api.errors import AgentDefinitionError
 from flink_agents.testing import OperatorHarness
 
 
@@ -84,6 +85,97 @@ def test_events_are_frozen(event: Event) -> None:
     for name in [*type(event).model_fields, "other"]:
         with pytest.raises(ValidationError):
             setattr(event, name, 1)
+
+
+RESERVED = ["id", "lineage", "event_type", "upstream_event_id", "upstream_action_name", "_lineage"]
+
+
+def test_what_events_define_is_reserved() -> None:
+    properties = {name for name, value in vars(Event).items() if isinstance(value, property)}
+    assert properties <= set(RESERVED)
+
+
+class WithId(BaseModel):
+    id: str
+
+
+class PlainWithId:
+    id: str = "mixin"
+
+
+def declares(name: str) -> None:
+    class Mine(Event):
+        __annotations__ = {"other": int, name: str}
+
+
+def declares_with_default() -> None:
+    class Mine(Event):
+        id: str = "x"  # pyright: ignore[reportIncompatibleMethodOverride]
+
+
+def declares_class_variable() -> None:
+    class Mine(Event):
+        id: ClassVar[str] = "x"  # pyright: ignore[reportIncompatibleMethodOverride]
+
+
+def declares_in_model_mixin() -> None:
+    class Mine(WithId, Event): ...  # pyright: ignore[reportIncompatibleVariableOverride]
+
+
+def declares_in_plain_mixin() -> None:
+    class Mine(Event, PlainWithId): ...  # pyright: ignore[reportIncompatibleVariableOverride]
+
+
+def declares_by_call() -> None:
+    create_model("Mine", __base__=Event, id=(str, "x"))
+
+
+@pytest.mark.parametrize("name", RESERVED)
+def test_field_that_would_hide_an_attribute_of_events_is_a_named_error(name: str) -> None:
+    with pytest.raises(AgentDefinitionError) as caught:
+        declares(name)
+    assert caught.value.message == f"the event class Mine declares {name!r}, which every event has already"
+    assert caught.value.fix == f"rename it, for example to 'own_{name.lstrip('_')}'"
+    assert "test_api_events.py" in (caught.value.where or "")
+
+
+@pytest.mark.parametrize(
+    "declare",
+    [
+        declares_with_default,
+        declares_class_variable,
+        declares_in_model_mixin,
+        declares_in_plain_mixin,
+        declares_by_call,
+    ],
+)
+def test_reserved_name_is_found_however_it_is_declared(declare: Any) -> None:
+    with pytest.raises(AgentDefinitionError, match="the event class Mine declares 'id'"):
+        declare()
+
+
+def test_type_string_that_would_be_a_field_is_a_named_error() -> None:
+    with pytest.raises(AgentDefinitionError, match="Mine declares 'EVENT_TYPE'") as caught:
+
+        class Mine(Event):
+            EVENT_TYPE: str = "mine"  # pyright: ignore[reportIncompatibleVariableOverride]
+
+    assert caught.value.fix == "write EVENT_TYPE = '...' without annotation"
+
+    class Other(Event):
+        EVENT_TYPE: ClassVar[str] = "other"
+
+    assert Other.EVENT_TYPE == "other"
+
+
+T = TypeVar("T")
+
+
+def test_events_may_be_generic() -> None:
+    class Boxed(Event, Generic[T]):
+        value: T
+
+    assert Boxed[int](value=1).model_dump() == {"value": 1}
 
 
 def test_fields_are_checked_and_converted() -> None:

@@ -43,6 +43,8 @@ def test_options_are_documented_and_named_alike(option: ConfigOption[Any]) -> No
     assert option.doc.endswith(".")
     assert option.key == option.key.lower().replace("_", "-")
     assert option.default is None or isinstance(option.default, option.type)
+    if option.default is not None and option.minimum is not None:
+        assert option.default >= option.minimum
 
 
 PARSED: list[tuple[str, object, object]] = [
@@ -62,6 +64,10 @@ PARSED: list[tuple[str, object, object]] = [
     ("memory.short-term.ttl", " 2 min ", timedelta(minutes=2)),
     ("memory.short-term.ttl", "1.5 h", timedelta(minutes=90)),
     ("memory.short-term.ttl", "7 d", timedelta(days=7)),
+    ("memory.short-term.ttl", "1 ms", timedelta(milliseconds=1)),
+    ("run.max-events", 1, 1),
+    ("local.restart.attempts", 0, 0),
+    ("local.restart.delay", "0 s", timedelta()),
 ]
 
 
@@ -89,6 +95,15 @@ REFUSED: list[tuple[str, object, str]] = [
     ("memory.short-term.ttl", "-5 s", "a duration such as"),
     ("memory.short-term.ttl", "5 weeks", "a duration such as"),
     ("memory.short-term.ttl", "", "a duration such as"),
+    ("memory.short-term.ttl", "99999999999999 d", "a duration such as"),
+    ("memory.short-term.ttl", "9" * 400 + " d", "a duration such as"),
+    ("memory.short-term.ttl", "0 s", "at least 1 ms"),
+    ("memory.short-term.ttl", "0.5 ms", "at least 1 ms"),
+    ("memory.short-term.ttl", timedelta(seconds=-1), "at least 1 ms"),
+    ("run.max-events", 0, "a whole number, at least 1"),
+    ("run.max-events", "-5", "a whole number, at least 1"),
+    ("local.restart.attempts", -1, "a whole number, at least 0"),
+    ("local.restart.delay", timedelta(seconds=-1), "at least 0 s"),
 ]
 
 
@@ -153,6 +168,23 @@ def test_unknown_name_in_the_environment_is_a_named_error(name: str) -> None:
         Configuration.from_environment({name: "5"})
 
 
+@pytest.mark.parametrize(
+    ("name", "near"),
+    [
+        ("FLINK_AGENTS_RUN_MAX_EVENT", "FLINK_AGENTS_RUN_MAX_EVENTS"),
+        ("FLINK_AGENTS_MEMORY_SHORTTERM_TTL", "FLINK_AGENTS_MEMORY_SHORT_TERM_TTL"),
+        ("FLINK_AGENTS_CONFG", "FLINK_AGENTS_CONFIG"),
+        ("FLINK_AGENTS_X", None),
+    ],
+)
+def test_unknown_name_in_the_environment_suggests_a_near_one(name: str, near: str | None) -> None:
+    with pytest.raises(OptionError) as caught:
+        Configuration.from_environment({name: "5"})
+    fix = f"did you mean {near!r}?" if near else "see the table of options in docs/configuration.md"
+    assert caught.value.fix == fix
+    assert "FLINK_AGENTS_RUN_INLINE" in (caught.value.expected or "")
+
+
 def test_flink() -> None:
     flink = {"flink-agents.run.inline": "false", "parallelism.default": "2", "run.max-events": "7"}
     assert dict(Configuration.from_flink(flink)) == {"run.inline": False}
@@ -192,6 +224,29 @@ def test_yaml(tmp_path: Path, text: str) -> None:
 def test_yaml_that_says_no_options_is_a_named_error(tmp_path: Path, text: str, message: str) -> None:
     with pytest.raises(OptionError, match=message):
         Configuration.from_yaml(yaml_file(tmp_path, text))
+
+
+@pytest.mark.parametrize(
+    ("text", "line"),
+    [(b"run:\n  - [5", 2), (b"a: b: c", 1), (b"a: !!python/name:os.system", 1), (b"\xff", None)],
+)
+def test_file_that_is_no_yaml_is_a_named_error(tmp_path: Path, text: bytes, line: int | None) -> None:
+    path = tmp_path / "agents.yaml"
+    path.write_bytes(text)
+    with pytest.raises(OptionError, match="is no YAML") as caught:
+        Configuration.from_yaml(path)
+    assert caught.value.where == (f"{path}:{line}" if line else str(path))
+    assert caught.value.expected and caught.value.found and caught.value.fix
+
+
+def test_file_that_cannot_be_read_is_a_named_error(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    missing = tmp_path / "missing.yaml"
+    monkeypatch.setenv("FLINK_AGENTS_CONFIG", str(missing))
+    for load, path in ((Configuration.load, missing), (lambda: Configuration.from_yaml(tmp_path), tmp_path)):
+        with pytest.raises(OptionError, match="cannot be read") as caught:
+            load()
+        assert str(path) in caught.value.message
+        assert "FLINK_AGENTS_CONFIG" in (caught.value.fix or "")
 
 
 def test_empty_yaml(tmp_path: Path) -> None:

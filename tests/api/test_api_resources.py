@@ -195,6 +195,74 @@ def test_missing_variables_are_a_named_error(given: dict[str, Any], missing: str
     assert caught.value.found == (", ".join(sorted(given)) or "none")
 
 
+def test_variables_inside_a_format() -> None:
+    prompt = Prompt.from_text("{n:>{width}}")
+    assert prompt.variables == {"n", "width"}
+    assert prompt.format_string(n=7, width=3) == "  7"
+    with pytest.raises(AgentDefinitionError, match="misses variables"):
+        prompt.format_string(n=7)
+
+
+def test_a_variable_may_be_called_self() -> None:
+    assert Prompt.from_text("{self}").format_string(self=1) == "1"
+
+
+MALFORMED = [
+    "{}",
+    "{0}",
+    "{0.a}",
+    "a { b",
+    "a } b",
+    "{",
+    "{x.}",
+    "{x[}",
+    "{x[]}",
+    "{.x}",
+    "{x!z}",
+    "{x:{}}",
+    "{x:{0}}",
+    "{x:{y:{z}}}",
+    '{"a": 1}',
+]
+
+
+@pytest.mark.parametrize("text", MALFORMED)
+def test_template_that_nothing_can_fill_in_is_a_named_error(text: str) -> None:
+    prompt = Prompt.from_text(text)
+    for use in (lambda: prompt.variables, prompt.format_messages, lambda: prompt.format_string(x=1, y=1)):
+        with pytest.raises(AgentDefinitionError, match="has a template that cannot be filled in") as caught:
+            use()
+        assert "{{ and }} for braces" in (caught.value.expected or "")
+        assert f"in {text!r}" in (caught.value.found or "")
+        assert "double the braces" in (caught.value.fix or "")
+
+
+class Unwilling:
+    def __format__(self, spec: str) -> str:
+        raise LookupError("not now")
+
+
+@pytest.mark.parametrize(
+    ("text", "value", "found"),
+    [
+        ("{x.y}", "text", "AttributeError: 'str' object has no attribute 'y'"),
+        ("{x[y]}", {}, "KeyError: 'y'"),
+        ("{x[7]}", [], "IndexError: list index out of range"),
+        ("{x[y]}", 5, "TypeError: "),
+        ("{x:d}", "text", "ValueError: "),
+        ("{x:>5}", None, "TypeError: "),
+        ("{x}", Unwilling(), "LookupError: not now"),
+    ],
+)
+def test_value_without_what_the_template_takes_is_a_named_error(text: str, value: Any, found: str) -> None:
+    with pytest.raises(AgentDefinitionError, match="cannot be filled in with these values") as caught:
+        Prompt.from_text(text).format_string(x=value)
+    assert caught.value.found and caught.value.found.startswith(found)
+    assert f"in {text!r}" in caught.value.found
+    assert "attributes, entries and formats" in (caught.value.expected or "")
+    assert caught.value.fix
+
+
 def test_prompts_are_frozen_and_travel_as_json() -> None:
     assert Prompt.model_validate_json(CHAT.model_dump_json()) == CHAT
     with pytest.raises(ValidationError):

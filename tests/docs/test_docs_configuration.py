@@ -8,7 +8,13 @@ from typing import Any
 
 from docs_pages import prose
 
-from flink_agents.api.options import FLINK_PREFIX, ConfigOption, all_options, environment_name
+from flink_agents.api.options import (
+    FLINK_PREFIX,
+    ConfigOption,
+    all_options,
+    environment_name,
+    write_value,
+)
 
 PAGE = "docs/configuration.md"
 HEADER = "| option | type | default | environment variable | meaning |"
@@ -34,10 +40,10 @@ def table() -> str:
 
 def row(option: ConfigOption[Any]) -> str:
     """The row of an option."""
-    default = "none" if option.default is None else f"`{written(option.default)}`"
+    default = "none" if option.default is None else f"`{write_value(option.default)}`"
     cells = (
         f"`{option.key}`",
-        kind(option.type),
+        kind(option.type) + ("" if option.minimum is None else f", at least `{write_value(option.minimum)}`"),
         default,
         f"`{environment_name(option.key)}`",
         option.doc,
@@ -50,12 +56,3 @@ def kind(type_: type[Any]) -> str:
     if issubclass(type_, Enum):
         return " or ".join(f"`{member.value}`" for member in type_)
     return {str: "text", int: "whole number", bool: "true or false", timedelta: "duration"}[type_]
-
-
-def written(value: Any) -> str:
-    """A default as it would be written in YAML."""
-    if isinstance(value, timedelta):
-        return f"{value.total_seconds():g} s"
-    if isinstance(value, Enum):
-        return str(value.value)
-    return str(value).lower() if isinstance(value, bool) else str(value)

@@ -161,6 +161,19 @@ def prompt_without_variable_name() -> Any:
     return build().add_resource("hi", "prompt", Prompt.from_text("hello {0}"))
 
 
+def prompt_with_an_unclosed_index() -> Any:
+    return build().add_resource("hi", "prompt", Prompt.from_text("hello {customer[name}"))
+
+
+def prompt_without_variable_name_in_a_format() -> Any:
+    class Shop(Base):
+        @prompt
+        def greeting(self) -> Prompt:
+            return Prompt.from_text("hello {customer:>{}}")
+
+    return Shop
+
+
 RESOURCES = [
     (setup_without_connection, MissingResourceError, "@chat_model_setup", "did you mean 'local'?"),
     (added_setup_without_tool, MissingResourceError, "return build().add_resource(", "declare it with @tool"),
@@ -174,6 +187,8 @@ RESOURCES = [
     (arguments_that_are_no_json, AgentConfigurationError, "return build().", "write plain JSON values"),
     (prompt_with_an_open_brace, AgentDefinitionError, "return build().", "double the braces"),
     (prompt_without_variable_name, AgentDefinitionError, "return build().", "name the variable"),
+    (prompt_with_an_unclosed_index, AgentDefinitionError, "return build().", "double the braces"),
+    (prompt_without_variable_name_in_a_format, AgentDefinitionError, "@prompt", "name the variable"),
 ]
 
 
