@@ -163,8 +163,37 @@ class AgentOptions:
         "run.inline",
         bool,
         True,
-        "Run an event at once where nothing of its key is waiting. False stores each event in "
-        "state first and runs it from a timer.",
+        "Run def actions at once where nothing of the key is waiting. False stores each input in "
+        "state first and hands it to the agent loop.",
+    )
+    MAX_IN_FLIGHT = ConfigOption(
+        "run.max-in-flight",
+        int,
+        1000,
+        "How many actions of a subtask may be executed at a time outside of Flink's thread.",
+        minimum=1,
+    )
+    POOL_SIZE = ConfigOption(
+        "run.pool-size",
+        int,
+        16,
+        "How many threads of a subtask execute def actions of runs that had to wait.",
+        minimum=1,
+    )
+    QUEUE_PER_KEY = ConfigOption(
+        "queue.max-per-key",
+        int,
+        100,
+        "How many waiting inputs of a key are kept in memory; more of them wait in state only.",
+        minimum=1,
+    )
+    QUEUE_TOTAL = ConfigOption(
+        "queue.max-total",
+        int,
+        1000,
+        "How many inputs of a subtask may wait in memory, besides those that are executed, before "
+        "the subtask takes no more (backpressure).",
+        minimum=1,
     )
     ALLOW_PICKLE = ConfigOption(
         "state.allow-pickle",

@@ -9,7 +9,7 @@ from collections.abc import Mapping
 from datetime import datetime, timezone
 from functools import lru_cache
 from threading import get_ident
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 from flink_agents.api.context import RunnerContext
 from flink_agents.api.errors import (
@@ -25,42 +25,64 @@ from flink_agents.api.memory import MemoryObject, MemoryRef, MemoryScope
 from flink_agents.api.metrics import MetricGroup
 from flink_agents.api.options import Configuration
 from flink_agents.api.resources import ResourceType
+from flink_agents.plan import BoundAction
 from flink_agents.runtime.memory import TreeObject
-
-if TYPE_CHECKING:
-    from flink_agents.plan import BoundAction
-    from flink_agents.runtime.run import Run, RunEnvironment
+from flink_agents.runtime.run import Run
+from flink_agents.runtime.shared import RunEnvironment
 
 _MISSING = object()
 
 
-class InvocationContext(RunnerContext):
-    """What one execution of one action can do; ends with it.
+class Invocation:
+    """One execution of one action: what the runtime keeps of it.
 
     Args:
         shared: What all runs of the operator share.
         run: The run.
         action: The action.
         event: The event that it handles.
+
+    Attributes:
+        sent: What it emitted, in order.
+        side: Pairs of tag and value for side outputs, or None.
+        awaited: What it returned and has to be awaited, or None.
+        mark: Where its writes to memory begin.
+        tasks: What it started on the loop, or None.
     """
 
-    _active = True
-    _draws = 0
-    _random: random.Random | None = None
+    __slots__ = (
+        "_active",
+        "_thread",
+        "action",
+        "awaited",
+        "event",
+        "mark",
+        "run",
+        "sent",
+        "shared",
+        "side",
+        "tasks",
+    )
 
     def __init__(self, shared: RunEnvironment, run: Run, action: BoundAction, event: Event) -> None:
-        self._shared = shared
-        self._run = run
-        self._action = action
-        self._event = event
-        self._thread = get_ident()
+        self.shared = shared
+        self.run = run
+        self.action = action
+        self.event = event
         self.sent: list[Event] = []
         self.side: list[tuple[str, Any]] | None = None
+        self.awaited: Any = None
+        self.tasks: list[Any] | None = None
+        self.mark = run.mark()
+        self._thread = get_ident()
+        self._active = True
 
-    # -- the runtime's part -----------------------------------------------------------
+    def adopt(self) -> None:
+        """Belong to this thread from here on."""
+        self._thread = get_ident()
 
     def end(self) -> None:
-        """From here on every use is an error."""
+        """From here on every use of the context is an error."""
         self._active = False
 
     def guard(self) -> None:
@@ -69,56 +91,24 @@ class InvocationContext(RunnerContext):
             return
         if self._active:
             raise ContextMisuseError(
-                f"the context of action {self._action.name!r} is used from another thread",
+                f"the context of action {self.action.name!r} is used from another thread",
                 fix="read memory before the other thread starts, and write what it returns afterwards",
             )
         raise ContextMisuseError(
-            f"the context of action {self._action.name!r} is used after the action ended",
+            f"the context of action {self.action.name!r} is used after the action ended",
             fix="await what the action starts, and keep values instead of ctx or memory objects",
         )
 
-    # -- where we are -----------------------------------------------------------------
-
-    @property
-    def agent_name(self) -> str:
-        """See :class:`RunnerContext`."""
-        return self._shared.agent_name
-
-    @property
-    def action_name(self) -> str:
-        """See :class:`RunnerContext`."""
-        return self._action.name
-
-    @property
-    def key(self) -> Any:
-        """See :class:`RunnerContext`."""
-        return self._run.key
-
-    @property
-    def sequence_number(self) -> int:
-        """See :class:`RunnerContext`."""
-        return self._run.sequence_number
-
-    @property
-    def timestamp(self) -> int | None:
-        """See :class:`RunnerContext`."""
-        return self._run.timestamp
-
-    # -- events -----------------------------------------------------------------------
-
-    def send_event(self, event: Event) -> None:
-        """See :class:`RunnerContext`."""
+    def emit(self, event: Event) -> None:
+        """Add an event to what the action sent."""
         self.guard()
-        route = self._shared.routes.of(event)
-        sent = self.sent
+        route = self.shared.routes.of(event)
         if route is None:
             raise self._no_event(event)
-        if self._run.emitted + len(sent) >= self._shared.max_events:
-            raise EventLimitError(
-                f"a run emitted more than {self._shared.max_events} events",
-                fix="end the loop between the actions, or raise the option run.max-events",
-            )
-        lineage = Lineage(self._event.lineage, self._action.name, len(sent))
+        sent = self.sent
+        if self.run.emitted + len(sent) >= self.shared.max_events:
+            raise self._too_many_events()
+        lineage = Lineage(self.event.lineage, self.action.name, len(sent))
         if route.leaves:
             # No action sees it, so that it needs no copy where it is sent twice.
             stamp(event, lineage)
@@ -128,9 +118,15 @@ class InvocationContext(RunnerContext):
             raise self._unknown(event)
         sent.append(event)
 
+    def _too_many_events(self) -> EventLimitError:
+        return EventLimitError(
+            f"a run emitted more than {self.shared.max_events} events",
+            fix="end the loop between the actions, or raise the option run.max-events",
+        )
+
     def _no_event(self, value: object) -> NotAnEventError:
         return NotAnEventError(
-            f"action {self._action.name!r} emits something that is no event",
+            f"action {self.action.name!r} emits something that is no event",
             expected="an instance of an Event class, or None",
             found=f"{type(value).__qualname__} {value!r}"[:300],
             fix="wrap it: OutputEvent(output=...) leaves the agent",
@@ -138,43 +134,90 @@ class InvocationContext(RunnerContext):
 
     def _unknown(self, event: Event) -> UnknownEventError:
         return UnknownEventError(
-            f"action {self._action.name!r} emits {event.event_type!r}, which no action takes",
-            expected="one of " + ", ".join(sorted(self._shared.routes.known_types())),
+            f"action {self.action.name!r} emits {event.event_type!r}, which no action takes",
+            expected="one of " + ", ".join(sorted(self.shared.routes.known_types())),
             found=event.event_type,
             fix="add an action with that trigger, or emit an OutputEvent",
         )
 
+
+class InvocationContext(RunnerContext):
+    """What one execution of one action can do; ends with it.
+
+    Args:
+        invocation: The execution.
+    """
+
+    _draws = 0
+    _random: random.Random | None = None
+
+    def __init__(self, invocation: Invocation) -> None:
+        self._of = invocation
+
+    # -- where we are -----------------------------------------------------------------
+
+    @property
+    def agent_name(self) -> str:
+        """See :class:`RunnerContext`."""
+        return self._of.shared.agent_name
+
+    @property
+    def action_name(self) -> str:
+        """See :class:`RunnerContext`."""
+        return self._of.action.name
+
+    @property
+    def key(self) -> Any:
+        """See :class:`RunnerContext`."""
+        return self._of.run.key
+
+    @property
+    def sequence_number(self) -> int:
+        """See :class:`RunnerContext`."""
+        return self._of.run.sequence_number
+
+    @property
+    def timestamp(self) -> int | None:
+        """See :class:`RunnerContext`."""
+        return self._of.run.timestamp
+
+    # -- events -----------------------------------------------------------------------
+
+    def send_event(self, event: Event) -> None:
+        """See :class:`RunnerContext`."""
+        self._of.emit(event)
+
     def emit_to(self, tag: str, value: Any) -> None:
         """See :class:`RunnerContext`."""
-        self.guard()
-        if not isinstance(tag, str) or tag not in self._shared.side_outputs:
+        self._of.guard()
+        if not isinstance(tag, str) or tag not in self._of.shared.side_outputs:
             raise UnknownSideOutputError(
-                f"action {self._action.name!r} emits to an unknown side output",
-                expected="one of " + (", ".join(self._shared.side_outputs) or "none declared"),
+                f"action {self._of.action.name!r} emits to an unknown side output",
+                expected="one of " + (", ".join(self._of.shared.side_outputs) or "none declared"),
                 found=repr(tag),
                 fix=f"declare it on the agent: side_outputs = {{{tag!r}: str}}",
             )
-        if self.side is None:
-            self.side = []
-        self.side.append((tag, value))
+        if self._of.side is None:
+            self._of.side = []
+        self._of.side.append((tag, value))
 
     # -- memory -----------------------------------------------------------------------
 
     @property
     def sensory_memory(self) -> MemoryObject:
         """See :class:`RunnerContext`; each access to the object is guarded."""
-        return TreeObject(self._run.sensory, "", self.guard)
+        return TreeObject(self._of.run.sensory, "", self._of.guard)
 
     @property
     def short_term_memory(self) -> MemoryObject:
         """See :class:`RunnerContext`; each access to the object is guarded."""
-        return TreeObject(self._run.short_term, "", self.guard)
+        return TreeObject(self._of.run.short_term, "", self._of.guard)
 
     def resolve(self, ref: MemoryRef) -> Any:
         """See :class:`RunnerContext`."""
-        self.guard()
-        tree = self._run.sensory if ref.scope is MemoryScope.SENSORY else self._run.short_term
-        value = tree.get(ref.path, _MISSING, self.guard)
+        self._of.guard()
+        tree = self._of.run.sensory if ref.scope is MemoryScope.SENSORY else self._of.run.short_term
+        value = tree.get(ref.path, _MISSING, self._of.guard)
         if value is _MISSING:
             raise MemoryPathError(
                 f"nothing is at {ref.path!r} in {ref.scope.value} memory any more",
@@ -186,41 +229,41 @@ class InvocationContext(RunnerContext):
 
     def get_resource(self, name: str, resource_type: ResourceType | str) -> Any:
         """See :class:`RunnerContext`."""
-        self.guard()
-        return self._shared.resource(name, resource_type)
+        self._of.guard()
+        return self._of.shared.resource(name, resource_type)
 
     @property
     def config(self) -> Configuration:
         """See :class:`RunnerContext`."""
-        return self._shared.config
+        return self._of.shared.config
 
     @property
     def action_config(self) -> Mapping[str, Any]:
         """See :class:`RunnerContext`."""
-        return self._action.config
+        return self._of.action.config
 
     # -- time and chance --------------------------------------------------------------
 
     def now(self) -> datetime:
         """See :class:`RunnerContext`."""
-        return datetime.fromtimestamp(self._run.started_at / 1000, timezone.utc)
+        return datetime.fromtimestamp(self._of.run.started_at / 1000, timezone.utc)
 
     def uuid4(self) -> uuid.UUID:
         """See :class:`RunnerContext`; derived by BLAKE2b from the path of the event."""
-        self.guard()
+        self._of.guard()
         digest = self._digest(f"uuid4/{self._draws}")
         self._draws += 1
         return uuid.UUID(bytes=digest, version=4)
 
     def random(self) -> random.Random:
         """See :class:`RunnerContext`; seeded by BLAKE2b from the path of the event."""
-        self.guard()
+        self._of.guard()
         if self._random is None:
             self._random = random.Random(int.from_bytes(self._digest("random"), "big"))
         return self._random
 
     def _digest(self, purpose: str) -> bytes:
-        path = f"{self._event.id}\x00{self._action.name}\x00{purpose}"
+        path = f"{self._of.event.id}\x00{self._of.action.name}\x00{purpose}"
         return hashlib.blake2b(path.encode("utf-8", "surrogatepass"), digest_size=16).digest()
 
     # -- metrics ----------------------------------------------------------------------
@@ -228,12 +271,12 @@ class InvocationContext(RunnerContext):
     @property
     def agent_metric_group(self) -> MetricGroup:
         """See :class:`RunnerContext`."""
-        return self._shared.metrics
+        return self._of.shared.metrics
 
     @property
     def action_metric_group(self) -> MetricGroup:
         """See :class:`RunnerContext`."""
-        return self._shared.metrics.get_sub_group(self._action.name)
+        return self._of.shared.metrics.get_sub_group(self._of.action.name)
 
 
 @lru_cache(maxsize=64)

@@ -56,6 +56,7 @@ class MemoryTree:
         slot: The map in state; None for a memory that lives only in this object.
         undo: Log of the run's writes.
         expires: Whether entries of the map expire, so that parents must be kept alive.
+        known: Nodes that were read already, by path.
     """
 
     __slots__ = ("_codec", "_expires", "_known", "_loaded", "_slot", "_undo", "_written", "scope")
@@ -67,12 +68,13 @@ class MemoryTree:
         slot: MapSlot[str] | None,
         undo: Undo,
         expires: bool = False,
+        known: dict[str, bytes | None] | None = None,
     ) -> None:
         self.scope = scope
         self._codec = codec
         self._slot = slot
         self._expires = expires
-        self._known: dict[str, bytes | None] = {}
+        self._known: dict[str, bytes | None] = {} if known is None else known
         self._written: dict[str, bytes | None] = {}
         self._undo = undo
         self._loaded = slot is None
@@ -198,20 +200,36 @@ class MemoryTree:
         else:
             del self._written[path]
 
-    def commit(self) -> None:
-        """Write to state what changed, and only that.
+    def load(self) -> dict[str, bytes | None]:
+        """Read all nodes, so that nothing is read from state later."""
+        self._load()
+        return self._known
+
+    def changes(self) -> dict[str, bytes | None]:
+        """What was written and differs from what was there; None stands for a removed node.
 
         Objects come after what lies in them, so that none expires before its fields.
         """
-        slot = self._slot
-        if slot is None:
-            return
-        for path, data in reversed(self._written.items()):
-            if data is None:
-                if self._known.get(path) is not None:
-                    slot.remove(_state_key(path))
-            elif self._expires or self._known.get(path) != data:
-                slot.put(_state_key(path), data)
+        known, expires = self._known, self._expires
+        return {
+            path: data
+            for path, data in reversed(self._written.items())
+            if known.get(path) != data or (expires and data is not None)
+        }
+
+    def commit(self) -> None:
+        """Write to state what changed, and only that."""
+        if self._slot is not None and self._written:
+            write_nodes(self._slot, self.changes())
+
+
+def write_nodes(slot: MapSlot[str], nodes: dict[str, bytes | None]) -> None:
+    """Write nodes to state; None removes one."""
+    for path, data in nodes.items():
+        if data is None:
+            slot.remove(_state_key(path))
+        else:
+            slot.put(_state_key(path), data)
 
 
 class TreeObject(MemoryObject):

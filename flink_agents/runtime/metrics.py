@@ -1,12 +1,13 @@
 """Metrics that live in this process: the counts behind Flink's, and the test kit's.
 
-``runtime.flink_compat`` registers them with Flink; the harness reads them as they are.
+``runtime.flink_metrics`` reports them to Flink; the harness reads them as they are.
 """
 
 from __future__ import annotations
 
 from collections import deque
 from collections.abc import Iterator
+from threading import Lock
 from typing import Any, TypeVar
 
 from flink_agents.api.metrics import Counter, Gauge, Histogram, Meter, MetricGroup
@@ -22,14 +23,16 @@ class LocalCounter(Counter):
 
     def __init__(self) -> None:
         self._count = 0
+        self._lock = Lock()
 
     def inc(self, n: int = 1) -> None:
         """See :class:`Counter`."""
-        self._count += n
+        with self._lock:
+            self._count += n
 
     def dec(self, n: int = 1) -> None:
         """See :class:`Counter`."""
-        self._count -= n
+        self.inc(-n)
 
     def get_count(self) -> int:
         """See :class:`Counter`."""
@@ -41,10 +44,12 @@ class LocalMeter(Meter):
 
     def __init__(self) -> None:
         self._count = 0
+        self._lock = Lock()
 
     def mark(self, n: int = 1) -> None:
         """See :class:`Meter`."""
-        self._count += n
+        with self._lock:
+            self._count += n
 
     def get_count(self) -> int:
         """See :class:`Meter`."""
@@ -71,12 +76,14 @@ class LocalHistogram(Histogram):
 
     def __init__(self) -> None:
         self._count = 0
+        self._lock = Lock()
         self._window: deque[float] = deque(maxlen=WINDOW)
 
     def update(self, value: int | float) -> None:
         """See :class:`Histogram`."""
-        self._count += 1
-        self._window.append(value)
+        with self._lock:
+            self._count += 1
+            self._window.append(value)
 
     def get_count(self) -> int:
         """See :class:`Histogram`."""
@@ -84,14 +91,15 @@ class LocalHistogram(Histogram):
 
     def quantile(self, q: float) -> float:
         """See :class:`Histogram`; the nearest-rank method."""
-        values = sorted(self._window)
+        with self._lock:
+            values = sorted(self._window)
         if not values:
             return 0.0
         return float(values[min(len(values) - 1, int(q * len(values)))])
 
 
 class LocalMetricGroup(MetricGroup):
-    """A group of metrics in this process; subclasses announce each new metric elsewhere."""
+    """A group of metrics in this process, which any thread may use."""
 
     def __init__(self, name: str = "") -> None:
         self.name = name
@@ -100,9 +108,7 @@ class LocalMetricGroup(MetricGroup):
 
     def get_sub_group(self, name: str) -> LocalMetricGroup:
         """See :class:`MetricGroup`."""
-        if name not in self.groups:
-            self.groups[name] = self._new_group(name)
-        return self.groups[name]
+        return self.groups.setdefault(name, LocalMetricGroup(name))
 
     def get_counter(self, name: str) -> Counter:
         """See :class:`MetricGroup`."""
@@ -128,17 +134,8 @@ class LocalMetricGroup(MetricGroup):
             yield from group.values(f"{prefix}{name}.")
 
     def _metric(self, name: str, kind: type[M]) -> M:
-        metric = self.metrics.get(name)
-        if metric is None:
-            metric = kind()
-            self._announce(name, metric)
-            self.metrics[name] = metric  # pyright: ignore[reportArgumentType]
+        made: Any = kind
+        metric: Any = self.metrics.get(name) or self.metrics.setdefault(name, made())
         if not isinstance(metric, kind):
             raise ValueError(f"metric {name!r} is a {type(metric).__name__}, not a {kind.__name__}")
         return metric
-
-    def _new_group(self, name: str) -> LocalMetricGroup:
-        return LocalMetricGroup(name)
-
-    def _announce(self, name: str, metric: Any) -> None:
-        """Called once for each new metric."""

@@ -19,10 +19,14 @@ from flink_agents.api.errors import AgentsError
 from flink_agents.api.options import AgentOptions, Configuration
 from flink_agents.plan import AgentCode, AgentPlan, bind
 from flink_agents.runtime import flink_compat
+from flink_agents.runtime.attempt import Attempt
 from flink_agents.runtime.codec import ValueCodec
+from flink_agents.runtime.flink_metrics import FlinkMetrics
 from flink_agents.runtime.main_module import MainModule
+from flink_agents.runtime.metrics import LocalMetricGroup
 from flink_agents.runtime.processor import AgentProcessor, Emission
-from flink_agents.runtime.run import Run, RunEnvironment
+from flink_agents.runtime.run import Run
+from flink_agents.runtime.shared import RunEnvironment
 
 METRIC_GROUP = "flink_agents"
 
@@ -53,23 +57,29 @@ class ActionExecutionOperator(KeyedProcessFunction):
         """Bind the plan to its code and to Flink's state."""
         plan = AgentPlan.from_json(self._plan)
         task = flink_compat.task_info(runtime_context)
+        metrics = LocalMetricGroup()
         group = runtime_context.get_metrics_group().add_group(METRIC_GROUP).add_group(plan.name)
+        self._metrics = FlinkMetrics(metrics, group)
         shared = RunEnvironment(
             bind(plan, self._code),
             plan.name,
             self._config,
-            flink_compat.FlinkMetricGroup(group),
+            metrics,
             ValueCodec(self._config.get(AgentOptions.ALLOW_PICKLE)),
         )
         ttl: timedelta | None = self._config.get(AgentOptions.SHORT_TERM_TTL)
         state = flink_compat.keyed_state(runtime_context, None if ttl is None else _milliseconds(ttl))
         job_id = self._config.get(AgentOptions.JOB_IDENTIFIER) or task.job_id
-        self._processor = AgentProcessor(shared, state, job_id, _now)
+        processor = AgentProcessor(shared, state, job_id, _now, flink_compat.cancellation_check())
+        self._attempt = Attempt((task.job_id, plan.name, task.subtask), processor.close)
+        self._attempt.begin()
+        self._processor = processor
 
     def close(self) -> None:
         """End what runs left open. Flink calls this at the regular end of a job only."""
         if self._processor is not None:
-            self._processor.close()
+            self._metrics.report()
+            self._attempt.end(wait=True)
 
     # PyFlink's own annotations are missing or wrong from here on.
     def process_element(self, value: Any, ctx: Any) -> Any:
@@ -82,16 +92,18 @@ class ActionExecutionOperator(KeyedProcessFunction):
         except AgentsError as error:
             _announce(error)
             raise
+        self._metrics.report_if_due()
         return self._leaving(emission)
 
     def on_timer(self, timestamp: int, ctx: Any) -> Any:
         """Run what waits for the key of the timer."""
         assert self._processor is not None
         try:
-            emission = self._processor.on_timer(ctx.get_current_key(), ctx.timer_service())
+            emission = self._processor.on_timer(ctx.get_current_key(), timestamp, ctx.timer_service())
         except AgentsError as error:
             _announce(error)
             raise
+        self._metrics.report_if_due()
         return self._leaving(emission)
 
     def _leaving(self, emission: Emission | Run) -> list[Any]:

@@ -1,12 +1,13 @@
 """The engine-free operator: takes an input or a timer of one key, returns what leaves.
 
 The caller makes the key current in the state and timers that it hands in, as Flink does.
-An input runs at once where nothing of its key waits (the inline path); otherwise it is stored
-in ``pending`` and run from a timer, in the order of arrival.
+An input whose whole chain can run on the calling thread, and of whose key nothing waits, is run
+and committed on the spot (the inline path). All others are stored in ``pending`` and handed to
+the key's actor, whose runs the agent loop executes; a timer commits what the actor finished.
 
-**Commit** is the only place that changes state: short-term memory, then the head, then the
-input's removal from ``pending``; outputs are returned after that. Flink takes no checkpoint
-between these steps, so whatever the moment of a crash, state holds a run whole or not at all.
+**Commit** is the only place that changes state: short-term memory, the head, the input's
+removal from ``pending``; outputs are returned after that. Flink takes no checkpoint between
+these steps, so whatever the moment of a crash, state holds a run whole or not at all.
 """
 
 from __future__ import annotations
@@ -17,16 +18,30 @@ from typing import Any
 
 from flink_agents.api.errors import StateFormatError
 from flink_agents.api.options import AgentOptions
-from flink_agents.runtime.keys import decode_key
-from flink_agents.runtime.run import Run, RunEnvironment, RunExecutor
+from flink_agents.runtime.actor import KeyActor, Waiting
+from flink_agents.runtime.context import Invocation
+from flink_agents.runtime.harvest import next_look
+from flink_agents.runtime.keys import decode_key, unescape
+from flink_agents.runtime.loop import AgentLoop
+from flink_agents.runtime.memory import write_nodes
+from flink_agents.runtime.run import Run
+from flink_agents.runtime.shared import RunEnvironment
 from flink_agents.runtime.state import Head, KeyedState, Timers
+from flink_agents.runtime.steps import StepExecutor
 
-END_OF_INPUT = 2**63 - 2
-"""Event time of the timer that drains what waits when a bounded input ends.
+START = 2**63 - 3
+"""Event time of the timer that starts what waits when a bounded input ends.
 
 Flink fires no processing-time timer after the end of the input, but every event-time timer
-below the last watermark, ``Long.MAX_VALUE``.
+below the last watermark, ``Long.MAX_VALUE``, in the order of their times. So all keys start
+before the first one is waited for.
 """
+
+DRAIN = 2**63 - 2
+"""Event time of the timer that waits for a key's runs when a bounded input ends."""
+
+SLICE_SECONDS = 0.05
+"""How long Flink's thread waits before it looks whether it was cancelled."""
 
 
 @dataclass
@@ -50,76 +65,222 @@ class AgentProcessor:
         state: Keyed state.
         job_id: Identity that new keys get as their journal id.
         clock: The wall-clock time in milliseconds.
+        check_cancelled: Called while Flink's thread waits; raises if the task was cancelled.
     """
 
     def __init__(
-        self, shared: RunEnvironment, state: KeyedState, job_id: str, clock: Callable[[], int]
+        self,
+        shared: RunEnvironment,
+        state: KeyedState,
+        job_id: str,
+        clock: Callable[[], int],
+        check_cancelled: Callable[[], None] = lambda: None,
     ) -> None:
         self._shared = shared
         self._state = state
         self._job_id = job_id
         self._clock = clock
-        self._executor = RunExecutor(shared)
-        self._inline: bool = shared.config.get(AgentOptions.INLINE)
+        self._check_cancelled = check_cancelled
+        self._steps = StepExecutor(shared)
+        self._actors: dict[str, KeyActor] = {}
+        self._loop: AgentLoop | None = None
+        config = shared.config
+        self._inline: bool = config.get(AgentOptions.INLINE)
+        self._queue_per_key: int = config.get(AgentOptions.QUEUE_PER_KEY)
+        self._max_load: int = config.get(AgentOptions.MAX_IN_FLIGHT) + config.get(AgentOptions.QUEUE_TOTAL)
 
     def process(self, key_text: str, record: Any, timestamp: int | None, timers: Timers) -> Emission | Run:
         """Handle an input of the current key."""
         packed = self._state.head.value()
         head = Head.unpack(packed) if packed is not None else Head(self._job_id)
-        if not self._inline or head.has_pending:
-            return self._park(head, record, timestamp, timers)
+        if head.has_pending or not self._inline:
+            self._enqueue(head, key_text, record, timestamp, timers)
+            return Emission()
         run = self._new_run(head, key_text, timestamp)
-        self._executor.execute(run, record)
-        self._commit(head, run)
-        return run
+        self._steps.begin(run, record)
+        step = self._steps.advance(run)
+        if step is None:
+            run.short_term.commit()
+            head.next_seq += 1
+            self._state.head.update(head.pack())
+            return run
+        self._hand_over(head, step, record, timers)
+        return Emission()
 
-    def on_timer(self, key_text: str, timers: Timers) -> Emission | Run:
-        """Run what waits for the current key."""
+    def on_timer(self, key_text: str, timestamp: int, timers: Timers) -> Emission:
+        """Commit what the current key's actor has finished, and see that it goes on."""
         emission = Emission()
         packed = self._state.head.value()
         if packed is None:
             return emission
         head = Head.unpack(packed)
+        if not head.has_pending:
+            return emission
+        actor = self._actors.get(key_text) or self._wake(head, key_text, timers)
+        self._check_failure()
+        if timestamp == START:
+            timers.register_event_time_timer(DRAIN)
+        if timestamp == DRAIN:
+            self._drain(actor, head, emission)
+        else:
+            self._commit(actor, head, emission)
+            self._feed(actor, head)
         if head.has_pending:
-            while head.has_pending:
-                self._run_pending(head, key_text, emission)
-            timers.delete_event_time_timer(END_OF_INPUT)
+            self._look_again(actor, timestamp, timers)
+        else:
+            del self._actors[key_text]
+            timers.delete_event_time_timer(START)
         return emission
 
-    def close(self) -> None:
-        """End what runs left open."""
-        self._executor.close()
+    @property
+    def busy_keys(self) -> list[str]:
+        """Keys with work that is not committed."""
+        return list(self._actors)
 
-    # -- the queue of a key -----------------------------------------------------------
+    @property
+    def ended(self) -> int:
+        """Number of runs that ended outside of this thread."""
+        return self._agent_loop.ended
 
-    def _park(self, head: Head, record: Any, timestamp: int | None, timers: Timers) -> Emission:
-        if not head.has_pending:
-            timers.register_processing_time_timer(timers.current_processing_time() + 1)
-            timers.register_event_time_timer(END_OF_INPUT)
+    def wait_for_progress(self, ended: int, seconds: float) -> None:
+        """Wait until more than ``ended`` runs have ended; for tests.
+
+        Raises:
+            TimeoutError: They did not in time.
+        """
+        if not self._agent_loop.wait_for_progress(ended, seconds):
+            raise TimeoutError(f"no run ended within {seconds} s")
+
+    def close(self, wait: bool = True) -> None:
+        """End what runs left open.
+
+        Args:
+            wait: Return when it has ended, in bounded time.
+        """
+        if self._loop is not None:
+            self._loop.close(wait)
+
+    # -- inputs that wait -------------------------------------------------------------
+
+    def _enqueue(self, head: Head, key_text: str, record: Any, timestamp: int | None, timers: Timers) -> None:
+        """Let an input wait for its turn."""
+        self._check_failure()
+        actor = self._actors.get(key_text)
+        if actor is None:
+            self._wait_for_room()
+        self._store(head, record, timestamp)
+        if actor is None:
+            self._wake(head, key_text, timers)
+        else:
+            self._feed(actor, head)
+
+    def _store(self, head: Head, record: Any, timestamp: int | None) -> None:
+        """Put an input into state; it stays there until its run is committed."""
         self._state.pending.put(head.next_pending, self._shared.codec.encode([record, timestamp]))
         head.next_pending += 1
         self._state.head.update(head.pack())
-        return Emission()
 
-    def _run_pending(self, head: Head, key_text: str, emission: Emission) -> None:
-        number = head.first_pending
+    def _hand_over(self, head: Head, step: Invocation, record: Any, timers: Timers) -> None:
+        """Let the loop go on with a run that began on this thread."""
+        run = step.run
+        self._check_failure()
+        self._wait_for_room()
+        self._store(head, record, run.timestamp)
+        actor = self._new_actor(head, run.key_text, run.short_term.load(), timers)
+        actor.loaded += 1
+        self._agent_loop.submit(actor, Waiting(record, run.timestamp, run, step))
+
+    def _wake(self, head: Head, key_text: str, timers: Timers) -> KeyActor:
+        """An actor for a key that has none, but has inputs in state."""
+        known: dict[str, bytes | None] = {unescape(path): data for path, data in self._state.memory.items()}
+        actor = self._new_actor(head, key_text, known, timers)
+        self._feed(actor, head)
+        return actor
+
+    def _new_actor(
+        self, head: Head, key_text: str, known: dict[str, bytes | None], timers: Timers
+    ) -> KeyActor:
+        actor = KeyActor(key_text, head.journal_id, head.next_seq, head.first_pending, known)
+        self._actors[key_text] = actor
+        timers.register_event_time_timer(START)
+        self._look_again(actor, None, timers)
+        return actor
+
+    def _feed(self, actor: KeyActor, head: Head) -> None:
+        """Hand to the actor what waits in state, as far as there is room."""
+        loop = self._agent_loop
+        while actor.loaded < head.next_pending:
+            if len(actor.queue) >= self._queue_per_key or (loop.load >= self._max_load and actor.queue):
+                return
+            record, timestamp = self._shared.codec.decode(self._pending(actor.loaded, actor.key_text, head))
+            actor.loaded += 1
+            loop.submit(actor, Waiting(record, timestamp))
+
+    def _pending(self, number: int, key_text: str, head: Head) -> bytes:
         waiting = self._state.pending.get(number)
         if waiting is None:
             raise StateFormatError(
                 "state lacks an input that waits for its turn",
-                expected=f"inputs {number} to {head.next_pending - 1} of key {decode_key(key_text)!r}",
+                expected=f"inputs {head.first_pending} to {head.next_pending - 1}",
+                found=f"no input {number} of key {decode_key(key_text)!r}",
                 fix="restore from another checkpoint, and report this: state is never written so",
             )
-        record, timestamp = self._shared.codec.decode(waiting)
-        run = self._new_run(head, key_text, timestamp)
-        self._executor.execute(run, record)
-        head.first_pending += 1
-        self._commit(head, run)
-        self._state.pending.remove(number)
-        emission.outputs += run.outputs
-        emission.side_outputs += run.side_outputs
+        return waiting
 
-    # -- one run ----------------------------------------------------------------------
+    # -- commit -----------------------------------------------------------------------
+
+    def _commit(self, actor: KeyActor, head: Head, emission: Emission) -> None:
+        """Write what the actor finished, in order."""
+        if not actor.finished:
+            return
+        while actor.finished:
+            run, changes = actor.finished.popleft()
+            write_nodes(self._state.memory, changes)
+            self._state.pending.remove(head.first_pending)
+            head.first_pending += 1
+            head.next_seq = run.sequence_number + 1
+            emission.outputs += run.outputs
+            emission.side_outputs += run.side_outputs
+        self._state.head.update(head.pack())
+
+    def _drain(self, actor: KeyActor, head: Head, emission: Emission) -> None:
+        """Wait for all runs of the key."""
+        while True:
+            ended = self._agent_loop.ended
+            self._commit(actor, head, emission)
+            if not head.has_pending:
+                return
+            self._feed(actor, head)
+            self._wait(ended)
+
+    def _look_again(self, actor: KeyActor, fired: int | None, timers: Timers) -> None:
+        """Keep one timer for the actor."""
+        if actor.timer is None or actor.timer == fired:
+            now = timers.current_processing_time()
+            actor.timer = next_look(now, self._agent_loop, actor, len(self._actors))
+            timers.register_processing_time_timer(actor.timer)
+
+    # -- Flink's thread and the loop --------------------------------------------------
+
+    @property
+    def _agent_loop(self) -> AgentLoop:
+        if self._loop is None:
+            self._loop = AgentLoop(self._shared, self._steps, self._clock)
+        return self._loop
+
+    def _wait_for_room(self) -> None:
+        """Take no more as long as the loop has enough to do (backpressure)."""
+        while self._loop is not None and self._loop.load >= self._max_load:
+            self._wait(self._loop.ended)
+
+    def _wait(self, ended: int) -> None:
+        self._agent_loop.wait_for_progress(ended, SLICE_SECONDS)
+        self._check_cancelled()
+        self._check_failure()
+
+    def _check_failure(self) -> None:
+        if self._loop is not None and self._loop.failure is not None:
+            raise self._loop.failure
 
     def _new_run(self, head: Head, key_text: str, timestamp: int | None) -> Run:
         return Run(
@@ -131,8 +292,3 @@ class AgentProcessor:
             self._clock(),
             self._state.memory,
         )
-
-    def _commit(self, head: Head, run: Run) -> None:
-        run.short_term.commit()
-        head.next_seq += 1
-        self._state.head.update(head.pack())

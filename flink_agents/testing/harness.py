@@ -26,7 +26,7 @@ from flink_agents.runtime.codec import ValueCodec
 from flink_agents.runtime.keys import KeyEncoder, encode_key, unescape
 from flink_agents.runtime.metrics import LocalMetricGroup
 from flink_agents.runtime.processor import AgentProcessor
-from flink_agents.runtime.run import RunEnvironment
+from flink_agents.runtime.shared import RunEnvironment
 from flink_agents.runtime.state import OBJECT, Head
 from flink_agents.testing.fake_state import FakeBackend, KeyState
 
@@ -84,6 +84,8 @@ class OperatorHarness:
             accident fails here already.
         forced_replay: Handle each input and each timer twice: the first time the operator is
             thrown away just after its commit, and restored from before it.
+        settle: Let what an input starts run to its end before the harness goes on. False leaves
+            that to :meth:`settle` and to time, as Flink does.
 
     Attributes:
         outputs: All values that left the main output, in order.
@@ -101,6 +103,7 @@ class OperatorHarness:
         max_parallelism: int = 128,
         forced_serialization: bool = True,
         forced_replay: bool = False,
+        settle: bool = True,
     ) -> None:
         self._subtasks: list[_Subtask] = []
         instance = instance_of(agent)
@@ -111,6 +114,7 @@ class OperatorHarness:
         self._max_parallelism = max_parallelism
         self._serialize = forced_serialization
         self._replay = forced_replay
+        self._settles = settle
         self._clock = _Clock()
         self.current_watermark = -(2**63)
         self.outputs: list[Any] = []
@@ -120,7 +124,7 @@ class OperatorHarness:
     # -- driving ----------------------------------------------------------------------
 
     def push(self, record: Any, timestamp: int | None = None) -> list[Any]:
-        """Hand a record to the operator; returns the outputs that it gave at once.
+        """Hand a record to the operator; returns the outputs that it gave.
 
         Args:
             record: The record.
@@ -135,9 +139,33 @@ class OperatorHarness:
         if self._replay:
             before = self.snapshot()
             self._deliver(key, self._through_flink(record, "record"), timestamp)
+            self._settle()
             self.restore(before)
         start = len(self.outputs)
         self._deliver(key, record, timestamp)
+        self._settle()
+        return self.outputs[start:]
+
+    def settle(self, seconds: float = 60.0) -> list[Any]:
+        """Let everything that waits run to its end and be committed; returns the outputs.
+
+        Real time passes as the actions need it; the harness's own clock stands still.
+
+        Args:
+            seconds: How long to wait for a run to end.
+
+        Raises:
+            TimeoutError: None did.
+        """
+        start = len(self.outputs)
+        for subtask in self._subtasks:
+            while waiting := [key for key, state in subtask.backend.keys.items() if state.processing_timers]:
+                ended = subtask.processor.ended
+                for key in waiting:
+                    timers = subtask.backend.keys[key].processing_timers
+                    self._fire_once(key, "processing_timers", max(timers))
+                if subtask.processor.busy_keys:
+                    subtask.processor.wait_for_progress(ended, seconds)
         return self.outputs[start:]
 
     def push_all(self, records: Iterable[Any]) -> list[Any]:
@@ -282,6 +310,10 @@ class OperatorHarness:
         packed = self.state(key).head
         return None if packed is None else Head.unpack(packed)
 
+    def _settle(self) -> None:
+        if self._settles:
+            self.settle()
+
     def _deliver(self, key: str, record: Any, timestamp: int | None) -> None:
         subtask = self._subtask_of(key)
         subtask.backend.key = key
@@ -302,14 +334,16 @@ class OperatorHarness:
         if self._replay:
             before = self.snapshot()
             self._fire_once(key, kind, at)
+            self._settle()
             self.restore(before)
         self._fire_once(key, kind, at)
+        self._settle()
 
     def _fire_once(self, key: str, kind: str, at: int) -> None:
         subtask = self._subtask_of(key)
         subtask.backend.key = key
         getattr(subtask.backend.current, kind).discard(at)
-        self._emit(subtask.processor.on_timer(key, subtask.backend))
+        self._emit(subtask.processor.on_timer(key, at, subtask.backend))
 
     def _emit(self, emission: Any) -> None:
         for tag, value in emission.side_outputs:

@@ -172,7 +172,7 @@ def test_rescaling_keeps_each_key_whole() -> None:
 
 def test_rescaling_keeps_what_waits() -> None:
     keys = [f"key {number}" for number in range(20)]
-    harness = probe(count, key_selector=lambda record: record, config=WAITING)
+    harness = probe(count, key_selector=lambda record: record, config=WAITING, settle=False)
     harness.push_all(keys * 3)
     harness.restore(harness.snapshot(), parallelism=4)
     harness.push_all(keys)
@@ -187,14 +187,14 @@ def test_rescaling_keeps_what_waits() -> None:
 
 @pytest.fixture
 def waiting(agent_harness: Callable[..., OperatorHarness]) -> OperatorHarness:
-    return agent_harness(Ledger, by_parity, config=WAITING)
+    return agent_harness(Ledger, by_parity, config=WAITING, settle=False)
 
 
-def test_inputs_wait_in_state_until_their_timer(waiting: OperatorHarness) -> None:
+def test_inputs_wait_in_state_until_their_commit(waiting: OperatorHarness) -> None:
     assert waiting.push_all([1, 3, 2]) == []
     assert (waiting.pending("odd"), waiting.pending("even")) == (2, 1)
     assert waiting.sequence_number("odd") == 0
-    assert len(waiting.advance(1)) == 6
+    assert len(waiting.settle()) == 6
     assert (waiting.pending("odd"), waiting.pending("even")) == (0, 0)
     assert waiting.memory("odd")["total"] == 4
     state = waiting.state("odd")
@@ -206,11 +206,11 @@ def test_inputs_keep_order_number_and_event_time(agent_harness: Callable[..., Op
         return OutputEvent(output=(event.input, ctx.sequence_number, ctx.timestamp))
 
     agent = Agent(name="a").add_action("act", [InputEvent], body)
-    harness = agent_harness(agent, config=WAITING)
+    harness = agent_harness(agent, config=WAITING, settle=False)
     for record in "abc":
         harness.push(record, timestamp=ord(record))
     harness.push("d")
-    assert harness.advance(1) == [("a", 0, 97), ("b", 1, 98), ("c", 2, 99), ("d", 3, None)]
+    assert harness.settle() == [("a", 0, 97), ("b", 1, 98), ("c", 2, 99), ("d", 3, None)]
 
 
 def test_end_of_input_drains_what_waits(waiting: OperatorHarness) -> None:
@@ -230,12 +230,11 @@ def test_inline_runs_need_no_timer() -> None:
 
 def test_input_behind_waiting_ones_waits_too() -> None:
     """After a restart with other options, what waits goes first."""
-    harness = probe(lambda record, ctx: (record, ctx.sequence_number), config=WAITING)
+    harness = probe(lambda record, ctx: (record, ctx.sequence_number), config=WAITING, settle=False)
     harness.push_all("ab")
     inline = probe(lambda record, ctx: (record, ctx.sequence_number))
     inline.restore(harness.snapshot())
-    assert inline.push("c") == []
-    assert inline.advance(1) == [("a", 0), ("b", 1), ("c", 2)]
+    assert inline.push("c") == [("a", 0), ("b", 1), ("c", 2)]
     assert inline.push("d") == [("d", 3)]
 
 
@@ -252,24 +251,23 @@ def test_failure_of_a_waiting_input_fails_the_job_and_loses_nothing() -> None:
             raise ValueError(record)
         return record
 
-    harness = probe(body, config=WAITING)
+    harness = probe(body, config=WAITING, settle=False)
     harness.push_all(["good", "bad", "later"])
     snapshot = harness.snapshot()
     for _ in range(2):
         with pytest.raises(ActionFailedError, match="sequence 1"):
-            harness.advance(1)
+            harness.settle()
         harness.restore(snapshot)
     assert harness.pending() == 3
     assert harness.memory() == {}
 
 
 def test_failure_of_a_waiting_input_by_policy() -> None:
-    harness = OperatorHarness(Ledger, config=WAITING)
+    harness = OperatorHarness(Ledger, config=WAITING, settle=False)
     harness.push_all([1, "text", 2])
     with pytest.raises(ActionFailedError):
-        harness.advance(1)
+        harness.settle()
     tolerant = OperatorHarness(Ledger, config={**WAITING, "actions.on-error": "dead-letter"})
-    tolerant.push_all([1, "text", 2])
-    assert len(tolerant.advance(1)) == 4
+    assert len(tolerant.push_all([1, "text", 2])) == 4
     assert [letter.event.input for letter in tolerant.dead_letters] == ["text"]
     assert tolerant.memory()["total"] == 3

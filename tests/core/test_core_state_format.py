@@ -103,7 +103,7 @@ def test_broken_state_stops_the_operator_with_a_named_error(field: str, value: A
     broken = dataclasses.replace(harness.snapshot(), keys={key: dataclasses.replace(state, **{field: value})})
     harness.restore(broken)
     with pytest.raises(Exception, match=text) as caught:
-        harness.advance(1)
+        harness.settle()
     assert StateFormatError in (type(caught.value), type(caught.value.__cause__))
     assert harness.outputs == []
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 import os
 import time
 from collections.abc import Callable
@@ -27,10 +28,14 @@ class Numbered(Event):
 
 
 class FragileAgent(Agent):
-    """Counts records per key, and fails ``FAILURES`` times, a second apart."""
+    """Counts records per key, and fails ``FAILURES`` times, a second apart.
 
-    def __init__(self, directory: str) -> None:
+    With ``waits`` the second action is awaited, for another time with each record.
+    """
+
+    def __init__(self, directory: str, waits: bool) -> None:
         self.directory = directory
+        self.waits = waits
         self.started = time.monotonic()
 
     @action(InputEvent)
@@ -40,9 +45,14 @@ class FragileAgent(Agent):
         return Numbered(number=event.input, count=count)
 
     @action(Numbered)
-    def emit(self, event: Numbered, ctx: Any) -> OutputEvent:
+    def emit(self, event: Numbered, ctx: Any) -> Any:
         self._maybe_fail()
-        return OutputEvent(output=(ctx.key, event.number, event.count))
+        output = OutputEvent(output=(ctx.key, event.number, event.count))
+        return self.later(event.number, output) if self.waits else output
+
+    async def later(self, number: int, output: OutputEvent) -> OutputEvent:
+        await asyncio.sleep(number * 7919 % 23 / 1000)
+        return output
 
     def _maybe_fail(self) -> None:
         if time.monotonic() < self.started + 1.0:
@@ -62,9 +72,10 @@ def slowly(number: int) -> int:
     return number
 
 
+@pytest.mark.parametrize("waits", [False, True], ids=["def", "async"])
 @pytest.mark.parametrize("backend", ["hashmap", "rocksdb"])
 def test_three_failures_a_second_apart(
-    agents_environment: MakeEnvironment, backend: str, tmp_path: Path
+    agents_environment: MakeEnvironment, backend: str, waits: bool, tmp_path: Path
 ) -> None:
     from pyflink.common import WatermarkStrategy
     from pyflink.datastream.connectors.number_seq import NumberSequenceSource
@@ -87,7 +98,7 @@ def test_three_failures_a_second_apart(
         NumberSequenceSource(0, RECORDS - 1), WatermarkStrategy.no_watermarks(), "numbers"
     ).set_parallelism(1)
     stream = env.from_datastream(numbers.map(slowly).set_parallelism(1), lambda number: number % KEYS)
-    outputs = stream.apply(FragileAgent(directory=str(markers))).to_list()
+    outputs = stream.apply(FragileAgent(directory=str(markers), waits=waits)).to_list()
     env.execute()
 
     assert len(list(markers.iterdir())) == FAILURES

@@ -1,0 +1,85 @@
+"""The actor of a key: its inputs that wait, its memory ahead of state, its finished runs.
+
+An actor exists while its key has work that is not committed. Flink's thread hands inputs to it
+and commits what it finished; the thread of the agent loop executes its runs, one after the
+other, and *runs ahead*: a run starts on the memory that the previous one left, committed or
+not. The two threads share the two queues, whose ends they use alone, and a few flags.
+"""
+
+from __future__ import annotations
+
+from collections import deque
+from dataclasses import dataclass
+from typing import Any
+
+from flink_agents.runtime.context import Invocation
+from flink_agents.runtime.run import Run
+
+
+@dataclass(slots=True)
+class Waiting:
+    """An input that waits for its run, or a run that began on Flink's thread.
+
+    Attributes:
+        record: The input.
+        timestamp: Its event time in milliseconds, or None.
+        run: The run, if it has begun.
+        step: The step of that run which has to be awaited.
+    """
+
+    record: Any
+    timestamp: int | None
+    run: Run | None = None
+    step: Invocation | None = None
+
+
+class KeyActor:
+    """See the module.
+
+    Args:
+        key_text: Canonical text of the key.
+        journal_id: Identity of the job that the key's runs belong to.
+        next_seq: Sequence number of the next run to begin.
+        memory: Short-term memory of the key, all of it.
+
+    Attributes:
+        queue: Inputs that wait, oldest first.
+        finished: Runs that wait for their commit, oldest first, with what they changed in memory.
+        loaded: Number of the first input in ``pending`` that was not handed to the actor.
+        running: Whether the loop works on the actor.
+        begun: Time (``loop.time()``) at which its present run began.
+        timer: Time of the timer that will look at the actor, or None.
+    """
+
+    __slots__ = (
+        "begun",
+        "finished",
+        "journal_id",
+        "key_text",
+        "loaded",
+        "memory",
+        "next_seq",
+        "queue",
+        "running",
+        "timer",
+    )
+
+    def __init__(
+        self, key_text: str, journal_id: str, next_seq: int, loaded: int, memory: dict[str, bytes | None]
+    ) -> None:
+        self.key_text = key_text
+        self.journal_id = journal_id
+        self.next_seq = next_seq
+        self.loaded = loaded
+        self.memory = memory
+        self.queue: deque[Waiting] = deque()
+        self.finished: deque[tuple[Run, dict[str, bytes | None]]] = deque()
+        self.running = False
+        self.begun = 0.0
+        self.timer: int | None = None
+
+    def finish(self, run: Run) -> None:
+        """Take over what ``run`` changed. Called by the loop."""
+        changes = run.short_term.changes()
+        self.memory.update(changes)
+        self.finished.append((run, changes))

@@ -1,0 +1,57 @@
+"""Ends what an attempt left running.
+
+PyFlink calls ``close()`` at the regular end of a job only. After a failure, a cancel or a stop
+with savepoint the interpreter lives on, and with it the loop of an operator that is dead. Two
+things end it: the thread of the operator, whose end takes a sentinel with it, and the next
+attempt of the same subtask, which first ends its predecessor.
+"""
+
+from __future__ import annotations
+
+import threading
+from collections.abc import Callable, Hashable
+
+_local = threading.local()
+_lock = threading.Lock()
+_attempts: dict[Hashable, Attempt] = {}
+
+
+class Attempt:
+    """An attempt of one subtask of one operator.
+
+    Args:
+        identity: Equal for attempts of which only the latest may work.
+        end: Ends what the attempt started. Its argument says whether to wait for that end.
+    """
+
+    def __init__(self, identity: Hashable, end: Callable[[bool], None]) -> None:
+        self._identity = identity
+        self._end: Callable[[bool], None] | None = end
+
+    def begin(self) -> None:
+        """Become the latest attempt; an earlier one has ended when this returns."""
+        with _lock:
+            previous = _attempts.get(self._identity)
+            _attempts[self._identity] = self
+        if previous is not None:
+            previous.end(wait=True)
+        _local.sentinels = [*getattr(_local, "sentinels", ()), _Sentinel(self)]
+
+    def end(self, wait: bool) -> None:
+        """End the attempt, once."""
+        with _lock:
+            end, self._end = self._end, None
+            if _attempts.get(self._identity) is self:
+                del _attempts[self._identity]
+        if end is not None:
+            end(wait)
+
+
+class _Sentinel:
+    """Goes with the thread that it was made in."""
+
+    def __init__(self, attempt: Attempt) -> None:
+        self._attempt = attempt
+
+    def __del__(self) -> None:
+        self._attempt.end(wait=False)

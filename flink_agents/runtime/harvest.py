@@ -1,0 +1,28 @@
+"""When Flink's thread looks at an actor next.
+
+Nothing can wake Flink's thread, so a timer per busy key has to guess when its run ends: first
+the time that a run takes here, then a fraction of its age. The times lie on a grid that becomes
+coarser with the number of busy keys, so that the timers of many keys fire together.
+"""
+
+from __future__ import annotations
+
+from flink_agents.runtime.actor import KeyActor
+from flink_agents.runtime.loop import AgentLoop
+
+MAX_DELAY_MS = 500
+_AGE_SHARE = 16
+
+
+def next_look(now: int, loop: AgentLoop, actor: KeyActor, busy_keys: int) -> int:
+    """When to look at the actor, in milliseconds since the epoch."""
+    expected = loop.expected * 1000
+    age = loop.age(actor) * 1000 if actor.running else 0.0
+    delay = expected - age if age < expected else age / _AGE_SHARE
+    grid = grid_ms(busy_keys)
+    return (now + min(MAX_DELAY_MS, int(delay)) + grid) // grid * grid
+
+
+def grid_ms(busy_keys: int) -> int:
+    """Distance of the points of the grid."""
+    return 1 if busy_keys < 64 else 5 if busy_keys < 1024 else 20

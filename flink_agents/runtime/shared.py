@@ -1,0 +1,51 @@
+"""What all runs of an operator share."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import Any
+
+from flink_agents.api.metrics import MetricGroup
+from flink_agents.api.options import AgentOptions, Configuration
+from flink_agents.api.resources import ResourceType, check_resource_type
+from flink_agents.plan import BoundAgent
+from flink_agents.runtime.codec import ValueCodec
+from flink_agents.runtime.routing import Routes
+
+
+class RunEnvironment:
+    """What all runs of an operator share.
+
+    Args:
+        agent: The agent, bound to its code.
+        agent_name: Name of the agent in the job.
+        config: Options of the job.
+        metrics: The agent's metrics.
+        codec: Encodes memory.
+    """
+
+    def __init__(
+        self,
+        agent: BoundAgent,
+        agent_name: str,
+        config: Configuration,
+        metrics: MetricGroup,
+        codec: ValueCodec,
+    ) -> None:
+        self.agent = agent
+        self.agent_name = agent_name
+        self.config = config
+        self.metrics = metrics
+        self.codec = codec
+        self.memory_expires = config.get(AgentOptions.SHORT_TERM_TTL) is not None
+        self.max_events: int = config.get(AgentOptions.MAX_EVENTS)
+        self.routes = Routes(agent.actions)
+        self.side_outputs: Mapping[str, Any] = agent.side_outputs
+        self._resources: dict[tuple[str, ResourceType], Any] = {}
+
+    def resource(self, name: str, resource_type: ResourceType | str) -> Any:
+        """The resource, made at its first use."""
+        key = (name, check_resource_type(resource_type))
+        if key not in self._resources:
+            self._resources[key] = self.agent.resource(*key)
+        return self._resources[key]
