@@ -13,6 +13,7 @@ from flink_agents.api.decorators import (
     action,
     chat_model_connection,
     chat_model_setup,
+    client,
     embedding_model_connection,
     embedding_model_setup,
     mcp_server,
@@ -22,10 +23,11 @@ from flink_agents.api.decorators import (
 )
 from flink_agents.api.environment import AgentsExecutionEnvironment
 from flink_agents.api.errors import AgentsError
+from flink_agents.api.event_time import EventTime
 from flink_agents.api.events import Event, InputEvent, NamedEvent, OutputEvent
 from flink_agents.api.memory import MemoryObject, MemoryRef, MemoryScope
 from flink_agents.api.options import AgentOptions, ConfigOption, Configuration
-from flink_agents.api.policies import DeadLetter, OnError
+from flink_agents.api.policies import DeadLetter, FailedAttempt, OnError, RateLimit, RetryPolicy
 from flink_agents.api.resources import (
     ChatMessage,
     Prompt,
@@ -48,6 +50,8 @@ __all__ = [
     "Configuration",
     "DeadLetter",
     "Event",
+    "EventTime",
+    "FailedAttempt",
     "InputEvent",
     "MemoryObject",
     "MemoryRef",
@@ -56,14 +60,17 @@ __all__ = [
     "OnError",
     "OutputEvent",
     "Prompt",
+    "RateLimit",
     "ResourceDescriptor",
     "ResourceRef",
     "ResourceType",
+    "RetryPolicy",
     "RunnerContext",
     "Tool",
     "action",
     "chat_model_connection",
     "chat_model_setup",
+    "client",
     "embedding_model_connection",
     "embedding_model_setup",
     "mcp_server",

@@ -23,6 +23,7 @@ from __future__ import annotations
 
 import copy
 from collections.abc import Callable, Mapping, Sequence
+from datetime import timedelta
 from typing import Any, ClassVar, TypeVar
 
 from flink_agents.api.context import RunnerContext
@@ -37,8 +38,9 @@ from flink_agents.api.decorators import (
     place_of,
 )
 from flink_agents.api.errors import DuplicateNameError
-from flink_agents.api.policies import OnError
+from flink_agents.api.policies import OnError, RateLimit, RetryPolicy
 from flink_agents.api.resources import ResourceType, check_resource_type
+from flink_agents.api.settings import check_settings
 
 A = TypeVar("A", bound="Agent")
 
@@ -62,6 +64,7 @@ class Agent:
         output_type: Python type of the values in ``OutputEvent``; None for any.
         on_error: Policy for actions that raise and have none of their own.
         on_unhandled: Policy for events that no action accepts.
+        retry: Retry policy for actions that have none of their own.
     """
 
     agent_name: str | None = None
@@ -70,6 +73,7 @@ class Agent:
     output_type: ClassVar[Any] = None
     on_error: OnError | str | None = None
     on_unhandled: OnError | str | None = None
+    retry: RetryPolicy | None = None
 
     def __new__(cls: type[A], *args: Any, **kwargs: Any) -> A:
         """Keep the arguments as they are now: they are the configuration in the plan."""
@@ -97,6 +101,11 @@ class Agent:
         when: Condition | None = None,
         on_error: OnError | str | None = None,
         emits: Sequence[Trigger] = (),
+        retry: RetryPolicy | None = None,
+        timeout: float | timedelta | None = None,
+        max_concurrency: int | None = None,
+        rate_limit: RateLimit | None = None,
+        blocking: bool = False,
         **config: Any,
     ) -> A:
         """Add an action; returns the agent.
@@ -108,12 +117,17 @@ class Agent:
             when: Condition on the event.
             on_error: Policy where it raises.
             emits: Events that it emits though its code does not name them.
+            retry: When and how often it is tried again where it raises.
+            timeout: Seconds after which an attempt fails.
+            max_concurrency: How many executions may run at a time, of all keys of a subtask.
+            rate_limit: How many executions may begin in a time, of all keys of a subtask.
+            blocking: The ``def`` action waits for something, and so runs in a pool of threads.
             **config: JSON values that the action reads as ``ctx.action_config``.
 
         Raises:
             DuplicateNameError: The agent already has an action of that name.
             UnknownTriggerError: A trigger is neither an event class nor a type string.
-            AgentDefinitionError: The error policy is unknown.
+            AgentDefinitionError: A policy, timeout or limit is none.
         """
         where = place_of(func)
         actions = self.__dict__["__actions__"]
@@ -131,6 +145,15 @@ class Agent:
             config=config,
             name=name,
             emits=check_event_types(emits, what, "an entry of emits", where),
+            settings=check_settings(
+                what,
+                where,
+                retry=retry,
+                timeout=timeout,
+                max_concurrency=max_concurrency,
+                rate_limit=rate_limit,
+                blocking=blocking,
+            ),
         )
         actions[name] = (mark, func)
         return self

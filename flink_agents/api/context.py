@@ -5,7 +5,7 @@ from __future__ import annotations
 import random
 import uuid
 from abc import ABC, abstractmethod
-from collections.abc import Mapping
+from collections.abc import Awaitable, Mapping
 from datetime import datetime
 from typing import Any
 
@@ -102,6 +102,17 @@ class RunnerContext(ABC):
         Raises:
             ResourceNotFoundError: The agent has none of that name and type.
             ResourceUnavailableError: Nothing in this version provides its kind.
+        """
+
+    @abstractmethod
+    def client(self, name: str) -> Awaitable[Any]:
+        """The client ``name``, to be awaited: opened at its first use, once per subtask.
+
+        All actions of the subtask share it. It is closed when the attempt of the job ends.
+
+        Raises:
+            ResourceNotFoundError: The agent has no client of that name.
+            ContextMisuseError: The action is no ``async def``.
         """
 
     @property

@@ -11,13 +11,15 @@ import inspect
 import os
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
+from datetime import timedelta
 from types import MappingProxyType
 from typing import Any, TypeVar, cast, overload
 
 from flink_agents.api.errors import AgentDefinitionError, UnknownTriggerError
 from flink_agents.api.events import Event
-from flink_agents.api.policies import OnError
+from flink_agents.api.policies import OnError, OnUnhandled, RateLimit, RetryPolicy
 from flink_agents.api.resources import ResourceType
+from flink_agents.api.settings import CallSettings, check_settings
 
 F = TypeVar("F", bound=Callable[..., Any])
 Trigger = type[Event] | str
@@ -40,6 +42,7 @@ class ActionMark:
         config: What the action can read as ``ctx.action_config``; JSON values.
         name: Name of the action; None for the function's.
         emits: Events that it emits and that reading its code does not show.
+        settings: How it is executed.
     """
 
     triggers: tuple[Trigger, ...]
@@ -48,6 +51,7 @@ class ActionMark:
     config: Mapping[str, Any] = field(default_factory=lambda: _NO_CONFIG)
     name: str | None = None
     emits: tuple[Trigger, ...] = ()
+    settings: CallSettings = CallSettings()
 
 
 @dataclass(frozen=True)
@@ -56,6 +60,7 @@ class ResourceMark:
 
     type: ResourceType
     name: str | None = None
+    settings: CallSettings = CallSettings()
 
 
 def place_of(func: Any) -> str:
@@ -181,12 +186,14 @@ def check_policy(
     """
     if value is None:
         return None
+    # An event that nobody accepts is not accepted the next time either.
+    known = OnUnhandled if option == "on_unhandled" else OnError
     try:
-        return OnError(value)
+        return OnError(known(value))
     except ValueError:
         raise AgentDefinitionError(
             f"{what} has an unknown {option}",
-            expected="one of " + ", ".join(repr(str(policy.value)) for policy in OnError),
+            expected="one of " + ", ".join(repr(str(policy.value)) for policy in known),
             found=repr(value),
             fix=f"write {option}='dead-letter', or leave it out",
             where=where,
@@ -200,6 +207,11 @@ def action(
     name: str | None = None,
     config: Mapping[str, Any] | None = None,
     emits: Sequence[Trigger] = (),
+    retry: RetryPolicy | None = None,
+    timeout: float | timedelta | None = None,
+    max_concurrency: int | None = None,
+    rate_limit: RateLimit | None = None,
+    blocking: bool = False,
 ) -> Callable[[F], F]:
     """Mark a method as an action: it runs for each event that matches a trigger.
 
@@ -215,11 +227,24 @@ def action(
         config: JSON values that the action reads as ``ctx.action_config``.
         emits: Events that the action emits though its code does not name them, for example
             because a library makes them. What the code names is found without this.
+        retry: When and how often it is tried again where it raises. Default: the agent's.
+        timeout: Seconds after which an attempt fails with ``ActionTimeoutError``.
+        max_concurrency: How many executions may run at a time, of all keys of a subtask.
+        rate_limit: How many executions may begin in a time, of all keys of a subtask.
+        blocking: The ``def`` action waits for something, such as a file or a server: it runs in
+            a pool of threads and never holds up other keys.
 
     Raises:
         UnknownTriggerError: A trigger is neither an event class nor a type string.
-        AgentDefinitionError: The error policy is unknown, or the method is marked already.
+        AgentDefinitionError: A policy, timeout or limit is none, or the method is marked already.
     """
+    settings = dict[str, Any](
+        retry=retry,
+        timeout=timeout,
+        max_concurrency=max_concurrency,
+        rate_limit=rate_limit,
+        blocking=blocking,
+    )
     if len(triggers) == 1 and inspect.isroutine(unwrap(triggers[0])):
         check_triggers((), "@action", place_of(triggers[0]))
 
@@ -233,6 +258,7 @@ def action(
             config=dict(config or {}),
             name=name,
             emits=check_event_types(emits, "@action", "an entry of emits", where),
+            settings=check_settings("@action", where, **settings),
         )
         setattr(unwrap(func), ACTION_MARK, mark)
         return func
@@ -282,8 +308,44 @@ def _resource(resource_type: ResourceType) -> Any:
     return decorator
 
 
-tool = _resource(ResourceType.TOOL)
-"""Mark a method as a tool: the function itself, its schema from annotations and docstring."""
+@overload
+def tool(func: F, /) -> F: ...
+@overload
+def tool(
+    *,
+    name: str | None = None,
+    max_concurrency: int | None = None,
+    rate_limit: RateLimit | None = None,
+) -> Callable[[F], F]: ...
+def tool(
+    func: Any = None,
+    /,
+    *,
+    name: str | None = None,
+    max_concurrency: int | None = None,
+    rate_limit: RateLimit | None = None,
+) -> Any:
+    """Mark a method as a tool: the function itself, its schema from annotations and docstring.
+
+    Args:
+        func: The method, where the decorator stands without parentheses.
+        name: Name of the tool. Default: the method's.
+        max_concurrency: How many calls of the tool that ``ctx.get_resource`` gives may run at a
+            time, of all keys of a subtask.
+        rate_limit: How many of them may begin in a time.
+
+    Raises:
+        AgentDefinitionError: A limit is none.
+    """
+
+    def decorate(target: Any) -> Any:
+        where = place_of(target)
+        settings = check_settings("@tool", where, max_concurrency=max_concurrency, rate_limit=rate_limit)
+        setattr(unwrap(target), RESOURCE_MARK, ResourceMark(ResourceType.TOOL, name, settings))
+        return target
+
+    return decorate if func is None else decorate(func)
+
 
 prompt = _resource(ResourceType.PROMPT)
 """Mark a method without arguments that returns a ``Prompt``."""
@@ -302,6 +364,10 @@ embedding_model_setup = _resource(ResourceType.EMBEDDING_MODEL_SETUP)
 
 vector_store = _resource(ResourceType.VECTOR_STORE)
 """Mark a method that returns the ``ResourceDescriptor`` of a vector store."""
+
+client = _resource(ResourceType.CLIENT)
+"""Mark a method that opens a client for a subtask: a generator function with one ``yield``, or a
+function that returns a context manager; both also asynchronous. ``await ctx.client(name)``."""
 
 mcp_server = _resource(ResourceType.MCP_SERVER)
 """Mark a method that returns the ``ResourceDescriptor`` of an MCP server."""

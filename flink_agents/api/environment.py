@@ -9,6 +9,7 @@ from pathlib import Path
 from typing import Any
 
 from flink_agents.api.agent import Agent
+from flink_agents.api.event_time import EventTime
 from flink_agents.api.options import Configuration
 
 _IMPLEMENTATION = "flink_agents.runtime.environment"
@@ -54,6 +55,14 @@ class AgentStream(ABC):
     def dead_letters(self) -> Any:
         """The events that could not be handled, as a ``DataStream`` of ``DeadLetter``."""
 
+    @abstractmethod
+    def late_outputs(self) -> Any:
+        """Outputs of runs that were not held for, as a ``DataStream``.
+
+        Raises:
+            UnknownSideOutputError: The agent was not applied with ``late="side"``.
+        """
+
 
 class AgentInput(ABC):
     """A keyed stream that waits for its agent."""
@@ -66,6 +75,7 @@ class AgentInput(ABC):
         name: str | None = None,
         parallelism: int | None = None,
         max_parallelism: int | None = None,
+        event_time: EventTime | None = None,
     ) -> AgentStream:
         """Let ``agent`` handle the stream.
 
@@ -75,6 +85,8 @@ class AgentInput(ABC):
             name: Name of the agent in this job. Default: its own.
             parallelism: Number of subtasks. Default: the environment's.
             max_parallelism: Number of key groups. Default: the environment's.
+            event_time: Whether outputs keep the timestamps of their inputs and watermarks wait
+                for them. Default: ``EventTime.none()``.
 
         Raises:
             AgentDefinitionError: The agent cannot work; the text names file and line.

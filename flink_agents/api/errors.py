@@ -23,10 +23,12 @@
     │   ├── AgentCycleError              FA3001
     │   ├── DuplicateAgentError          FA3002
     │   ├── DeadLettersNotReadError      FA3003
-    │   └── UnsupportedTableError        FA3004
+    │   ├── UnsupportedTableError        FA3004
+    │   └── NoWatermarksError            FA3005
     ├── JobFailedError                   FA3100  the job ran and failed
     ├── RunError                         FA4000  something went wrong inside a run
     │   ├── ActionFailedError            FA4001
+    │   │   └── RetriesExhaustedError    FA4012
     │   ├── NotAnEventError              FA4002
     │   ├── UnknownEventError            FA4003
     │   ├── UnhandledEventError          FA4004
@@ -35,7 +37,8 @@
     │   ├── ResourceUnavailableError     FA4007
     │   ├── ContextMisuseError           FA4008
     │   ├── MemoryPathError              FA4009
-    │   └── EventLimitError              FA4010
+    │   ├── EventLimitError              FA4010
+    │   └── ActionTimeoutError           FA4011  (also a TimeoutError)
     └── StateError                       FA5000  a value cannot enter or leave Flink's state
         ├── KeyEncodingError             FA5001
         ├── UnserializableValueError     FA5002
@@ -49,7 +52,10 @@ then what was expected, what was found and what to do. Errors survive pickling.
 
 from __future__ import annotations
 
-from typing import Any, ClassVar
+from typing import TYPE_CHECKING, Any, ClassVar
+
+if TYPE_CHECKING:
+    from flink_agents.api.policies import FailedAttempt
 
 
 class AgentsError(Exception):
@@ -230,6 +236,12 @@ class UnsupportedTableError(JobDefinitionError):
     code = "FA3004"
 
 
+class NoWatermarksError(JobDefinitionError):
+    """An agent that holds watermarks reads a stream with timestamps, but without watermarks."""
+
+    code = "FA3005"
+
+
 class JobFailedError(AgentsError):
     """The Flink job failed; the text starts with the user's own place in the code.
 
@@ -252,6 +264,10 @@ class RunError(AgentsError):
     code = "FA4000"
 
 
+_SHOWN_ATTEMPTS = 5
+"""How many attempts a text names from the beginning, and from the end."""
+
+
 class ActionFailedError(RunError):
     """An action raised, and its error policy is to fail the job.
 
@@ -261,6 +277,7 @@ class ActionFailedError(RunError):
         key: The key, as the key selector returned it.
         sequence_number: Number of the run within its key, from 0.
         event: Type of the event that the action handled.
+        attempts: Every attempt, oldest first, where the action was tried again.
     """
 
     code = "FA4001"
@@ -274,8 +291,10 @@ class ActionFailedError(RunError):
         key: object,
         sequence_number: int,
         event: str,
+        attempts: tuple[FailedAttempt, ...] = (),
         **kwargs: Any,
     ) -> None:
+        self.attempts = attempts
         self.agent = agent
         self.action = action
         self.key = key
@@ -286,8 +305,16 @@ class ActionFailedError(RunError):
     def _details(self) -> list[str]:
         return [
             f"  agent {self.agent}, action {self.action}, key {self.key!r}, "
-            f"sequence {self.sequence_number}, event {self.event}"
+            f"sequence {self.sequence_number}, event {self.event}",
+            *(f"  {line}" for line in self._attempt_lines()),
         ]
+
+    def _attempt_lines(self) -> list[str]:
+        lines = [" ".join(str(one).split()) for one in self.attempts]
+        if len(lines) > 2 * _SHOWN_ATTEMPTS:
+            left_out = f"... {len(lines) - 2 * _SHOWN_ATTEMPTS} more attempts ..."
+            lines = [*lines[:_SHOWN_ATTEMPTS], left_out, *lines[-_SHOWN_ATTEMPTS:]]
+        return lines
 
 
 class NotAnEventError(RunError, TypeError):
@@ -342,6 +369,26 @@ class EventLimitError(RunError):
     """One run emitted more events than ``run.max-events`` allows."""
 
     code = "FA4010"
+
+
+class ActionTimeoutError(RunError, TimeoutError):
+    """An action took longer than its ``timeout``.
+
+    Attributes:
+        seconds: The timeout.
+    """
+
+    code = "FA4011"
+
+    def __init__(self, message: str, *, seconds: float = 0.0, **kwargs: Any) -> None:
+        self.seconds = seconds
+        super().__init__(message, **kwargs)
+
+
+class RetriesExhaustedError(ActionFailedError):
+    """An action raised in every attempt that its retry policy allows, and its error policy is to fail."""
+
+    code = "FA4012"
 
 
 class StateError(AgentsError):

@@ -19,7 +19,7 @@ from pathlib import Path
 from typing import Any, Generic, TypeVar, cast
 
 from flink_agents.api.errors import OptionError
-from flink_agents.api.policies import OnError
+from flink_agents.api.policies import OnError, OnUnhandled
 
 T = TypeVar("T")
 
@@ -148,8 +148,8 @@ class AgentOptions:
     )
     ON_UNHANDLED = ConfigOption(
         "events.on-unhandled",
-        OnError,
-        OnError.FAIL,
+        OnUnhandled,
+        OnUnhandled.FAIL,
         "What happens to an event that no action accepts, where its agent does not say.",
     )
     MAX_EVENTS = ConfigOption(
@@ -170,14 +170,16 @@ class AgentOptions:
         "run.max-in-flight",
         int,
         1000,
-        "How many actions of a subtask may be executed at a time outside of Flink's thread.",
+        "How many actions of a subtask may be executed at a time outside of Flink's thread. One that "
+        "waits for a limit or for its next attempt does not count.",
         minimum=1,
     )
     POOL_SIZE = ConfigOption(
         "run.pool-size",
         int,
         16,
-        "How many threads of a subtask execute def actions of runs that had to wait.",
+        "How many threads of a subtask execute def actions that block, have a timeout or a limit, or "
+        "belong to a run that had to wait.",
         minimum=1,
     )
     QUEUE_PER_KEY = ConfigOption(

@@ -1,12 +1,13 @@
-"""Resources that actions use: tools, prompts, and descriptions of what is connected later.
+"""Resources that actions use: tools, prompts, clients, and descriptions of what is connected later.
 
-Function tools and prompts work as they stand. The other kinds (models, embeddings, vector
+Function tools, prompts and clients work as they stand. The other kinds (models, embeddings, vector
 stores, MCP servers) are declared by a :class:`ResourceDescriptor`, checked and written into
 the plan; asking for one at run time raises ``ResourceUnavailableError`` in this version.
 """
 
 from __future__ import annotations
 
+import copy
 import difflib
 import functools
 import inspect
@@ -19,6 +20,8 @@ from typing import Any, cast
 from pydantic import BaseModel, ConfigDict, Field, PydanticUserError, create_model, validate_call
 
 from flink_agents.api.errors import ActionSignatureError, AgentDefinitionError
+from flink_agents.api.policies import RateLimit
+from flink_agents.api.settings import check_settings
 
 
 class ResourceType(str, Enum):
@@ -26,6 +29,7 @@ class ResourceType(str, Enum):
 
     TOOL = "tool"
     PROMPT = "prompt"
+    CLIENT = "client"
     CHAT_MODEL_CONNECTION = "chat_model_connection"
     CHAT_MODEL_SETUP = "chat_model_setup"
     EMBEDDING_MODEL_CONNECTION = "embedding_model_connection"
@@ -86,17 +90,30 @@ class Tool:
         func: The function; its parameters are annotated, its docstring describes it.
         name: Default: the function's name.
         description: Default: the first paragraph of the docstring.
+        max_concurrency: How many calls may run at a time, of all keys of a subtask; for the
+            tool that ``ctx.get_resource`` gives, as the next one.
+        rate_limit: How many calls may begin in a time.
 
     Raises:
+        AgentDefinitionError: A limit is none.
         ActionSignatureError: It is no function, or a parameter has no annotation, cannot be
             passed by name, or is of a type that no schema describes.
     """
 
     def __init__(
-        self, func: Callable[..., Any], name: str | None = None, description: str | None = None
+        self,
+        func: Callable[..., Any],
+        name: str | None = None,
+        description: str | None = None,
+        *,
+        max_concurrency: int | None = None,
+        rate_limit: RateLimit | None = None,
     ) -> None:
         self.func = func
         self.name = name or getattr(func, "__name__", type(func).__name__)
+        self.settings = check_settings(
+            f"tool {self.name!r}", None, max_concurrency=max_concurrency, rate_limit=rate_limit
+        )
         doc = inspect.getdoc(func) or ""
         self.description = description or doc.split("\n\n")[0].replace("\n", " ")
         self._parameters = _arguments_schema(func, self.name)
@@ -106,6 +123,12 @@ class Tool:
     def parameters(self) -> dict[str, Any]:
         """JSON schema of the arguments."""
         return self._parameters
+
+    def through(self, wrap: Callable[[Callable[..., Any]], Callable[..., Any]]) -> Tool:
+        """A copy of this tool whose calls go through what ``wrap`` makes of the function."""
+        made = copy.copy(self)
+        made._validated = wrap(self._validated)
+        return made
 
     def __call__(self, *args: Any, **kwargs: Any) -> Any:
         """Call the function; arguments are validated against its annotations."""

@@ -19,14 +19,14 @@ from flink_agents.api.errors import (
     ResourceUnavailableError,
 )
 from flink_agents.api.events import Event
-from flink_agents.api.policies import OnError
+from flink_agents.api.policies import OnError, RateLimit, RetryPolicy
 from flink_agents.api.resources import ResourceType, Tool, check_resource_type
 from flink_agents.plan.code import AgentCode
 from flink_agents.plan.configuration import make_instance
 from flink_agents.plan.declarations import actions_of
 from flink_agents.plan.events import BUILT_IN
 from flink_agents.plan.functions import has_async_code, is_async_generator, is_generator
-from flink_agents.plan.model import ActionPlan, AgentPlan, ConditionPlan, Kind, ResourcePlan
+from flink_agents.plan.model import ActionPlan, AgentPlan, ConditionPlan, Kind, ResourcePlan, RetryPlan
 from flink_agents.plan.types import type_from_text
 
 
@@ -47,6 +47,12 @@ class BoundAction:
         config: What it reads as ``ctx.action_config``.
         where: Its place, ``file:line in name``.
         function: The plain function, for error displays.
+        retry: When and how often it is tried again; None for the agent's.
+        timeout: Seconds after which an attempt fails, or None.
+        max_concurrency: How many executions may run at a time, or None.
+        rate_limit: How many executions may begin in a time, or None.
+        off_thread: Whether it must not even begin on Flink's thread: a ``def`` action that
+            blocks, has a timeout or has limits.
     """
 
     name: str
@@ -61,6 +67,11 @@ class BoundAction:
     config: Mapping[str, Any]
     where: str
     function: Callable[..., Any]
+    retry: RetryPolicy | None = None
+    timeout: float | None = None
+    max_concurrency: int | None = None
+    rate_limit: RateLimit | None = None
+    off_thread: bool = False
 
 
 @dataclass
@@ -77,6 +88,8 @@ class BoundAgent:
         on_error: Policy for actions that raise and have none of their own.
         on_unhandled: Policy for events that no action accepts.
         event_types: Event classes that the agent knows, by type string.
+        retry: Retry policy for actions that have none of their own, or None.
+        clients: Functions without arguments that open clients, by name.
     """
 
     plan: AgentPlan
@@ -88,6 +101,8 @@ class BoundAgent:
     on_error: OnError | None
     on_unhandled: OnError | None
     event_types: Mapping[str, type[Event]]
+    retry: RetryPolicy | None = None
+    clients: Mapping[str, Callable[[], Any]] = field(default_factory=dict)
     _tools: Mapping[str, Callable[[], Tool]] = field(default_factory=dict, repr=False)
     _made: dict[str, Tool] = field(default_factory=dict, repr=False)
 
@@ -109,6 +124,13 @@ class BoundAgent:
             raise self._not_found(name, kind)
         if kind is ResourceType.PROMPT:
             return found.prompt
+        if kind is ResourceType.CLIENT:
+            raise ResourceUnavailableError(
+                f"the client {name!r} has to be awaited",
+                expected=f"await ctx.client({name!r}) in an async def action",
+                found=f"get_resource({name!r}, {kind.value!r})",
+                fix="call ctx.client",
+            )
         if kind is not ResourceType.TOOL:
             raise ResourceUnavailableError(
                 f"the {kind.value} {name!r} is declared, but this version cannot provide one",
@@ -119,6 +141,16 @@ class BoundAgent:
         if name not in self._made:
             self._made[name] = self._tools[name]()
         return self._made[name]
+
+    def client(self, name: str) -> Callable[[], Any]:
+        """The function that opens the client ``name``.
+
+        Raises:
+            ResourceNotFoundError: The agent has none of that name.
+        """
+        if name not in self.clients:
+            raise self._not_found(name, ResourceType.CLIENT)
+        return self.clients[name]
 
     def _not_found(self, name: str, kind: ResourceType) -> ResourceNotFoundError:
         names = [one.name for one in self.plan.resources if one.type is kind]
@@ -169,6 +201,12 @@ def bind(plan: AgentPlan, code: AgentCode | None = None) -> BoundAgent:
         on_error=plan.on_error,
         on_unhandled=plan.on_unhandled,
         event_types=events,
+        retry=_retry(plan.retry, code.retry if code is not None else None),
+        clients={
+            one.name: _client(one, instance, code)
+            for one in plan.resources
+            if one.type is ResourceType.CLIENT
+        },
         _tools={
             one.name: _tool_maker(one, instance, code)
             for one in plan.resources
@@ -198,11 +236,13 @@ def _event_types(plan: AgentPlan, code: AgentCode | None) -> dict[str, type[Even
 def _bind_action(
     action: ActionPlan, instance: Agent, code: AgentCode | None, events: Mapping[str, type[Event]]
 ) -> BoundAction:
-    function, when = _code_of(action, instance, code)
+    function, when, retry = _code_of(action, instance, code)
+    is_async = has_async_code(function)
+    waits = action.blocking or any((action.timeout, action.max_concurrency, action.rate_limit))
     return BoundAction(
         name=action.name,
         call=_bound(function, action.kind, instance),
-        is_async=has_async_code(function),
+        is_async=is_async,
         is_generator=is_generator(function),
         is_async_generator=is_async_generator(function),
         trigger_classes=tuple(events[one] for one in action.trigger_classes),
@@ -212,17 +252,27 @@ def _bind_action(
         config=dict(action.config),
         where=place_of(function),
         function=function,
+        retry=_retry(action.retry, retry),
+        timeout=action.timeout,
+        max_concurrency=action.max_concurrency,
+        rate_limit=action.rate_limit,
+        off_thread=waits and not is_async,
     )
+
+
+def _retry(planned: RetryPlan | None, policy: RetryPolicy | None) -> RetryPolicy | None:
+    """The policy of the code, whose exceptions may have no name; else that of the plan."""
+    return policy or (planned.policy() if planned is not None else None)
 
 
 def _code_of(
     action: ActionPlan, instance: Agent, code: AgentCode | None
-) -> tuple[Callable[..., Any], Callable[[Event], bool] | None]:
-    """The plain function of an action, and its condition."""
+) -> tuple[Callable[..., Any], Callable[[Event], bool] | None, RetryPolicy | None]:
+    """The plain function of an action, its condition, and the retry policy of its code."""
     if code is not None:
         for declared in code.actions:
             if declared.name == action.name:
-                return declared.function, declared.mark.when
+                return declared.function, declared.mark.when, declared.mark.settings.retry
         raise FunctionReferenceError(
             f"the code of the agent has no action {action.name!r}",
             expected=f"the code that the plan was compiled from: {action.function}",
@@ -230,7 +280,7 @@ def _code_of(
             fix="give bind() the plan and the code of the same agent",
         )
     function = unwrap(action.function.resolve())
-    return function, _condition(action.when, action.name, instance)
+    return function, _condition(action.when, action.name, instance), None
 
 
 def _condition(when: ConditionPlan | None, name: str, instance: Agent) -> Callable[[Event], bool] | None:
@@ -251,23 +301,43 @@ def _bound(function: Callable[..., Any], kind: Kind | None, instance: Agent) -> 
     return binder.__get__(instance, type(instance))
 
 
+def _client(resource: ResourcePlan, instance: Agent, code: AgentCode | None) -> Callable[[], Any]:
+    declared = code.clients.get(resource.name) if code is not None else None
+    function = declared.function if declared is not None else None
+    if function is None:
+        if resource.function is None:
+            raise _unnamed(resource)
+        function = unwrap(resource.function.resolve())
+    return _bound(function, resource.kind, instance)
+
+
+def _unnamed(resource: ResourcePlan) -> FunctionReferenceError:
+    return FunctionReferenceError(
+        f"the plan names no function for the {resource.type.value} {resource.name!r}",
+        expected="module and qualname of a function",
+        fix="compile the plan again",
+    )
+
+
 def _tool_maker(resource: ResourcePlan, instance: Agent, code: AgentCode | None) -> Callable[[], Tool]:
     declared = code.tools.get(resource.name) if code is not None else None
     function = declared.function if declared is not None else None
     if function is None and resource.function is not None:
         function = unwrap(resource.function.resolve())
     if function is None:
-        raise FunctionReferenceError(
-            f"the plan names no function for the tool {resource.name!r}",
-            expected="module and qualname of a function",
-            fix="compile the plan again",
-        )
+        raise _unnamed(resource)
     plain = function
     hints = code.annotations.get(resource.name) if code is not None else None
 
     def make() -> Tool:
         typed = _with_annotations(plain, hints) if hints else plain
-        return Tool(_bound(typed, resource.kind, instance), resource.name, resource.description)
+        return Tool(
+            _bound(typed, resource.kind, instance),
+            resource.name,
+            resource.description,
+            max_concurrency=resource.max_concurrency,
+            rate_limit=resource.rate_limit,
+        )
 
     return make
 

@@ -8,11 +8,12 @@ themselves; ``cloudpickle`` writes those of the main script by value and all oth
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import Any, get_type_hints
 
 from flink_agents.api.agent import Agent
 from flink_agents.api.events import Event
+from flink_agents.api.policies import RetryPolicy
 from flink_agents.api.resources import ResourceType
 from flink_agents.plan.configuration import instance_of, parameter_types
 from flink_agents.plan.declarations import ActionDeclaration, ResourceDeclaration, actions_of, resources_of
@@ -27,6 +28,8 @@ class AgentCode:
         agent_class: Its class; ``Agent`` for a builder.
         actions: Its actions, in the order of declaration.
         tools: Functions of its tools, by name, as declared.
+        clients: Functions of its clients, by name, as declared.
+        retry: Its retry policy, or None.
         annotations: Types of the tools' parameters, by tool: a function that is pickled by
             value loses the names that its textual annotations mention.
         parameter_types: Types of the constructor's parameters, for the same reason.
@@ -45,6 +48,8 @@ class AgentCode:
     side_outputs: Mapping[str, Any]
     output_type: Any
     events: Mapping[str, type[Event]]
+    clients: Mapping[str, ResourceDeclaration] = field(default_factory=dict)
+    retry: RetryPolicy | None = None
 
     @classmethod
     def of(cls, agent: Agent | type[Agent]) -> AgentCode:
@@ -56,7 +61,8 @@ class AgentCode:
         instance = instance_of(agent)
         agent_class = type(instance)
         actions = tuple(actions_of(instance))
-        tools = {one.name: one for one in resources_of(instance) if one.type is ResourceType.TOOL}
+        resources = resources_of(instance)
+        tools = {one.name: one for one in resources if one.type is ResourceType.TOOL}
         known = known_events(actions, emissions_of(agent_class, actions, instance.context_class))
         return cls(
             agent_class=agent_class,
@@ -68,6 +74,8 @@ class AgentCode:
             side_outputs=dict(instance.side_outputs),
             output_type=instance.output_type,
             events={event.EVENT_TYPE: event for event in known},
+            clients={one.name: one for one in resources if one.type is ResourceType.CLIENT},
+            retry=instance.retry,
         )
 
 

@@ -8,7 +8,9 @@ from typing import Any
 from flink_agents.api.agent import Agent
 from flink_agents.api.decorators import Trigger, check_policy, describe, place_of
 from flink_agents.api.errors import AgentConfigurationError, AgentDefinitionError
+from flink_agents.api.policies import RetryPolicy
 from flink_agents.api.resources import Prompt, ResourceDescriptor, ResourceType, Tool, references_of
+from flink_agents.api.settings import check_retry
 from flink_agents.plan import validation
 from flink_agents.plan.configuration import configuration_of, instance_of, is_plain_json, json_or_reason
 from flink_agents.plan.declarations import (
@@ -34,9 +36,10 @@ from flink_agents.plan.model import (
     DescriptorPlan,
     FunctionRef,
     ResourcePlan,
+    RetryPlan,
 )
 from flink_agents.plan.places import at, place_of_class
-from flink_agents.plan.signatures import check_resource_method, check_tool
+from flink_agents.plan.signatures import check_client, check_resource_method, check_tool
 from flink_agents.plan.types import type_text
 
 
@@ -70,6 +73,7 @@ def compile_agent(agent: Agent | type[Agent], name: str | None = None) -> AgentP
         output_type=None if instance.output_type is None else type_text(instance.output_type),
         on_error=check_policy(instance.on_error, f"the agent {title!r}", where),
         on_unhandled=check_policy(instance.on_unhandled, f"the agent {title!r}", where, "on_unhandled"),
+        retry=_retry(check_retry(instance.retry, f"the agent {title!r}", where)),
         events=event_plans(known, actions),
         actions=_action_plans(actions, emissions),
         resources=resource_plans,
@@ -107,9 +111,18 @@ def _action_plans(actions: Iterable[ActionDeclaration], emissions: Emissions) ->
             on_error=action.mark.on_error,
             config=_config(action),
             emits=emitted_types(emissions.by_action[action.name], interesting),
+            retry=_retry(action.mark.settings.retry),
+            timeout=action.mark.settings.timeout,
+            max_concurrency=action.mark.settings.max_concurrency,
+            rate_limit=action.mark.settings.rate_limit,
+            blocking=action.mark.settings.blocking,
         )
         for action in actions
     )
+
+
+def _retry(policy: RetryPolicy | None) -> RetryPlan | None:
+    return None if policy is None else RetryPlan.of(policy)
 
 
 def _types(triggers: Iterable[Trigger]) -> tuple[str, ...]:
@@ -146,7 +159,16 @@ def _resource_plan(resource: ResourceDeclaration, agent: Agent) -> ResourcePlan:
     }
     if resource.type is ResourceType.TOOL:
         tool = _tool(resource, agent)
-        return ResourcePlan(**base, description=tool.description, parameters=tool.parameters)
+        return ResourcePlan(
+            **base,
+            description=tool.description,
+            parameters=tool.parameters,
+            max_concurrency=resource.settings.max_concurrency,
+            rate_limit=resource.settings.rate_limit,
+        )
+    if resource.type is ResourceType.CLIENT:
+        check_client(resource)
+        return ResourcePlan(**base)
     value = _described(resource, agent)
     if isinstance(value, Prompt):
         return ResourcePlan(**base, prompt=value)

@@ -22,6 +22,7 @@ from flink_agents.api.decorators import (
 )
 from flink_agents.api.errors import ActionSignatureError, AgentDefinitionError, DuplicateNameError
 from flink_agents.api.resources import ResourceType, Tool
+from flink_agents.api.settings import CallSettings
 from flink_agents.plan.model import Kind
 from flink_agents.plan.places import place_of_class
 
@@ -63,6 +64,7 @@ class ResourceDeclaration:
         title: Name of a tool that was added as ``Tool``.
         description: Description of such a tool.
         place: Where it is declared, if that is not where its function stands.
+        settings: Limits of a tool.
     """
 
     name: str
@@ -73,6 +75,7 @@ class ResourceDeclaration:
     title: str | None = None
     description: str | None = None
     place: str | None = None
+    settings: CallSettings = CallSettings()
 
     @property
     def where(self) -> str:
@@ -108,7 +111,13 @@ def resources_of(agent: Agent) -> list[ResourceDeclaration]:
         ActionSignatureError: One is a class method.
     """
     found = [
-        ResourceDeclaration(mark.name or attribute, mark.type, unwrap(member), _kind(member, "a resource"))
+        ResourceDeclaration(
+            mark.name or attribute,
+            mark.type,
+            unwrap(member),
+            _kind(member, "a resource"),
+            settings=mark.settings,
+        )
         for attribute, mark, member in _marked(type(agent), RESOURCE_MARK)
     ]
     places = agent.__dict__["__places__"]
@@ -121,11 +130,20 @@ def resources_of(agent: Agent) -> list[ResourceDeclaration]:
 
 
 def _added_resource(name: str, kind: ResourceType, value: Any, place: str) -> ResourceDeclaration:
+    if kind is ResourceType.CLIENT:
+        return ResourceDeclaration(name, kind, value, "function", place=place)
     if kind is not ResourceType.TOOL:
         return ResourceDeclaration(name, kind, None, None, value=value, place=place)
     if isinstance(value, Tool):
         return ResourceDeclaration(
-            name, kind, value.func, "function", title=value.name, description=value.description, place=place
+            name,
+            kind,
+            value.func,
+            "function",
+            title=value.name,
+            description=value.description,
+            place=place,
+            settings=value.settings,
         )
     return ResourceDeclaration(name, kind, value, "function", place=place)
 

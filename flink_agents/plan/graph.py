@@ -4,7 +4,16 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Iterator
 
-from flink_agents.plan.flow import INPUT, OUTPUT, Node, event_title, flow_of, notes_of
+from flink_agents.plan.flow import (
+    INPUT,
+    OUTPUT,
+    Node,
+    event_title,
+    flow_of,
+    limit_texts,
+    notes_of,
+    retry_text,
+)
 from flink_agents.plan.model import ActionPlan, AgentPlan, ResourcePlan
 from flink_agents.plan.svg import draw
 
@@ -18,6 +27,8 @@ def to_text(plan: AgentPlan) -> str:
     for name, policy in (("on error", plan.on_error), ("on unhandled", plan.on_unhandled)):
         if policy is not None:
             head.append(f"  {name:<12} {policy.value}")
+    if plan.retry is not None:
+        head.append(f"  {'retry':<12} {retry_text(plan.retry).removeprefix('retry ')}")
     if plan.output_type is not None:
         head.append(f"  output type  {plan.output_type}")
     sections = [
@@ -79,7 +90,8 @@ def _describe_action(action: ActionPlan) -> str:
 def _describe_resource(resource: ResourcePlan) -> str:
     if resource.parameters is not None:
         arguments = ", ".join(resource.parameters.get("properties", {}))
-        return f"({arguments})  {resource.description or ''}"
+        limits = "; ".join(limit_texts(resource))
+        return f"({arguments})  {resource.description or ''}" + (f"  ({limits})" if limits else "")
     if resource.prompt is not None:
         return ", ".join(sorted(resource.prompt.variables))
     parts = [resource.descriptor.clazz] if resource.descriptor else []

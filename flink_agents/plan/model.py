@@ -17,7 +17,7 @@ from typing import Any, Literal
 from pydantic import BaseModel, ConfigDict, Field, ValidationError, field_validator, model_validator
 
 from flink_agents.api.errors import FunctionReferenceError, PlanFormatError
-from flink_agents.api.policies import OnError
+from flink_agents.api.policies import OnError, RateLimit, RetryPolicy, RetryTimes
 from flink_agents.api.resources import Prompt, ResourceRef, ResourceType
 
 FORMAT_VERSION = 1
@@ -118,6 +118,53 @@ class FunctionRef(_Frozen):
         return found
 
 
+class RetryPlan(RetryTimes):
+    """A retry policy, with exceptions as ``module:qualname``.
+
+    Attributes:
+        retry_on: Exceptions that are tried again; None for the default.
+        non_retryable: Exceptions that never are.
+    """
+
+    retry_on: tuple[str, ...] | None = None
+    non_retryable: tuple[str, ...] = ()
+
+    @classmethod
+    def of(cls, policy: RetryPolicy) -> RetryPlan:
+        """The plan of ``policy``."""
+        times = {name: getattr(policy, name) for name in RetryTimes.model_fields}
+        retry_on = None if policy.retry_on is None else tuple(map(_name_of, policy.retry_on))
+        return cls(**times, retry_on=retry_on, non_retryable=tuple(map(_name_of, policy.non_retryable)))
+
+    def policy(self) -> RetryPolicy:
+        """The policy, with the exceptions imported.
+
+        Raises:
+            FunctionReferenceError: One cannot be imported, or is no exception.
+        """
+        times = {name: getattr(self, name) for name in RetryTimes.model_fields}
+        retry_on = None if self.retry_on is None else tuple(map(_exception, self.retry_on))
+        return RetryPolicy(
+            **times, retry_on=retry_on, non_retryable=tuple(map(_exception, self.non_retryable))
+        )
+
+
+def _name_of(error: type[BaseException]) -> str:
+    return str(FunctionRef.of(error))
+
+
+def _exception(name: str) -> type[BaseException]:
+    found = FunctionRef.parse(name).resolve()
+    if not (isinstance(found, type) and issubclass(found, BaseException)):
+        raise FunctionReferenceError(
+            f"{name} is no exception",
+            expected="an exception class as module:qualname, for example builtins:OSError",
+            found=repr(found),
+            fix="name an exception in retry_on and non_retryable",
+        )
+    return found
+
+
 class EventPlan(_Frozen):
     """An event type of the agent.
 
@@ -161,6 +208,11 @@ class ActionPlan(_Frozen):
         on_error: Policy where it raises; None for the agent's.
         config: What it reads as ``ctx.action_config``; JSON values.
         emits: Type strings of the events that its code names or its author declares, sorted.
+        retry: When and how often it is tried again; None for the agent's.
+        timeout: Seconds after which an attempt fails; None for never.
+        max_concurrency: How many executions may run at a time in a subtask; None for no limit.
+        rate_limit: How many executions may begin in a time in a subtask; None for no limit.
+        blocking: Whether it never runs on Flink's thread.
     """
 
     name: str
@@ -173,6 +225,11 @@ class ActionPlan(_Frozen):
     on_error: OnError | None = None
     config: dict[str, Any] = Field(default_factory=dict)
     emits: tuple[str, ...] = ()
+    retry: RetryPlan | None = None
+    timeout: float | None = Field(default=None, gt=0, allow_inf_nan=False)
+    max_concurrency: int | None = Field(default=None, ge=1)
+    rate_limit: RateLimit | None = None
+    blocking: bool = False
 
     @property
     def triggers(self) -> tuple[str, ...]:
@@ -205,6 +262,8 @@ class ResourcePlan(_Frozen):
         description: What a tool does.
         parameters: JSON schema of a tool's arguments.
         references: Resources that the arguments name.
+        max_concurrency: How many calls of a tool may run at a time in a subtask.
+        rate_limit: How many calls of a tool may begin in a time in a subtask.
     """
 
     name: str
@@ -216,6 +275,8 @@ class ResourcePlan(_Frozen):
     description: str | None = None
     parameters: dict[str, Any] | None = None
     references: tuple[ResourceRef, ...] = ()
+    max_concurrency: int | None = Field(default=None, ge=1)
+    rate_limit: RateLimit | None = None
 
 
 class AgentPlan(_Frozen):
@@ -231,6 +292,7 @@ class AgentPlan(_Frozen):
         output_type: Type of the outputs as text, or None for any.
         on_error: Policy for actions that raise and have none of their own.
         on_unhandled: Policy for events that no action accepts.
+        retry: When and how often actions are tried again that have no policy of their own.
         events: Event types that the agent knows, sorted by type string.
         actions: Actions in the order of declaration.
         resources: Resources in the order of declaration.
@@ -245,6 +307,7 @@ class AgentPlan(_Frozen):
     output_type: str | None = None
     on_error: OnError | None = None
     on_unhandled: OnError | None = None
+    retry: RetryPlan | None = None
     events: tuple[EventPlan, ...] = ()
     actions: tuple[ActionPlan, ...]
     resources: tuple[ResourcePlan, ...] = ()
@@ -319,16 +382,16 @@ class AgentPlan(_Frozen):
         action its name, triggers, function, condition, policy and configuration; the classes
         of the events that trigger actions; of each resource its name, type, function and
         descriptor. It leaves out what may change freely: where code stands and what it does,
-        source texts, ``def`` or ``async def``, what actions emit, the wording of prompts,
-        descriptions and schemas of tools, and any order (of actions, triggers, resources and
-        mapping keys).
+        source texts, ``def`` or ``async def``, retries, timeouts and limits, what actions emit,
+        the wording of prompts, descriptions and schemas of tools, and any order (of actions,
+        triggers, resources and mapping keys).
         """
         covered = json.dumps(self.recovery_parts(), sort_keys=True, separators=(",", ":"), ensure_ascii=True)
         return hashlib.sha256(covered.encode("ascii")).hexdigest()
 
     def recovery_parts(self) -> dict[str, Any]:
         """What :attr:`fingerprint` covers, as JSON values by name: compare two to see a change."""
-        head = self.model_dump(mode="json", exclude={"events", "actions", "resources"})
+        head = self.model_dump(mode="json", exclude={"events", "actions", "resources", "retry"})
         triggers = {trigger for action in self.actions for trigger in action.triggers}
         return {
             **head,

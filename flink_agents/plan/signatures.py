@@ -99,6 +99,23 @@ def check_tool(resource: ResourceDeclaration) -> None:
         raise _without_self(f"tool {resource.name!r}", resource.where)
 
 
+def check_client(resource: ResourceDeclaration) -> None:
+    """Check that a client is a function without arguments that opens something.
+
+    Raises:
+        ActionSignatureError: It is no function, takes arguments, or is a coroutine function.
+    """
+    if not callable(resource.function):
+        raise ActionSignatureError(
+            f"the client {resource.name!r} is no function",
+            expected="a generator function, or a function that returns a context manager",
+            found=describe(resource.function),
+            fix="add the function that opens the client",
+            where=resource.where,
+        )
+    check_resource_method(resource)
+
+
 def check_resource_method(resource: ResourceDeclaration) -> None:
     """Check that a method that describes a resource takes no arguments.
 
@@ -108,10 +125,10 @@ def check_resource_method(resource: ResourceDeclaration) -> None:
     function: Any = resource.function
     expected = ["self"] if resource.kind == "instance" else []
     found = inspect.signature(function).parameters
-    if len(found) != len(expected) or inspect.iscoroutinefunction(function):
+    if len(found) != len(expected) or inspect.iscoroutinefunction(called(function)):
         raise ActionSignatureError(
             f"the {resource.type.value} method {resource.name!r} has a signature that cannot be called",
-            expected=f"def {function.__name__}({', '.join(expected)})",
+            expected=f"def {getattr(function, '__name__', resource.name)}({', '.join(expected)})",
             found=_header(function),
             fix="remove the arguments; the agent's own configuration is in self",
             where=resource.where,

@@ -29,6 +29,7 @@ from flink_agents.api.policies import DEAD_LETTER_TAG
 from flink_agents.api.resources import Prompt, ResourceType, template_variables
 from flink_agents.plan.declarations import ActionDeclaration
 from flink_agents.plan.events import BUILT_IN, Emissions, is_exact, type_of
+from flink_agents.plan.functions import has_async_code
 from flink_agents.plan.model import AgentPlan, ResourcePlan
 from flink_agents.plan.places import place_of_class
 from flink_agents.plan.reading import Reading
@@ -57,6 +58,7 @@ def check_agent(agent: Agent, title: str, actions: Sequence[ActionDeclaration], 
     for action in actions:
         check_action(action)
         check_condition(action)
+        _check_blocking(action)
         if any(_is_output(trigger) for trigger in action.mark.triggers):
             raise UnknownTriggerError(
                 f"action {action.name!r} is triggered by OutputEvent, which leaves the agent",
@@ -65,6 +67,17 @@ def check_agent(agent: Agent, title: str, actions: Sequence[ActionDeclaration], 
                 fix="emit an event of its own beside the output, and take that",
                 where=action.where,
             )
+
+
+def _check_blocking(action: ActionDeclaration) -> None:
+    if action.mark.settings.blocking and has_async_code(action.function):
+        raise AgentDefinitionError(
+            f"action {action.name!r} is async def, and so cannot be blocking",
+            expected="blocking=True with a def action, which then runs in a pool of threads",
+            found="async def",
+            fix="await what it waits for, or write def",
+            where=action.where,
+        )
 
 
 def check_context_class(context_class: Any, where: str) -> None:

@@ -28,10 +28,10 @@ from pydantic import BaseModel, ConfigDict, Field, ValidationError, model_valida
 from flink_agents.api.agent import Agent
 from flink_agents.api.decorators import Trigger
 from flink_agents.api.errors import AgentDefinitionError, PlanFormatError
-from flink_agents.api.policies import OnError
+from flink_agents.api.policies import OnError, OnUnhandled, RateLimit, RetryPolicy
 from flink_agents.api.resources import ChatMessage, Prompt, ResourceDescriptor, ResourceType, Tool
 from flink_agents.plan.configuration import make_instance
-from flink_agents.plan.model import FunctionRef
+from flink_agents.plan.model import FunctionRef, RetryPlan
 from flink_agents.plan.places import at
 from flink_agents.plan.types import type_from_text
 from flink_agents.plan.yaml_source import Location, YamlSource
@@ -55,6 +55,18 @@ class ActionEntry(_Entry):
     on_error: OnError | None = Field(None, description="Policy where the action raises.")
     config: dict[str, Any] = Field(default_factory=dict, description="Values of ctx.action_config.")
     emits: list[str] = Field(default_factory=list, description="Events that its code does not name.")
+    retry: RetryPlan | None = Field(None, description="When and how often it is tried again.")
+    timeout: float | None = Field(None, description="Seconds after which an attempt fails.")
+    max_concurrency: int | None = Field(None, description="How many may run at a time in a subtask.")
+    rate_limit: RateLimit | None = Field(None, description="How many may begin in a time in a subtask.")
+    blocking: bool = Field(False, description="The def action waits for something: run it in a pool.")
+
+
+class ClientEntry(_Entry):
+    """A client: a function that opens it."""
+
+    name: str = Field(min_length=1, description="Name, unique among the clients.")
+    function: str = Field(pattern=_REFERENCE, description="The function as module:qualname.")
 
 
 class ToolEntry(_Entry):
@@ -63,6 +75,8 @@ class ToolEntry(_Entry):
     name: str = Field(min_length=1, description="Name, unique among the tools.")
     function: str = Field(pattern=_REFERENCE, description="The function as module:qualname.")
     description: str | None = Field(None, description="Default: the function's docstring.")
+    max_concurrency: int | None = Field(None, description="How many may run at a time in a subtask.")
+    rate_limit: RateLimit | None = Field(None, description="How many may begin in a time in a subtask.")
 
 
 class PromptEntry(_Entry):
@@ -89,7 +103,7 @@ class ResourceEntry(_Entry):
 
     @model_validator(mode="after")
     def _check_type(self) -> ResourceEntry:
-        if self.type in (ResourceType.TOOL, ResourceType.PROMPT):
+        if self.type in (ResourceType.TOOL, ResourceType.PROMPT, ResourceType.CLIENT):
             raise ValueError(f"a {self.type.value} stands under {self.type.value}s")
         return self
 
@@ -103,6 +117,7 @@ class AgentEntry(_Entry):
     actions: list[ActionEntry] = Field(default_factory=list)
     tools: list[ToolEntry] = Field(default_factory=list)
     prompts: list[PromptEntry] = Field(default_factory=list)
+    clients: list[ClientEntry] = Field(default_factory=list)
     resources: list[ResourceEntry] = Field(default_factory=list)
     context_class: str | None = Field(None, pattern=_REFERENCE, description="module:qualname.")
     side_outputs: dict[str, str] = Field(
@@ -110,7 +125,8 @@ class AgentEntry(_Entry):
     )
     output_type: str | None = Field(None, description="A built-in type or module:Class.")
     on_error: OnError | None = Field(None, description="Policy for actions without one.")
-    on_unhandled: OnError | None = Field(None, description="Policy for events nobody accepts.")
+    on_unhandled: OnUnhandled | None = Field(None, description="Policy for events nobody accepts.")
+    retry: RetryPlan | None = Field(None, description="Retry policy for actions without one.")
 
 
 class AgentsFile(_Entry):
@@ -164,6 +180,7 @@ class _File:
         settings: dict[str, Any] = {
             "on_error": entry.on_error,
             "on_unhandled": entry.on_unhandled,
+            "retry": self._retry(entry.retry, (*at_, "retry")),
             "context_class": entry.context_class
             and self._import(entry.context_class, (*at_, "context_class")),
             "output_type": entry.output_type and self._type(entry.output_type, (*at_, "output_type")),
@@ -202,15 +219,29 @@ class _File:
         when = self._import(entry.when, (*at_, "when")) if entry.when else None
         triggers = self._triggers(entry.triggers, (*at_, "triggers"))
         emits = self._triggers(entry.emits, (*at_, "emits"))
+        retry = self._retry(entry.retry, (*at_, "retry"))
         self._try(
             lambda: agent.add_action(
-                entry.name, triggers, function, when=when, on_error=entry.on_error, emits=emits
+                entry.name,
+                triggers,
+                function,
+                when=when,
+                on_error=entry.on_error,
+                emits=emits,
+                retry=retry,
+                timeout=entry.timeout,
+                max_concurrency=entry.max_concurrency,
+                rate_limit=entry.rate_limit,
+                blocking=entry.blocking,
             ),
             at_,
         )
         self._set_place(agent, ("action", entry.name), at_, entry.function)
         # Not as keywords: config may have entries named like parameters of add_action.
         agent.__dict__["__actions__"][entry.name][0].config.update(entry.config)
+
+    def _retry(self, entry: RetryPlan | None, at_: Location) -> RetryPolicy | None:
+        return None if entry is None else self._try(entry.policy, at_)
 
     def _triggers(self, texts: Sequence[str], at_: Location) -> list[Trigger]:
         return [
@@ -222,8 +253,8 @@ class _File:
         for index, tool in enumerate(entry.tools):
             where = (*at_, "tools", index)
             function = self._import(tool.function, (*where, "function"))
-            if tool.description is not None:
-                made = self._try(lambda f=function, t=tool: Tool(f, t.name, t.description), where)
+            if tool.description is not None or tool.max_concurrency or tool.rate_limit:
+                made = self._try(lambda f=function, t=tool: _tool(f, t), where)
                 added.append((tool.name, ResourceType.TOOL, made, where))
             else:
                 added.append((tool.name, ResourceType.TOOL, function, where))
@@ -234,6 +265,10 @@ class _File:
                 else Prompt.from_messages(prompt.messages or [])
             )
             added.append((prompt.name, ResourceType.PROMPT, value, (*at_, "prompts", index)))
+        for index, client in enumerate(entry.clients):
+            where = (*at_, "clients", index)
+            function = self._import(client.function, (*where, "function"))
+            added.append((client.name, ResourceType.CLIENT, function, where))
         for index, one in enumerate(entry.resources):
             descriptor = ResourceDescriptor(clazz=one.clazz)
             descriptor.arguments = one.arguments
@@ -268,3 +303,13 @@ class _File:
             fix="correct the line; an editor that reads the schema shows what is allowed",
             where=self._source.place(first["loc"]),
         )
+
+
+def _tool(function: Callable[..., Any], entry: ToolEntry) -> Tool:
+    return Tool(
+        function,
+        entry.name,
+        entry.description,
+        max_concurrency=entry.max_concurrency,
+        rate_limit=entry.rate_limit,
+    )

@@ -5,7 +5,7 @@ from __future__ import annotations
 import hashlib
 import random
 import uuid
-from collections.abc import Mapping
+from collections.abc import Awaitable, Mapping
 from datetime import datetime, timezone
 from functools import lru_cache
 from threading import get_ident
@@ -24,9 +24,11 @@ from flink_agents.api.events import Event, Lineage, stamp, with_lineage
 from flink_agents.api.memory import MemoryObject, MemoryRef, MemoryScope
 from flink_agents.api.metrics import MetricGroup
 from flink_agents.api.options import Configuration
-from flink_agents.api.resources import ResourceType
+from flink_agents.api.resources import ResourceType, Tool
 from flink_agents.plan import BoundAction
+from flink_agents.runtime.limits import LeaveThread, Place
 from flink_agents.runtime.memory import TreeObject
+from flink_agents.runtime.retry import Trial
 from flink_agents.runtime.run import Run
 from flink_agents.runtime.shared import RunEnvironment
 
@@ -48,6 +50,7 @@ class Invocation:
         awaited: What it returned and has to be awaited, or None.
         mark: Where its writes to memory begin.
         tasks: What it started on the loop, or None.
+        trial: What is known of it where it is no first attempt on Flink's thread, or None.
     """
 
     __slots__ = (
@@ -62,6 +65,7 @@ class Invocation:
         "shared",
         "side",
         "tasks",
+        "trial",
     )
 
     def __init__(self, shared: RunEnvironment, run: Run, action: BoundAction, event: Event) -> None:
@@ -73,6 +77,7 @@ class Invocation:
         self.side: list[tuple[str, Any]] | None = None
         self.awaited: Any = None
         self.tasks: list[Any] | None = None
+        self.trial: Trial | None = None
         self.mark = run.mark()
         self._thread = get_ident()
         self._active = True
@@ -84,6 +89,17 @@ class Invocation:
     def end(self) -> None:
         """From here on every use of the context is an error."""
         self._active = False
+
+    def place(self) -> Place | None:
+        """Its place among what is executed.
+
+        Raises:
+            LeaveThread: It has none, since it runs on Flink's thread.
+        """
+        if self.trial is None or self.trial.place is None:
+            self.trial = Trial()
+            raise LeaveThread
+        return self.trial.place
 
     def guard(self) -> None:
         """Raise where the context may not be used."""
@@ -230,7 +246,24 @@ class InvocationContext(RunnerContext):
     def get_resource(self, name: str, resource_type: ResourceType | str) -> Any:
         """See :class:`RunnerContext`."""
         self._of.guard()
-        return self._of.shared.resource(name, resource_type)
+        found = self._of.shared.resource(name, resource_type)
+        if isinstance(found, Tool):
+            return self._of.shared.limits.limited(found, self._of.place)
+        return found
+
+    def client(self, name: str) -> Awaitable[Any]:
+        """See :class:`RunnerContext`."""
+        self._of.guard()
+        clients = self._of.shared.clients
+        clients.check(name)
+        if not clients.at_hand():
+            raise ContextMisuseError(
+                f"action {self._of.action.name!r} asks for the client {name!r}, but is no async def",
+                expected="an async def action: clients live on its loop",
+                found="a def action",
+                fix=f"write async def, and client = await ctx.client({name!r})",
+            )
+        return clients.get(name)
 
     @property
     def config(self) -> Configuration:

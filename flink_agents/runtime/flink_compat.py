@@ -13,8 +13,9 @@ from dataclasses import dataclass
 from typing import Any
 
 import pyflink.java_gateway as java_gateway
-from pyflink.common import Types
-from pyflink.datastream import DataStream, RuntimeContext, StreamExecutionEnvironment
+from py4j.protocol import Py4JError
+from pyflink.common import TypeInformation, Types
+from pyflink.datastream import DataStream, OutputTag, RuntimeContext, StreamExecutionEnvironment
 from pyflink.datastream.state import MapStateDescriptor, StateTtlConfig, ValueStateDescriptor
 from pyflink.util.java_utils import get_j_env_configuration
 
@@ -138,6 +139,67 @@ def transformation_ids_before(stream: DataStream) -> set[int]:
 def transformation_id(stream: DataStream) -> int:
     """Id of the transformation that makes ``stream``."""
     return _java(stream).getTransformation().getId()
+
+
+def parallelism_of(stream: DataStream) -> int:
+    """Number of subtasks of the operator that makes ``stream``."""
+    return _java(stream).getTransformation().getParallelism()
+
+
+def can_have_watermarks(stream: DataStream) -> bool:
+    """Whether ``stream`` may have watermarks; True where that cannot be told."""
+    ahead, seen = [_java(stream).getTransformation()], set[int]()
+    while ahead:
+        transformation = ahead.pop()
+        if transformation.getId() in seen:
+            continue
+        seen.add(transformation.getId())
+        makes = _makes_watermarks(transformation)
+        if makes:
+            return True
+        if makes is None:
+            ahead.extend(transformation.getInputs())
+    return False
+
+
+def _makes_watermarks(transformation: Any) -> bool | None:
+    """Whether watermarks begin there; None where they come from before."""
+    kind = transformation.getClass().getSimpleName()
+    if kind == "LegacySourceTransformation" or "WatermarkAssigner" in str(transformation.getName()):
+        return True  # a function of the user, or a table
+    if kind not in ("SourceTransformation", "TimestampsAndWatermarksTransformation"):
+        return None
+    try:
+        generator = transformation.getWatermarkStrategy().createWatermarkGenerator(None)
+        return generator.getClass().getSimpleName() != "NoWatermarksGenerator"
+    except Py4JError:  # a strategy that asks its context
+        return True
+
+
+def empty_branch(stream: DataStream, kind: TypeInformation) -> DataStream | None:
+    """A stream of no records with the watermarks of ``stream``, at no cost per record.
+
+    A side output to which nothing is written. PyFlink puts a Python function behind a side output,
+    which this does without. None where ``stream`` is no output of one operator, such as a union.
+    """
+    tag = OutputTag("flink-agents-watermarks", kind)
+    try:
+        return DataStream(_java(stream).getSideOutput(tag.get_java_output_tag()))
+    except Py4JError:
+        return None
+
+
+def name_branch(end: DataStream, begin: DataStream, prefix: str) -> None:
+    """Give ids that stay to the operators between two streams, which tables leave without.
+
+    They hold state; with generated ids, it could not be found after a change of the job.
+    """
+    before = transformation_ids_before(begin)
+    found = _java(end).getTransformation().getTransitivePredecessors()
+    new = {each.getId(): each for each in found if each.getId() not in before}
+    for number, identity in enumerate(sorted(new)):
+        if new[identity].getUid() is None:
+            new[identity].setUid(f"{prefix}-{number}")
 
 
 class Collector:

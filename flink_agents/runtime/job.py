@@ -4,12 +4,18 @@ from __future__ import annotations
 
 import pickle
 import threading
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import Any
 
 from pyflink.datastream import DataStream, StreamExecutionEnvironment
 
-from flink_agents.api.errors import AgentCycleError, DeadLettersNotReadError, DuplicateAgentError
+from flink_agents.api.errors import (
+    AgentCycleError,
+    DeadLettersNotReadError,
+    DuplicateAgentError,
+    JobDefinitionError,
+)
+from flink_agents.api.event_time import EventTime, LateOutputs
 from flink_agents.api.options import AgentOptions, Configuration
 from flink_agents.runtime import flink_compat
 from flink_agents.runtime.job_errors import job_failed
@@ -26,13 +32,17 @@ class AppliedAgent:
         name: Its name.
         stream: Its output.
         writes_dead_letters: Whether a policy of the agent sends events there.
+        event_time: What it does with event time.
         dead_letters_read: Whether something takes them.
+        late_outputs_read: Whether something takes the outputs of stragglers.
     """
 
     name: str
     stream: DataStream
     writes_dead_letters: bool
+    event_time: EventTime = field(default_factory=EventTime.none)
     dead_letters_read: bool = False
+    late_outputs_read: bool = False
 
 
 class Job:
@@ -59,6 +69,10 @@ class Job:
 
             self._table_env = StreamTableEnvironment.create(self.stream_env)
         return self._table_env
+
+    def tables(self) -> Any:
+        """The same, for those who need it later."""
+        return self.table_env
 
     # -- agents -----------------------------------------------------------------------
 
@@ -107,10 +121,13 @@ class Job:
         Raises:
             JobFailedError: The job failed.
             DeadLettersNotReadError: A policy writes dead letters that nobody reads.
+            JobDefinitionError: Watermarks could be held longer than a checkpoint may take, or
+                nobody reads outputs that go to the stream of late ones.
         """
         from py4j.protocol import Py4JJavaError
 
         self._check_dead_letters()
+        self._check_event_time()
         self._bound_restarts()
         job_name = job_name or " -> ".join(self._applied) or "agents"
         collecting, self._collecting = self._collecting, []
@@ -148,6 +165,26 @@ class Job:
                     f"agent {name!r} sends failed events to its dead letters, and nobody reads them",
                     fix="consume the stream that dead_letters() of the applied agent returns, "
                     "for example dead_letters().print()",
+                )
+
+    def _check_event_time(self) -> None:
+        checkpoints = self.stream_env.get_checkpoint_config()
+        limit = checkpoints.get_checkpoint_timeout() if checkpoints.is_checkpointing_enabled() else None
+        for name, applied in self._applied.items():
+            hold = applied.event_time
+            if limit is not None and hold.hold_timeout.total_seconds() * 1000 >= limit:
+                raise JobDefinitionError(
+                    f"agent {name!r} may hold watermarks for longer than a checkpoint may take",
+                    expected=f"a hold_timeout below {limit / 1000:g} s",
+                    found=f"{hold.hold_timeout.total_seconds():g} s",
+                    fix="lower hold_timeout, or raise Flink's execution.checkpointing.timeout: no "
+                    "checkpoint is taken meanwhile",
+                )
+            if hold.late is LateOutputs.SIDE and not applied.late_outputs_read:
+                raise JobDefinitionError(
+                    f"agent {name!r} sends late outputs to a stream of their own, and nobody reads it",
+                    fix="consume the stream that late_outputs() of the applied agent returns, or use "
+                    "another policy for late=",
                 )
 
 

@@ -8,24 +8,32 @@ that none of them holds up the others.
 from __future__ import annotations
 
 import asyncio
+import contextlib
 import logging
 import threading
 from collections import deque
-from collections.abc import Callable
-from concurrent.futures import ThreadPoolExecutor
+from collections.abc import Callable, Collection
 from contextvars import ContextVar
 from typing import Any
 
-from flink_agents.api.events import Event
+from flink_agents.api.errors import ContextMisuseError
 from flink_agents.api.options import AgentOptions
-from flink_agents.plan import BoundAction
+from flink_agents.runtime import clients
 from flink_agents.runtime.actor import KeyActor, Waiting
 from flink_agents.runtime.context import Invocation
+from flink_agents.runtime.keys import decode_key
+from flink_agents.runtime.limits import Place, Slots
+from flink_agents.runtime.retry import Trial
 from flink_agents.runtime.run import Run
 from flink_agents.runtime.shared import RunEnvironment
 from flink_agents.runtime.steps import FAILURES, StepExecutor
+from flink_agents.runtime.timeouts import WorkerPool, within
 
 _log = logging.getLogger("flink_agents.loop")
+
+MANY = 64
+PAUSE_SECONDS = 0.003
+"""With more than so many runs, new ones are started once in so many seconds."""
 
 CLOSE_SECONDS = 5.0
 """How long the end of an attempt waits for actions that were cancelled."""
@@ -49,9 +57,10 @@ class AgentLoop:
         self._shared = shared
         self._steps = steps
         self._clock = clock
-        self._slots = asyncio.Semaphore(shared.config.get(AgentOptions.MAX_IN_FLIGHT))
-        self._pool = ThreadPoolExecutor(shared.config.get(AgentOptions.POOL_SIZE), "agent-pool")
+        self._slots = Slots(shared.config.get(AgentOptions.MAX_IN_FLIGHT))
+        self._pool = WorkerPool(shared.config.get(AgentOptions.POOL_SIZE))
         self._closing = False
+        self._stopped = False
         self._inbox: deque[KeyActor] = deque()
         self._woken = False
         self._tasks: set[asyncio.Task[None]] = set()
@@ -94,22 +103,28 @@ class AgentLoop:
         """Cancel all that runs; no step begins any more.
 
         Args:
-            wait: Return when it ended, or after :data:`CLOSE_SECONDS`.
+            wait: Return when it ended, or after a bounded time.
         """
         if not self._closing:
             self._closing = True
-            self._pool.shutdown(wait=False, cancel_futures=True)
+            self._pool.close()
+            self._shared.limits.close()
             self._loop.call_soon_threadsafe(self._begin_stop)
         if wait:
-            self._thread.join(CLOSE_SECONDS + 1.0)
+            self._thread.join(2 * CLOSE_SECONDS + clients.CLOSE_SECONDS)
 
     # -- the loop's thread ------------------------------------------------------------
 
     def _serve(self) -> None:
         asyncio.set_event_loop(self._loop)
         self._loop.set_task_factory(_make_task)
+        self._shared.limits.open(self._loop, threading.get_ident())
+        self._shared.clients.open(self._loop)
         try:
-            self._loop.run_forever()
+            while not self._stopped:
+                # asyncio stops the loop for an exit that a task raised. It is that task's failure.
+                with contextlib.suppress(SystemExit, KeyboardInterrupt):
+                    self._loop.run_forever()
         finally:
             self._loop.run_until_complete(self._loop.shutdown_asyncgens())
             self._loop.close()
@@ -119,17 +134,21 @@ class AgentLoop:
         self._loop.create_task(self._stop())
 
     async def _stop(self) -> None:
-        tasks = asyncio.all_tasks(self._loop) - {asyncio.current_task()}
-        for task in tasks:
-            task.cancel()
-        if tasks:
-            _, late = await asyncio.wait(tasks, timeout=CLOSE_SECONDS)
-            for task in late:
-                _log.warning("an action did not end when it was cancelled: %r", task)
+        """End the runs, then the clients that they use, then what is left."""
+        await _cancel(self._tasks)
+        await self._shared.clients.close()
+        await _cancel(asyncio.all_tasks(self._loop) - {asyncio.current_task()})
+        self._stopped = True
         self._loop.stop()
 
     def _drain(self) -> None:
-        self._woken = False
+        """Start what was submitted: at once, or, with many runs, now and then.
+
+        Each wake of the loop costs Flink's thread the interpreter lock.
+        """
+        many = self.load > MANY
+        if not many:
+            self._woken = False
         while self._inbox:
             actor = self._inbox.popleft()
             if not actor.running and actor.queue:
@@ -137,6 +156,8 @@ class AgentLoop:
                 task = self._loop.create_task(self._work(actor))
                 self._tasks.add(task)
                 task.add_done_callback(self._tasks.discard)
+        if many:
+            self._loop.call_later(PAUSE_SECONDS, self._drain)
 
     async def _work(self, actor: KeyActor) -> None:
         try:
@@ -147,11 +168,18 @@ class AgentLoop:
                 self.expected += (took - self.expected) * (0.1 if self.ended else 1.0)
                 self.ended += 1
                 self._notify()
-        except Exception as error:
-            self.failure = self.failure or error
-            self._notify()
+        except asyncio.CancelledError:
+            if self._closing:
+                raise
+            self._fail(_cancelled_itself(actor))
+        except BaseException as error:
+            self._fail(error)
         finally:
             actor.running = False
+
+    def _fail(self, error: BaseException) -> None:
+        self.failure = self.failure or error
+        self._notify()
 
     def _notify(self) -> None:
         with self._progress:
@@ -173,43 +201,91 @@ class AgentLoop:
             self._steps.begin(run, waiting.record)
         actor.next_seq = run.sequence_number + 1
         if step is not None:
-            await self._finish(step)
+            await self._finish(actor, step)
         for action, event in run.steps:
-            await self._finish(self._begin(run, action, event))
+            await self._finish(actor, Invocation(self._shared, run, action, event))
         actor.finish(run)
 
-    def _begin(self, run: Run, action: BoundAction, event: Event) -> Invocation:
-        return Invocation(self._shared, run, action, event)
+    async def _finish(self, actor: KeyActor, step: Invocation | None) -> None:
+        """Execute a step, or the rest of one that Flink's thread began, attempt by attempt."""
+        while step is not None:
+            if step.trial is None:
+                step.trial = Trial()
+            elif step.trial.delay:
+                await asyncio.sleep(step.trial.delay)
+                # How long a run takes here, and so when to look at it, is told without its pauses.
+                actor.begun += step.trial.delay
+            step = await self._attempt(step)
 
-    async def _finish(self, step: Invocation) -> None:
-        """Execute a step, or the rest of one that Flink's thread began."""
+    async def _attempt(self, step: Invocation) -> Invocation | None:
+        """Execute a step; returns its next attempt, or None."""
+        limiter = self._shared.limits.of_action(step.action)
         try:
-            async with self._slots:
-                if step.awaited is None:
-                    await self._call(step)
-                if step.awaited is not None:
-                    _current.set(step)
-                    await self._steps.wait(step)
+            if limiter is None:
+                await self._in_place(step)
+            else:
+                async with limiter:
+                    await self._in_place(step)
         except FAILURES as error:
             if self._closing and isinstance(error, asyncio.CancelledError):
+                step.end()
                 raise
-            self._steps.fail(step, error)
+            return self._steps.failed(step, error)
         else:
             self._steps.succeed(step)
+            return None
         finally:
             if step.tasks is not None:
                 await _end_tasks(step.tasks)
+
+    async def _in_place(self, step: Invocation) -> None:
+        """Call and await a step while it has a place among all that is executed."""
+        timeout = step.action.timeout
+        assert step.trial is not None
+        async with Place(self._slots) as step.trial.place:
+            begun = self._loop.time()
+            if step.awaited is None:
+                await self._call(step)
+            if step.awaited is None:
+                return
+            if timeout is None:
+                await self._wait(step)
+            else:
+                rest = max(0.0, begun + timeout - self._loop.time())
+                await within(rest, self._wait(step), step.action)
+
+    async def _wait(self, step: Invocation) -> None:
+        _current.set(step)
+        try:
+            await self._steps.wait(step)
+        finally:
+            _current.set(None)
 
     async def _call(self, step: Invocation) -> None:
         if step.action.is_async:
             # This makes the coroutine; none of the author's code runs yet.
             self._steps.call(step)
+        elif step.action.timeout is None:
+            await self._pool.run(lambda: self._call_in_pool(step))
         else:
-            await self._loop.run_in_executor(self._pool, self._call_in_pool, step)
+            await self._call_within(step)
 
     def _call_in_pool(self, step: Invocation) -> None:
         step.adopt()
         self._steps.call(step)
+
+    async def _call_within(self, step: Invocation) -> None:
+        """Call a step in a thread that goes on where its time is over: with a memory of its own."""
+        run = step.run
+        step.run = run.fork()
+        try:
+            await self._pool.run_within(lambda: self._call_in_pool(step), step.action)
+            run.adopt(step.run)
+        except BaseException:
+            step.end()
+            raise
+        finally:
+            step.run = run
 
 
 _current: ContextVar[Invocation | None] = ContextVar("step", default=None)
@@ -226,10 +302,25 @@ def _make_task(loop: asyncio.AbstractEventLoop, coroutine: Any, **options: Any) 
     return task
 
 
+def _cancelled_itself(actor: KeyActor) -> ContextMisuseError:
+    return ContextMisuseError(
+        f"an action of key {decode_key(actor.key_text)!r} cancelled the task that executes its run",
+        expected="an action that cancels only tasks that it made itself",
+        found="asyncio.current_task().cancel()",
+        fix="raise an error instead",
+    )
+
+
 async def _end_tasks(tasks: list[asyncio.Task[Any]]) -> None:
     """Cancel the tasks that an action left behind, and wait for their end."""
-    left = [task for task in tasks if not task.done()]
-    for task in left:
+    await _cancel([task for task in tasks if not task.done()])
+
+
+async def _cancel(tasks: Collection[asyncio.Task[Any]]) -> None:
+    """Cancel tasks and wait for their end, in bounded time."""
+    for task in tasks:
         task.cancel()
-    if left:
-        await asyncio.wait(left, timeout=CLOSE_SECONDS)
+    if tasks:
+        _, late = await asyncio.wait(tasks, timeout=CLOSE_SECONDS)
+        for task in late:
+            _log.warning("a task did not end when it was cancelled: %r", task)

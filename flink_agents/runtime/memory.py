@@ -193,6 +193,13 @@ class MemoryTree:
 
     # -- the protocol of a run --------------------------------------------------------
 
+    def fork(self, undo: Undo) -> MemoryTree:
+        """A tree that begins as this one is, and whose writes do not reach this one."""
+        twin = MemoryTree(self.scope, self._codec, self._slot, undo, self._expires, self._known)
+        twin._written = dict(self._written)
+        twin._loaded = self._loaded
+        return twin
+
     def take_back(self, path: str, had: bool, data: bytes | None) -> None:
         """Undo one write."""
         if had:
@@ -200,8 +207,14 @@ class MemoryTree:
         else:
             del self._written[path]
 
-    def load(self) -> dict[str, bytes | None]:
-        """Read all nodes, so that nothing is read from state later."""
+    def load(self, is_empty: bool = False) -> dict[str, bytes | None]:
+        """Read all nodes, so that nothing is read from state later.
+
+        Args:
+            is_empty: State is known to hold none.
+        """
+        if is_empty:
+            self._loaded = True
         self._load()
         return self._known
 

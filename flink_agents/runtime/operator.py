@@ -13,18 +13,21 @@ from datetime import timedelta
 from typing import Any
 
 from pyflink.common import TypeInformation
-from pyflink.datastream import KeyedProcessFunction, OutputTag, RuntimeContext
+from pyflink.datastream import KeyedProcessFunction, OutputTag, RuntimeContext, TimeDomain
 
 from flink_agents.api.errors import AgentsError
+from flink_agents.api.event_time import EventTime
 from flink_agents.api.options import AgentOptions, Configuration
 from flink_agents.plan import AgentCode, AgentPlan, bind
 from flink_agents.runtime import flink_compat
 from flink_agents.runtime.attempt import Attempt
 from flink_agents.runtime.codec import ValueCodec
+from flink_agents.runtime.event_time import NO_TIMESTAMP, Emission, Hold
 from flink_agents.runtime.flink_metrics import FlinkMetrics
 from flink_agents.runtime.main_module import MainModule
 from flink_agents.runtime.metrics import LocalMetricGroup
-from flink_agents.runtime.processor import AgentProcessor, Emission
+from flink_agents.runtime.processor import AgentProcessor
+from flink_agents.runtime.restamp import Envelopes
 from flink_agents.runtime.run import Run
 from flink_agents.runtime.shared import RunEnvironment
 
@@ -41,16 +44,27 @@ class ActionExecutionOperator(KeyedProcessFunction):
         code: What the plan's functions are, where they cannot be imported.
         config: Options of the job.
         side_types: Flink types of the side outputs, by tag.
+        event_time: What happens to timestamps and watermarks.
+        watermarks: Whether the input can have watermarks.
     """
 
     def __init__(
-        self, plan: AgentPlan, code: AgentCode, config: Configuration, side_types: dict[str, TypeInformation]
+        self,
+        plan: AgentPlan,
+        code: AgentCode,
+        config: Configuration,
+        side_types: dict[str, TypeInformation],
+        event_time: EventTime,
+        watermarks: bool = True,
     ) -> None:
         self._main = MainModule()
         self._plan = plan.to_json()
         self._code = code
         self._config = config
         self._tags = {tag: OutputTag(tag, kind) for tag, kind in side_types.items()}
+        self._event_time = event_time
+        self._envelopes = Envelopes(list(side_types)) if event_time.holds else None
+        self._watermarks = watermarks
         self._processor: AgentProcessor | None = None
 
     def open(self, runtime_context: RuntimeContext) -> None:
@@ -70,7 +84,8 @@ class ActionExecutionOperator(KeyedProcessFunction):
         ttl: timedelta | None = self._config.get(AgentOptions.SHORT_TERM_TTL)
         state = flink_compat.keyed_state(runtime_context, None if ttl is None else _milliseconds(ttl))
         job_id = self._config.get(AgentOptions.JOB_IDENTIFIER) or task.job_id
-        processor = AgentProcessor(shared, state, job_id, _now, flink_compat.cancellation_check())
+        hold = Hold(self._event_time, metrics, self._watermarks) if self._event_time.holds else None
+        processor = AgentProcessor(shared, state, job_id, _now, flink_compat.cancellation_check(), hold)
         self._attempt = Attempt((task.job_id, plan.name, task.subtask), processor.close)
         self._attempt.begin()
         self._processor = processor
@@ -85,10 +100,11 @@ class ActionExecutionOperator(KeyedProcessFunction):
     def process_element(self, value: Any, ctx: Any) -> Any:
         """Handle a record."""
         assert self._processor is not None
+        timestamp = ctx.timestamp()
+        if timestamp == NO_TIMESTAMP:
+            timestamp = None
         try:
-            emission = self._processor.process(
-                ctx.get_current_key(), value, ctx.timestamp(), ctx.timer_service()
-            )
+            emission = self._processor.process(ctx.get_current_key(), value, timestamp, ctx.timer_service())
         except AgentsError as error:
             _announce(error)
             raise
@@ -98,8 +114,10 @@ class ActionExecutionOperator(KeyedProcessFunction):
     def on_timer(self, timestamp: int, ctx: Any) -> Any:
         """Run what waits for the key of the timer."""
         assert self._processor is not None
+        held = self._envelopes is not None and ctx.time_domain() is TimeDomain.EVENT_TIME
+        on_timer = self._processor.on_event_time if held else self._processor.on_timer
         try:
-            emission = self._processor.on_timer(ctx.get_current_key(), timestamp, ctx.timer_service())
+            emission = on_timer(ctx.get_current_key(), timestamp, ctx.timer_service())
         except AgentsError as error:
             _announce(error)
             raise
@@ -107,6 +125,8 @@ class ActionExecutionOperator(KeyedProcessFunction):
         return self._leaving(emission)
 
     def _leaving(self, emission: Emission | Run) -> list[Any]:
+        if self._envelopes is not None:
+            return self._envelopes.of(emission)
         outputs = [
             _EMPTY_TUPLE if isinstance(value, tuple) and not value else value for value in emission.outputs
         ]

@@ -13,13 +13,13 @@ these steps, so whatever the moment of a crash, state holds a run whole or not a
 from __future__ import annotations
 
 from collections.abc import Callable
-from dataclasses import dataclass, field
 from typing import Any
 
 from flink_agents.api.errors import StateFormatError
 from flink_agents.api.options import AgentOptions
 from flink_agents.runtime.actor import KeyActor, Waiting
 from flink_agents.runtime.context import Invocation
+from flink_agents.runtime.event_time import Emission, Hold
 from flink_agents.runtime.harvest import next_look
 from flink_agents.runtime.keys import decode_key, unescape
 from flink_agents.runtime.loop import AgentLoop
@@ -29,32 +29,20 @@ from flink_agents.runtime.shared import RunEnvironment
 from flink_agents.runtime.state import Head, KeyedState, Timers
 from flink_agents.runtime.steps import StepExecutor
 
-START = 2**63 - 3
+START = 2**63 - 2**44
 """Event time of the timer that starts what waits when a bounded input ends.
 
 Flink fires no processing-time timer after the end of the input, but every event-time timer
-below the last watermark, ``Long.MAX_VALUE``, in the order of their times. So all keys start
-before the first one is waited for.
+below the last watermark, in the order of their times. So all keys start before the first one is
+waited for. The last watermark is ``Long.MAX_VALUE``, less the lag of each agent before this one
+that holds watermarks; hence the distance.
 """
 
-DRAIN = 2**63 - 2
+DRAIN = START + 1
 """Event time of the timer that waits for a key's runs when a bounded input ends."""
 
 SLICE_SECONDS = 0.05
 """How long Flink's thread waits before it looks whether it was cancelled."""
-
-
-@dataclass
-class Emission:
-    """What leaves the operator after a commit.
-
-    Attributes:
-        outputs: Values for the main output, in order.
-        side_outputs: Pairs of tag and value, in order.
-    """
-
-    outputs: list[Any] = field(default_factory=list)
-    side_outputs: list[tuple[str, Any]] = field(default_factory=list)
 
 
 class AgentProcessor:
@@ -66,6 +54,7 @@ class AgentProcessor:
         job_id: Identity that new keys get as their journal id.
         clock: The wall-clock time in milliseconds.
         check_cancelled: Called while Flink's thread waits; raises if the task was cancelled.
+        hold: Keeps watermarks behind the runs; None where outputs need no timestamps.
     """
 
     def __init__(
@@ -75,12 +64,14 @@ class AgentProcessor:
         job_id: str,
         clock: Callable[[], int],
         check_cancelled: Callable[[], None] = lambda: None,
+        hold: Hold | None = None,
     ) -> None:
         self._shared = shared
         self._state = state
         self._job_id = job_id
         self._clock = clock
         self._check_cancelled = check_cancelled
+        self._hold = hold
         self._steps = StepExecutor(shared)
         self._actors: dict[str, KeyActor] = {}
         self._loop: AgentLoop | None = None
@@ -91,6 +82,8 @@ class AgentProcessor:
 
     def process(self, key_text: str, record: Any, timestamp: int | None, timers: Timers) -> Emission | Run:
         """Handle an input of the current key."""
+        if self._hold is not None:
+            self._hold.check(timestamp)
         packed = self._state.head.value()
         head = Head.unpack(packed) if packed is not None else Head(self._job_id)
         if head.has_pending or not self._inline:
@@ -107,6 +100,27 @@ class AgentProcessor:
         self._hand_over(head, step, record, timers)
         return Emission()
 
+    def on_event_time(self, key_text: str, timestamp: int, timers: Timers) -> Emission:
+        """Hold the watermark until the current key's runs of that time have ended, or for too long."""
+        if timestamp >= START:
+            return self.on_timer(key_text, timestamp, timers)
+        emission = Emission()
+        packed = self._state.head.value()
+        head = Head.unpack(packed) if packed is not None else None
+        if head is None or not head.has_pending or self._hold is None:
+            return emission
+        actor = self._actors.get(key_text)
+        self._check_failure()
+        watermark = timers.current_watermark()
+        if actor is None:
+            # After a restore: all keys start before the first one is waited for.
+            self._wake(head, key_text, timers)
+            timers.register_event_time_timer(watermark)
+        elif watermark < START:  # at the end of the input, nothing can be late
+            self._wait_in_time(actor, head, timestamp, emission, timers)
+            self._go_on(actor, head, None, timers)
+        return emission
+
     def on_timer(self, key_text: str, timestamp: int, timers: Timers) -> Emission:
         """Commit what the current key's actor has finished, and see that it goes on."""
         emission = Emission()
@@ -121,15 +135,11 @@ class AgentProcessor:
         if timestamp == START:
             timers.register_event_time_timer(DRAIN)
         if timestamp == DRAIN:
-            self._drain(actor, head, emission)
+            self._drain(actor, head, emission, timers)
         else:
-            self._commit(actor, head, emission)
+            self._commit(actor, head, emission, timers)
             self._feed(actor, head)
-        if head.has_pending:
-            self._look_again(actor, timestamp, timers)
-        else:
-            del self._actors[key_text]
-            timers.delete_event_time_timer(START)
+        self._go_on(actor, head, timestamp, timers)
         return emission
 
     @property
@@ -168,15 +178,20 @@ class AgentProcessor:
         actor = self._actors.get(key_text)
         if actor is None:
             self._wait_for_room()
-        self._store(head, record, timestamp)
+        self._store(head, key_text, record, timestamp, timers)
         if actor is None:
             self._wake(head, key_text, timers)
         else:
             self._feed(actor, head)
 
-    def _store(self, head: Head, record: Any, timestamp: int | None) -> None:
+    def _store(self, head: Head, key_text: str, record: Any, timestamp: int | None, timers: Timers) -> None:
         """Put an input into state; it stays there until its run is committed."""
         self._state.pending.put(head.next_pending, self._shared.codec.encode([record, timestamp]))
+        if self._hold is not None:
+            if self._hold.noted(key_text, head.first_pending) == head.next_pending:
+                self._hold.note(key_text, head.next_pending, timestamp)
+            if timestamp is not None:
+                timers.register_event_time_timer(timestamp)
         head.next_pending += 1
         self._state.head.update(head.pack())
 
@@ -185,7 +200,7 @@ class AgentProcessor:
         run = step.run
         self._check_failure()
         self._wait_for_room()
-        self._store(head, record, run.timestamp)
+        self._store(head, run.key_text, record, run.timestamp, timers)
         actor = self._new_actor(head, run.key_text, run.short_term.load(), timers)
         actor.loaded += 1
         self._agent_loop.submit(actor, Waiting(record, run.timestamp, run, step))
@@ -229,7 +244,7 @@ class AgentProcessor:
 
     # -- commit -----------------------------------------------------------------------
 
-    def _commit(self, actor: KeyActor, head: Head, emission: Emission) -> None:
+    def _commit(self, actor: KeyActor, head: Head, emission: Emission, timers: Timers) -> None:
         """Write what the actor finished, in order."""
         if not actor.finished:
             return
@@ -237,21 +252,58 @@ class AgentProcessor:
             run, changes = actor.finished.popleft()
             write_nodes(self._state.memory, changes)
             self._state.pending.remove(head.first_pending)
+            if self._hold is None:
+                emission.outputs += run.outputs
+                emission.side_outputs += run.side_outputs
+            elif self._hold.commit(run, head.first_pending, emission) and run.timestamp is not None:
+                timers.delete_event_time_timer(run.timestamp)
             head.first_pending += 1
             head.next_seq = run.sequence_number + 1
-            emission.outputs += run.outputs
-            emission.side_outputs += run.side_outputs
         self._state.head.update(head.pack())
 
-    def _drain(self, actor: KeyActor, head: Head, emission: Emission) -> None:
+    def _drain(self, actor: KeyActor, head: Head, emission: Emission, timers: Timers) -> None:
         """Wait for all runs of the key."""
         while True:
             ended = self._agent_loop.ended
-            self._commit(actor, head, emission)
+            self._commit(actor, head, emission, timers)
             if not head.has_pending:
                 return
             self._feed(actor, head)
             self._wait(ended)
+
+    def _wait_in_time(
+        self, actor: KeyActor, head: Head, timestamp: int, emission: Emission, timers: Timers
+    ) -> None:
+        """Wait for the runs of the key that ``timestamp`` may not pass, as long as the hold lasts."""
+        hold, key_text = self._hold, actor.key_text
+        assert hold is not None
+        for number in range(hold.noted(key_text, head.first_pending), head.next_pending):
+            _, at = self._shared.codec.decode(self._pending(number, key_text, head))
+            hold.note(key_text, number, at)
+        last = hold.last(key_text, timestamp)
+        watermark = timers.current_watermark()
+        while True:
+            ended = self._agent_loop.ended
+            self._commit(actor, head, emission, timers)
+            if head.first_pending > last:
+                return
+            self._feed(actor, head)
+            if not hold.may_wait(key_text, head.first_pending, watermark):
+                hold.give_up(key_text, last)
+                return
+            began = hold.now()
+            self._wait(ended)
+            hold.waited(began)
+
+    def _go_on(self, actor: KeyActor, head: Head, fired: int | None, timers: Timers) -> None:
+        """See that somebody looks at the actor again, or let go of it."""
+        if head.has_pending:
+            self._look_again(actor, fired, timers)
+        else:
+            del self._actors[actor.key_text]
+            timers.delete_event_time_timer(START)
+            if self._hold is not None:
+                self._hold.forget(actor.key_text)
 
     def _look_again(self, actor: KeyActor, fired: int | None, timers: Timers) -> None:
         """Keep one timer for the actor."""

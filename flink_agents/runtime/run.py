@@ -6,6 +6,7 @@ once the whole chain has succeeded, so a run that fails leaves no trace.
 
 from __future__ import annotations
 
+import copy
 from collections import deque
 from collections.abc import Iterator
 from typing import Any
@@ -109,6 +110,21 @@ class Run:
         event = InputEvent(input=record)
         stamp(event, InputLineage(self.journal_id, self.key_text, self.sequence_number))
         return event
+
+    def fork(self) -> Run:
+        """This run with a memory of its own, for a step that may have to be left behind."""
+        twin = copy.copy(self)
+        twin._undo = list(self._undo)
+        twin.short_term = self.short_term.fork(twin._undo)
+        if self._sensory is not None:
+            twin._sensory = self._sensory.fork(twin._undo)
+        return twin
+
+    def adopt(self, twin: Run) -> None:
+        """Take over the memory of a fork."""
+        self._undo = twin._undo
+        self.short_term = twin.short_term
+        self._sensory = twin._sensory
 
     def mark(self) -> int:
         """A point to which :meth:`rollback` can return."""

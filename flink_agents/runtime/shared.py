@@ -9,7 +9,9 @@ from flink_agents.api.metrics import MetricGroup
 from flink_agents.api.options import AgentOptions, Configuration
 from flink_agents.api.resources import ResourceType, check_resource_type
 from flink_agents.plan import BoundAgent
+from flink_agents.runtime.clients import Clients
 from flink_agents.runtime.codec import ValueCodec
+from flink_agents.runtime.limits import Limits
 from flink_agents.runtime.routing import Routes
 
 
@@ -22,6 +24,10 @@ class RunEnvironment:
         config: Options of the job.
         metrics: The agent's metrics.
         codec: Encodes memory.
+
+    Attributes:
+        limits: Limits of actions and tools.
+        clients: Clients of the subtask.
     """
 
     def __init__(
@@ -41,6 +47,8 @@ class RunEnvironment:
         self.max_events: int = config.get(AgentOptions.MAX_EVENTS)
         self.routes = Routes(agent.actions)
         self.side_outputs: Mapping[str, Any] = agent.side_outputs
+        self.limits = Limits(agent)
+        self.clients = Clients(agent)
         self._resources: dict[tuple[str, ResourceType], Any] = {}
 
     def resource(self, name: str, resource_type: ResourceType | str) -> Any:

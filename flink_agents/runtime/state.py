@@ -69,6 +69,10 @@ class Timers(Protocol):
         """The wall-clock time."""
         ...
 
+    def current_watermark(self) -> int:
+        """The event time up to which the input is complete."""
+        ...
+
     def register_processing_time_timer(self, timestamp: int) -> None:
         """Call the operator at that wall-clock time."""
         ...

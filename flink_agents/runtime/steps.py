@@ -13,13 +13,21 @@ from collections.abc import AsyncGenerator, Awaitable, Iterable, Iterator
 from contextlib import aclosing, closing
 from typing import Any, cast
 
-from flink_agents.api.errors import ActionFailedError, AgentsError, UnhandledEventError
+from flink_agents.api.errors import (
+    ActionFailedError,
+    ActionTimeoutError,
+    AgentsError,
+    RetriesExhaustedError,
+    UnhandledEventError,
+)
 from flink_agents.api.events import Event, OutputEvent
 from flink_agents.api.options import AgentOptions
-from flink_agents.api.policies import DEAD_LETTER_TAG, DeadLetter, OnError
+from flink_agents.api.policies import DEAD_LETTER_TAG, DeadLetter, FailedAttempt, OnError, RetryPolicy
 from flink_agents.plan import BoundAction
 from flink_agents.runtime.context import Invocation, context_type
 from flink_agents.runtime.failure import users_place, users_traceback
+from flink_agents.runtime.limits import LeaveThread
+from flink_agents.runtime.retry import Trial, is_retryable, next_trial, record
 from flink_agents.runtime.run import Run
 from flink_agents.runtime.shared import RunEnvironment
 
@@ -40,6 +48,7 @@ class StepExecutor:
         self._shared = shared
         self._context_type = context_type(shared.agent.context_class)
         self._on_error = OnError(shared.agent.on_error or shared.config.get(AgentOptions.ON_ERROR))
+        self._retry = shared.agent.retry
         self._on_unhandled = OnError(
             shared.agent.on_unhandled or shared.config.get(AgentOptions.ON_UNHANDLED)
         )
@@ -53,7 +62,8 @@ class StepExecutor:
         """Execute steps on this thread up to the first one that cannot end here.
 
         Returns:
-            That step, with what has to be awaited; None at the end of the run.
+            That step; None at the end of the run. It has what is to be awaited, or it was not
+            called yet: because it must not run on this thread, or as a further attempt.
 
         Raises:
             ActionFailedError: An action raised and its policy is to fail.
@@ -61,13 +71,22 @@ class StepExecutor:
         """
         for action, event in run.steps:
             step = Invocation(self._shared, run, action, event)
+            if action.off_thread:
+                return step
             try:
                 self.call(step)
             except FAILURES as error:
-                self.fail(step, error)
+                following = self.failed(step, error)
+                if following is not None:
+                    return following
+            except LeaveThread:
+                return self._leave_thread(step)
             else:
                 if step.awaited is not None:
                     return step
+                if step.trial is not None:
+                    # The author's code caught what should have led away from here.
+                    return self._leave_thread(step)
                 self.succeed(step)
         return None
 
@@ -107,20 +126,80 @@ class StepExecutor:
         if step.side is not None:
             run.side_outputs.extend(step.side)
 
+    def failed(self, step: Invocation, error: BaseException) -> Invocation | None:
+        """End an attempt that raised: what it did is taken back, and its policies followed.
+
+        Returns:
+            The next attempt; None where the run goes on without.
+
+        Raises:
+            ActionFailedError: There is none, and the policy is to fail.
+        """
+        if isinstance(error, ActionTimeoutError):
+            self._count("action_timeouts")
+        retry = self._retry_of(step.action)
+        if retry is not None:
+            seed = f"{step.event.id}\x00{step.action.name}"
+            trial = next_trial(retry, step.trial, error, seed)
+            if trial is not None:
+                return self._again(step, error, trial)
+        self.fail(step, error)
+        return None
+
     def fail(self, step: Invocation, error: BaseException) -> None:
-        """End a step that raised: what it did is taken back, and its policy followed.
+        """End a step that raised, for good.
 
         Raises:
             ActionFailedError: The policy is to fail.
         """
-        step.end()
-        step.run.rollback(step.mark)
+        self._take_back(step)
         action, event = step.action, step.event
         where = users_place(error, action)
         policy = action.on_error or self._on_error
-        if policy is OnError.FAIL:
-            raise self._action_failed(step, error, where) from error
-        self._give_up(step.run, action, event, error, where, policy)
+        attempts = _attempts(step, error)
+        if policy in (OnError.FAIL, OnError.RETRY):
+            raise self._action_failed(step, error, where, attempts) from error
+        self._give_up(step.run, action, event, error, where, policy, attempts)
+
+    # -- attempts ---------------------------------------------------------------------
+
+    def _retry_of(self, action: BoundAction) -> RetryPolicy | None:
+        retry = action.retry or self._retry
+        if retry is None and (action.on_error or self._on_error) is OnError.RETRY:
+            return RetryPolicy()
+        return retry
+
+    def _again(self, step: Invocation, error: BaseException, trial: Trial) -> Invocation:
+        self._take_back(step)
+        following = Invocation(self._shared, step.run, step.action, step.event)
+        following.trial = trial
+        self._count("action_retries")
+        _log.info(
+            "%s: attempt %d of action %s of agent %s, key %r, sequence %d, failed; next in %.3g s: %s: %s",
+            users_place(error, step.action),
+            len(trial.failed),
+            step.action.name,
+            self._shared.agent_name,
+            step.run.key,
+            step.run.sequence_number,
+            trial.delay,
+            type(error).__name__,
+            error,
+        )
+        return following
+
+    def _leave_thread(self, step: Invocation) -> Invocation:
+        """Begin a step anew that must not go on here; the next time it does not even begin here."""
+        self._take_back(step)
+        step.action.off_thread = True
+        return Invocation(self._shared, step.run, step.action, step.event)
+
+    def _take_back(self, step: Invocation) -> None:
+        step.end()
+        step.run.rollback(step.mark)
+
+    def _count(self, name: str) -> None:
+        self._shared.metrics.get_counter(name).inc()
 
     # -- the chain --------------------------------------------------------------------
 
@@ -170,19 +249,26 @@ class StepExecutor:
 
     # -- failures ---------------------------------------------------------------------
 
-    def _action_failed(self, step: Invocation, error: BaseException, where: str) -> ActionFailedError:
+    def _action_failed(
+        self, step: Invocation, error: BaseException, where: str, attempts: tuple[FailedAttempt, ...]
+    ) -> ActionFailedError:
         details: dict[str, Any] = {}
         message = str(error)
         if isinstance(error, AgentsError):
             details = {"expected": error.expected, "found": error.found, "fix": error.fix}
             message = error.message
-        return ActionFailedError(
+        retry = self._retry_of(step.action) if attempts else None
+        # Where the last error is one that is not tried again, the attempts did not run out.
+        ran_out = retry is not None and is_retryable(retry, error)
+        failure = RetriesExhaustedError if ran_out else ActionFailedError
+        return failure(
             f"{type(error).__name__}: {message}",
             agent=self._shared.agent_name,
             action=step.action.name,
             key=step.run.key,
             sequence_number=step.run.sequence_number,
             event=step.event.event_type,
+            attempts=attempts,
             where=where,
             **details,
         )
@@ -209,6 +295,7 @@ class StepExecutor:
         error: BaseException,
         where: str,
         policy: OnError,
+        attempts: tuple[FailedAttempt, ...] = (),
     ) -> None:
         """Leave a trace of an event that the agent goes on without."""
         name = action.name if action is not None else None
@@ -227,10 +314,17 @@ class StepExecutor:
             error,
         )
         if policy is OnError.DEAD_LETTER:
-            run.side_outputs.append((DEAD_LETTER_TAG, self._dead_letter(run, name, event, error, where)))
+            letter = self._dead_letter(run, name, event, error, where, attempts)
+            run.side_outputs.append((DEAD_LETTER_TAG, letter))
 
     def _dead_letter(
-        self, run: Run, action: str | None, event: Event, error: BaseException, where: str
+        self,
+        run: Run,
+        action: str | None,
+        event: Event,
+        error: BaseException,
+        where: str,
+        attempts: tuple[FailedAttempt, ...],
     ) -> DeadLetter:
         return DeadLetter(
             agent=self._shared.agent_name,
@@ -244,4 +338,11 @@ class StepExecutor:
             error_message=str(error),
             where=where,
             traceback=users_traceback(error),
+            attempts=attempts,
         )
+
+
+def _attempts(step: Invocation, error: BaseException) -> tuple[FailedAttempt, ...]:
+    """All attempts of a step whose last one raised ``error``; none where that was the only one."""
+    failed = step.trial.failed if step.trial is not None else ()
+    return (*failed, record(len(failed) + 1, error)) if failed else ()

@@ -11,14 +11,17 @@ from pyflink.datastream import DataStream, OutputTag
 from flink_agents.api.agent import Agent
 from flink_agents.api.environment import AgentInput, AgentStream
 from flink_agents.api.errors import AgentDefinitionError, UnknownSideOutputError
+from flink_agents.api.event_time import LATE_TAG, EventTime, LateOutputs
 from flink_agents.api.options import AgentOptions, Configuration
 from flink_agents.api.policies import DEAD_LETTER_TAG, OnError
-from flink_agents.plan import AgentCode, BoundAgent, bind, compile_agent
+from flink_agents.plan import AgentCode, AgentPlan, BoundAgent, bind, compile_agent
+from flink_agents.runtime import flink_compat
 from flink_agents.runtime.flink_types import columns_of, row_type, stream_type
 from flink_agents.runtime.job import AppliedAgent, Job
 from flink_agents.runtime.keys import KeyEncoder
 from flink_agents.runtime.main_module import ShippedFunction
 from flink_agents.runtime.operator import ActionExecutionOperator
+from flink_agents.runtime.restamp import envelope_type, lag_watermarks, restamp
 from flink_agents.runtime.rows import ToRow
 
 
@@ -51,6 +54,7 @@ class FlinkAgentInput(AgentInput):
         name: str | None = None,
         parallelism: int | None = None,
         max_parallelism: int | None = None,
+        event_time: EventTime | None = None,
     ) -> AgentStream:
         """See :class:`AgentInput`."""
         resolved = self._agent(agent)
@@ -58,18 +62,37 @@ class FlinkAgentInput(AgentInput):
         code = AgentCode.of(resolved)
         bound = bind(plan, code)
         self._job.admit(plan.name, self._stream)
-        side_types = _side_types(bound, self._job)
-        operator = ActionExecutionOperator(plan, code, self._job.config, side_types)
-        keyed = self._stream.key_by(ShippedFunction(KeyEncoder(self._key_selector)), key_type=Types.STRING())
-        stream = keyed.process(operator, output_type=stream_type(bound.output_type))
-        stream = stream.name(f"agent {plan.name}").uid(f"flink-agents-{plan.name}").disable_chaining()
+        event_time = event_time or EventTime.none()
+        side_types = _side_types(bound, self._job, event_time)
+        stream = self._operator(plan, code, event_time, side_types, stream_type(bound.output_type))
         if parallelism is not None:
             stream = stream.set_parallelism(parallelism)
         if max_parallelism is not None:
             stream = stream.set_max_parallelism(max_parallelism)
-        applied = AppliedAgent(plan.name, stream, DEAD_LETTER_TAG in side_types)
+        applied = AppliedAgent(plan.name, stream, DEAD_LETTER_TAG in side_types, event_time)
         self._job.register(applied)
         return FlinkAgentStream(self._job, applied, bound, side_types)
+
+    def _operator(
+        self,
+        plan: AgentPlan,
+        code: AgentCode,
+        event_time: EventTime,
+        side_types: dict[str, TypeInformation],
+        output_type: TypeInformation,
+    ) -> DataStream:
+        """The operator of the agent, on the keyed input."""
+        source, watermarks, uid = self._stream, True, f"flink-agents-{plan.name}"
+        if event_time.holds:
+            watermarks, output_type = flink_compat.can_have_watermarks(source), envelope_type()
+            side_types = {tag: Types.PICKLED_BYTE_ARRAY() for tag in side_types}
+            source = lag_watermarks(self._job.tables, source, event_time.expected_latency, uid)
+        operator = ActionExecutionOperator(
+            plan, code, self._job.config, side_types, event_time, watermarks=watermarks
+        )
+        keyed = source.key_by(ShippedFunction(KeyEncoder(self._key_selector)), key_type=Types.STRING())
+        stream = keyed.process(operator, output_type=output_type)
+        return stream.name(f"agent {plan.name}").uid(uid).disable_chaining()
 
     def _agent(self, agent: Agent | type[Agent] | str) -> Agent:
         """The agent that ``apply`` was given."""
@@ -90,10 +113,12 @@ def _policies(bound: BoundAgent, config: Configuration) -> set[OnError]:
     return {OnError(action.on_error or agent_wide) for action in bound.actions} | {OnError(unhandled)}
 
 
-def _side_types(bound: BoundAgent, job: Job) -> dict[str, TypeInformation]:
+def _side_types(bound: BoundAgent, job: Job, event_time: EventTime) -> dict[str, TypeInformation]:
     types = {tag: stream_type(kind) for tag, kind in bound.side_outputs.items()}
     if OnError.DEAD_LETTER in _policies(bound, job.config):
         types[DEAD_LETTER_TAG] = Types.PICKLED_BYTE_ARRAY()
+    if event_time.late is LateOutputs.SIDE:
+        types[LATE_TAG] = stream_type(bound.output_type)
     return types
 
 
@@ -112,9 +137,11 @@ class FlinkAgentStream(AgentStream):
     ) -> None:
         self._job = job
         self._applied = applied
-        self._stream = applied.stream
         self._bound = bound
         self._side = {tag: self._side_stream(tag, kind) for tag, kind in side_types.items()}
+        self._stream = applied.stream
+        if applied.event_time.holds:
+            self._stream = restamp(job.tables, applied.stream, "", stream_type(bound.output_type))
 
     def to_datastream(self, output_type: Any = None) -> DataStream:
         """See :class:`AgentStream`."""
@@ -134,7 +161,7 @@ class FlinkAgentStream(AgentStream):
 
     def side_output(self, tag: str) -> DataStream:
         """See :class:`AgentStream`."""
-        if tag not in self._side or tag == DEAD_LETTER_TAG:
+        if tag not in self._bound.side_outputs:
             raise UnknownSideOutputError(
                 f"agent {self._applied.name!r} has no side output {tag!r}",
                 expected="one of " + (", ".join(self._bound.side_outputs) or "none declared"),
@@ -150,8 +177,20 @@ class FlinkAgentStream(AgentStream):
             self._side[DEAD_LETTER_TAG] = self._side_stream(DEAD_LETTER_TAG, kind)
         return self._side[DEAD_LETTER_TAG]
 
+    def late_outputs(self) -> DataStream:
+        """See :class:`AgentStream`."""
+        if LATE_TAG not in self._side:
+            raise UnknownSideOutputError(
+                f"agent {self._applied.name!r} has no stream of late outputs",
+                fix="apply it with event_time=EventTime.hold(..., late='side')",
+            )
+        self._applied.late_outputs_read = True
+        return self._side[LATE_TAG]
+
     def _side_stream(self, tag: str, kind: TypeInformation) -> DataStream:
-        return self._stream.get_side_output(OutputTag(tag, kind))
+        if self._applied.event_time.holds:
+            return restamp(self._job.tables, self._applied.stream, tag, kind)
+        return self._applied.stream.get_side_output(OutputTag(tag, kind))
 
 
 def _identity(value: Any) -> Any:

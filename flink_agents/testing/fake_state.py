@@ -48,6 +48,7 @@ class FakeBackend:
         self.key: str | None = None
         self.clock = clock
         self.memory_ttl = memory_ttl
+        self.watermark = -(2**63)
 
     @property
     def current(self) -> KeyState:
@@ -64,6 +65,10 @@ class FakeBackend:
     def current_processing_time(self) -> int:
         """The wall-clock time."""
         return self.clock()
+
+    def current_watermark(self) -> int:
+        """The event time up to which the input is complete."""
+        return self.watermark
 
     def register_processing_time_timer(self, timestamp: int) -> None:
         """Fire at that wall-clock time."""

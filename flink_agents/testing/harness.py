@@ -18,14 +18,17 @@ import cloudpickle
 
 from flink_agents.api.agent import Agent
 from flink_agents.api.errors import UnserializableValueError
+from flink_agents.api.event_time import LATE_TAG, EventTime
 from flink_agents.api.options import AgentOptions, Configuration
 from flink_agents.api.policies import DEAD_LETTER_TAG, DeadLetter
 from flink_agents.plan import AgentCode, AgentPlan, bind, compile_agent
 from flink_agents.plan.configuration import instance_of
 from flink_agents.runtime.codec import ValueCodec
+from flink_agents.runtime.event_time import Hold
 from flink_agents.runtime.keys import KeyEncoder, encode_key, unescape
 from flink_agents.runtime.metrics import LocalMetricGroup
 from flink_agents.runtime.processor import AgentProcessor
+from flink_agents.runtime.run import Run
 from flink_agents.runtime.shared import RunEnvironment
 from flink_agents.runtime.state import OBJECT, Head
 from flink_agents.testing.fake_state import FakeBackend, KeyState
@@ -84,11 +87,14 @@ class OperatorHarness:
             accident fails here already.
         forced_replay: Handle each input and each timer twice: the first time the operator is
             thrown away just after its commit, and restored from before it.
+        event_time: As in ``apply``. The watermark that the test gives is the one that has lagged.
+        watermarks: Whether the input has watermarks at all.
         settle: Let what an input starts run to its end before the harness goes on. False leaves
             that to :meth:`settle` and to time, as Flink does.
 
     Attributes:
         outputs: All values that left the main output, in order.
+        timestamps: The timestamp of each of them, or None; only where event time is held.
         current_watermark: The watermark in milliseconds.
     """
 
@@ -103,6 +109,8 @@ class OperatorHarness:
         max_parallelism: int = 128,
         forced_serialization: bool = True,
         forced_replay: bool = False,
+        event_time: EventTime | None = None,
+        watermarks: bool = True,
         settle: bool = True,
     ) -> None:
         self._subtasks: list[_Subtask] = []
@@ -115,9 +123,12 @@ class OperatorHarness:
         self._serialize = forced_serialization
         self._replay = forced_replay
         self._settles = settle
+        self._event_time = event_time or EventTime.none()
+        self._watermarks = watermarks
         self._clock = _Clock()
         self.current_watermark = -(2**63)
         self.outputs: list[Any] = []
+        self.timestamps: list[int | None] = []
         self._side: dict[str, list[Any]] = {}
         self._start({}, parallelism)
 
@@ -186,6 +197,8 @@ class OperatorHarness:
         """Advance event time to ``timestamp`` (milliseconds); due timers fire."""
         start = len(self.outputs)
         self.current_watermark = max(self.current_watermark, timestamp)
+        for subtask in self._subtasks:
+            subtask.backend.watermark = self.current_watermark
         while (due := self._next_timer("event_timers", self.current_watermark)) is not None:
             self._fire(due[1], "event_timers", due[0])
         return self.outputs[start:]
@@ -231,6 +244,7 @@ class OperatorHarness:
         count = parallelism or len(self._subtasks)
         self.close()
         del self.outputs[snapshot.outputs :]
+        del self.timestamps[snapshot.outputs :]
         for tag, values in self._side.items():
             del values[snapshot.side_outputs.get(tag, 0) :]
         self._start(snapshot.keys, count)
@@ -250,6 +264,11 @@ class OperatorHarness:
     def dead_letters(self) -> list[DeadLetter]:
         """All dead letters, in order."""
         return self.side_output(DEAD_LETTER_TAG)
+
+    @property
+    def late_outputs(self) -> list[Any]:
+        """All outputs of runs that were not held for, with ``late="side"``, in order."""
+        return self.side_output(LATE_TAG)
 
     @property
     def metrics(self) -> dict[str, int | float]:
@@ -296,11 +315,14 @@ class OperatorHarness:
             code = cloudpickle.loads(cloudpickle.dumps(code))
         ttl: timedelta | None = self._config.get(AgentOptions.SHORT_TERM_TTL)
         backend = FakeBackend(self._clock, None if ttl is None else int(ttl.total_seconds() * 1000))
+        backend.watermark = self.current_watermark
         metrics = LocalMetricGroup()
         codec = ValueCodec(self._config.get(AgentOptions.ALLOW_PICKLE))
         shared = RunEnvironment(bind(plan, code), plan.name, self._config, metrics, codec)
         job_id = self._config.get(AgentOptions.JOB_IDENTIFIER) or "harness"
-        return _Subtask(AgentProcessor(shared, backend.keyed_state(), job_id, self._clock), backend, metrics)
+        hold = Hold(self._event_time, metrics, self._watermarks) if self._event_time.holds else None
+        processor = AgentProcessor(shared, backend.keyed_state(), job_id, self._clock, hold=hold)
+        return _Subtask(processor, backend, metrics)
 
     def _subtask_of(self, key: str) -> _Subtask:
         group = zlib.crc32(key.encode()) % self._max_parallelism
@@ -343,12 +365,17 @@ class OperatorHarness:
         subtask = self._subtask_of(key)
         subtask.backend.key = key
         getattr(subtask.backend.current, kind).discard(at)
-        self._emit(subtask.processor.on_timer(key, at, subtask.backend))
+        held = self._event_time.holds and kind == "event_timers"
+        on_timer = subtask.processor.on_event_time if held else subtask.processor.on_timer
+        self._emit(on_timer(key, at, subtask.backend))
 
     def _emit(self, emission: Any) -> None:
         for tag, value in emission.side_outputs:
             self.side_output(tag).append(self._through_flink(value, "side output"))
         self.outputs.extend(self._through_flink(value, "output") for value in emission.outputs)
+        if self._event_time.holds:
+            inline = isinstance(emission, Run)
+            self.timestamps += [emission.timestamp] * len(emission.outputs) if inline else emission.timestamps
 
     def _through_flink(self, value: Any, what: str) -> Any:
         if not self._serialize:

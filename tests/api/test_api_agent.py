@@ -167,7 +167,7 @@ WRONG_ACTIONS: dict[str, tuple[Any, type[AgentsError], str]] = {
     "unknown policy": (
         lambda: action(InputEvent, on_error="explode")(plain),
         AgentDefinitionError,
-        "'fail', 'ignore', 'dead-letter'",
+        "'fail', 'retry', 'ignore', 'dead-letter'",
     ),
     "twice, with the inner trigger dropped": (
         lambda: action(InputEvent)(action(Placed)(lambda event, ctx: None)),
@@ -188,6 +188,46 @@ WRONG_ACTIONS: dict[str, tuple[Any, type[AgentsError], str]] = {
         lambda: action(InputEvent, emits=None)(plain),  # type: ignore[arg-type]
         UnknownTriggerError,
         "an entry of emits",
+    ),
+    "retry that is no policy": (
+        lambda: action(InputEvent, retry=3)(plain),  # type: ignore[arg-type]
+        AgentDefinitionError,
+        "found: 3\n  fix: write retry=RetryPolicy(max_attempts=3)",
+    ),
+    "timeout that is no time": (
+        lambda: action(InputEvent, timeout=0)(plain),
+        AgentDefinitionError,
+        "expected: seconds, more than 0",
+    ),
+    "endless timeout": (
+        lambda: action(InputEvent, timeout=float("inf"))(plain),
+        AgentDefinitionError,
+        "found: inf",
+    ),
+    "no concurrency": (
+        lambda: action(InputEvent, max_concurrency=0)(plain),
+        AgentDefinitionError,
+        "a whole number, at least 1",
+    ),
+    "rate that is a number": (
+        lambda: action(InputEvent, rate_limit=10)(plain),  # type: ignore[arg-type]
+        AgentDefinitionError,
+        "write rate_limit=RateLimit(10, per=1)",
+    ),
+    "blocking that is a text": (
+        lambda: action(InputEvent, blocking="yes")(plain),  # type: ignore[arg-type]
+        AgentDefinitionError,
+        "True or False",
+    ),
+    "builder, timeout": (
+        lambda: Agent().add_action("a", InputEvent, plain, timeout=True),
+        AgentDefinitionError,
+        "action 'a' has a timeout that cannot be used",
+    ),
+    "limits of a tool": (
+        lambda: tool(max_concurrency=0)(plain),
+        AgentDefinitionError,
+        "@tool has a max_concurrency",
     ),
     "builder, None": (
         lambda: Agent().add_action("a", None, plain),  # type: ignore[arg-type]

@@ -12,10 +12,12 @@ import pytest
 from flink_agents.api import errors
 from flink_agents.api.errors import (
     ActionFailedError,
+    ActionTimeoutError,
     AgentsError,
     JobFailedError,
     MissingExtraError,
     NotAnEventError,
+    RetriesExhaustedError,
 )
 
 CODES = {
@@ -41,6 +43,7 @@ CODES = {
     "DuplicateAgentError": "FA3002",
     "DeadLettersNotReadError": "FA3003",
     "UnsupportedTableError": "FA3004",
+    "NoWatermarksError": "FA3005",
     "JobFailedError": "FA3100",
     "RunError": "FA4000",
     "ActionFailedError": "FA4001",
@@ -53,6 +56,8 @@ CODES = {
     "ContextMisuseError": "FA4008",
     "MemoryPathError": "FA4009",
     "EventLimitError": "FA4010",
+    "ActionTimeoutError": "FA4011",
+    "RetriesExhaustedError": "FA4012",
     "StateError": "FA5000",
     "KeyEncodingError": "FA5001",
     "UnserializableValueError": "FA5002",
@@ -65,14 +70,17 @@ CLASSES: list[type[AgentsError]] = [
     one for one in vars(errors).values() if isinstance(one, type) and issubclass(one, AgentsError)
 ]
 
+FAILED_ACTION: dict[str, Any] = {
+    "agent": "Shop",
+    "action": "sell",
+    "key": ("user", 1),
+    "sequence_number": 7,
+    "event": "OrderPlaced",
+}
+
 EXTRA: dict[type[AgentsError], dict[str, Any]] = {
-    ActionFailedError: {
-        "agent": "Shop",
-        "action": "sell",
-        "key": ("user", 1),
-        "sequence_number": 7,
-        "event": "OrderPlaced",
-    },
+    ActionFailedError: FAILED_ACTION,
+    RetriesExhaustedError: FAILED_ACTION,
     JobFailedError: {"failure": "the first lines", "java_trace": "at java.base"},
 }
 
@@ -107,6 +115,7 @@ def test_a_group_is_the_base_of_its_members() -> None:
 def test_classes_are_of_the_builtin_kinds_that_callers_catch() -> None:
     assert issubclass(MissingExtraError, ImportError)
     assert issubclass(NotAnEventError, TypeError)
+    assert issubclass(ActionTimeoutError, TimeoutError)
 
 
 @pytest.mark.parametrize("cls", CLASSES)

@@ -9,9 +9,9 @@ import flink_agents
 
 PUBLIC = """
 Agent AgentOptions AgentsError AgentsExecutionEnvironment ChatMessage ConfigOption Configuration
-DeadLetter Event InputEvent MemoryObject MemoryRef MemoryScope NamedEvent OnError OutputEvent
-Prompt ResourceDescriptor ResourceRef ResourceType RunnerContext Tool action
-chat_model_connection chat_model_setup embedding_model_connection embedding_model_setup
+DeadLetter Event EventTime FailedAttempt InputEvent MemoryObject MemoryRef MemoryScope NamedEvent OnError
+OutputEvent Prompt RateLimit ResourceDescriptor ResourceRef ResourceType RetryPolicy RunnerContext
+Tool action chat_model_connection chat_model_setup client embedding_model_connection embedding_model_setup
 mcp_server prompt tool vector_store
 """.split()
 

@@ -227,6 +227,7 @@ def test_dead_letter_of_an_unhandled_event() -> None:
         "event_type": "Step",
         "error_type": "UnhandledEventError",
         "where": "",
+        "attempts": (),
     }
     assert letter.event == Step(number=7)
     assert "condition of one of these actions to hold: one" in letter.error_message

@@ -15,14 +15,16 @@ PAGE = "docs/errors.md"
 CLASSES: list[type[AgentsError]] = [
     value for value in vars(errors).values() if isinstance(value, type) and issubclass(value, AgentsError)
 ]
+FAILED_ACTION = {
+    "agent": "Shop",
+    "action": "check",
+    "key": 1,
+    "sequence_number": 0,
+    "event": "_input_event",
+}
 ARGUMENTS: dict[str, dict[str, Any]] = {
-    "ActionFailedError": {
-        "agent": "Shop",
-        "action": "check",
-        "key": 1,
-        "sequence_number": 0,
-        "event": "_input_event",
-    }
+    "ActionFailedError": FAILED_ACTION,
+    "RetriesExhaustedError": FAILED_ACTION,
 }
 
 

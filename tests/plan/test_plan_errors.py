@@ -309,7 +309,7 @@ def context_with_constructor() -> Any:
 
 def unknown_policy() -> Any:
     class Shop(Base):
-        on_error = "retry"
+        on_error = "again"
 
     return Shop
 
@@ -323,7 +323,7 @@ def unknown_policy_for_the_unhandled() -> Any:
 
 def unknown_policy_of_an_action() -> Any:
     class Shop(Agent):
-        @action(InputEvent, on_error="retry")
+        @action(InputEvent, on_error="again")
         def read(self, event: Any, ctx: Any) -> None: ...
 
     return Shop
@@ -351,7 +351,7 @@ AGENTS = [
     (unknown_policy_for_the_unhandled, "class Shop(Base):", "unknown on_unhandled", "on_unhandled='dead-"),
     (
         unknown_policy_of_an_action,
-        '@action(InputEvent, on_error="retry")',
+        '@action(InputEvent, on_error="again")',
         "unknown on_error",
         "leave it out",
     ),

@@ -155,7 +155,7 @@ BAD_FORMAT = [
     (action(triggers="[a, 1]"), "1", 5, "agents.0.actions.0.triggers.1: Input should be a valid string"),
     (action(function=""), None, 4, "agents.0.actions.0.function: Field required"),
     (action(function="read_order"), "'read_order'", 6, "agents.0.actions.0.function: String should match"),
-    (action(on_error="retry"), "'retry'", 7, "agents.0.actions.0.on_error: Input should be 'fail'"),
+    (action(on_error="again"), "'again'", 7, "agents.0.actions.0.on_error: Input should be 'fail'"),
     (action(triger="[a]"), "['a']", 7, "agents.0.actions.0.triger: Extra inputs are not permitted"),
     (more("    clazz: m:C"), "'m:C'", 7, "agents.0.clazz: Extra inputs are not permitted"),
     (more("    prompts: [{name: p}]"), "{'name': 'p'}", 7, "prompts.0: Value error, a prompt has either"),

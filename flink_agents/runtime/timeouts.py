@@ -1,0 +1,131 @@
+"""Ends attempts of actions that take too long, and keeps the threads that ``def`` actions run in."""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+from collections.abc import Callable, Coroutine
+from concurrent.futures import ThreadPoolExecutor
+from types import TracebackType
+from typing import Any
+
+from flink_agents.api.errors import ActionTimeoutError
+from flink_agents.plan import BoundAction
+
+CANCEL_SECONDS = 5.0
+"""How long an action may go on after it was cancelled, before nobody waits for it any more."""
+
+_log = logging.getLogger("flink_agents.loop")
+
+
+def timed_out(action: BoundAction, traceback: TracebackType | None = None) -> ActionTimeoutError:
+    """The error of an attempt that took too long; ``traceback`` leads to where it waited."""
+    seconds = action.timeout or 0.0
+    return ActionTimeoutError(
+        f"action {action.name!r} took longer than its timeout",
+        seconds=seconds,
+        expected=f"an end within {seconds:g} s",
+        fix="raise timeout=, or give the call that waits a shorter timeout of its own",
+    ).with_traceback(traceback)
+
+
+async def within(seconds: float, coroutine: Coroutine[Any, Any, None], action: BoundAction) -> None:
+    """Await ``coroutine``, for ``seconds`` at most.
+
+    Raises:
+        ActionTimeoutError: It took longer. It was cancelled, and has ended or is left behind.
+    """
+    task = asyncio.get_running_loop().create_task(coroutine)
+    try:
+        await asyncio.wait({task}, timeout=seconds)
+    except asyncio.CancelledError:
+        await _cancel(task, action)
+        raise
+    if not task.done():
+        raise timed_out(action, await _cancel(task, action))
+    task.result()
+
+
+async def _cancel(task: asyncio.Task[None], action: BoundAction) -> TracebackType | None:
+    """Cancel ``task`` and wait for its end; returns where it was."""
+    task.cancel()
+    await asyncio.wait({task}, timeout=CANCEL_SECONDS)
+    if not task.done():
+        _log.warning("%s: action %s goes on though it was cancelled", action.where, action.name)
+        task.add_done_callback(_retrieve)
+        return None
+    try:
+        task.result()
+    except BaseException as error:
+        # Its clean-up may have raised anything: that it took too long is what counts.
+        return error.__traceback__
+    return None
+
+
+def _retrieve(task: asyncio.Task[None]) -> None:
+    """Take what a task raised that nobody waits for, so that asyncio does not complain."""
+    if not task.cancelled():
+        task.exception()
+
+
+class WorkerPool:
+    """Threads for ``def`` actions.
+
+    Args:
+        size: Number of threads. One that an action holds though its time is over does not count.
+    """
+
+    def __init__(self, size: int) -> None:
+        self._size = size
+        self._lost = 0
+        self._closed = False
+        self._threads = self._make()
+
+    async def run(self, function: Callable[[], None]) -> None:
+        """Call ``function`` in a thread."""
+        await asyncio.get_running_loop().run_in_executor(self._threads, function)
+
+    async def run_within(self, function: Callable[[], None], action: BoundAction) -> None:
+        """Call ``function`` in a thread, and wait for it as long as ``action`` may take.
+
+        The time counts from its beginning there. A thread cannot be stopped: what goes on
+        after its time is over is left behind, and another thread takes its place.
+
+        Raises:
+            ActionTimeoutError: It took longer.
+        """
+        loop = asyncio.get_running_loop()
+        begun = loop.create_future()
+
+        def call() -> None:
+            loop.call_soon_threadsafe(begun.set_result, None)
+            function()
+
+        future = loop.run_in_executor(self._threads, call)
+        try:
+            await asyncio.wait({begun, future}, return_when=asyncio.FIRST_COMPLETED)
+            await asyncio.wait({future}, timeout=action.timeout)
+            if future.done():
+                return future.result()
+        finally:
+            # One that ended is not touched by this; of another, nothing is heard any more.
+            future.cancel()
+        self._lose_one()
+        _log.warning("%s: action %s goes on though its time is over", action.where, action.name)
+        raise timed_out(action)
+
+    def close(self) -> None:
+        """Begin nothing any more."""
+        self._closed = True
+        self._threads.shutdown(wait=False, cancel_futures=True)
+
+    def _lose_one(self) -> None:
+        self._lost += 1
+        if self._lost >= self._size and not self._closed:
+            # All of its threads may be held: whoever waits there has to wait, others need not.
+            self._lost = 0
+            self._threads.shutdown(wait=False)
+            self._threads = self._make()
+
+    def _make(self) -> ThreadPoolExecutor:
+        return ThreadPoolExecutor(self._size, "agent-pool")

@@ -1,0 +1,306 @@
+"""A standalone Flink cluster out of the PyFlink package: its own processes, ports, directories.
+
+    with FlinkCluster(directory) as cluster:
+        cluster.fresh_taskmanagers(count=2, slots=1)
+        job = cluster.submit(Path("job.py"), "--records", "100", parallelism=2)
+        cluster.kill(cluster.taskmanagers[0])
+
+Every wait has a deadline; one that passes fails with the job's exceptions and the ends of all
+logs. Processes end with the ``with`` block and, on Linux, with the thread that started them.
+"""
+
+from __future__ import annotations
+
+import os
+import re
+import shutil
+import signal
+import socket
+import subprocess
+import sys
+from collections.abc import Callable, Iterator, Mapping
+from dataclasses import dataclass
+from importlib.util import find_spec
+from pathlib import Path
+from types import TracebackType
+from typing import Any, TypeVar
+
+import yaml
+
+import flink_agents
+from flink_agents.runtime.jvm import find_java_home
+from tests.cluster.flink_rest import ClusterJob, FlinkRest
+from tests.cluster.waiting import tail, wait_until
+
+T = TypeVar("T")
+
+START_SECONDS = 180
+SUBMIT_SECONDS = 180
+PROGRESS_SECONDS = 180
+DEAD_STATES = ("FAILED", "CANCELED", "SUSPENDED")
+
+# An exec keeps the signal that the kernel sends at the death of the parent, so that the scripts
+# and Java behind them have it as well. A preexec_fn would do the same, but is unsafe with threads.
+_LAUNCH = """
+import os, signal, sys
+if sys.platform == "linux":
+    import ctypes
+    ctypes.CDLL(None).prctl(1, signal.SIGKILL)
+os.execv(sys.argv[1], sys.argv[1:])
+"""
+
+
+@dataclass(frozen=True)
+class FlinkProcess:
+    """A JobManager or TaskManager.
+
+    Attributes:
+        name: Its name in the tests.
+        popen: The process; Flink's scripts become Java by ``exec``, so that its id stays.
+        log: What it writes.
+    """
+
+    name: str
+    popen: subprocess.Popen[bytes]
+    log: Path
+
+    def kill(self) -> None:
+        """End it by SIGKILL, and whatever it has started."""
+        try:
+            os.killpg(self.popen.pid, signal.SIGKILL)
+        except ProcessLookupError:
+            pass
+        self.popen.wait()
+
+
+class FlinkCluster:
+    """See the module.
+
+    Args:
+        directory: Where configuration, logs, checkpoints and temporary files go.
+        options: Flink options of the cluster, over :data:`DEFAULTS`.
+    """
+
+    def __init__(self, directory: Path, options: Mapping[str, str] | None = None) -> None:
+        self.directory = directory
+        self.taskmanagers: list[FlinkProcess] = []
+        self._flink = _pyflink_directory()
+        self._processes: list[FlinkProcess] = []
+        rest_port, rpc_port = _free_ports(2)
+        self._write_configuration(rest_port, rpc_port, options or {})
+        self._environment = self._make_environment()
+        self.rest = FlinkRest(f"http://localhost:{rest_port}")
+
+    def __enter__(self) -> FlinkCluster:
+        self._start("jobmanager")
+        return self
+
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        self.stop()
+
+    def stop(self) -> None:
+        """Kill all processes, and remove their temporary files. Logs and checkpoints stay."""
+        for process in self._processes:
+            process.kill()
+        self._processes, self.taskmanagers = [], []
+        shutil.rmtree(self.directory / "tmp", ignore_errors=True)
+
+    # -- TaskManagers -----------------------------------------------------------------
+
+    def start_taskmanager(self, slots: int) -> FlinkProcess:
+        """Start a TaskManager. Does not wait for it: jobs wait until there are slots for them."""
+        started = self._start("taskmanager", f"-Dtaskmanager.numberOfTaskSlots={slots}")
+        self.taskmanagers.append(started)
+        return started
+
+    def fresh_taskmanagers(self, count: int, slots: int) -> None:
+        """Replace all TaskManagers; one Python interpreter serves one job only."""
+        for process in list(self.taskmanagers):
+            self.kill(process)
+        for _ in range(count):
+            self.start_taskmanager(slots)
+
+    def kill(self, taskmanager: FlinkProcess) -> None:
+        """End a TaskManager by SIGKILL."""
+        self.taskmanagers.remove(taskmanager)
+        self._processes.remove(taskmanager)
+        taskmanager.kill()
+
+    # -- jobs -------------------------------------------------------------------------
+
+    def submit(
+        self,
+        script: Path,
+        *arguments: str,
+        parallelism: int,
+        savepoint: str | None = None,
+        options: Mapping[str, str] | None = None,
+    ) -> ClusterJob:
+        """Submit a Python job by ``flink run``, detached.
+
+        Args:
+            script: The job.
+            arguments: Its arguments.
+            parallelism: Default parallelism of its operators.
+            savepoint: Where it begins.
+            options: Flink options of the job.
+        """
+        self.wait_for("the JobManager", self._answers, seconds=START_SECONDS)
+        settings = [f"-D{key}={value}" for key, value in (options or {}).items()]
+        start = [] if savepoint is None else ["-s", savepoint]
+        command = [str(self._flink / "bin" / "flink"), "run", "-d", "-p", str(parallelism), *settings, *start]
+        command += ["-pyclientexec", sys.executable, "-py", str(script), *arguments]
+        log = self.directory / "log" / "submit.log"
+        with log.open("wb") as stream:
+            status = self._run(command, stream)
+        text = log.read_text(encoding="utf-8", errors="replace")
+        found = re.search(r"submitted with JobID ([0-9a-f]{32})", text)
+        if status != 0 or found is None:
+            raise AssertionError(f"flink run ended with {status}\n{tail(log)}\n{self.report()}")
+        return ClusterJob(self.rest, found[1])
+
+    def _run(self, command: list[str], stream: Any) -> int:
+        client = FlinkProcess("flink run", self._popen(command, stream), self.directory / "log")
+        try:
+            return client.popen.wait(SUBMIT_SECONDS)
+        finally:
+            client.kill()
+
+    # -- waiting ----------------------------------------------------------------------
+
+    def wait_for(
+        self,
+        what: str,
+        condition: Callable[[], T | None],
+        job: ClusterJob | None = None,
+        seconds: float = PROGRESS_SECONDS,
+    ) -> T:
+        """Wait for ``condition``; fail at once where the job or a process of the cluster is dead."""
+
+        def checked() -> T | None:
+            found = condition()
+            if not found:
+                self._check_alive(what, job)
+            return found
+
+        return wait_until(what, checked, seconds, lambda: self.report(job))
+
+    def _check_alive(self, what: str, job: ClusterJob | None) -> None:
+        dead = [process.name for process in self._processes if process.popen.poll() is not None]
+        if dead:
+            raise AssertionError(f"waited for {what}, but {', '.join(dead)} ended\n{self.report(job)}")
+        if job is not None and (state := job.state()) in DEAD_STATES:
+            raise AssertionError(f"waited for {what}, but the job is {state}\n{self.report(job)}")
+
+    def report(self, job: ClusterJob | None = None) -> str:
+        """The job's state and exceptions, and the ends of all logs."""
+        parts: list[str] = []
+        if job is not None:
+            try:
+                parts += [f"job {job.id}: {job.state()}, checkpoints {job.checkpoints()}", job.exceptions()]
+            except (OSError, AssertionError) as error:
+                parts.append(f"the JobManager does not answer: {error}")
+        return "\n".join([*parts, *(tail(process.log) for process in self._processes)])
+
+    def _answers(self) -> bool:
+        try:
+            return self.rest.get("/overview") is not None
+        except (OSError, AssertionError):
+            return False
+
+    # -- processes --------------------------------------------------------------------
+
+    def _start(self, kind: str, *arguments: str) -> FlinkProcess:
+        number = len(list((self.directory / "log").glob(f"{kind}-*.out")))
+        log = self.directory / "log" / f"{kind}-{number}.out"
+        command = [str(self._flink / "bin" / f"{kind}.sh"), "start-foreground", *arguments]
+        with log.open("wb") as stream:
+            process = FlinkProcess(f"{kind} {number}", self._popen(command, stream), log)
+        self._processes.append(process)
+        return process
+
+    def _popen(self, command: list[str], stream: Any) -> subprocess.Popen[bytes]:
+        return subprocess.Popen(
+            [sys.executable, "-c", _LAUNCH, *command],
+            stdin=subprocess.DEVNULL,
+            stdout=stream,
+            stderr=subprocess.STDOUT,
+            cwd=self.directory,
+            env=self._environment,
+            start_new_session=True,
+        )
+
+    def _write_configuration(self, rest_port: int, rpc_port: int, options: Mapping[str, str]) -> None:
+        conf = self.directory / "conf"
+        shutil.copytree(self._flink / "conf", conf)
+        for name in ("log", "tmp", "pid"):
+            (self.directory / name).mkdir()
+        path = conf / "config.yaml"
+        own = {
+            "jobmanager.rpc.port": rpc_port,
+            "rest.port": rest_port,
+            "io.tmp.dirs": str(self.directory / "tmp"),
+            "execution.checkpointing.dir": (self.directory / "checkpoints").as_uri(),
+        }
+        packaged = dict(_flat(yaml.safe_load(path.read_text(encoding="utf-8"))))
+        path.write_text(yaml.safe_dump({**packaged, **DEFAULTS, **own, **options}), encoding="utf-8")
+
+    def _make_environment(self) -> dict[str, str]:
+        """What the scripts need; of the tests' own environment only what does not concern Python."""
+        inherited = {key: value for key, value in os.environ.items() if not key.startswith("PY")}
+        return inherited | {
+            # The package under test, wherever it is installed from.
+            "PYTHONPATH": str(Path(flink_agents.__file__).parent.parent),
+            "PATH": os.pathsep.join([str(Path(sys.executable).parent), os.environ.get("PATH", os.defpath)]),
+            "JAVA_HOME": str(find_java_home().home),
+            "FLINK_CONF_DIR": str(self.directory / "conf"),
+            "FLINK_LOG_DIR": str(self.directory / "log"),
+            "FLINK_PID_DIR": str(self.directory / "pid"),
+            # What is left of a killed process stays in here; the quick compiler starts sooner.
+            "JVM_ARGS": f"-Djava.io.tmpdir={self.directory / 'tmp'} -XX:TieredStopAtLevel=1",
+        }
+
+
+DEFAULTS: Mapping[str, Any] = {
+    # The death of a process is seen by its closed port: two missed heartbeats.
+    "heartbeat.interval": "500 ms",
+    "heartbeat.timeout": "60 s",
+    "execution.checkpointing.interval": "200 ms",
+    "execution.checkpointing.timeout": "2 min",
+    # Survives as many kills as there are, each with several restarts until Flink knows which
+    # TaskManager is gone, and ends a job that goes on failing.
+    "restart-strategy.type": "failure-rate",
+    "restart-strategy.failure-rate.delay": "300 ms",
+    "restart-strategy.failure-rate.failure-rate-interval": "20 s",
+    "restart-strategy.failure-rate.max-failures-per-interval": 20,
+    "taskmanager.memory.process.size": "1 gb",
+    "jobmanager.memory.process.size": "1 gb",
+}
+"""Options of every cluster."""
+
+
+def _pyflink_directory() -> Path:
+    spec = find_spec("pyflink")
+    assert spec is not None and spec.origin is not None
+    return Path(spec.origin).parent
+
+
+def _free_ports(count: int) -> list[int]:
+    sockets = [socket.socket() for _ in range(count)]
+    try:
+        for each in sockets:
+            each.bind(("127.0.0.1", 0))
+        return [each.getsockname()[1] for each in sockets]
+    finally:
+        for each in sockets:
+            each.close()
+
+
+def _flat(values: Mapping[str, Any], prefix: str = "") -> Iterator[tuple[str, Any]]:
+    for key, value in values.items():
+        if isinstance(value, dict):
+            yield from _flat(value, f"{prefix}{key}.")
+        else:
+            yield prefix + key, value

@@ -1,0 +1,91 @@
+"""Flink's REST interface, as far as the cluster tests need it."""
+
+from __future__ import annotations
+
+import json
+import urllib.error
+import urllib.request
+from pathlib import Path
+from typing import Any
+
+from flink_agents.runtime.job_errors import job_failed
+from tests.cluster.waiting import wait_until
+
+REQUEST_SECONDS = 20
+SAVEPOINT_SECONDS = 120
+REPORTED_FAILURES = 4
+
+
+class FlinkRest:
+    """Requests to one address.
+
+    Args:
+        address: ``http://host:port``.
+    """
+
+    def __init__(self, address: str) -> None:
+        self._address = address
+
+    def get(self, path: str) -> Any:
+        return self._request("GET", path, None)
+
+    def post(self, path: str, body: dict[str, Any]) -> Any:
+        return self._request("POST", path, body)
+
+    def patch(self, path: str) -> Any:
+        return self._request("PATCH", path, None)
+
+    def _request(self, method: str, path: str, body: dict[str, Any] | None) -> Any:
+        data = None if body is None else json.dumps(body).encode()
+        headers = {"Content-Type": "application/json"}
+        request = urllib.request.Request(self._address + path, data, headers, method=method)
+        try:
+            with urllib.request.urlopen(request, timeout=REQUEST_SECONDS) as answer:
+                return json.loads(answer.read() or b"null")
+        except urllib.error.HTTPError as error:
+            with error:
+                raise AssertionError(f"{method} {path}: {error} {error.read().decode()[:2000]}") from None
+
+
+class ClusterJob:
+    """A job on a cluster.
+
+    Args:
+        rest: The cluster's interface.
+        job_id: The job's id.
+    """
+
+    def __init__(self, rest: FlinkRest, job_id: str) -> None:
+        self._rest = rest
+        self.id = job_id
+
+    def state(self) -> str:
+        """``RUNNING``, ``RESTARTING``, ``FINISHED``, ``FAILED``, ``CANCELED``, ..."""
+        return self._rest.get(f"/jobs/{self.id}/status")["status"]
+
+    def checkpoints(self) -> dict[str, int]:
+        """Numbers of checkpoints by kind: ``completed``, ``failed``, ``restored``, ..."""
+        return self._rest.get(f"/jobs/{self.id}/checkpoints")["counts"]
+
+    def exceptions(self) -> str:
+        """What made the job fail, newest first, each with the Python side first."""
+        history = self._rest.get(f"/jobs/{self.id}/exceptions")["exceptionHistory"]["entries"]
+        texts = [str(job_failed(self.id, entry["stacktrace"])) for entry in history[:REPORTED_FAILURES]]
+        return "\n".join([f"--- newest {len(texts)} of {len(history)} failures of the job", *texts])
+
+    def cancel(self) -> None:
+        """Ask for the end of the job."""
+        self._rest.patch(f"/jobs/{self.id}?mode=cancel")
+
+    def stop_with_savepoint(self, directory: Path) -> str:
+        """Stop the job without draining it, and return where the savepoint lies."""
+        body = {"targetDirectory": directory.as_uri(), "drain": False}
+        trigger = self._rest.post(f"/jobs/{self.id}/stop", body)["request-id"]
+
+        def completed() -> dict[str, Any] | None:
+            answer = self._rest.get(f"/jobs/{self.id}/savepoints/{trigger}")
+            return answer["operation"] if answer["status"]["id"] == "COMPLETED" else None
+
+        operation = wait_until("the savepoint", completed, SAVEPOINT_SECONDS, self.exceptions)
+        assert "location" in operation, f"the savepoint failed: {operation}"
+        return operation["location"]

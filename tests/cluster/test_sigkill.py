@@ -1,0 +1,40 @@
+"""TaskManagers of a standalone cluster die by SIGKILL: nothing is lost, doubled or reordered."""
+
+from __future__ import annotations
+
+import random
+import time
+from pathlib import Path
+
+import pytest
+
+from tests.cluster.counting_run import CountingRun
+from tests.cluster.flink_cluster import FlinkCluster
+from tests.cluster.settings import SETTINGS, Combination
+
+pytestmark = [pytest.mark.minicluster, pytest.mark.cluster]
+
+PARALLELISM = 2
+
+
+@pytest.mark.parametrize("combination", SETTINGS.combinations, ids=str)
+def test_sigkill(flink_cluster: FlinkCluster, tmp_path: Path, combination: Combination) -> None:
+    chance = random.Random(SETTINGS.seed)
+    print(f"\nCHAOS_SEED={SETTINGS.seed} CHAOS_KILLS={SETTINGS.kills} CHAOS_RECORDS={SETTINGS.records}")
+    slots = PARALLELISM // combination.taskmanagers
+    flink_cluster.fresh_taskmanagers(combination.taskmanagers, slots)
+    run = CountingRun(flink_cluster, tmp_path, SETTINGS.records, SETTINGS.seed)
+    job = run.submit(PARALLELISM, combination.options)
+    recoveries: list[float] = []
+    for moment in sorted(chance.uniform(0.05, 0.8) for _ in range(SETTINGS.kills)):
+        run.wait_for_output(job, int(moment * SETTINGS.records))
+        # Output grows when a checkpoint completes; the kill must be able to fall anywhere else.
+        time.sleep(chance.uniform(0, 0.4))
+        recoveries.append(run.kill_and_replace(job, chance, slots))
+    run.wait_for_end(job)
+
+    verdict, restored = run.verdict(), job.checkpoints()["restored"]
+    seconds = " ".join(f"{each:.1f}" for each in recoveries)
+    print(f"{combination}: {verdict}; {restored} recoveries, seconds until output: {seconds}")
+    assert verdict.clean, f"seed {SETTINGS.seed}: {verdict}\n{flink_cluster.report(job)}"
+    assert restored >= SETTINGS.kills

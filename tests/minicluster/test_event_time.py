@@ -1,0 +1,278 @@
+"""Windows behind an agent: outputs keep their timestamps, and none is late."""
+
+from __future__ import annotations
+
+import asyncio
+import os
+import time
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from flink_agents import (
+    Agent,
+    AgentsExecutionEnvironment,
+    EventTime,
+    InputEvent,
+    OnError,
+    OutputEvent,
+    action,
+)
+from flink_agents.api.errors import (
+    JobDefinitionError,
+    JobFailedError,
+    OptionError,
+    UnknownSideOutputError,
+)
+
+pytestmark = pytest.mark.minicluster
+
+MakeEnvironment = Callable[..., AgentsExecutionEnvironment]
+
+HOLD = EventTime.hold(expected_latency="1 s", hold_timeout="20 s")
+BASE = 1_000_000
+STEP = 20
+"""Event time between two records, which is also their distance in time."""
+
+
+class CallingAgent(Agent):
+    """Calls something that takes 50 to 900 ms; sends every tenth record to a side output too."""
+
+    side_outputs = {"tenth": int}
+
+    @action(InputEvent, on_error=OnError.DEAD_LETTER)
+    async def call(self, event: InputEvent, ctx: Any) -> OutputEvent:
+        number = event.input
+        await asyncio.sleep((50 + number * 7919 % 850) / 1000)
+        if number % 10 == 0:
+            ctx.emit_to("tenth", number)
+        if number == 13:
+            raise ValueError("bad luck")
+        return OutputEvent(output=number)
+
+
+def paced(number: int) -> int:
+    time.sleep(STEP / 1000)
+    return number
+
+
+def timed(env: AgentsExecutionEnvironment, count: int, idle_partition: bool = False) -> Any:
+    """Numbers with timestamps, of which each third is 50 ms older than the one before."""
+    from pyflink.common import Duration, WatermarkStrategy
+    from pyflink.common.watermark_strategy import TimestampAssigner
+    from pyflink.datastream.connectors.number_seq import NumberSequenceSource
+
+    class Stamps(TimestampAssigner):
+        def extract_timestamp(self, value: Any, record_timestamp: int) -> int:
+            return stamp(value)
+
+    strategy = WatermarkStrategy.for_bounded_out_of_orderness(Duration.of_millis(200))
+    if idle_partition:
+        strategy = strategy.with_idleness(Duration.of_millis(300))
+    flink: Any = env.stream_env
+    source = flink.from_source(
+        NumberSequenceSource(0, count - 1), WatermarkStrategy.no_watermarks(), "numbers"
+    ).set_parallelism(1)
+    numbers = source.map(paced).set_parallelism(1)
+    if idle_partition:
+        # Everything goes to the first of two partitions.
+        numbers = numbers.partition_custom(lambda key, count: 0, lambda number: 0)
+    return numbers.map(int).assign_timestamps_and_watermarks(strategy.with_timestamp_assigner(Stamps()))
+
+
+def stamp(number: int) -> int:
+    return BASE + STEP * number - (50 if number % 3 == 2 else 0)
+
+
+def windows(stream: Any) -> Any:
+    """Start of each window of a second, and the sorted pairs of record and timestamp in it."""
+    from pyflink.common import Time
+    from pyflink.datastream import KeyedProcessFunction, ProcessWindowFunction
+    from pyflink.datastream.window import TumblingEventTimeWindows
+
+    class WithTimestamp(KeyedProcessFunction):
+        def process_element(self, value: Any, ctx: Any) -> Any:
+            yield value, ctx.timestamp()
+
+    class Collect(ProcessWindowFunction[Any, Any, Any, Any]):
+        def process(self, key: Any, context: Any, elements: Any) -> Any:
+            yield context.window().start, sorted(elements)
+
+    stamped = stream.key_by(lambda value: 0).process(WithTimestamp())
+    return (
+        stamped.key_by(lambda pair: 0)
+        .window(TumblingEventTimeWindows.of(Time.milliseconds(1000)))
+        .process(Collect())
+    )
+
+
+def expected(numbers: Any) -> dict[int, list[tuple[int, int]]]:
+    found: dict[int, list[tuple[int, int]]] = {}
+    for number in numbers:
+        at = stamp(number)
+        found.setdefault(at // 1000 * 1000, []).append((number, at))
+    return found
+
+
+@pytest.mark.parametrize("parallelism", [1, 2])
+def test_windows_behind_an_agent_get_every_result(
+    agents_environment: MakeEnvironment, parallelism: int
+) -> None:
+    env = agents_environment(parallelism=parallelism)
+    numbers = env.from_datastream(timed(env, 150), lambda number: number % 17)
+    applied = numbers.apply(CallingAgent, event_time=HOLD)
+    found = env.collect(windows(applied.to_datastream()))
+    tenth = env.collect(windows(applied.side_output("tenth")))
+    dead = applied.dead_letters()
+    letters = env.collect(dead)
+    env.execute()
+    assert dict(found) == expected(number for number in range(150) if number != 13)
+    assert dict(tenth) == expected(range(0, 150, 10))
+    assert [(letter.event.input, letter.timestamp) for letter in letters] == [(13, stamp(13))]
+
+
+class StragglingAgent(Agent):
+    """One record takes far longer than all others."""
+
+    @action(InputEvent)
+    async def call(self, event: InputEvent, ctx: Any) -> OutputEvent:
+        await asyncio.sleep(2.5 if event.input == STRAGGLER else 0.02)
+        return OutputEvent(output=event.input)
+
+
+STRAGGLER = 5
+
+
+@pytest.mark.parametrize("late", ["emit", "drop", "side"])
+def test_stragglers_follow_the_policy(agents_environment: MakeEnvironment, late: str) -> None:
+    env = agents_environment()
+    hold = EventTime.hold(expected_latency="200 ms", hold_timeout="100 ms", late=late)
+    applied = env.from_datastream(timed(env, 150), lambda number: number).apply(
+        StragglingAgent, event_time=hold
+    )
+    outputs = applied.to_list()
+    found = env.collect(windows(applied.to_datastream()))
+    side = env.collect(applied.late_outputs()) if late == "side" else None
+    env.execute()
+    others = [number for number in range(150) if number != STRAGGLER]
+    assert dict(found) == expected(others)
+    assert sorted(outputs) == (sorted([*others, STRAGGLER]) if late == "emit" else others)
+    assert side in (None, [STRAGGLER])
+
+
+def test_an_idle_partition_holds_nobody_up(agents_environment: MakeEnvironment) -> None:
+    env = agents_environment(parallelism=2)
+    numbers = env.from_datastream(timed(env, 150, idle_partition=True), lambda number: number % 17)
+    applied = numbers.apply(CallingAgent, event_time=HOLD)
+    found = env.collect(windows(applied.to_datastream()))
+    env.collect(applied.dead_letters())
+    env.execute()
+    assert dict(found) == expected(number for number in range(150) if number != 13)
+
+
+class EchoAgent(Agent):
+    @action(InputEvent)
+    async def echo(self, event: InputEvent, ctx: Any) -> OutputEvent:
+        await asyncio.sleep(0.01)
+        return OutputEvent(output=(event.input, ctx.timestamp))
+
+
+@pytest.mark.parametrize("inline", [True, False])
+def test_records_without_timestamps(agents_environment: MakeEnvironment, inline: bool) -> None:
+    env = agents_environment(parallelism=2, config={"run.inline": inline})
+    outputs = env.from_list(range(20), str).apply(EchoAgent, event_time=HOLD).to_list()
+    env.execute()
+    assert sorted(outputs) == [(number, None) for number in range(20)]
+
+
+def test_two_agents_that_hold_drain_one_behind_the_other(agents_environment: MakeEnvironment) -> None:
+    env = agents_environment(parallelism=2)
+    first = env.from_datastream(timed(env, 40), str).apply(EchoAgent, event_time=HOLD, name="first")
+    second = env.from_datastream(first.to_datastream(), str).apply(EchoAgent, event_time=HOLD, name="second")
+    third = env.from_datastream(second.to_datastream(), str).apply(EchoAgent, name="third")
+    outputs = third.to_list()
+    env.execute()
+    assert sorted(outputs) == [(((n, stamp(n)), stamp(n)), stamp(n)) for n in range(40)]
+
+
+def test_timestamps_without_watermarks_are_refused(agents_environment: MakeEnvironment) -> None:
+    from pyflink.common import WatermarkStrategy
+    from pyflink.common.watermark_strategy import TimestampAssigner
+
+    class Stamps(TimestampAssigner):
+        def extract_timestamp(self, value: Any, record_timestamp: int) -> int:
+            return stamp(value)
+
+    env = agents_environment()
+    flink: Any = env.stream_env
+    strategy = WatermarkStrategy.no_watermarks().with_timestamp_assigner(Stamps())
+    numbers = flink.from_collection([1, 2]).assign_timestamps_and_watermarks(strategy)
+    env.from_datastream(numbers, str).apply(EchoAgent, event_time=HOLD).to_list()
+    with pytest.raises(JobFailedError, match="FA3005"):
+        env.execute()
+
+
+def test_what_is_wrong_is_said_before_the_job_starts(agents_environment: MakeEnvironment) -> None:
+    with pytest.raises(OptionError, match="'emit', 'drop', 'side'"):
+        EventTime.hold(late="lose")
+    with pytest.raises(OptionError, match="hold_timeout"):
+        EventTime.hold(hold_timeout="0 s")
+    env = agents_environment(
+        flink={"execution.checkpointing.interval": "1 s", "execution.checkpointing.timeout": "15 s"}
+    )
+    numbers = env.from_list([1], str)
+    numbers.apply(EchoAgent, event_time=HOLD)
+    with pytest.raises(JobDefinitionError, match="hold_timeout below 15 s"):
+        env.execute()
+    env = agents_environment()
+    applied = env.from_list([1], str).apply(EchoAgent, event_time=EventTime.hold(late="side"))
+    with pytest.raises(JobDefinitionError, match="late_outputs"):
+        env.execute()
+    applied = env.from_list([1], str).apply(EchoAgent, name="other")
+    with pytest.raises(UnknownSideOutputError, match="late='side'"):
+        applied.late_outputs()
+
+
+class FailingOnceAgent(Agent):
+    def __init__(self, marker: str) -> None:
+        self.marker = marker
+
+    @action(InputEvent)
+    async def call(self, event: InputEvent, ctx: Any) -> OutputEvent:
+        number = event.input
+        await asyncio.sleep((50 + number * 7919 % 850) / 1000)
+        if number == 80:
+            try:
+                os.close(os.open(self.marker, os.O_CREAT | os.O_EXCL))
+            except FileExistsError:
+                pass
+            else:
+                raise RuntimeError("once")
+        return OutputEvent(output=number)
+
+
+@pytest.mark.parametrize("backend", ["hashmap", "rocksdb"])
+def test_windows_are_whole_after_a_failure(
+    agents_environment: MakeEnvironment, backend: str, tmp_path: Path
+) -> None:
+    env = agents_environment(
+        parallelism=2,
+        flink={
+            "state.backend.type": backend,
+            "execution.checkpointing.interval": "200 ms",
+            "execution.checkpointing.dir": (tmp_path / "checkpoints").as_uri(),
+            "restart-strategy.type": "fixed-delay",
+            "restart-strategy.fixed-delay.attempts": "1",
+            "restart-strategy.fixed-delay.delay": "100 ms",
+        },
+    )
+    marker = tmp_path / "failed"
+    numbers = env.from_datastream(timed(env, 200), lambda number: number % 17)
+    applied = numbers.apply(FailingOnceAgent(str(marker)), event_time=HOLD)
+    found = env.collect(windows(applied.to_datastream()))
+    env.execute()
+    assert marker.exists()
+    assert len(found) == len(dict(found))
+    assert dict(found) == expected(range(200))

@@ -1,0 +1,288 @@
+"""Retries, timeouts, limits and clients in plans: JSON, YAML, fingerprint, what ``plan show`` says."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import AsyncIterator, Callable, Iterator
+from contextlib import contextmanager
+from datetime import timedelta
+from pathlib import Path
+from typing import Any
+
+import cloudpickle
+import pytest
+
+from flink_agents import Agent, InputEvent, OnError, RateLimit, RetryPolicy, Tool, action, client, tool
+from flink_agents.api.errors import (
+    AgentDefinitionError,
+    FunctionReferenceError,
+    PlanFormatError,
+    ResourceNotFoundError,
+)
+from flink_agents.plan import AgentCode, AgentPlan, BoundAgent, bind, compile_agent, graph, load_yaml
+from flink_agents.plan.model import RetryPlan
+
+GOLDEN = Path(__file__).with_name("golden_plan_v1.json")
+
+
+class Refused(Exception):
+    pass
+
+
+POLICY = RetryPolicy(
+    initial_interval=0.5,
+    factor=3,
+    max_interval=20,
+    jitter=0,
+    max_attempts=None,
+    max_duration=90,
+    retry_on=(OSError, Refused),
+    non_retryable=(FileNotFoundError,),
+)
+
+
+class Careful(Agent):
+    """Every setting that there is."""
+
+    retry = RetryPolicy(max_attempts=2)
+
+    @action(InputEvent, retry=POLICY, timeout=timedelta(minutes=1), max_concurrency=4)
+    async def call(self, event: Any, ctx: Any) -> None: ...
+
+    @action(InputEvent, blocking=True, rate_limit=RateLimit(10, per=2))
+    def read(self, event: Any, ctx: Any) -> None: ...
+
+    @action(InputEvent, on_error="retry")
+    def plain(self, event: Any, ctx: Any) -> None: ...
+
+    @tool(name="look", max_concurrency=2, rate_limit=RateLimit(5))
+    @staticmethod
+    def look_up(name: str) -> str:
+        """Look it up."""
+        return name
+
+    @client
+    async def http(self) -> AsyncIterator[str]:
+        yield "client"
+
+
+def through_json(agent: Any, with_code: bool) -> BoundAgent:
+    """``agent`` as a worker makes it."""
+    plan = AgentPlan.from_json(compile_agent(agent).to_json())
+    code = cloudpickle.loads(cloudpickle.dumps(AgentCode.of(agent))) if with_code else None
+    return bind(plan, code)
+
+
+@pytest.mark.parametrize("with_code", [False, True])
+def test_settings_reach_the_worker(with_code: bool) -> None:
+    bound = through_json(Careful(), with_code)
+    call, read, plain = bound.actions
+    assert bound.retry == RetryPolicy(max_attempts=2)
+    assert call.retry == POLICY
+    assert (call.timeout, call.max_concurrency, call.rate_limit, call.off_thread) == (60.0, 4, None, False)
+    assert (read.retry, read.timeout, read.rate_limit) == (None, None, RateLimit(10, per=2))
+    assert (read.off_thread, plain.off_thread) == (True, False)
+    assert plain.on_error is OnError.RETRY
+    look = bound.resource("look", "tool")
+    assert (look.settings.max_concurrency, look.settings.rate_limit) == (2, RateLimit(5))
+    assert bound.clients.keys() == {"http"}
+    with pytest.raises(ResourceNotFoundError, match="'http'"):
+        bound.client("htp")
+
+
+def test_exceptions_are_written_by_name() -> None:
+    plan = compile_agent(Careful)
+    data = json.loads(plan.to_json())["actions"][0]["retry"]
+    assert data["retry_on"] == ["builtins:OSError", f"{__name__}:Refused"]
+    assert data["non_retryable"] == ["builtins:FileNotFoundError"]
+    assert RetryPlan.of(POLICY).policy() == POLICY
+
+
+def test_exception_without_a_name_needs_the_code() -> None:
+    class Local(Exception):
+        pass
+
+    class Trying(Agent):
+        @action(InputEvent, retry=RetryPolicy(retry_on=(Local,)))
+        def act(self, event: Any, ctx: Any) -> None: ...
+
+    plan = AgentPlan.from_json(compile_agent(Trying).to_json())
+    policy = bind(plan, AgentCode.of(Trying)).actions[0].retry
+    assert policy is not None and policy.retry_on == (Local,)
+    with pytest.raises(FunctionReferenceError):
+        RetryPlan(retry_on=(f"{__name__}:test.<locals>.Local",)).policy()
+
+
+@pytest.mark.parametrize("name", ["builtins:len", "builtins:int", "builtins:Nope", "no_such_module:X", "X"])
+def test_what_is_no_exception(name: str) -> None:
+    with pytest.raises(FunctionReferenceError):
+        RetryPlan(non_retryable=(name,)).policy()
+
+
+def test_settings_do_not_change_the_fingerprint() -> None:
+    def act(event: Any, ctx: Any) -> None: ...
+
+    bare, careful = (
+        Agent(name="a").add_action("act", [InputEvent], act, **options)
+        for options in ({}, {"retry": POLICY, "timeout": 3, "max_concurrency": 1, "blocking": True})
+    )
+    careful.retry = POLICY
+    assert compile_agent(bare).fingerprint == compile_agent(careful).fingerprint
+
+
+def test_plan_without_settings_still_loads() -> None:
+    golden = AgentPlan.from_json(GOLDEN.read_bytes())
+    data = json.loads(GOLDEN.read_text(encoding="utf-8"))
+    new = {"retry", "timeout", "max_concurrency", "rate_limit", "blocking"}
+    for part in (data, *data["actions"], *data["resources"]):
+        for name in new & part.keys():
+            del part[name]
+    assert AgentPlan.from_json(json.dumps(data)) == golden
+    assert AgentPlan.from_json(json.dumps(data)).fingerprint == golden.fingerprint
+
+
+@pytest.mark.parametrize(
+    ("field", "value"),
+    [("timeout", 0), ("max_concurrency", 0), ("rate_limit", {"calls": 0}), ("rate_limit", {"call": 1})],
+)
+def test_settings_that_a_plan_cannot_have(field: str, value: Any) -> None:
+    data = json.loads(compile_agent(Careful).to_json())
+    data["actions"][0][field] = value
+    with pytest.raises(PlanFormatError, match=f"actions.0.{field}"):
+        AgentPlan.from_json(json.dumps(data))
+
+
+@pytest.mark.parametrize(
+    "values",
+    [
+        {"initial_interval": -1},
+        {"factor": 0.5},
+        {"jitter": 2},
+        {"max_attempts": 0},
+        {"max_interval": float("inf")},
+        {"retry_on": (5,)},
+        {"attempts": 3},
+    ],
+)
+def test_policies_that_cannot_be(values: Any) -> None:
+    with pytest.raises(ValueError):
+        RetryPolicy(**values)
+
+
+def test_blocking_async_action_is_refused() -> None:
+    class Wrong(Agent):
+        @action(InputEvent, blocking=True)
+        async def act(self, event: Any, ctx: Any) -> None: ...
+
+    with pytest.raises(AgentDefinitionError, match="async def, and so cannot be blocking"):
+        compile_agent(Wrong)
+
+
+@pytest.mark.parametrize(
+    ("attribute", "value"), [("retry", 3), ("retry", "always"), ("on_unhandled", "retry")]
+)
+def test_settings_that_an_agent_cannot_have(attribute: str, value: Any) -> None:
+    agent = Careful()
+    setattr(agent, attribute, value)
+    with pytest.raises(AgentDefinitionError, match=attribute) as caught:
+        compile_agent(agent)
+    assert "test_plan_settings.py" in (caught.value.where or "")
+
+
+def test_plan_show_tells_the_settings() -> None:
+    lines = graph.to_text(compile_agent(Careful)).split("\n")
+    found = {" ".join(line.split()) for line in lines if line.startswith("  ")}
+    assert found >= {
+        "retry after 1 s, 2 attempts",
+        "call InputEvent -> nothing (async; retry after 0.5 s, for 90 s; timeout 60 s; at most 4 at a time)",
+        "read InputEvent -> nothing (blocking; at most 10 per 2 s)",
+        "plain InputEvent -> nothing (on error retry)",
+        "tool look (name) Look it up. (at most 2 at a time; at most 5 per 1 s)",
+        "client http",
+    }
+
+
+# -- YAML ----------------------------------------------------------------------------
+
+
+def act(event: Any, ctx: Any) -> None: ...
+
+
+def half(amount: float) -> float:
+    """By two."""
+    return amount / 2
+
+
+@contextmanager
+def connect() -> Iterator[str]:
+    yield "connection"
+
+
+WHOLE = f"""
+agents:
+  - name: Whole
+    on_error: retry
+    retry: {{max_attempts: 2}}
+    actions:
+      - name: act
+        triggers: [_input_event]
+        function: {__name__}:act
+        retry:
+          initial_interval: 0.5
+          retry_on: [builtins:OSError, "{__name__}:Refused"]
+        timeout: 2.5
+        max_concurrency: 3
+        rate_limit: {{calls: 10, per: 60}}
+        blocking: true
+    tools:
+      - {{name: half, function: "{__name__}:half", max_concurrency: 1}}
+    clients:
+      - {{name: db, function: "{__name__}:connect"}}
+"""
+
+
+@pytest.fixture
+def write(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Callable[[str], Path]:
+    """Writes the text into ``agents.yaml``, which is where we are."""
+    monkeypatch.chdir(tmp_path)
+
+    def write(text: str) -> Path:
+        path = Path("agents.yaml")
+        path.write_text(text.lstrip("\n"), encoding="utf-8")
+        return path
+
+    return write
+
+
+def test_settings_in_yaml(write: Callable[[str], Path]) -> None:
+    agent = load_yaml(write(WHOLE))["Whole"]
+    assert (agent.on_error, agent.retry) == (OnError.RETRY, RetryPolicy(max_attempts=2))
+    bound = through_json(agent, with_code=False)
+    (action_,) = bound.actions
+    assert action_.retry == RetryPolicy(initial_interval=0.5, retry_on=(OSError, Refused))
+    assert (action_.timeout, action_.max_concurrency, action_.rate_limit) == (2.5, 3, RateLimit(10, per=60))
+    assert action_.off_thread
+    made = bound.resource("half", "tool")
+    assert isinstance(made, Tool)
+    assert (made.settings.max_concurrency, made.description) == (1, "By two.")
+    assert bound.client("db") is connect
+
+
+@pytest.mark.parametrize(
+    ("before", "after", "line"),
+    [
+        ("max_attempts: 2", "max_attempts: 0", 4),
+        ("max_attempts: 2", "attempts: 2", 4),
+        ("builtins:OSError", "builtins:OsError", 9),
+        ("timeout: 2.5", "timeout: 0", 6),
+        ("calls: 10", "calls: 0", 14),
+        ("blocking: true", "blocking: perhaps", 15),
+        (f"{__name__}:connect", f"{__name__}:conect", 19),
+    ],
+)
+def test_wrong_settings_in_yaml_name_the_line(
+    write: Callable[[str], Path], before: str, after: str, line: int
+) -> None:
+    with pytest.raises(AgentDefinitionError) as caught:
+        load_yaml(write(WHOLE.replace(before, after)))
+    assert (caught.value.where or "").startswith(f"agents.yaml:{line}")
