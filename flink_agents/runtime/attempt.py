@@ -8,6 +8,7 @@ attempt of the same subtask, which first ends its predecessor.
 
 from __future__ import annotations
 
+import sys
 import threading
 from collections.abc import Callable, Hashable
 
@@ -21,12 +22,13 @@ class Attempt:
 
     Args:
         identity: Equal for attempts of which only the latest may work.
-        end: Ends what the attempt started. Its argument says whether to wait for that end.
+        end: Ends what the attempt started; may be called again. Its argument says whether to
+            wait for that end, in bounded time.
     """
 
     def __init__(self, identity: Hashable, end: Callable[[bool], None]) -> None:
         self._identity = identity
-        self._end: Callable[[bool], None] | None = end
+        self._end = end
 
     def begin(self) -> None:
         """Become the latest attempt; an earlier one has ended when this returns."""
@@ -38,13 +40,12 @@ class Attempt:
         _local.sentinels = [*getattr(_local, "sentinels", ()), _Sentinel(self)]
 
     def end(self, wait: bool) -> None:
-        """End the attempt, once."""
-        with _lock:
-            end, self._end = self._end, None
-            if _attempts.get(self._identity) is self:
-                del _attempts[self._identity]
-        if end is not None:
-            end(wait)
+        """End the attempt; a successor finds it until somebody has waited for that."""
+        self._end(wait)
+        if wait:
+            with _lock:
+                if _attempts.get(self._identity) is self:
+                    del _attempts[self._identity]
 
 
 class _Sentinel:
@@ -55,3 +56,6 @@ class _Sentinel:
 
     def __del__(self) -> None:
         self._attempt.end(wait=False)
+        if not sys.is_finalizing():
+            # There may be no successor: then nobody else lets go of the attempt.
+            threading.Thread(target=self._attempt.end, args=(True,), name="attempt-end", daemon=True).start()

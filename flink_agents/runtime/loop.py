@@ -112,6 +112,7 @@ class AgentLoop:
             self._loop.call_soon_threadsafe(self._begin_stop)
         if wait:
             self._thread.join(2 * CLOSE_SECONDS + clients.CLOSE_SECONDS)
+            self._pool.join(CLOSE_SECONDS)
 
     # -- the loop's thread ------------------------------------------------------------
 
@@ -229,6 +230,8 @@ class AgentLoop:
         except FAILURES as error:
             if self._closing and isinstance(error, asyncio.CancelledError):
                 step.end()
+                if asyncio.iscoroutine(step.awaited):
+                    step.awaited.close()  # it may still have waited for a slot
                 raise
             return self._steps.failed(step, error)
         else:

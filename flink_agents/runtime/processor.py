@@ -201,7 +201,9 @@ class AgentProcessor:
         self._check_failure()
         self._wait_for_room()
         self._store(head, run.key_text, record, run.timestamp, timers)
-        actor = self._new_actor(head, run.key_text, run.short_term.load(), timers)
+        # Reading all of a map is the dearest call of state; before its first run a key has no memory.
+        memory = run.short_term.load(is_empty=head.next_seq == 0)
+        actor = self._new_actor(head, run.key_text, memory, timers)
         actor.loaded += 1
         self._agent_loop.submit(actor, Waiting(record, run.timestamp, run, step))
 
@@ -308,8 +310,7 @@ class AgentProcessor:
     def _look_again(self, actor: KeyActor, fired: int | None, timers: Timers) -> None:
         """Keep one timer for the actor."""
         if actor.timer is None or actor.timer == fired:
-            now = timers.current_processing_time()
-            actor.timer = next_look(now, self._agent_loop, actor, len(self._actors))
+            actor.timer = next_look(self._clock(), self._agent_loop, actor, len(self._actors))
             timers.register_processing_time_timer(actor.timer)
 
     # -- Flink's thread and the loop --------------------------------------------------

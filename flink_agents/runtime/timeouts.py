@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import logging
+import threading
 from collections.abc import Callable, Coroutine
 from concurrent.futures import ThreadPoolExecutor
 from types import TracebackType
@@ -78,12 +79,14 @@ class WorkerPool:
     def __init__(self, size: int) -> None:
         self._size = size
         self._lost = 0
+        self._active = 0
+        self._changed = threading.Condition()
         self._closed = False
         self._threads = self._make()
 
     async def run(self, function: Callable[[], None]) -> None:
         """Call ``function`` in a thread."""
-        await asyncio.get_running_loop().run_in_executor(self._threads, function)
+        await asyncio.get_running_loop().run_in_executor(self._threads, self._call, function)
 
     async def run_within(self, function: Callable[[], None], action: BoundAction) -> None:
         """Call ``function`` in a thread, and wait for it as long as ``action`` may take.
@@ -99,7 +102,7 @@ class WorkerPool:
 
         def call() -> None:
             loop.call_soon_threadsafe(begun.set_result, None)
-            function()
+            self._call(function)
 
         future = loop.run_in_executor(self._threads, call)
         try:
@@ -118,6 +121,22 @@ class WorkerPool:
         """Begin nothing any more."""
         self._closed = True
         self._threads.shutdown(wait=False, cancel_futures=True)
+
+    def join(self, seconds: float) -> None:
+        """Wait until nothing is executed any more, for so long at most."""
+        with self._changed:
+            if not self._changed.wait_for(lambda: self._active == 0, seconds):
+                _log.warning("%d calls of def actions go on after the end of their attempt", self._active)
+
+    def _call(self, function: Callable[[], None]) -> None:
+        with self._changed:
+            self._active += 1
+        try:
+            function()
+        finally:
+            with self._changed:
+                self._active -= 1
+                self._changed.notify_all()
 
     def _lose_one(self) -> None:
         self._lost += 1

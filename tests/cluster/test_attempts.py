@@ -71,7 +71,6 @@ def test_exception(agents_environment: MakeEnvironment, tmp_path: Path, where: s
     assert_one_after_the_other(beats, 4)
 
 
-@pytest.mark.xfail(reason="the successor does not wait for calls that threads of the pool execute")
 def test_exception_during_long_calls_in_the_pool(agents_environment: MakeEnvironment, tmp_path: Path) -> None:
     beats = tmp_path / "beats"
     env = environment(agents_environment, tmp_path)
@@ -81,7 +80,6 @@ def test_exception_during_long_calls_in_the_pool(agents_environment: MakeEnviron
     assert_one_after_the_other(beats, 4)
 
 
-@pytest.mark.xfail(reason="after the sentinel, nobody finds the attempt any more and waits for its end")
 def test_exception_with_calls_that_go_on_when_cancelled(
     agents_environment: MakeEnvironment, tmp_path: Path
 ) -> None:
