@@ -134,7 +134,7 @@ class Event(BaseModel):
     def lineage(self) -> Lineage | None:
         """Path by which the event came about; None as long as it has not been sent."""
         try:
-            return _get_lineage(self)
+            return lineage_of_sent(self)
         except AttributeError:
             return None
 
@@ -176,7 +176,9 @@ def _check_fields(event: type[Event]) -> None:
 
 
 # The slot's own descriptor: half the price of passing by pydantic's attribute access.
-_get_lineage = Event.__dict__["_lineage"].__get__
+lineage_of_sent = Event.__dict__["_lineage"].__get__
+"""``lineage_of_sent(event)`` is the lineage of an event that has one."""
+
 stamp = Event.__dict__["_lineage"].__set__
 """``stamp(event, lineage)`` gives an event that nobody has seen yet its place in a run."""
 

@@ -20,7 +20,7 @@ from flink_agents.api.errors import (
     UnknownEventError,
     UnknownSideOutputError,
 )
-from flink_agents.api.events import Event, Lineage, stamp, with_lineage
+from flink_agents.api.events import Event, Lineage, lineage_of_sent, stamp, with_lineage
 from flink_agents.api.memory import MemoryObject, MemoryRef, MemoryScope
 from flink_agents.api.metrics import MetricGroup
 from flink_agents.api.options import Configuration
@@ -124,7 +124,7 @@ class Invocation:
         sent = self.sent
         if self.run.emitted + len(sent) >= self.shared.max_events:
             raise self._too_many_events()
-        lineage = Lineage(self.event.lineage, self.action.name, len(sent))
+        lineage = Lineage(lineage_of_sent(self.event), self.action.name, len(sent))
         if route.leaves:
             # No action sees it, so that it needs no copy where it is sent twice.
             stamp(event, lineage)

@@ -60,9 +60,9 @@ def _use_thread_mode(env: StreamExecutionEnvironment, flink: Mapping[str, str]) 
 
 
 def _use_short_buffers(env: StreamExecutionEnvironment, flink: Mapping[str, str]) -> None:
-    """Hand records on after a millisecond; Flink's default holds each of them for 100 on each way."""
+    """Hand records on after 2 ms; Flink's default holds each of them for up to 100 on each way."""
     if _BUFFER_TIMEOUT not in flink and env.get_buffer_timeout() == _FLINKS_BUFFER_TIMEOUT_MS:
-        env.set_buffer_timeout(1)
+        env.set_buffer_timeout(2)
 
 
 class FlinkAgentsEnvironment(AgentsExecutionEnvironment):

@@ -119,8 +119,9 @@ class StepExecutor:
         run = step.run
         run.emitted += len(step.sent)
         for event in step.sent:
-            if isinstance(event, OutputEvent):
-                run.outputs.append(event.output)
+            route = self._shared.routes.of(event)
+            if route is not None and route.leaves:
+                run.outputs.append(cast("OutputEvent", event).output)
             else:
                 run.queue.append(event)
         if step.side is not None:
