@@ -217,9 +217,11 @@ def test_closing_ends_what_runs(make: MakeHarness, gates: Gates) -> None:
             ended.set()
 
     agent = Agent(name="endless").add_action("act", [InputEvent], act)
+    before = set(threading.enumerate())
     harness = OperatorHarness(agent, forced_serialization=False, settle=False)
     harness.push(1)
     gates.wait_for(1)
     harness.close()
     assert ended.is_set()
-    assert not [thread for thread in threading.enumerate() if thread.name == "agent-loop"]
+    started = set(threading.enumerate()) - before
+    assert not [thread for thread in started if thread.name == "agent-loop"]
