@@ -31,13 +31,12 @@ from flink_agents.api.decorators import (
     ActionMark,
     Condition,
     Trigger,
-    caller_place,
     check_event_types,
     check_policy,
     check_triggers,
-    place_of,
 )
 from flink_agents.api.errors import DuplicateNameError
+from flink_agents.api.places import caller_place, place_of
 from flink_agents.api.policies import OnError, RateLimit, RetryPolicy
 from flink_agents.api.resources import ResourceType, check_resource_type
 from flink_agents.api.settings import check_settings

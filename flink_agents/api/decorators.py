@@ -6,9 +6,7 @@ Methods may be static or take ``self``; ``@staticmethod`` may stand above or bel
 
 from __future__ import annotations
 
-import functools
 import inspect
-import os
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 from datetime import timedelta
@@ -17,6 +15,7 @@ from typing import Any, TypeVar, cast, overload
 
 from flink_agents.api.errors import AgentDefinitionError, UnknownTriggerError
 from flink_agents.api.events import Event
+from flink_agents.api.places import describe, place_of, unwrap
 from flink_agents.api.policies import OnError, OnUnhandled, RateLimit, RetryPolicy
 from flink_agents.api.resources import ResourceType
 from flink_agents.api.settings import CallSettings, check_settings
@@ -61,53 +60,6 @@ class ResourceMark:
     type: ResourceType
     name: str | None = None
     settings: CallSettings = CallSettings()
-
-
-def place_of(func: Any) -> str:
-    """Where ``func`` is written, as ``file:line in name``; the file relative where that is shorter."""
-    plain: Any = inspect.unwrap(unwrap(func))
-    while isinstance(plain, functools.partial):
-        plain = cast("functools.partial[Any]", plain).func
-    if not hasattr(plain, "__qualname__"):
-        # An object: its code is that of __call__.
-        kind = cast("type[Any]", type(plain))
-        calls = [vars(base)["__call__"] for base in kind.__mro__ if "__call__" in vars(base)]
-        plain = [*calls, kind][0]
-    code = getattr(plain, "__code__", None)
-    name = plain.__qualname__
-    if code is None:
-        return name
-    return f"{short_path(code.co_filename)}:{code.co_firstlineno} in {name}"
-
-
-def place_of_class(target: type) -> str:
-    """``file:line in Class``, or the full name where the source is not at hand."""
-    name = target.__qualname__
-    try:
-        _, line = inspect.getsourcelines(target)
-        path = inspect.getsourcefile(target) or inspect.getfile(target)
-    except (OSError, TypeError):
-        return f"{target.__module__}.{name}"
-    return f"{short_path(path)}:{line} in {name}"
-
-
-def caller_place(depth: int) -> str:
-    """Where the caller's caller stands, as ``file:line in name``; with ``depth`` callers between."""
-    frame = inspect.currentframe()
-    for _ in range(depth + 2):
-        frame = frame.f_back if frame is not None else None
-    if frame is None:
-        return "<unknown>"
-    return f"{short_path(frame.f_code.co_filename)}:{frame.f_lineno} in {frame.f_code.co_name}"
-
-
-def short_path(path: str) -> str:
-    """``path`` relative to the working directory where it lies below it."""
-    try:
-        relative = os.path.relpath(path)
-    except ValueError:
-        return path
-    return path if relative.startswith(os.pardir) or path.startswith("<") else relative
 
 
 def check_triggers(triggers: object, what: str, where: str | None = None) -> tuple[Trigger, ...]:
@@ -159,15 +111,6 @@ def _sequence(values: object) -> tuple[object, ...]:
     if isinstance(values, str | type | Event) or not isinstance(values, Iterable):
         return (cast(object, values),)
     return tuple(cast("Iterable[object]", values))
-
-
-def describe(value: object) -> str:
-    """``value`` for an error text, without addresses."""
-    if callable(value):
-        return f"{type(value).__name__} {getattr(value, '__qualname__', None) or type(value).__qualname__}"
-    if type(value).__repr__ is object.__repr__:
-        return f"an object of type {type(value).__qualname__}"
-    return repr(value)
 
 
 def check_policy(
@@ -284,12 +227,6 @@ def _check_unmarked(func: Any, triggers: Sequence[object], where: str) -> None:
 
 def _trigger_text(trigger: object) -> str:
     return trigger.__name__ if isinstance(trigger, type) else repr(trigger)
-
-
-def unwrap(func: Any) -> Any:
-    """The plain function inside a static or class method, or ``func`` itself."""
-    wrapped: Any = func
-    return wrapped.__func__ if type(wrapped) in (staticmethod, classmethod) else wrapped
 
 
 def _resource(resource_type: ResourceType) -> Any:

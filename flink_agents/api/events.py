@@ -22,6 +22,7 @@ from typing import Any, ClassVar
 from pydantic import BaseModel, ConfigDict
 
 from flink_agents.api.errors import AgentDefinitionError
+from flink_agents.api.places import place_of_class
 
 
 class Lineage:
@@ -163,7 +164,6 @@ def _check_fields(event: type[Event]) -> None:
             else:
                 continue
             # That module needs this one.
-            from flink_agents.api.decorators import place_of_class
 
             written = annotation if isinstance(annotation, str) else formatannotation(annotation)
             raise AgentDefinitionError(

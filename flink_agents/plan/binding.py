@@ -11,7 +11,6 @@ from typing import Any
 
 from flink_agents.api.agent import Agent
 from flink_agents.api.context import RunnerContext
-from flink_agents.api.decorators import place_of, unwrap
 from flink_agents.api.errors import (
     AgentDefinitionError,
     FunctionReferenceError,
@@ -19,6 +18,7 @@ from flink_agents.api.errors import (
     ResourceUnavailableError,
 )
 from flink_agents.api.events import Event
+from flink_agents.api.places import place_of, unwrap
 from flink_agents.api.policies import OnError, RateLimit, RetryPolicy
 from flink_agents.api.resources import ResourceType, Tool, check_resource_type
 from flink_agents.plan.code import AgentCode

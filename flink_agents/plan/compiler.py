@@ -6,8 +6,9 @@ from collections.abc import Callable, Iterable, Mapping
 from typing import Any
 
 from flink_agents.api.agent import Agent
-from flink_agents.api.decorators import Trigger, check_policy, describe, place_of
+from flink_agents.api.decorators import Trigger, check_policy
 from flink_agents.api.errors import AgentConfigurationError, AgentDefinitionError
+from flink_agents.api.places import describe, place_of, place_of_class
 from flink_agents.api.policies import RetryPolicy
 from flink_agents.api.resources import Prompt, ResourceDescriptor, ResourceType, Tool, references_of
 from flink_agents.api.settings import check_retry
@@ -38,7 +39,7 @@ from flink_agents.plan.model import (
     ResourcePlan,
     RetryPlan,
 )
-from flink_agents.plan.places import at, place_of_class
+from flink_agents.plan.places import at
 from flink_agents.plan.signatures import check_client, check_resource_method, check_tool
 from flink_agents.plan.types import type_text
 

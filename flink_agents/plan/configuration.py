@@ -11,9 +11,8 @@ from pydantic import PydanticSchemaGenerationError, PydanticUserError, TypeAdapt
 from pydantic_core import PydanticSerializationError, to_jsonable_python
 
 from flink_agents.api.agent import Agent
-from flink_agents.api.decorators import describe
 from flink_agents.api.errors import AgentConfigurationError, AgentDefinitionError
-from flink_agents.plan.places import place_of_class
+from flink_agents.api.places import describe, place_of_class
 
 A = TypeVar("A", bound=Agent)
 

@@ -17,14 +17,12 @@ from flink_agents.api.decorators import (
     RESOURCE_MARK,
     ActionMark,
     ResourceMark,
-    place_of,
-    unwrap,
 )
 from flink_agents.api.errors import ActionSignatureError, AgentDefinitionError, DuplicateNameError
+from flink_agents.api.places import place_of, place_of_class, unwrap
 from flink_agents.api.resources import ResourceType, Tool
 from flink_agents.api.settings import CallSettings
 from flink_agents.plan.model import Kind
-from flink_agents.plan.places import place_of_class
 
 
 @dataclass(frozen=True)

@@ -2,10 +2,7 @@
 
 from __future__ import annotations
 
-from flink_agents.api.decorators import place_of_class
 from flink_agents.api.errors import AgentDefinitionError
-
-__all__ = ["at", "place_of_class"]
 
 
 def at(error: AgentDefinitionError, where: str | None) -> AgentDefinitionError:

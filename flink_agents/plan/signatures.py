@@ -5,8 +5,8 @@ from __future__ import annotations
 import inspect
 from typing import Any
 
-from flink_agents.api.decorators import describe, place_of
 from flink_agents.api.errors import ActionSignatureError
+from flink_agents.api.places import describe, place_of
 from flink_agents.plan.declarations import ActionDeclaration, ResourceDeclaration
 from flink_agents.plan.functions import called
 

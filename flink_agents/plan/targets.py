@@ -8,8 +8,8 @@ import sys
 from pathlib import Path
 
 from flink_agents.api.agent import Agent
-from flink_agents.api.decorators import describe
 from flink_agents.api.errors import PlanFormatError
+from flink_agents.api.places import describe
 from flink_agents.plan.compiler import compile_agent
 from flink_agents.plan.model import AgentPlan, FunctionRef
 from flink_agents.plan.yaml import load_yaml

@@ -14,7 +14,6 @@ from typing import Any
 
 from flink_agents.api.agent import Agent
 from flink_agents.api.context import RunnerContext
-from flink_agents.api.decorators import describe
 from flink_agents.api.errors import (
     AgentDefinitionError,
     CyclicResourceError,
@@ -25,13 +24,13 @@ from flink_agents.api.errors import (
     UnknownTriggerError,
 )
 from flink_agents.api.events import Event, InputEvent, OutputEvent
+from flink_agents.api.places import describe, place_of_class
 from flink_agents.api.policies import DEAD_LETTER_TAG
 from flink_agents.api.resources import Prompt, ResourceType, template_variables
 from flink_agents.plan.declarations import ActionDeclaration
 from flink_agents.plan.events import BUILT_IN, Emissions, is_exact, type_of
 from flink_agents.plan.functions import has_async_code
 from flink_agents.plan.model import AgentPlan, ResourcePlan
-from flink_agents.plan.places import place_of_class
 from flink_agents.plan.reading import Reading
 from flink_agents.plan.signatures import check_action, check_condition
 

@@ -1,0 +1,70 @@
+"""Places in the author's code, and values, as error texts name them."""
+
+from __future__ import annotations
+
+import functools
+import inspect
+import os
+from typing import Any, cast
+
+
+def place_of(func: Any) -> str:
+    """Where ``func`` is written, as ``file:line in name``; the file relative where that is shorter."""
+    plain: Any = inspect.unwrap(unwrap(func))
+    while isinstance(plain, functools.partial):
+        plain = cast("functools.partial[Any]", plain).func
+    if not hasattr(plain, "__qualname__"):
+        # An object: its code is that of __call__.
+        kind = cast("type[Any]", type(plain))
+        calls = [vars(base)["__call__"] for base in kind.__mro__ if "__call__" in vars(base)]
+        plain = [*calls, kind][0]
+    code = getattr(plain, "__code__", None)
+    name = plain.__qualname__
+    if code is None:
+        return name
+    return f"{short_path(code.co_filename)}:{code.co_firstlineno} in {name}"
+
+
+def place_of_class(target: type) -> str:
+    """``file:line in Class``, or the full name where the source is not at hand."""
+    name = target.__qualname__
+    try:
+        _, line = inspect.getsourcelines(target)
+        path = inspect.getsourcefile(target) or inspect.getfile(target)
+    except (OSError, TypeError):
+        return f"{target.__module__}.{name}"
+    return f"{short_path(path)}:{line} in {name}"
+
+
+def caller_place(depth: int) -> str:
+    """Where the caller's caller stands, as ``file:line in name``; with ``depth`` callers between."""
+    frame = inspect.currentframe()
+    for _ in range(depth + 2):
+        frame = frame.f_back if frame is not None else None
+    if frame is None:
+        return "<unknown>"
+    return f"{short_path(frame.f_code.co_filename)}:{frame.f_lineno} in {frame.f_code.co_name}"
+
+
+def short_path(path: str) -> str:
+    """``path`` relative to the working directory where it lies below it."""
+    try:
+        relative = os.path.relpath(path)
+    except ValueError:
+        return path
+    return path if relative.startswith(os.pardir) or path.startswith("<") else relative
+
+
+def unwrap(func: Any) -> Any:
+    """The plain function inside a static or class method, or ``func`` itself."""
+    wrapped: Any = func
+    return wrapped.__func__ if type(wrapped) in (staticmethod, classmethod) else wrapped
+
+
+def describe(value: object) -> str:
+    """``value`` for an error text, without addresses."""
+    if callable(value):
+        return f"{type(value).__name__} {getattr(value, '__qualname__', None) or type(value).__qualname__}"
+    if type(value).__repr__ is object.__repr__:
+        return f"an object of type {type(value).__qualname__}"
+    return repr(value)
