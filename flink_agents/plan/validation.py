@@ -23,6 +23,7 @@ from flink_agents.api.errors import (
     PlanFormatError,
     UnknownTriggerError,
 )
+from flink_agents.api.event_time import LATE_TAG
 from flink_agents.api.events import Event, InputEvent, OutputEvent
 from flink_agents.api.places import describe, place_of_class
 from flink_agents.api.policies import DEAD_LETTER_TAG
@@ -33,6 +34,9 @@ from flink_agents.plan.functions import has_async_code
 from flink_agents.plan.model import AgentPlan, ResourcePlan
 from flink_agents.plan.reading import Reading
 from flink_agents.plan.signatures import check_action, check_condition
+
+_RESERVED_TAGS = {DEAD_LETTER_TAG: "dead_letters", LATE_TAG: "late_outputs"}
+"""Side outputs of the runtime, and how they are read."""
 
 
 class AgentPlanWarning(UserWarning):
@@ -280,13 +284,13 @@ def _check_side_outputs(agent: Agent, where: str) -> None:
             where=where,
         )
     for tag in agent.side_outputs:
-        if tag == DEAD_LETTER_TAG or not isinstance(tag, str) or not tag:
-            reserved = tag == DEAD_LETTER_TAG
+        reserved = _RESERVED_TAGS.get(tag) if isinstance(tag, str) else None
+        if reserved is not None or not isinstance(tag, str) or not tag:
             raise AgentDefinitionError(
                 f"the side output {tag!r} has a reserved name" if reserved else "a side output has no name",
                 expected="a text of your own",
                 found=repr(tag),
-                fix="rename it; dead letters are read with dead_letters()" if reserved else "name it",
+                fix=f"rename it; what goes there is read with {reserved}()" if reserved else "name it",
                 where=where,
             )
 

@@ -269,6 +269,13 @@ def reserved_side_output() -> Any:
     return Shop
 
 
+def side_output_of_late_values() -> Any:
+    class Shop(Base):
+        side_outputs = {"late-outputs": str}
+
+    return Shop
+
+
 def nameless_side_output() -> Any:
     class Shop(Base):
         side_outputs = {"": str}
@@ -342,6 +349,7 @@ AGENTS = [
     (nothing_takes_inputs, "class Shop(Agent):", "'Shop' takes inputs", "@action(InputEvent)"),
     (nothing_built_takes_inputs, 'return Agent(name="Deaf")', "'Deaf' takes inputs", "@action(InputEvent)"),
     (reserved_side_output, "class Shop(Base):", "'dead-letter' has a reserved name", "dead_letters()"),
+    (side_output_of_late_values, "class Shop(Base):", "'late-outputs' has a reserved name", "late_outputs()"),
     (nameless_side_output, "class Shop(Base):", "has no name", "name it"),
     (side_outputs_without_types, "class Shop(Base):", "is no mapping", "side_outputs = {"),
     (context_that_is_none, "class Shop(Base):", "is no RunnerContext", "derive the class"),
