@@ -65,10 +65,6 @@ class MapSlot(Protocol[K]):
 class Timers(Protocol):
     """Timers of the current key, in milliseconds since the epoch."""
 
-    def current_processing_time(self) -> int:
-        """The wall-clock time."""
-        ...
-
     def current_watermark(self) -> int:
         """The event time up to which the input is complete."""
         ...

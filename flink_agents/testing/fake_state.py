@@ -62,10 +62,6 @@ class FakeBackend:
 
     # -- Timers -----------------------------------------------------------------------
 
-    def current_processing_time(self) -> int:
-        """The wall-clock time."""
-        return self.clock()
-
     def current_watermark(self) -> int:
         """The event time up to which the input is complete."""
         return self.watermark

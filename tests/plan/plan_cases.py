@@ -7,8 +7,9 @@ from collections.abc import Callable
 from typing import Any, NamedTuple
 
 import pytest
+from plan_shop import OrderPlaced
 
-from flink_agents import InputEvent, OutputEvent, RunnerContext
+from flink_agents import Agent, InputEvent, OutputEvent, RunnerContext, action
 from flink_agents.api.errors import AgentDefinitionError
 from flink_agents.plan import compile_agent
 
@@ -43,3 +44,22 @@ def failure(make: Callable[[], Any]) -> AgentDefinitionError:
 def answer(event: InputEvent, ctx: RunnerContext) -> OutputEvent:
     """An action that needs nothing else."""
     return OutputEvent(output=event.input)
+
+
+Make = Callable[[], Any]
+
+
+class Base(Agent):
+    """An agent that can work: the mistakes are in its subclasses."""
+
+    @action(InputEvent)
+    def read(self, event: InputEvent, ctx: RunnerContext) -> OrderPlaced:
+        return OrderPlaced(order_id="1", total=1)
+
+
+class Other:
+    pass
+
+
+def build(**options: Any) -> Agent:
+    return Agent(name="Built").add_action("answer", InputEvent, answer, **options)

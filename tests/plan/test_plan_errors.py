@@ -3,11 +3,10 @@
 from __future__ import annotations
 
 import warnings
-from collections.abc import Callable
 from typing import Any
 
 import pytest
-from plan_cases import answer, failure, place
+from plan_cases import Base, Make, Other, answer, build, failure, place
 from plan_shop import OrderPaid, OrderPlaced
 
 from flink_agents import (
@@ -30,25 +29,6 @@ from flink_agents.api.errors import (
     UnknownTriggerError,
 )
 from flink_agents.plan import AgentPlanWarning, compile_agent
-
-Make = Callable[[], Any]
-
-
-class Base(Agent):
-    """An agent that can work: the mistakes are in its subclasses."""
-
-    @action(InputEvent)
-    def read(self, event: InputEvent, ctx: RunnerContext) -> OrderPlaced:
-        return OrderPlaced(order_id="1", total=1)
-
-
-class Other:
-    pass
-
-
-def build(**options: Any) -> Agent:
-    return Agent(name="Built").add_action("answer", InputEvent, answer, **options)
-
 
 # -- triggers --------------------------------------------------------------------------------
 

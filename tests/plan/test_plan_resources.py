@@ -3,24 +3,18 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Callable
 from typing import Any
 
 import pytest
-from plan_cases import answer, failure, place
-from plan_shop import OrderPlaced
+from plan_cases import Base, Make, Other, build, failure, place
 
 from flink_agents import (
-    Agent,
     AgentsError,
-    InputEvent,
     Prompt,
     ResourceDescriptor,
     ResourceRef,
     ResourceType,
-    RunnerContext,
     Tool,
-    action,
     chat_model_connection,
     chat_model_setup,
     prompt,
@@ -32,25 +26,6 @@ from flink_agents.api.errors import (
     CyclicResourceError,
     MissingResourceError,
 )
-
-Make = Callable[[], Any]
-
-
-class Base(Agent):
-    """An agent that can work: the mistakes are in its subclasses."""
-
-    @action(InputEvent)
-    def read(self, event: InputEvent, ctx: RunnerContext) -> OrderPlaced:
-        return OrderPlaced(order_id="1", total=1)
-
-
-class Other:
-    pass
-
-
-def build(**options: Any) -> Agent:
-    return Agent(name="Built").add_action("answer", InputEvent, answer, **options)
-
 
 # -- configuration ---------------------------------------------------------------------------
 

@@ -2,20 +2,17 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
 from functools import partial
 from typing import Any
 
 import pytest
-from plan_cases import answer, failure, place
-from plan_shop import OrderPlaced
+from plan_cases import Base, Make, Other, build, failure, place
 
 from flink_agents import (
     Agent,
     AgentsError,
     InputEvent,
     Prompt,
-    RunnerContext,
     action,
     prompt,
     tool,
@@ -24,24 +21,6 @@ from flink_agents.api.errors import (
     ActionSignatureError,
 )
 from flink_agents.plan import compile_agent
-
-Make = Callable[[], Any]
-
-
-class Base(Agent):
-    """An agent that can work: the mistakes are in its subclasses."""
-
-    @action(InputEvent)
-    def read(self, event: InputEvent, ctx: RunnerContext) -> OrderPlaced:
-        return OrderPlaced(order_id="1", total=1)
-
-
-class Other:
-    pass
-
-
-def build(**options: Any) -> Agent:
-    return Agent(name="Built").add_action("answer", InputEvent, answer, **options)
 
 
 def without_context() -> Any:
