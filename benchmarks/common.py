@@ -1,7 +1,6 @@
 """What the timed jobs share: their records, their clock, and a sink that throws all away.
 
-A job prints one line of JSON: when its first output left, and the steady rate between two
-marks inside the operator.
+A job prints its figures as one line of JSON.
 """
 
 from __future__ import annotations
@@ -14,7 +13,7 @@ WARM_UP = 0.2
 
 
 class Clock:
-    """Notes when a share of the records has passed."""
+    """Notes when the first output left, and the steady rate between two marks inside the operator."""
 
     def __init__(self, events: int) -> None:
         self.events = events
@@ -32,7 +31,12 @@ class Clock:
         if self.seen == self.events:
             took = time.time() - self.begin
             rate = self.events * (1 - WARM_UP) / took if took > 0 else 0.0
-            print(json.dumps({"first_output": self.first, "events_per_second": rate}), flush=True)
+            tell(first_output=self.first, events_per_second=rate)
+
+
+def tell(**figures: float) -> None:
+    """Print what was measured."""
+    print(json.dumps(figures), flush=True)
 
 
 def source(env: Any, events: int, keys: int) -> Any:
@@ -42,6 +46,24 @@ def source(env: Any, events: int, keys: int) -> Any:
     kind = Types.TUPLE([Types.LONG(), Types.STRING()])
     records = [(number % keys, "x" * 20) for number in range(events)]
     return env.from_collection(records, type_info=kind)
+
+
+def numbers(env: Any, events: int) -> Any:
+    """The numbers from 0, without timestamps."""
+    from pyflink.common import WatermarkStrategy
+    from pyflink.datastream.connectors.number_seq import NumberSequenceSource
+
+    source = NumberSequenceSource(0, events - 1)
+    return env.from_source(source, WatermarkStrategy.no_watermarks(), "numbers").set_parallelism(1)
+
+
+def agents(config: dict[str, Any] | None = None) -> Any:
+    """The agents' environment, with parallelism 1."""
+    from flink_agents import AgentsExecutionEnvironment
+
+    environment = AgentsExecutionEnvironment.get_execution_environment(config=config)
+    environment.stream_env.set_parallelism(1)
+    return environment
 
 
 def discard(stream: Any) -> None:

@@ -1,20 +1,21 @@
 """A window behind an agent whose calls take a second: what holding watermarks costs.
 
 ``python -m benchmarks.hold``: offers 2,000 events a second with watermarks every 200 ms to an
-agent with ``EventTime.hold``, and prints one JSON object: calls per second, how long watermarks
-were held, how many outputs were late and how many had another timestamp than their input.
+agent with ``EventTime.hold``, and prints one JSON object: calls per second, the longest time from
+record to output (a backlog shows there), how many outputs were late, and how many had another
+timestamp than their input. ``--event-time none`` is the same job without holding; its outputs
+have no timestamps to look at.
 """
 
 from __future__ import annotations
 
 import argparse
 import asyncio
-import json
 import time
 from typing import Any
 
-from benchmarks.common import discard
-from flink_agents import Agent, AgentsExecutionEnvironment, EventTime, InputEvent, OutputEvent, action
+from benchmarks.common import agents, discard, numbers, tell
+from flink_agents import Agent, EventTime, InputEvent, OutputEvent, action
 
 WARM_UP_SECONDS = 3.0
 
@@ -46,12 +47,18 @@ class Pace:
 
 
 class Checks:
-    """Compares each output with its timestamp and with the watermark; prints figures at the last."""
+    """Counts outputs, compares each with its timestamp and the watermark; prints figures at the last.
 
-    def __init__(self, events: int) -> None:
+    Args:
+        events: Number of outputs.
+        timed: Whether outputs have timestamps.
+    """
+
+    def __init__(self, events: int, timed: bool) -> None:
         self.events = events
+        self.timed = timed
         self.seen = self.late = self.wrong = self.counted = 0
-        self.first = self.begin = self.end = 0.0
+        self.first = self.begin = self.end = self.longest = 0.0
 
     def see(self, stamp: int, timestamp: int | None, watermark: int) -> None:
         """Look at an output."""
@@ -60,13 +67,15 @@ class Checks:
         self.seen += 1
         self.wrong += timestamp != stamp
         self.late += watermark >= stamp
+        self.longest = max(self.longest, time.time() * 1000 - stamp)
         if now >= self.first + WARM_UP_SECONDS:
             self.begin = self.begin or now
             self.counted, self.end = self.counted + 1, now
         if self.seen == self.events:
             took = self.end - self.begin
+            checked = {"late": self.late, "wrong": self.wrong} if self.timed else {}
             rate = self.counted / took if took else 0.0
-            print(json.dumps({"calls_per_second": rate, "late": self.late, "wrong": self.wrong}), flush=True)
+            tell(calls_per_second=rate, longest_delay_ms=self.longest, **checked)
 
 
 def main() -> None:
@@ -76,6 +85,7 @@ def main() -> None:
     parser.add_argument("--rate", type=float, default=2000.0, help="events a second")
     parser.add_argument("--latency", default="2 s", help="expected latency; 0 s shows why it is needed")
     parser.add_argument("--in-flight", type=int, default=10_000)
+    parser.add_argument("--event-time", choices=("hold", "none"), default="hold")
     run(parser.parse_args())
 
 
@@ -84,37 +94,36 @@ def run(arguments: argparse.Namespace) -> None:
     from pyflink.common import Types, WatermarkStrategy
     from pyflink.common.watermark_strategy import TimestampAssigner
     from pyflink.datastream import KeyedProcessFunction
-    from pyflink.datastream.connectors.number_seq import NumberSequenceSource
 
     class Stamps(TimestampAssigner):
         def extract_timestamp(self, value: Any, record_timestamp: int) -> int:
             return value[1]
 
     class Check(KeyedProcessFunction):
-        def __init__(self, events: int) -> None:
-            self.checks = Checks(events)
+        def __init__(self, events: int, timed: bool) -> None:
+            self.checks = Checks(events, timed)
 
         def process_element(self, value: Any, ctx: Any) -> Any:
             self.checks.see(value[1], ctx.timestamp(), ctx.timer_service().current_watermark())
             return []
 
-    agents = AgentsExecutionEnvironment.get_execution_environment(
-        config={"run.max-in-flight": arguments.in_flight, "queue.max-total": arguments.in_flight}
-    )
-    env = agents.stream_env
-    env.set_parallelism(1)
+    environment = agents({"run.max-in-flight": arguments.in_flight, "queue.max-total": arguments.in_flight})
+    env = environment.stream_env
     env.get_config().set_auto_watermark_interval(200)
     pair = Types.TUPLE([Types.LONG(), Types.LONG()])
-    source = env.from_source(
-        NumberSequenceSource(0, arguments.events - 1), WatermarkStrategy.no_watermarks(), "numbers"
-    )
     strategy = WatermarkStrategy.for_monotonous_timestamps().with_timestamp_assigner(Stamps())
-    timed = source.map(Pace(arguments.rate), output_type=pair).assign_timestamps_and_watermarks(strategy)
-    hold = EventTime.hold(expected_latency=arguments.latency, hold_timeout="60 s")
-    applied = agents.from_datastream(timed, lambda record: record[0]).apply(Calling, event_time=hold)
+    records = numbers(env, arguments.events).map(Pace(arguments.rate), output_type=pair)
+    timed = records.assign_timestamps_and_watermarks(strategy)
+    event_time = EventTime.none()
+    if arguments.event_time == "hold":
+        event_time = EventTime.hold(expected_latency=arguments.latency, hold_timeout="60 s")
+    applied = environment.from_datastream(timed, lambda record: record[0]).apply(
+        Calling, event_time=event_time
+    )
     checked = applied.to_datastream().key_by(lambda record: 0, key_type=Types.LONG())
-    discard(checked.process(Check(arguments.events), output_type=Types.LONG()))
-    agents.execute("hold")
+    check = Check(arguments.events, event_time.holds)
+    discard(checked.process(check, output_type=Types.LONG()))
+    environment.execute("hold")
 
 
 if __name__ == "__main__":

@@ -5,8 +5,8 @@ from __future__ import annotations
 import sys
 from typing import Any
 
-from benchmarks.common import Clock, discard, source
-from flink_agents import Agent, AgentsExecutionEnvironment, Event, InputEvent, OutputEvent, action
+from benchmarks.common import Clock, agents, discard, source
+from flink_agents import Agent, Event, InputEvent, OutputEvent, action
 
 
 class Read(Event):
@@ -38,13 +38,11 @@ class CounterAgent(Agent):
 
 def main(events: int, keys: int) -> None:
     """Run the job."""
-    agents = AgentsExecutionEnvironment.get_execution_environment()
-    env = agents.stream_env
-    env.set_parallelism(1)
-    stream = source(env, events, keys)
-    applied = agents.from_datastream(stream, lambda record: record[0]).apply(CounterAgent(events=events))
+    environment = agents()
+    stream = source(environment.stream_env, events, keys)
+    applied = environment.from_datastream(stream, lambda record: record[0]).apply(CounterAgent(events=events))
     discard(applied.to_datastream())
-    agents.execute("ours")
+    environment.execute("ours")
 
 
 if __name__ == "__main__":

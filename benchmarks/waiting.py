@@ -4,24 +4,30 @@
 ``bare``              a bare ``KeyedProcessFunction`` doing the same
 ``flood``             an agent with as many calls in flight as its slots allow
 ``calls``             the same calls from a plain asyncio program, without streams: the limit
+
+A key has one call in flight, so ``flood`` needs as many keys as slots to fill them.
 """
 
 from __future__ import annotations
 
 import asyncio
-import json
 import sys
 import time
 from typing import Any
 
-from benchmarks.common import discard
+from benchmarks.common import WARM_UP, agents, discard, numbers, tell
 
 SLOTS = 10_000
 PACE_SECONDS = 0.05
 
 
 class Arrivals:
-    """Takes outputs, behind the operator, and prints their delays at the end."""
+    """Takes outputs, behind the operator, and prints at the end by how much they came later.
+
+    Args:
+        events: Number of outputs.
+        seconds: What is taken off each delay: the time of the call.
+    """
 
     def __init__(self, events: int, seconds: float) -> None:
         self._events = events
@@ -33,9 +39,10 @@ class Arrivals:
         self._delays.append(time.time() - made_at - self._seconds)
         if len(self._delays) == self._events:
             # What comes first waits for classes and code to be loaded.
-            delays = sorted(self._delays[self._events // 5 :])
-            figures = {"p50": delays[len(delays) // 2], "p99": delays[int(len(delays) * 0.99)]}
-            print(json.dumps({name: 1000 * value for name, value in figures.items()}), flush=True)
+            delays = sorted(self._delays[int(self._events * WARM_UP) :])
+            prefix = "above_call_" if self._seconds else ""
+            figures = {"p50_ms": delays[len(delays) // 2], "p99_ms": delays[int(len(delays) * 0.99)]}
+            tell(**{prefix + name: 1000 * value for name, value in figures.items()})
         return made_at
 
 
@@ -43,24 +50,6 @@ def paced(number: int) -> tuple[int, float]:
     """A record, made one pace after the one before."""
     time.sleep(PACE_SECONDS)
     return number, time.time()
-
-
-def numbers(env: Any, events: int) -> Any:
-    """The numbers from 0."""
-    from pyflink.common import WatermarkStrategy
-    from pyflink.datastream.connectors.number_seq import NumberSequenceSource
-
-    source = NumberSequenceSource(0, events - 1)
-    return env.from_source(source, WatermarkStrategy.no_watermarks(), "numbers").set_parallelism(1)
-
-
-def agents(config: dict[str, Any] | None = None) -> Any:
-    """The agents' environment."""
-    from flink_agents import AgentsExecutionEnvironment
-
-    environment = AgentsExecutionEnvironment.get_execution_environment(config=config)
-    environment.stream_env.set_parallelism(1)
-    return environment
 
 
 def run_agent(agent: Any, events: int, keys: int, seconds: float) -> None:
@@ -112,24 +101,28 @@ def run_bare(events: int, keys: int, seconds: float) -> None:
 
 
 class InFlight:
-    """Counts calls; prints rate and peak at the end. Only for the thread of one loop."""
+    """Counts calls; prints rate, peak and processor time at the end. Only for the thread of one loop."""
 
     def __init__(self, events: int) -> None:
         self._events = events
-        self._begun = 0.0
+        self._begun = self._cpu = 0.0
         self._now = self._peak = self._done = 0
 
     async def call(self, seconds: float) -> None:
         """Make one call."""
-        self._begun = self._begun or time.time()
+        if not self._begun:
+            self._begun, self._cpu = time.time(), time.process_time()
         self._now += 1
         self._peak = max(self._peak, self._now)
         await asyncio.sleep(seconds)
         self._now -= 1
         self._done += 1
         if self._done == self._events:
-            rate = self._events / (time.time() - self._begun)
-            print(json.dumps({"in_flight": self._peak, "calls_per_second": rate}), flush=True)
+            tell(
+                in_flight=self._peak,
+                calls_per_second=self._events / (time.time() - self._begun),
+                cpu_ms_per_call=1000 * (time.process_time() - self._cpu) / self._events,
+            )
 
 
 def run_flood(events: int, keys: int, seconds: float) -> None:

@@ -1,0 +1,80 @@
+"""The cases: which jobs run beside which baseline, with what, and what is aimed at."""
+
+from __future__ import annotations
+
+from benchmarks.report import Case, Job, Target
+
+_DELAYS = ("p50_ms", "p99_ms")
+_CALLS = ("in_flight", "calls_per_second", "cpu_ms_per_call")
+_RATE = ("calls_per_second", "longest_delay_ms")
+
+CASES: dict[str, Case] = {
+    "static": Case(
+        meaning="steady events per second of two chained actions with a counter in short-term memory, "
+        "beside a bare KeyedProcessFunction with one value of state",
+        parameters={"events": 80_000, "keys": 100},
+        ours=(Job("ours", "benchmarks.ours {events} {keys}", ("events_per_second",)),),
+        baseline=Job("bare", "benchmarks.bare {events} {keys}", ("events_per_second",)),
+        targets=(Target("ratio", "events_per_second", "at_least", 0.4),),
+    ),
+    "startup": Case(
+        meaning="seconds from process start to the first output, beside the same bare function",
+        parameters={"events": 1000, "keys": 100},
+        ours=(Job("ours", "benchmarks.ours {events} {keys}", ("first_output_seconds",)),),
+        baseline=Job("bare", "benchmarks.bare {events} {keys}", ("first_output_seconds",)),
+        targets=(Target("difference", "first_output_seconds", "at_most", 1.0),),
+    ),
+    "latency": Case(
+        meaning="milliseconds from record to output at 20 records a second: of an action that ends at "
+        "once, and, above the call, of one that awaits a call; beside a bare KeyedProcessFunction",
+        parameters={"events": 250, "keys": 100, "seconds": 0.1},
+        ours=(
+            Job("sync", "benchmarks.waiting sync {events} {keys} 0", _DELAYS),
+            Job(
+                "async",
+                "benchmarks.waiting async {events} {keys} {seconds}",
+                tuple(f"above_call_{figure}" for figure in _DELAYS),
+            ),
+        ),
+        baseline=Job("bare", "benchmarks.waiting bare {events} {keys} 0", _DELAYS),
+        targets=(
+            Target("ours", "p50_ms", "at_most", 5.0),
+            Target("ours", "p99_ms", "at_most", 20.0),
+            Target("ours", "above_call_p50_ms", "at_most", 10.0),
+        ),
+    ),
+    "async": Case(
+        meaning="calls in flight, calls per second and processor time per call, with as many calls as "
+        "10,000 slots allow; beside the same calls from a plain asyncio program without streams",
+        parameters={"events": 60_000, "keys": 20_000, "seconds": 1.0},
+        ours=(Job("flood", "benchmarks.waiting flood {events} {keys} {seconds}", _CALLS),),
+        baseline=Job("calls", "benchmarks.waiting calls {events} {keys} {seconds}", _CALLS),
+        targets=(
+            Target("ours", "in_flight", "at_least", 8000),
+            Target("ours", "calls_per_second", "at_least", 4000),
+        ),
+    ),
+    "hold": Case(
+        meaning="calls of a second per second at 2,000 records a second, with watermarks every 200 ms "
+        "and EventTime.hold, and how many outputs were late or had another timestamp than their input; "
+        "beside the same job with EventTime.none()",
+        parameters={"events": 40_000, "rate": 2000},
+        ours=(
+            Job(
+                "hold",
+                "benchmarks.hold --events {events} --rate {rate}",
+                (*_RATE, "late", "wrong"),
+            ),
+        ),
+        baseline=Job(
+            "none",
+            "benchmarks.hold --events {events} --rate {rate} --event-time none",
+            _RATE,
+        ),
+        targets=(
+            Target("ours", "calls_per_second", "at_least", 1500),
+            Target("ours", "late", "at_most", 0, "max"),
+            Target("ours", "wrong", "at_most", 0, "max"),
+        ),
+    ),
+}

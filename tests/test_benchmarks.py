@@ -1,0 +1,212 @@
+"""The benchmarks' command line and report, with jobs that are made up."""
+
+from __future__ import annotations
+
+import json
+import re
+import subprocess
+import sys
+from importlib.util import find_spec
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from benchmarks import __main__ as command_line
+from benchmarks import waiting
+from benchmarks.cases import CASES
+from benchmarks.hold import Checks
+from benchmarks.report import Case, Figures, Job, Target, measure, run_job
+
+ROOT = Path(__file__).parents[1]
+PARTS = ["case", "parameters", "ours", "baselines", "ratio", "difference", "targets", "machine"]
+
+
+class Jobs:
+    """Prints, for each job, the next of its figures, and notes what ran."""
+
+    def __init__(self, figures: dict[str, list[Figures]]) -> None:
+        self.figures = {job: iter(values) for job, values in figures.items()}
+        self.ran: list[list[str]] = []
+
+    def __call__(self, arguments: list[str]) -> Figures:
+        self.ran.append(arguments)
+        return next(self.figures[arguments[0]])
+
+
+def one_case(*targets: Target) -> Case:
+    return Case(
+        meaning="a case",
+        parameters={"events": 10, "seconds": 0.5},
+        ours=(Job("first", "first {events}", ("rate",)), Job("second", "second {seconds}", ("delay",))),
+        baseline=Job("limit", "limit 0", ("rate",)),
+        targets=targets,
+    )
+
+
+def measured(*targets: Target) -> tuple[dict[str, Any], Jobs]:
+    jobs = Jobs(
+        {
+            "first": [{"rate": 8.0, "unused": 1.0}, {"rate": 30.0}, {"rate": 4.0}],
+            "second": [{"delay": 1.0}, {"delay": 2.0}, {"delay": 9.0}],
+            "limit": [{"rate": 10.0}, {"rate": 20.0}, {"rate": 2.0}],
+        }
+    )
+    case = one_case(*targets)
+    return measure("one", case, case.parameters, 3, jobs), jobs
+
+
+def test_report_has_all_parts_and_each_figure_its_spread() -> None:
+    report, _ = measured()
+    assert list(report) == PARTS
+    assert report["case"] == "one"
+    assert report["parameters"] == {"events": 10, "seconds": 0.5, "rounds": 3, "parallelism": 1}
+    assert report["ours"] == {
+        "rate": {"min": 4.0, "median": 8.0, "max": 30.0},
+        "delay": {"min": 1.0, "median": 2.0, "max": 9.0},
+    }
+    assert report["baselines"] == {"limit": {"rate": {"min": 2.0, "median": 10.0, "max": 20.0}}}
+
+
+def test_jobs_are_compared_round_by_round_where_both_have_the_figure() -> None:
+    report, _ = measured()
+    assert report["ratio"] == {"rate": {"min": 0.8, "median": 1.5, "max": 2.0}}
+    assert report["difference"] == {"rate": {"min": -2.0, "median": 2.0, "max": 10.0}}
+
+
+def test_rounds_are_interleaved_and_jobs_get_their_parameters() -> None:
+    _, jobs = measured()
+    assert jobs.ran == [["limit", "0"], ["first", "10"], ["second", "0.5"]] * 3
+
+
+@pytest.mark.parametrize(
+    ("target", "measured_value", "met"),
+    [
+        (Target("ours", "rate", "at_least", 8), 8.0, True),
+        (Target("ours", "rate", "at_least", 9), 8.0, False),
+        (Target("ours", "delay", "at_most", 2), 2.0, True),
+        (Target("ours", "delay", "at_most", 2, "max"), 9.0, False),
+        (Target("ratio", "rate", "at_most", 1.4), 1.5, False),
+        (Target("difference", "rate", "at_most", 2), 2.0, True),
+    ],
+)
+def test_targets_are_judged(target: Target, measured_value: float, met: bool) -> None:
+    [judged] = measured(target)[0]["targets"]
+    assert (judged["part"], judged["figure"]) == (target.part, target.figure)
+    assert judged[target.relation] == target.limit
+    assert (judged["measured"], judged["met"]) == (measured_value, met)
+
+
+class Invented(Jobs):
+    """Any job prints all figures of its case."""
+
+    def __init__(self, case: Case) -> None:
+        super().__init__({})
+        self.case = case
+
+    def __call__(self, arguments: list[str]) -> Figures:
+        self.ran.append(arguments)
+        return {figure: 1.0 for job in (*self.case.ours, self.case.baseline) for figure in job.figures}
+
+
+@pytest.mark.parametrize("name", CASES)
+def test_case_prints_one_object_with_its_targets_judged(
+    name: str, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(command_line, "prepare_process", lambda: None)
+    case = CASES[name]
+    jobs = Invented(case)
+    command_line.main([name, "--json", "--rounds", "2", "--events", "7"], jobs)
+    [line] = capsys.readouterr().out.splitlines()
+    report = json.loads(line)
+    assert list(report) == PARTS
+    assert report["parameters"]["events"] == 7
+    assert case.parameters["events"] != 7, "the command line changed the case itself"
+    assert len(report["targets"]) == len(case.targets) > 0
+    assert set(report["ratio"]) == set(case.baseline.figures), "nothing of ours beside the baseline"
+    assert len(jobs.ran) == 2 * (1 + len(case.ours))
+    for module, *arguments in jobs.ran:
+        assert find_spec(module) is not None
+        assert "7" in arguments, "a job that the number of events does not reach"
+        assert module != waiting.__name__ or arguments[0] in waiting.JOBS
+
+
+def test_parameter_that_a_case_lacks_is_refused(capsys: pytest.CaptureFixture[str]) -> None:
+    with pytest.raises(SystemExit):
+        command_line.main(["hold", "--keys", "5"], Jobs({}))
+    assert "the case hold has no keys" in capsys.readouterr().err
+
+
+def test_rounds_below_one_are_refused(capsys: pytest.CaptureFixture[str]) -> None:
+    with pytest.raises(SystemExit):
+        command_line.main(["static", "--rounds", "0"], Jobs({}))
+    assert "--rounds" in capsys.readouterr().err
+
+
+def test_progress_is_told_without_json(
+    capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(command_line, "prepare_process", lambda: None)
+    command_line.main(["static", "--rounds", "1"], Invented(CASES["static"]))
+    *progress, last = capsys.readouterr().out.splitlines()
+    assert progress == [
+        "round 1 bare: events_per_second 1.000",
+        "round 1 ours: events_per_second 1.000",
+    ]
+    assert json.loads(last)["case"] == "static"
+
+
+def test_a_job_is_a_process_whose_last_object_counts() -> None:
+    figures = run_job(["benchmarks.waiting", "calls", "3", "1", "0.0"])
+    assert set(figures) == {"in_flight", "calls_per_second", "cpu_ms_per_call"}
+    assert figures["in_flight"] == 3
+
+
+def test_a_job_that_fails_says_what_it_printed() -> None:
+    with pytest.raises(SystemExit, match=r"(?s)benchmarks\.waiting none .*KeyError: 'none'"):
+        run_job(["benchmarks.waiting", "none", "1", "1", "0"])
+
+
+def test_a_job_that_fails_behind_its_figures_counts_as_failed(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    (tmp_path / "failing_job.py").write_text("print('{\"rate\": 1}')\nraise SystemExit(3)\n")
+    monkeypatch.setenv("PYTHONPATH", str(tmp_path))
+    with pytest.raises(SystemExit, match="failing_job failed"):
+        run_job(["failing_job"])
+
+
+def test_held_outputs_are_checked_and_others_only_counted(capsys: pytest.CaptureFixture[str]) -> None:
+    timed, untimed = Checks(3, timed=True), Checks(1, timed=False)
+    for timestamp, watermark in ((5, 4), (5, 5), (6, 4)):
+        timed.see(5, timestamp, watermark)
+    untimed.see(5, None, 9)
+    held, plain = map(json.loads, capsys.readouterr().out.splitlines())
+    assert (held["late"], held["wrong"]) == (1, 1)
+    assert set(plain) == {"calls_per_second", "longest_delay_ms"}
+
+
+def test_help_lists_every_case() -> None:
+    done = subprocess.run(
+        [sys.executable, "-m", "benchmarks", "--help"], capture_output=True, text=True, check=True, cwd=ROOT
+    )
+    listed = re.findall(r"^  (\w+) +(.+)$", done.stdout.partition("cases:\n")[2], re.MULTILINE)
+    assert dict(listed) == {name: case.meaning for name, case in CASES.items()}
+
+
+def test_documentation_shows_every_case_with_its_targets() -> None:
+    running = (ROOT / "docs" / "running.md").read_text("utf-8")
+    shown = re.findall(r"^\.venv/bin/python -m benchmarks (\w+) --json$", running, re.MULTILINE)
+    assert shown == list(CASES)
+    core = (ROOT / "docs" / "design" / "core.md").read_text("utf-8")
+    event_time = (ROOT / "docs" / "design" / "event-time.md").read_text("utf-8")
+    for name, case in CASES.items():
+        assert f"`{name}`" in core or f"benchmarks {name}`" in event_time, f"no figures of {name}"
+        assert case.meaning
+
+
+def test_documentation_of_the_report_names_its_parts() -> None:
+    running = (ROOT / "docs" / "running.md").read_text("utf-8")
+    section = running.partition("## Speed")[2]
+    for part in PARTS:
+        assert f"`{part}`" in section, f"no word on {part}"
