@@ -18,7 +18,8 @@
     │   ├── MissingExtraError            FA2001  (also an ImportError)
     │   ├── JavaNotFoundError            FA2002
     │   ├── ConflictingPackageError      FA2003
-    │   └── UnsupportedExecutionError    FA2004
+    │   ├── UnsupportedExecutionError    FA2004
+    │   └── StaleCodeError               FA2005
     ├── JobDefinitionError               FA3000  the job around the agent cannot work
     │   ├── AgentCycleError              FA3001
     │   ├── DuplicateAgentError          FA3002
@@ -204,6 +205,12 @@ class UnsupportedExecutionError(SetupError):
     """The execution settings of the Flink job do not fit agents."""
 
     code = "FA2004"
+
+
+class StaleCodeError(SetupError):
+    """A worker has another version of the user's module in memory than the job was built with."""
+
+    code = "FA2005"
 
 
 class JobDefinitionError(AgentsError):

@@ -159,6 +159,12 @@ class AgentOptions:
         "How many events one run may emit; a run beyond it fails instead of looping for ever.",
         minimum=1,
     )
+    CHECK_CODE = ConfigOption(
+        "run.check-code",
+        bool,
+        True,
+        "Refuse to start on a worker whose modules in memory are not those that the job was built with.",
+    )
     INLINE = ConfigOption(
         "run.inline",
         bool,
@@ -181,6 +187,22 @@ class AgentOptions:
         "How many threads of a subtask execute def actions that block, have a timeout or a limit, or "
         "belong to a run that had to wait.",
         minimum=1,
+    )
+    STUCK_AFTER = ConfigOption(
+        "run.stuck-after",
+        timedelta,
+        timedelta(minutes=5),
+        "A run on the agent loop that takes longer is reported in the log, once, with what it waits for. "
+        "0 s: never.",
+        minimum=timedelta(),
+    )
+    BLOCKED_AFTER = ConfigOption(
+        "loop.blocked-after",
+        timedelta,
+        timedelta(seconds=1),
+        "Code that keeps the agent loop from turning for longer is reported in the log while it does. "
+        "0 s: never.",
+        minimum=timedelta(),
     )
     QUEUE_PER_KEY = ConfigOption(
         "queue.max-per-key",

@@ -14,6 +14,8 @@ from typing import Any
 
 from flink_agents.runtime.context import Invocation
 from flink_agents.runtime.run import Run
+from flink_agents.runtime.run_metrics import clock
+from flink_agents.runtime.state import Head
 
 
 @dataclass(slots=True)
@@ -38,48 +40,55 @@ class KeyActor:
 
     Args:
         key_text: Canonical text of the key.
-        journal_id: Identity of the job that the key's runs belong to.
-        next_seq: Sequence number of the next run to begin.
+        head: The key's head. Only for Flink's thread: what is committed stands there.
         memory: Short-term memory of the key, all of it.
 
     Attributes:
+        journal_id: Identity of the job that the key's runs belong to.
+        next_seq: Sequence number of the next run to begin.
         queue: Inputs that wait, oldest first.
-        finished: Runs that wait for their commit, oldest first, with what they changed in memory.
+        finished: Runs that wait for their commit, oldest first, with what they changed in memory
+            and when they ended (``run_metrics.clock``).
         loaded: Number of the first input in ``pending`` that was not handed to the actor.
         running: Whether the loop works on the actor.
-        begun: Time (``loop.time()``) at which its present run began.
+        begun: Time (``loop.time()``) at which its present run began, later by its pauses.
+        started: Time at which that run really began.
+        parked: Number of its inputs that wait in state only.
         timer: Time of the timer that will look at the actor, or None.
     """
 
     __slots__ = (
         "begun",
         "finished",
+        "head",
         "journal_id",
         "key_text",
         "loaded",
         "memory",
         "next_seq",
+        "parked",
         "queue",
         "running",
+        "started",
         "timer",
     )
 
-    def __init__(
-        self, key_text: str, journal_id: str, next_seq: int, loaded: int, memory: dict[str, bytes | None]
-    ) -> None:
+    def __init__(self, key_text: str, head: Head, memory: dict[str, bytes | None]) -> None:
         self.key_text = key_text
-        self.journal_id = journal_id
-        self.next_seq = next_seq
-        self.loaded = loaded
+        self.head = head
+        self.journal_id = head.journal_id
+        self.next_seq = head.next_seq
+        self.loaded = head.first_pending
         self.memory = memory
         self.queue: deque[Waiting] = deque()
-        self.finished: deque[tuple[Run, dict[str, bytes | None]]] = deque()
+        self.finished: deque[tuple[Run, dict[str, bytes | None], float]] = deque()
         self.running = False
-        self.begun = 0.0
+        self.begun = self.started = 0.0
+        self.parked = 0
         self.timer: int | None = None
 
     def finish(self, run: Run) -> None:
         """Take over what ``run`` changed. Called by the loop."""
         changes = run.short_term.changes()
         self.memory.update(changes)
-        self.finished.append((run, changes))
+        self.finished.append((run, changes, clock()))

@@ -21,6 +21,30 @@ INTERVAL_SECONDS = 0.5
 
 
 class FlinkMetrics:
+    """Reports groups of metrics.
+
+    Args:
+        groups: Pairs of a group and PyFlink's metric group that it appears in.
+    """
+
+    def __init__(self, *groups: tuple[LocalMetricGroup, Any]) -> None:
+        self._groups = [_Group(local, group) for local, group in groups]
+        self._due = 0.0
+
+    def report_if_due(self) -> None:
+        """Report where the last time is half a second ago."""
+        now = time.monotonic()
+        if now >= self._due:
+            self._due = now + INTERVAL_SECONDS
+            self.report()
+
+    def report(self) -> None:
+        """Tell Flink what is new. Only for Flink's thread."""
+        for group in self._groups:
+            group.report()
+
+
+class _Group:
     """Reports the metrics of a group and its sub-groups.
 
     PyFlink has no histogram in its metric system (``distribution`` is a gauge), so quantiles
@@ -34,20 +58,14 @@ class FlinkMetrics:
     def __init__(self, local: LocalMetricGroup, group: Any) -> None:
         self._local = local
         self._group = group
-        self._due = 0.0
         self._followed: dict[str, Any] = {}
         self._reported: dict[str, int] = {}
-        self._groups: dict[str, FlinkMetrics] = {}
-
-    def report_if_due(self) -> None:
-        """Report where the last time is half a second ago."""
-        now = time.monotonic()
-        if now >= self._due:
-            self._due = now + INTERVAL_SECONDS
-            self.report()
+        self._groups: dict[str, _Group] = {}
 
     def report(self) -> None:
-        """Tell Flink what is new. Only for Flink's thread."""
+        """Tell Flink what is new."""
+        if self._local.before_read is not None:
+            self._local.before_read()
         for name, metric in list(self._local.metrics.items()):
             if name not in self._followed:
                 self._followed[name] = self._register(name, metric)
@@ -55,7 +73,7 @@ class FlinkMetrics:
                 self._add(name, metric.get_count())
         for name, group in list(self._local.groups.items()):
             if name not in self._groups:
-                self._groups[name] = FlinkMetrics(group, self._group.add_group(name))
+                self._groups[name] = _Group(group, self._group.add_group(name))
             self._groups[name].report()
 
     def _add(self, name: str, count: int) -> None:

@@ -11,18 +11,25 @@ from flink_agents.runtime.actor import KeyActor
 from flink_agents.runtime.loop import AgentLoop
 
 MAX_DELAY_MS = 500
-_AGE_SHARE = 16
+MANY_KEYS = 1024
+"""With so many busy keys, looks in vain cost more than results that wait."""
+
+MAX_DELAY_OF_MANY_MS = 2000
+"""The longest delay among many busy keys, where all runs take about the same time."""
 
 
 def next_look(now: int, loop: AgentLoop, actor: KeyActor, busy_keys: int) -> int:
     """When to look at the actor, in milliseconds since the epoch."""
-    expected = loop.expected * 1000
+    many = busy_keys >= MANY_KEYS
+    alike = loop.deviation <= loop.expected / 8
+    expected = 1000 * (loop.expected + 2 * loop.deviation if many else loop.expected)
     age = loop.age(actor) * 1000 if actor.running else 0.0
-    delay = expected - age if age < expected else age / _AGE_SHARE
+    delay = expected - age if age < expected else age / (4 if many else 16)
+    longest = MAX_DELAY_OF_MANY_MS if many and alike and age < expected else MAX_DELAY_MS
     grid = grid_ms(busy_keys)
-    return (now + min(MAX_DELAY_MS, int(delay)) + grid) // grid * grid
+    return (now + min(longest, int(delay)) + grid) // grid * grid
 
 
 def grid_ms(busy_keys: int) -> int:
     """Distance of the points of the grid."""
-    return 1 if busy_keys < 64 else 5 if busy_keys < 1024 else 20
+    return 1 if busy_keys < 64 else 5 if busy_keys < MANY_KEYS else 20

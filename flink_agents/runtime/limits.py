@@ -19,6 +19,7 @@ from concurrent.futures import Future
 from concurrent.futures import TimeoutError as ThreadTimeoutError
 from contextlib import asynccontextmanager, contextmanager
 from contextvars import ContextVar
+from functools import partial
 from threading import get_ident
 from typing import Any
 
@@ -250,7 +251,7 @@ class Limits:
                 )
             if limiter in _within.get():
                 return function(*args, **kwargs)
-            self._wait_for(_acquire(limiter, held))
+            self._wait_for(lambda: _acquire(limiter, held))
             token = _within.set((*_within.get(), limiter))
             try:
                 return function(*args, **kwargs)
@@ -260,14 +261,19 @@ class Limits:
 
         return call
 
-    def _wait_for(self, coroutine: Coroutine[Any, Any, None]) -> None:
-        """Run ``coroutine`` on the loop, and wait for it on this thread."""
-        assert self._loop is not None
+    def _wait_for(self, make: Callable[[], Coroutine[Any, Any, None]]) -> None:
+        """Run a coroutine on the loop, and wait for it on this thread."""
+        loop = self._loop
+        assert loop is not None
+        future: Future[None] = Future()
+
+        def begin() -> None:
+            loop.create_task(make()).add_done_callback(partial(_tell, future))
+
         try:
-            future: Future[None] = asyncio.run_coroutine_threadsafe(coroutine, self._loop)
+            loop.call_soon_threadsafe(begin)
         except RuntimeError:
             # The loop is closed.
-            coroutine.close()
             raise asyncio.CancelledError from None
         while True:
             try:
@@ -276,7 +282,7 @@ class Limits:
                 raise asyncio.CancelledError from None
             except ThreadTimeoutError:
                 if self._closed:
-                    future.cancel()
+                    # The end of the loop ends the task, if it ever began.
                     raise asyncio.CancelledError from None
 
     def _call_soon(self, function: Callable[[], None]) -> None:
@@ -284,6 +290,16 @@ class Limits:
         # A closed loop has nobody who waits.
         with contextlib.suppress(RuntimeError):
             self._loop.call_soon_threadsafe(function)
+
+
+def _tell(future: Future[None], task: asyncio.Task[None]) -> None:
+    """Let ``future`` end as ``task`` did."""
+    if task.cancelled():
+        future.cancel()
+    elif (error := task.exception()) is not None:
+        future.set_exception(error)
+    else:
+        future.set_result(None)
 
 
 @asynccontextmanager

@@ -6,7 +6,7 @@
 from __future__ import annotations
 
 from collections import deque
-from collections.abc import Iterator
+from collections.abc import Callable, Iterable, Iterator
 from threading import Lock
 from typing import Any, TypeVar
 
@@ -85,6 +85,12 @@ class LocalHistogram(Histogram):
             self._count += 1
             self._window.append(value)
 
+    def extend(self, values: Iterable[float], count: int) -> None:
+        """Record ``count`` values, of which ``values`` are the latest."""
+        with self._lock:
+            self._count += count
+            self._window.extend(values)
+
     def get_count(self) -> int:
         """See :class:`Histogram`."""
         return self._count
@@ -99,10 +105,15 @@ class LocalHistogram(Histogram):
 
 
 class LocalMetricGroup(MetricGroup):
-    """A group of metrics in this process, which any thread may use."""
+    """A group of metrics in this process, which any thread may use.
+
+    Attributes:
+        before_read: Called before all values are read, and may bring them up to date; or None.
+    """
 
     def __init__(self, name: str = "") -> None:
         self.name = name
+        self.before_read: Callable[[], None] | None = None
         self.metrics: dict[str, Counter | Meter | Gauge | Histogram] = {}
         self.groups: dict[str, LocalMetricGroup] = {}
 
@@ -122,15 +133,17 @@ class LocalMetricGroup(MetricGroup):
         """See :class:`MetricGroup`."""
         return self._metric(name, LocalGauge)
 
-    def get_histogram(self, name: str) -> Histogram:
+    def get_histogram(self, name: str) -> LocalHistogram:
         """See :class:`MetricGroup`."""
         return self._metric(name, LocalHistogram)
 
     def values(self, prefix: str = "") -> Iterator[tuple[str, Any]]:
         """Dotted names and values of all metrics: counts, or the value of a gauge."""
-        for name, metric in self.metrics.items():
+        if self.before_read is not None:
+            self.before_read()
+        for name, metric in list(self.metrics.items()):
             yield prefix + name, metric.get_value() if isinstance(metric, Gauge) else metric.get_count()
-        for name, group in self.groups.items():
+        for name, group in list(self.groups.items()):
             yield from group.values(f"{prefix}{name}.")
 
     def _metric(self, name: str, kind: type[M]) -> M:

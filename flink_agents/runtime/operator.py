@@ -21,6 +21,7 @@ from flink_agents.api.options import AgentOptions, Configuration
 from flink_agents.plan import AgentCode, AgentPlan, bind
 from flink_agents.runtime import flink_compat
 from flink_agents.runtime.attempt import Attempt
+from flink_agents.runtime.code_digest import CodeCheck
 from flink_agents.runtime.codec import ValueCodec
 from flink_agents.runtime.event_time import NO_TIMESTAMP, Emission, Hold
 from flink_agents.runtime.flink_metrics import FlinkMetrics
@@ -57,6 +58,8 @@ class ActionExecutionOperator(KeyedProcessFunction):
         event_time: EventTime,
         watermarks: bool = True,
     ) -> None:
+        # The first attribute is unpickled first: before anything that a stale module may lack.
+        self._code_check = CodeCheck.of(code if config.get(AgentOptions.CHECK_CODE) else None)
         self._main = MainModule()
         self._plan = plan.to_json()
         self._code = code
@@ -69,11 +72,10 @@ class ActionExecutionOperator(KeyedProcessFunction):
 
     def open(self, runtime_context: RuntimeContext) -> None:
         """Bind the plan to its code and to Flink's state."""
+        self._code_check.check()
         plan = AgentPlan.from_json(self._plan)
         task = flink_compat.task_info(runtime_context)
         metrics = LocalMetricGroup()
-        group = runtime_context.get_metrics_group().add_group(METRIC_GROUP).add_group(plan.name)
-        self._metrics = FlinkMetrics(metrics, group)
         shared = RunEnvironment(
             bind(plan, self._code),
             plan.name,
@@ -81,10 +83,13 @@ class ActionExecutionOperator(KeyedProcessFunction):
             metrics,
             ValueCodec(self._config.get(AgentOptions.ALLOW_PICKLE)),
         )
+        group = runtime_context.get_metrics_group().add_group(METRIC_GROUP).add_group(plan.name)
+        own = shared.run_metrics.group
+        self._metrics = FlinkMetrics((metrics, group), (own, group.add_group(own.name)))
         ttl: timedelta | None = self._config.get(AgentOptions.SHORT_TERM_TTL)
         state = flink_compat.keyed_state(runtime_context, None if ttl is None else _milliseconds(ttl))
         job_id = self._config.get(AgentOptions.JOB_IDENTIFIER) or task.job_id
-        hold = Hold(self._event_time, metrics, self._watermarks) if self._event_time.holds else None
+        hold = Hold(self._event_time, own, self._watermarks) if self._event_time.holds else None
         processor = AgentProcessor(shared, state, job_id, _now, flink_compat.cancellation_check(), hold)
         self._attempt = Attempt((task.job_id, plan.name, task.subtask), processor.close)
         self._attempt.begin()

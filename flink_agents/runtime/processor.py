@@ -25,6 +25,7 @@ from flink_agents.runtime.keys import decode_key, unescape
 from flink_agents.runtime.loop import AgentLoop
 from flink_agents.runtime.memory import write_nodes
 from flink_agents.runtime.run import Run
+from flink_agents.runtime.run_metrics import clock
 from flink_agents.runtime.shared import RunEnvironment
 from flink_agents.runtime.state import Head, KeyedState, Timers
 from flink_agents.runtime.steps import StepExecutor
@@ -40,6 +41,9 @@ that holds watermarks; hence the distance.
 
 DRAIN = START + 1
 """Event time of the timer that waits for a key's runs when a bounded input ends."""
+
+NOTHING = Emission()
+"""What leaves where nothing is committed. Nobody changes it."""
 
 SLICE_SECONDS = 0.05
 """How long Flink's thread waits before it looks whether it was cancelled."""
@@ -73,6 +77,8 @@ class AgentProcessor:
         self._check_cancelled = check_cancelled
         self._hold = hold
         self._steps = StepExecutor(shared)
+        self._metrics = shared.run_metrics
+        self._metrics.load = self._load
         self._actors: dict[str, KeyActor] = {}
         self._loop: AgentLoop | None = None
         config = shared.config
@@ -84,11 +90,16 @@ class AgentProcessor:
         """Handle an input of the current key."""
         if self._hold is not None:
             self._hold.check(timestamp)
-        packed = self._state.head.value()
-        head = Head.unpack(packed) if packed is not None else Head(self._job_id)
+        actor = self._actors.get(key_text)
+        if actor is not None:
+            self._check_failure()
+            self._store(actor.head, key_text, record, timestamp, timers)
+            self._feed(actor)
+            return NOTHING
+        head = self._read_head() or Head(self._job_id)
         if head.has_pending or not self._inline:
             self._enqueue(head, key_text, record, timestamp, timers)
-            return Emission()
+            return NOTHING
         run = self._new_run(head, key_text, timestamp)
         self._steps.begin(run, record)
         step = self._steps.advance(run)
@@ -96,50 +107,47 @@ class AgentProcessor:
             run.short_term.commit()
             head.next_seq += 1
             self._state.head.update(head.pack())
+            self._metrics.events += 1
             return run
         self._hand_over(head, step, record, timers)
-        return Emission()
+        return NOTHING
 
     def on_event_time(self, key_text: str, timestamp: int, timers: Timers) -> Emission:
         """Hold the watermark until the current key's runs of that time have ended, or for too long."""
         if timestamp >= START:
             return self.on_timer(key_text, timestamp, timers)
-        emission = Emission()
-        packed = self._state.head.value()
-        head = Head.unpack(packed) if packed is not None else None
-        if head is None or not head.has_pending or self._hold is None:
-            return emission
-        actor = self._actors.get(key_text)
-        self._check_failure()
-        watermark = timers.current_watermark()
+        known = key_text in self._actors
+        actor = self._actor(key_text, timers)
         if actor is None:
+            return NOTHING
+        watermark = timers.current_watermark()
+        if not known:
             # After a restore: all keys start before the first one is waited for.
-            self._wake(head, key_text, timers)
             timers.register_event_time_timer(watermark)
-        elif watermark < START:  # at the end of the input, nothing can be late
-            self._wait_in_time(actor, head, timestamp, emission, timers)
-            self._go_on(actor, head, None, timers)
+            return NOTHING
+        emission = Emission()
+        if watermark < START:  # at the end of the input, nothing can be late
+            self._wait_in_time(actor, timestamp, emission, timers)
+            self._go_on(actor, None, timers)
         return emission
 
     def on_timer(self, key_text: str, timestamp: int, timers: Timers) -> Emission:
         """Commit what the current key's actor has finished, and see that it goes on."""
-        emission = Emission()
-        packed = self._state.head.value()
-        if packed is None:
-            return emission
-        head = Head.unpack(packed)
-        if not head.has_pending:
-            return emission
-        actor = self._actors.get(key_text) or self._wake(head, key_text, timers)
-        self._check_failure()
+        actor = self._actor(key_text, timers)
+        if actor is None:
+            return NOTHING
         if timestamp == START:
             timers.register_event_time_timer(DRAIN)
+        elif timestamp != DRAIN and not actor.finished and not actor.parked:
+            self._look_again(actor, timestamp, timers)
+            return NOTHING
+        emission = Emission()
         if timestamp == DRAIN:
-            self._drain(actor, head, emission, timers)
+            self._drain(actor, emission, timers)
         else:
-            self._commit(actor, head, emission, timers)
-            self._feed(actor, head)
-        self._go_on(actor, head, timestamp, timers)
+            self._commit(actor, emission, timers)
+            self._feed(actor)
+        self._go_on(actor, timestamp, timers)
         return emission
 
     @property
@@ -170,19 +178,32 @@ class AgentProcessor:
         if self._loop is not None:
             self._loop.close(wait)
 
+    # -- keys with work ---------------------------------------------------------------
+
+    def _read_head(self) -> Head | None:
+        """The head of a key that has no actor; an actor has it at hand."""
+        packed = self._state.head.value()
+        return Head.unpack(packed) if packed is not None else None
+
+    def _actor(self, key_text: str, timers: Timers) -> KeyActor | None:
+        """The actor of the current key, made anew after a restore; None where nothing waits."""
+        actor = self._actors.get(key_text)
+        if actor is None:
+            head = self._read_head()
+            if head is None or not head.has_pending:
+                return None
+            actor = self._wake(head, key_text, timers)
+        self._check_failure()
+        return actor
+
     # -- inputs that wait -------------------------------------------------------------
 
     def _enqueue(self, head: Head, key_text: str, record: Any, timestamp: int | None, timers: Timers) -> None:
-        """Let an input wait for its turn."""
+        """Let an input of a key without an actor wait for its turn."""
         self._check_failure()
-        actor = self._actors.get(key_text)
-        if actor is None:
-            self._wait_for_room()
+        self._wait_for_room()
         self._store(head, key_text, record, timestamp, timers)
-        if actor is None:
-            self._wake(head, key_text, timers)
-        else:
-            self._feed(actor, head)
+        self._wake(head, key_text, timers)
 
     def _store(self, head: Head, key_text: str, record: Any, timestamp: int | None, timers: Timers) -> None:
         """Put an input into state; it stays there until its run is committed."""
@@ -211,47 +232,52 @@ class AgentProcessor:
         """An actor for a key that has none, but has inputs in state."""
         known: dict[str, bytes | None] = {unescape(path): data for path, data in self._state.memory.items()}
         actor = self._new_actor(head, key_text, known, timers)
-        self._feed(actor, head)
+        self._feed(actor)
         return actor
 
     def _new_actor(
         self, head: Head, key_text: str, known: dict[str, bytes | None], timers: Timers
     ) -> KeyActor:
-        actor = KeyActor(key_text, head.journal_id, head.next_seq, head.first_pending, known)
+        actor = KeyActor(key_text, head, known)
         self._actors[key_text] = actor
         timers.register_event_time_timer(START)
         self._look_again(actor, None, timers)
         return actor
 
-    def _feed(self, actor: KeyActor, head: Head) -> None:
+    def _feed(self, actor: KeyActor) -> None:
         """Hand to the actor what waits in state, as far as there is room."""
-        loop = self._agent_loop
+        loop, head = self._agent_loop, actor.head
         while actor.loaded < head.next_pending:
             if len(actor.queue) >= self._queue_per_key or (loop.load >= self._max_load and actor.queue):
-                return
-            record, timestamp = self._shared.codec.decode(self._pending(actor.loaded, actor.key_text, head))
+                break
+            record, timestamp = self._shared.codec.decode(self._pending(actor.loaded, actor))
             actor.loaded += 1
             loop.submit(actor, Waiting(record, timestamp))
+        actor.parked = head.next_pending - actor.loaded
 
-    def _pending(self, number: int, key_text: str, head: Head) -> bytes:
+    def _pending(self, number: int, actor: KeyActor) -> bytes:
         waiting = self._state.pending.get(number)
         if waiting is None:
             raise StateFormatError(
                 "state lacks an input that waits for its turn",
-                expected=f"inputs {head.first_pending} to {head.next_pending - 1}",
-                found=f"no input {number} of key {decode_key(key_text)!r}",
+                expected=f"inputs {actor.head.first_pending} to {actor.head.next_pending - 1}",
+                found=f"no input {number} of key {decode_key(actor.key_text)!r}",
                 fix="restore from another checkpoint, and report this: state is never written so",
             )
         return waiting
 
     # -- commit -----------------------------------------------------------------------
 
-    def _commit(self, actor: KeyActor, head: Head, emission: Emission, timers: Timers) -> None:
+    def _commit(self, actor: KeyActor, emission: Emission, timers: Timers) -> None:
         """Write what the actor finished, in order."""
         if not actor.finished:
             return
+        head = actor.head
+        now, metrics = clock(), self._metrics
         while actor.finished:
-            run, changes = actor.finished.popleft()
+            run, changes, ended = actor.finished.popleft()
+            metrics.harvest.add(now - ended)
+            metrics.events += 1
             write_nodes(self._state.memory, changes)
             self._state.pending.remove(head.first_pending)
             if self._hold is None:
@@ -263,33 +289,31 @@ class AgentProcessor:
             head.next_seq = run.sequence_number + 1
         self._state.head.update(head.pack())
 
-    def _drain(self, actor: KeyActor, head: Head, emission: Emission, timers: Timers) -> None:
+    def _drain(self, actor: KeyActor, emission: Emission, timers: Timers) -> None:
         """Wait for all runs of the key."""
         while True:
             ended = self._agent_loop.ended
-            self._commit(actor, head, emission, timers)
-            if not head.has_pending:
+            self._commit(actor, emission, timers)
+            if not actor.head.has_pending:
                 return
-            self._feed(actor, head)
+            self._feed(actor)
             self._wait(ended)
 
-    def _wait_in_time(
-        self, actor: KeyActor, head: Head, timestamp: int, emission: Emission, timers: Timers
-    ) -> None:
+    def _wait_in_time(self, actor: KeyActor, timestamp: int, emission: Emission, timers: Timers) -> None:
         """Wait for the runs of the key that ``timestamp`` may not pass, as long as the hold lasts."""
-        hold, key_text = self._hold, actor.key_text
+        hold, key_text, head = self._hold, actor.key_text, actor.head
         assert hold is not None
         for number in range(hold.noted(key_text, head.first_pending), head.next_pending):
-            _, at = self._shared.codec.decode(self._pending(number, key_text, head))
+            _, at = self._shared.codec.decode(self._pending(number, actor))
             hold.note(key_text, number, at)
         last = hold.last(key_text, timestamp)
         watermark = timers.current_watermark()
         while True:
             ended = self._agent_loop.ended
-            self._commit(actor, head, emission, timers)
+            self._commit(actor, emission, timers)
             if head.first_pending > last:
                 return
-            self._feed(actor, head)
+            self._feed(actor)
             if not hold.may_wait(key_text, head.first_pending, watermark):
                 hold.give_up(key_text, last)
                 return
@@ -297,9 +321,9 @@ class AgentProcessor:
             self._wait(ended)
             hold.waited(began)
 
-    def _go_on(self, actor: KeyActor, head: Head, fired: int | None, timers: Timers) -> None:
+    def _go_on(self, actor: KeyActor, fired: int | None, timers: Timers) -> None:
         """See that somebody looks at the actor again, or let go of it."""
-        if head.has_pending:
+        if actor.head.has_pending:
             self._look_again(actor, fired, timers)
         else:
             del self._actors[actor.key_text]
@@ -323,13 +347,23 @@ class AgentProcessor:
 
     def _wait_for_room(self) -> None:
         """Take no more as long as the loop has enough to do (backpressure)."""
-        while self._loop is not None and self._loop.load >= self._max_load:
+        if self._loop is None or self._loop.load < self._max_load:
+            return
+        began = clock()
+        while self._loop.load >= self._max_load:
             self._wait(self._loop.ended)
+        self._metrics.backpressure += clock() - began
 
     def _wait(self, ended: int) -> None:
         self._agent_loop.wait_for_progress(ended, SLICE_SECONDS)
         self._check_cancelled()
         self._check_failure()
+
+    def _load(self) -> dict[str, int]:
+        """How many runs are where; see ``RunMetrics.load``."""
+        parked = sum(actor.parked for actor in list(self._actors.values()))
+        begun, waiting = (self._loop.in_flight, self._loop.load) if self._loop is not None else (0, 0)
+        return {"in_flight": begun, "queued": max(0, waiting - begun), "parked": parked}
 
     def _check_failure(self) -> None:
         if self._loop is not None and self._loop.failure is not None:

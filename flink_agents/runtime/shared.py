@@ -5,14 +5,15 @@ from __future__ import annotations
 from collections.abc import Mapping
 from typing import Any
 
-from flink_agents.api.metrics import MetricGroup
 from flink_agents.api.options import AgentOptions, Configuration
 from flink_agents.api.resources import ResourceType, check_resource_type
 from flink_agents.plan import BoundAgent
 from flink_agents.runtime.clients import Clients
 from flink_agents.runtime.codec import ValueCodec
 from flink_agents.runtime.limits import Limits
+from flink_agents.runtime.metrics import LocalMetricGroup
 from flink_agents.runtime.routing import Routes
+from flink_agents.runtime.run_metrics import RunMetrics
 
 
 class RunEnvironment:
@@ -22,10 +23,11 @@ class RunEnvironment:
         agent: The agent, bound to its code.
         agent_name: Name of the agent in the job.
         config: Options of the job.
-        metrics: The agent's metrics.
+        metrics: What actions measure.
         codec: Encodes memory.
 
     Attributes:
+        run_metrics: What the runtime measures.
         limits: Limits of actions and tools.
         clients: Clients of the subtask.
     """
@@ -35,13 +37,14 @@ class RunEnvironment:
         agent: BoundAgent,
         agent_name: str,
         config: Configuration,
-        metrics: MetricGroup,
+        metrics: LocalMetricGroup,
         codec: ValueCodec,
     ) -> None:
         self.agent = agent
         self.agent_name = agent_name
         self.config = config
         self.metrics = metrics
+        self.run_metrics = RunMetrics(action.name for action in agent.actions)
         self.codec = codec
         self.memory_expires = config.get(AgentOptions.SHORT_TERM_TTL) is not None
         self.max_events: int = config.get(AgentOptions.MAX_EVENTS)

@@ -29,6 +29,7 @@ from flink_agents.runtime.failure import users_place, users_traceback
 from flink_agents.runtime.limits import LeaveThread
 from flink_agents.runtime.retry import Trial, is_retryable, next_trial, record
 from flink_agents.runtime.run import Run
+from flink_agents.runtime.run_metrics import clock
 from flink_agents.runtime.shared import RunEnvironment
 
 FAILURES = (Exception, SystemExit, asyncio.CancelledError)
@@ -46,6 +47,8 @@ class StepExecutor:
 
     def __init__(self, shared: RunEnvironment) -> None:
         self._shared = shared
+        self._metrics = shared.run_metrics
+        self._durations = shared.run_metrics.here
         self._context_type = context_type(shared.agent.context_class)
         self._on_error = OnError(shared.agent.on_error or shared.config.get(AgentOptions.ON_ERROR))
         self._retry = shared.agent.retry
@@ -73,6 +76,7 @@ class StepExecutor:
             step = Invocation(self._shared, run, action, event)
             if action.off_thread:
                 return step
+            began = clock()
             try:
                 self.call(step)
             except FAILURES as error:
@@ -88,6 +92,7 @@ class StepExecutor:
                     # The author's code caught what should have led away from here.
                     return self._leave_thread(step)
                 self.succeed(step)
+                self._durations[action.name].add(clock() - began)
         return None
 
     # -- one step ---------------------------------------------------------------------
@@ -136,8 +141,9 @@ class StepExecutor:
         Raises:
             ActionFailedError: There is none, and the policy is to fail.
         """
+        self._metrics.count("action_failures", step.action.name)
         if isinstance(error, ActionTimeoutError):
-            self._count("action_timeouts")
+            self._metrics.count("action_timeouts", step.action.name)
         retry = self._retry_of(step.action)
         if retry is not None:
             seed = f"{step.event.id}\x00{step.action.name}"
@@ -174,7 +180,7 @@ class StepExecutor:
         self._take_back(step)
         following = Invocation(self._shared, step.run, step.action, step.event)
         following.trial = trial
-        self._count("action_retries")
+        self._metrics.count("action_retries", step.action.name)
         _log.info(
             "%s: attempt %d of action %s of agent %s, key %r, sequence %d, failed; next in %.3g s: %s: %s",
             users_place(error, step.action),
@@ -198,9 +204,6 @@ class StepExecutor:
     def _take_back(self, step: Invocation) -> None:
         step.end()
         step.run.rollback(step.mark)
-
-    def _count(self, name: str) -> None:
-        self._shared.metrics.get_counter(name).inc()
 
     # -- the chain --------------------------------------------------------------------
 
@@ -226,6 +229,7 @@ class StepExecutor:
         try:
             return bool(action.when(event))
         except FAILURES as error:
+            self._metrics.count("action_failures", action.name)
             self.fail(Invocation(self._shared, run, action, event), error)
             return None
 
@@ -300,9 +304,7 @@ class StepExecutor:
     ) -> None:
         """Leave a trace of an event that the agent goes on without."""
         name = action.name if action is not None else None
-        self._shared.metrics.get_counter(
-            "events_dead_lettered" if policy is OnError.DEAD_LETTER else "events_ignored"
-        ).inc()
+        self._metrics.count("events_dead_lettered" if policy is OnError.DEAD_LETTER else "events_ignored")
         _log.warning(
             "%s: %s of agent %s, key %r, sequence %d (%s): %s: %s",
             where or "unhandled",

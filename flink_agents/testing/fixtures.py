@@ -5,6 +5,9 @@
 ``agents_environment``
     Makes an ``AgentsExecutionEnvironment`` on Flink's minicluster. All tests of a session
     share one JVM, which the first use starts.
+
+The marker ``executes_once`` is for tests that look at how often, or when, an action was executed.
+They are skipped where ``AGENT_HARNESS`` has actions executed more often.
 """
 
 from __future__ import annotations
@@ -17,6 +20,35 @@ import pytest
 if TYPE_CHECKING:
     from flink_agents.api.environment import AgentsExecutionEnvironment
     from flink_agents.testing.harness import OperatorHarness
+
+
+def pytest_configure(config: pytest.Config) -> None:
+    """Make the marker known."""
+    config.addinivalue_line(
+        "markers", "executes_once: looks at executions; is skipped where AGENT_HARNESS forces more"
+    )
+
+
+def pytest_report_header() -> str | None:
+    """Say which conditions are forced."""
+    conditions = _conditions()
+    return f"flink-agents harness: {', '.join(sorted(conditions))}" if conditions else None
+
+
+def pytest_runtest_setup(item: pytest.Item) -> None:
+    """Skip what forced conditions make pointless."""
+    if item.get_closest_marker("executes_once") is not None and _conditions():
+        pytest.skip("looks at executions, of which AGENT_HARNESS forces more")
+
+
+def _conditions() -> frozenset[str]:
+    from flink_agents.api.errors import OptionError
+    from flink_agents.testing.forced import forced_conditions
+
+    try:
+        return forced_conditions()
+    except OptionError as error:
+        raise pytest.UsageError(str(error)) from None
 
 
 @pytest.fixture

@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import pickle
 import zlib
-from collections.abc import Callable, Iterable, Mapping
+from collections.abc import Callable, Iterable, Iterator, Mapping
 from dataclasses import dataclass
 from datetime import timedelta
 from typing import Any
@@ -19,6 +19,7 @@ import cloudpickle
 from flink_agents.api.agent import Agent
 from flink_agents.api.errors import UnserializableValueError
 from flink_agents.api.event_time import LATE_TAG, EventTime
+from flink_agents.api.metrics import Gauge
 from flink_agents.api.options import AgentOptions, Configuration
 from flink_agents.api.policies import DEAD_LETTER_TAG, DeadLetter
 from flink_agents.plan import AgentCode, AgentPlan, bind, compile_agent
@@ -32,6 +33,7 @@ from flink_agents.runtime.run import Run
 from flink_agents.runtime.shared import RunEnvironment
 from flink_agents.runtime.state import OBJECT, Head
 from flink_agents.testing.fake_state import FakeBackend, KeyState
+from flink_agents.testing.forced import REPLAY, RESTART, forced_conditions
 
 START = 1_700_000_000_000
 """Wall-clock time at which a harness starts, in milliseconds."""
@@ -70,7 +72,7 @@ class _Clock:
 class _Subtask:
     processor: AgentProcessor
     backend: FakeBackend
-    metrics: LocalMetricGroup
+    shared: RunEnvironment
 
 
 class OperatorHarness:
@@ -86,7 +88,11 @@ class OperatorHarness:
         forced_serialization: Serialise all that Flink would, so that sharing an object by
             accident fails here already.
         forced_replay: Handle each input and each timer twice: the first time the operator is
-            thrown away just after its commit, and restored from before it.
+            thrown away just after its commit, and restored from before it. Without ``settle``,
+            each :meth:`push`, :meth:`settle`, :meth:`advance` and :meth:`watermark` as a whole.
+            Default: whether ``AGENT_HARNESS`` has the word ``replay``.
+        forced_restart: Before each of them, pickle the state and start a new operator from it,
+            so that what lives on outside of state is lost. Default: the word ``restart``.
         event_time: As in ``apply``. The watermark that the test gives is the one that has lagged.
         watermarks: Whether the input has watermarks at all.
         settle: Let what an input starts run to its end before the harness goes on. False leaves
@@ -108,7 +114,8 @@ class OperatorHarness:
         parallelism: int = 1,
         max_parallelism: int = 128,
         forced_serialization: bool = True,
-        forced_replay: bool = False,
+        forced_replay: bool | None = None,
+        forced_restart: bool | None = None,
         event_time: EventTime | None = None,
         watermarks: bool = True,
         settle: bool = True,
@@ -120,8 +127,10 @@ class OperatorHarness:
         self._config = Configuration.load(config)
         self._key = KeyEncoder(key_selector)
         self._max_parallelism = max_parallelism
+        conditions = forced_conditions()
+        self._replay = REPLAY in conditions if forced_replay is None else forced_replay
+        self._restart = RESTART in conditions if forced_restart is None else forced_restart
         self._serialize = forced_serialization
-        self._replay = forced_replay
         self._settles = settle
         self._event_time = event_time or EventTime.none()
         self._watermarks = watermarks
@@ -130,6 +139,7 @@ class OperatorHarness:
         self.outputs: list[Any] = []
         self.timestamps: list[int | None] = []
         self._side: dict[str, list[Any]] = {}
+        self._measured: dict[str, int | float] = {}
         self._start({}, parallelism)
 
     # -- driving ----------------------------------------------------------------------
@@ -146,15 +156,8 @@ class OperatorHarness:
             KeyEncodingError: The record has no usable key.
         """
         record = self._through_flink(record, "record")
-        key = self._key(record)
-        if self._replay:
-            before = self.snapshot()
-            self._deliver(key, self._through_flink(record, "record"), timestamp)
-            self._settle()
-            self.restore(before)
-        start = len(self.outputs)
-        self._deliver(key, record, timestamp)
-        self._settle()
+        key, start = self._key(record), len(self.outputs)
+        self._do(lambda: self._deliver(key, self._again(record), timestamp))
         return self.outputs[start:]
 
     def settle(self, seconds: float = 60.0) -> list[Any]:
@@ -169,14 +172,7 @@ class OperatorHarness:
             TimeoutError: None did.
         """
         start = len(self.outputs)
-        for subtask in self._subtasks:
-            while waiting := [key for key, state in subtask.backend.keys.items() if state.processing_timers]:
-                ended = subtask.processor.ended
-                for key in waiting:
-                    timers = subtask.backend.keys[key].processing_timers
-                    self._fire_once(key, "processing_timers", max(timers))
-                if subtask.processor.busy_keys:
-                    subtask.processor.wait_for_progress(ended, seconds)
+        self._do(lambda: self._run_to_the_end(seconds))
         return self.outputs[start:]
 
     def push_all(self, records: Iterable[Any]) -> list[Any]:
@@ -187,9 +183,7 @@ class OperatorHarness:
         """Let wall-clock time pass (milliseconds); due timers fire, each at its time."""
         milliseconds = int(time.total_seconds() * 1000) if isinstance(time, timedelta) else time
         start, until = len(self.outputs), self.current_time + milliseconds
-        while (due := self._next_timer("processing_timers", until)) is not None:
-            self._clock.time = max(self._clock.time, due[0])
-            self._fire(due[1], "processing_timers", due[0])
+        self._fire_all("processing_timers", until)
         self._clock.time = until
         return self.outputs[start:]
 
@@ -199,8 +193,7 @@ class OperatorHarness:
         self.current_watermark = max(self.current_watermark, timestamp)
         for subtask in self._subtasks:
             subtask.backend.watermark = self.current_watermark
-        while (due := self._next_timer("event_timers", self.current_watermark)) is not None:
-            self._fire(due[1], "event_timers", due[0])
+        self._fire_all("event_timers", self.current_watermark)
         return self.outputs[start:]
 
     def end_input(self) -> list[Any]:
@@ -243,6 +236,7 @@ class OperatorHarness:
         """
         count = parallelism or len(self._subtasks)
         self.close()
+        self._measured = {}
         del self.outputs[snapshot.outputs :]
         del self.timestamps[snapshot.outputs :]
         for tag, values in self._side.items():
@@ -272,12 +266,17 @@ class OperatorHarness:
 
     @property
     def metrics(self) -> dict[str, int | float]:
-        """Metrics of the present operator, summed over its subtasks."""
-        total: dict[str, int | float] = {}
-        for subtask in self._subtasks:
-            for name, value in subtask.metrics.values():
-                total[name] = total.get(name, 0) + value
-        return total
+        """What the agent measured in the present operator, summed over its subtasks."""
+        present = _sum(subtask.shared.metrics for subtask in self._subtasks)
+        gauges = {name for subtask in self._subtasks for name in _gauges(subtask.shared.metrics)}
+        before = self._measured
+        sums = {name: before.get(name, 0) + value for name, value in present.items() if name not in gauges}
+        return {**before, **present, **sums}
+
+    @property
+    def run_metrics(self) -> dict[str, int | float]:
+        """What the runtime measured in the present operator, summed over its subtasks."""
+        return _sum(subtask.shared.run_metrics.group for subtask in self._subtasks)
 
     def memory(self, key: Any = 0) -> dict[str, Any]:
         """Short-term memory of ``key``: plain values by dotted path."""
@@ -320,9 +319,10 @@ class OperatorHarness:
         codec = ValueCodec(self._config.get(AgentOptions.ALLOW_PICKLE))
         shared = RunEnvironment(bind(plan, code), plan.name, self._config, metrics, codec)
         job_id = self._config.get(AgentOptions.JOB_IDENTIFIER) or "harness"
-        hold = Hold(self._event_time, metrics, self._watermarks) if self._event_time.holds else None
+        own = shared.run_metrics.group
+        hold = Hold(self._event_time, own, self._watermarks) if self._event_time.holds else None
         processor = AgentProcessor(shared, backend.keyed_state(), job_id, self._clock, hold=hold)
-        return _Subtask(processor, backend, metrics)
+        return _Subtask(processor, backend, shared)
 
     def _subtask_of(self, key: str) -> _Subtask:
         group = zlib.crc32(key.encode()) % self._max_parallelism
@@ -332,14 +332,55 @@ class OperatorHarness:
         packed = self.state(key).head
         return None if packed is None else Head.unpack(packed)
 
+    def _do(self, act: Callable[[], None]) -> None:
+        """Do ``act`` and let it run to its end, under the conditions that are forced."""
+        if self._restart or self._replay:
+            measured = self.metrics
+            if self._restart:
+                self.restore(pickle.loads(pickle.dumps(self.snapshot())))
+            if self._replay:
+                before, time = self.snapshot(), self.current_time
+                act()
+                self._settle()
+                self.restore(before)
+                self._clock.time = time
+            # A test sees them as if there was one operator, which did each thing once.
+            self._measured = measured
+        act()
+        self._settle()
+
     def _settle(self) -> None:
         if self._settles:
-            self.settle()
+            self._run_to_the_end()
+
+    def _run_to_the_end(self, seconds: float = 60.0) -> None:
+        for subtask in self._subtasks:
+            while waiting := [key for key, state in subtask.backend.keys.items() if state.processing_timers]:
+                ended = subtask.processor.ended
+                for key in waiting:
+                    timers = subtask.backend.keys[key].processing_timers
+                    self._fire(key, "processing_timers", max(timers))
+                if subtask.processor.busy_keys:
+                    subtask.processor.wait_for_progress(ended, seconds)
 
     def _deliver(self, key: str, record: Any, timestamp: int | None) -> None:
         subtask = self._subtask_of(key)
         subtask.backend.key = key
         self._emit(subtask.processor.process(key, record, timestamp, subtask.backend))
+
+    def _fire_all(self, kind: str, until: int) -> None:
+        """Fire all timers up to ``until``, and those that they register."""
+        if self._settles:
+            self._fire_each(kind, until, lambda *timer: self._do(lambda: self._fire(*timer)))
+        else:
+            # What is in flight would never end if each of its timers threw it away.
+            self._do(lambda: self._fire_each(kind, until, self._fire))
+
+    def _fire_each(self, kind: str, until: int, fire: Callable[[str, str, int], None]) -> None:
+        while (due := self._next_timer(kind, until)) is not None:
+            if kind == "processing_timers":
+                self._clock.time = max(self._clock.time, due[0])
+            fire(due[1], kind, due[0])
 
     def _next_timer(self, kind: str, until: int) -> tuple[int, str] | None:
         """Time and key of the first timer that is due; timers of one time fire in the order of keys."""
@@ -353,15 +394,6 @@ class OperatorHarness:
         return min(due, default=None)
 
     def _fire(self, key: str, kind: str, at: int) -> None:
-        if self._replay:
-            before = self.snapshot()
-            self._fire_once(key, kind, at)
-            self._settle()
-            self.restore(before)
-        self._fire_once(key, kind, at)
-        self._settle()
-
-    def _fire_once(self, key: str, kind: str, at: int) -> None:
         subtask = self._subtask_of(key)
         subtask.backend.key = key
         getattr(subtask.backend.current, kind).discard(at)
@@ -377,6 +409,10 @@ class OperatorHarness:
             inline = isinstance(emission, Run)
             self.timestamps += [emission.timestamp] * len(emission.outputs) if inline else emission.timestamps
 
+    def _again(self, record: Any) -> Any:
+        """``record`` for one of several deliveries: an action may change it."""
+        return self._through_flink(record, "record") if self._replay else record
+
     def _through_flink(self, value: Any, what: str) -> Any:
         if not self._serialize:
             return value
@@ -388,3 +424,17 @@ class OperatorHarness:
                 found=f"{type(value).__module__}.{type(value).__qualname__}",
                 fix="use values whose classes stand at the top level of a module",
             ) from error
+
+
+def _sum(groups: Iterable[LocalMetricGroup]) -> dict[str, int | float]:
+    total: dict[str, int | float] = {}
+    for group in groups:
+        for name, value in group.values():
+            total[name] = total.get(name, 0) + value
+    return total
+
+
+def _gauges(group: LocalMetricGroup, prefix: str = "") -> Iterator[str]:
+    yield from (prefix + name for name, metric in group.metrics.items() if isinstance(metric, Gauge))
+    for name, inner in group.groups.items():
+        yield from _gauges(inner, f"{prefix}{name}.")

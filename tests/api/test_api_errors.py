@@ -38,6 +38,7 @@ CODES = {
     "JavaNotFoundError": "FA2002",
     "ConflictingPackageError": "FA2003",
     "UnsupportedExecutionError": "FA2004",
+    "StaleCodeError": "FA2005",
     "JobDefinitionError": "FA3000",
     "AgentCycleError": "FA3001",
     "DuplicateAgentError": "FA3002",

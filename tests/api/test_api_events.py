@@ -260,6 +260,7 @@ def sent() -> list[Event]:
     return list(seen)
 
 
+@pytest.mark.executes_once
 def test_lineage_tells_where_an_event_came_from(sent: list[Event]) -> None:
     start, one, other, after_one, after_other = sent
     assert (start.upstream_event_id, start.upstream_action_name) == (None, None)
@@ -273,6 +274,7 @@ def test_lineage_tells_where_an_event_came_from(sent: list[Event]) -> None:
     assert len({event.id for event in sent}) == 5
 
 
+@pytest.mark.executes_once
 def test_ids_are_short_texts_that_replay_gives_again(sent: list[Event]) -> None:
     ids = [event.id for event in sent]
     assert all(

@@ -24,14 +24,18 @@ class CountingRun:
         directory: Where it writes.
         records: How many records it reads.
         seed: Decides how long each call takes.
+        keys: How many keys they have, in turns.
     """
 
-    def __init__(self, cluster: FlinkCluster, directory: Path, records: int, seed: int) -> None:
+    def __init__(
+        self, cluster: FlinkCluster, directory: Path, records: int, seed: int, keys: int = KEYS
+    ) -> None:
         self.output = CommittedOutput(directory / "out")
         self._cluster = cluster
         self._records = records
+        self._keys = keys
         self._arguments = [
-            *("--output", str(directory / "out"), "--records", str(records), "--keys", str(KEYS)),
+            *("--output", str(directory / "out"), "--records", str(records), "--keys", str(keys)),
             *("--per-second", str(PER_SECOND), "--seed", str(seed)),
         ]
 
@@ -72,4 +76,4 @@ class CountingRun:
 
     def verdict(self) -> Verdict:
         """What the output differs in from the model."""
-        return judge(self.output.lines(), self._records, KEYS)
+        return judge(self.output.lines(), self._records, self._keys)

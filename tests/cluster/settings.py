@@ -16,15 +16,18 @@ class Combination:
     Attributes:
         backend: State backend.
         unaligned: Whether barriers overtake records.
+        parallelism: Of the agent, and the number of all slots.
         taskmanagers: Number of TaskManagers; at 2, one of them lives on when the other is killed.
     """
 
     backend: str
     unaligned: bool
-    taskmanagers: int
+    parallelism: int = 2
+    taskmanagers: int = 1
 
     def __str__(self) -> str:
-        return f"{self.backend}-{'unaligned' if self.unaligned else 'aligned'}-{self.taskmanagers}tm"
+        alignment = "unaligned" if self.unaligned else "aligned"
+        return f"{self.backend}-{alignment}-p{self.parallelism}-{self.taskmanagers}tm"
 
     @property
     def options(self) -> dict[str, str]:
@@ -44,27 +47,37 @@ class Settings:
         kills: How many TaskManagers are killed.
         records: How many records a job has.
         combinations: For the test of kills.
-        rescales: Pairs of parallelism, before and after.
+        many_keys: Number of keys of the test with many of them, and how often each comes.
+        many_keys_in: How that one runs.
+        rescales: How the job runs first, and its parallelism afterwards.
     """
 
     seed: int
     kills: int
     records: int
     combinations: Sequence[Combination]
-    rescales: Sequence[tuple[int, int]]
+    many_keys: tuple[int, int]
+    many_keys_in: Sequence[Combination]
+    rescales: Sequence[tuple[Combination, int]]
 
     @classmethod
     def from_environment(cls) -> Settings:
         """``CHAOS_LONG`` chooses the long version; the others set one value each."""
         long = os.environ.get("CHAOS_LONG", "") not in ("", "0")
         kills = int(os.environ.get("CHAOS_KILLS", 10 if long else 2))
-        all_ = [Combination(*each) for each in product(("hashmap", "rocksdb"), (False, True), (1, 2))]
+        modes = list(product(("hashmap", "rocksdb"), (False, True)))
+        all_ = [Combination(*mode, *slots) for mode in modes for slots in ((1, 1), (2, 1), (2, 2))]
+        pairs = [(2, 1), (2, 3), (1, 2), (3, 1)]
+        rescales = [(Combination(*mode, before), after) for mode in modes for before, after in pairs]
+        # Together, the three tests of the short version have each backend, alignment and parallelism.
         return cls(
             seed=int(os.environ.get("CHAOS_SEED", random.SystemRandom().randrange(1_000_000))),
             kills=kills,
             records=int(os.environ.get("CHAOS_RECORDS", 2000 * (kills + 1) if long else 4000)),
-            combinations=all_ if long else [Combination("rocksdb", unaligned=True, taskmanagers=1)],
-            rescales=[(2, 1), (2, 3), (1, 2), (3, 1)] if long else [(2, 1)],
+            combinations=all_ if long else [Combination("rocksdb", unaligned=True)],
+            many_keys=(5000, 10 if long else 2),
+            many_keys_in=all_ if long else [Combination("hashmap", unaligned=False, parallelism=1)],
+            rescales=rescales if long else [(Combination("hashmap", unaligned=True), 1)],
         )
 
 

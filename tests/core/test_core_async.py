@@ -72,6 +72,7 @@ def make(agent_harness: MakeHarness, gates: Gates) -> MakeHarness:
     return make_
 
 
+@pytest.mark.executes_once
 def test_keys_do_not_wait_for_each_other(make: MakeHarness, gates: Gates) -> None:
     harness = make()
     harness.push_all(["a1", "b1", "c1"])
@@ -82,6 +83,7 @@ def test_keys_do_not_wait_for_each_other(make: MakeHarness, gates: Gates) -> Non
     assert sorted(harness.settle()) == [("a1", 0, 0), ("b1", 0, 0), ("c1", 0, 0), ("d1", 0, 0)]
 
 
+@pytest.mark.executes_once
 def test_runs_of_a_key_follow_each_other_before_they_are_committed(make: MakeHarness, gates: Gates) -> None:
     harness = make()
     harness.push_all(["a1", "a2", "a3"])
@@ -106,6 +108,7 @@ def test_a_checkpoint_in_the_middle_holds_what_is_not_committed(make: MakeHarnes
     assert sorted(harness.settle()) == [("a1", 0, 0), ("a2", 1, 1), ("b1", 0, 0)]
 
 
+@pytest.mark.executes_once
 def test_one_slot_is_enough(make: MakeHarness, gates: Gates) -> None:
     harness = make(config={"run.max-in-flight": 1})
     harness.push_all(["a1", "b1", "a2", "c1"])

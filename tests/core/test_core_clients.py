@@ -98,6 +98,7 @@ class Every(Agent):
 NAMES = ["generated", "plain", "managed", "decorated"]
 
 
+@pytest.mark.executes_once
 def test_each_form_is_opened_once_and_closed_by_the_task_that_opened_it() -> None:
     with OperatorHarness(Every) as harness:
         outputs = harness.push_all([NAMES, NAMES])
@@ -111,6 +112,7 @@ def test_each_form_is_opened_once_and_closed_by_the_task_that_opened_it() -> Non
     ]
 
 
+@pytest.mark.executes_once
 def test_what_nobody_uses_is_not_opened() -> None:
     with OperatorHarness(Every) as harness:
         harness.push(["plain"])
@@ -137,6 +139,7 @@ def test_client_of_a_builder() -> None:
         assert harness.push(1) == ["connection"]
 
 
+@pytest.mark.executes_once
 def test_keys_that_ask_together_get_one_client() -> None:
     class Slow(Agent):
         @client
@@ -158,6 +161,7 @@ def test_keys_that_ask_together_get_one_client() -> None:
     assert LOG == ["open c", "close c in the same task"]
 
 
+@pytest.mark.executes_once
 def test_client_outlives_the_action_that_asked_first() -> None:
     class Impatient(Agent):
         opening: list[int] = []
@@ -179,6 +183,7 @@ def test_client_outlives_the_action_that_asked_first() -> None:
     assert LOG == ["open"]
 
 
+@pytest.mark.executes_once
 def test_client_that_does_not_open_fails_the_action_and_is_tried_again() -> None:
     class Fails(Agent):
         tries = 0
@@ -201,6 +206,7 @@ def test_client_that_does_not_open_fails_the_action_and_is_tried_again() -> None
         assert first.where.endswith("connection")
 
 
+@pytest.mark.executes_once
 def test_client_is_opened_anew_in_the_next_attempt_of_the_job() -> None:
     with OperatorHarness(Every) as harness:
         before = harness.snapshot()
@@ -210,6 +216,7 @@ def test_client_is_opened_anew_in_the_next_attempt_of_the_job() -> None:
     assert LOG == ["open pool", "close pool"] * 2
 
 
+@pytest.mark.executes_once
 def test_actions_have_ended_when_clients_close() -> None:
     class Waits(Every):
         async def act(self, event: InputEvent, ctx: Any) -> Event:  # type: ignore[override]
@@ -246,6 +253,7 @@ class Rude(Every):
         await asyncio.Event().wait()
 
 
+@pytest.mark.executes_once
 def test_client_that_raises_at_close_is_logged_and_ends_nothing_else(
     caplog: pytest.LogCaptureFixture,
 ) -> None:
@@ -271,6 +279,7 @@ def test_client_that_does_not_end_is_left_in_bounded_time(
     assert not [one for one in set(threading.enumerate()) - before if one.name == "agent-loop"]
 
 
+@pytest.mark.executes_once
 def test_client_that_is_still_opening_is_cancelled() -> None:
     begun = threading.Event()
 

@@ -368,4 +368,4 @@ def test_metrics_count_attempts() -> None:
 
     harness = probe(body, config={"actions.on-error": "ignore"})
     harness.push_all([1, 2])
-    assert harness.metrics == {"tries": 2, "events_ignored": 2}
+    assert harness.metrics == {"tries": 2}

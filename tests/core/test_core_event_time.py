@@ -87,6 +87,7 @@ def test_a_watermark_below_does_not_wait(make: MakeHarness) -> None:
     assert harness.watermark(1000) == ["later"]
 
 
+@pytest.mark.executes_once
 def test_each_output_has_the_timestamp_of_its_own_input(make: MakeHarness) -> None:
     """Out of order, equal, late, and without any timestamp; order of the key is kept."""
     harness = make()
@@ -100,7 +101,7 @@ def test_each_output_has_the_timestamp_of_its_own_input(make: MakeHarness) -> No
     harness.watermark(3001)
     harness.settle()
     assert left(harness)[5:] == [("late", 500), ("none", None)]
-    assert harness.metrics[STRAGGLERS] == 0
+    assert harness.run_metrics[STRAGGLERS] == 0
 
 
 def test_a_watermark_waits_for_what_is_before_in_the_queue(make: MakeHarness) -> None:
@@ -121,6 +122,7 @@ def test_inline_runs_side_outputs_and_dead_letters(make: MakeHarness) -> None:
     assert harness.state("a").event_timers == set()
 
 
+@pytest.mark.executes_once
 def test_no_timer_is_left_behind(make: MakeHarness) -> None:
     harness = make()
     for at in (5, 5, 3, 9):
@@ -157,6 +159,7 @@ def test_the_end_of_the_input_waits_for_all(make: MakeHarness, event_time: Event
 # -- stragglers ----------------------------------------------------------------------
 
 
+@pytest.mark.executes_once
 @pytest.mark.parametrize("late", LateOutputs)
 def test_stragglers_follow_the_policy(make: MakeHarness, late: LateOutputs) -> None:
     CLOSED.add("slow")
@@ -173,9 +176,10 @@ def test_stragglers_follow_the_policy(make: MakeHarness, late: LateOutputs) -> N
     # Only the main output is concerned.
     assert [record for _, record in harness.side_output("seen")] == ["slow", "behind", "after"]
     assert harness.memory("a") == {"count": 3}
-    assert harness.metrics[STRAGGLERS] == 2
+    assert harness.run_metrics[STRAGGLERS] == 2
 
 
+@pytest.mark.executes_once
 def test_one_endless_run_costs_one_timeout(make: MakeHarness, monkeypatch: pytest.MonkeyPatch) -> None:
     waits: list[float] = []
     monkeypatch.setattr(Hold, "waited", lambda self, since: waits.append(since))
@@ -194,6 +198,7 @@ def test_one_endless_run_costs_one_timeout(make: MakeHarness, monkeypatch: pytes
     assert left(harness) == [("endless", 0), *((at, at) for at in range(1, 20))]
 
 
+@pytest.mark.executes_once
 def test_after_a_straggler_a_key_is_held_again(make: MakeHarness) -> None:
     harness = make(event_time=EventTime.hold(hold_timeout=IMPATIENT, late="drop"))
     CLOSED.add("slow")
@@ -207,7 +212,7 @@ def test_after_a_straggler_a_key_is_held_again(make: MakeHarness) -> None:
     CLOSED.clear()
     harness.settle()
     assert left(harness) == [("slower", 5)]
-    assert harness.metrics[STRAGGLERS] == 1
+    assert harness.run_metrics[STRAGGLERS] == 1
 
 
 def test_all_keys_share_the_time_of_one_watermark() -> None:
@@ -248,6 +253,7 @@ def test_held_timers_come_back_from_a_checkpoint(make: MakeHarness, parallelism:
         harness.current_watermark = -(2**63)
 
 
+@pytest.mark.executes_once
 def test_restored_keys_start_before_the_first_is_waited_for(
     make: MakeHarness, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -269,6 +275,7 @@ def test_restored_keys_start_before_the_first_is_waited_for(
     assert sorted(harness.outputs) == list(range(50))
 
 
+@pytest.mark.executes_once
 def test_restored_inputs_can_be_committed_before_their_time(make: MakeHarness) -> None:
     harness = make()
     CLOSED.add("last")
@@ -284,7 +291,7 @@ def test_restored_inputs_can_be_committed_before_their_time(make: MakeHarness) -
     CLOSED.clear()
     harness.watermark(4)
     assert left(harness) == [("one", 0), ("two", 1), ("three", 2), ("last", 3), ("new", 4)]
-    assert harness.metrics[STRAGGLERS] == 0
+    assert harness.run_metrics[STRAGGLERS] == 0
 
 
 @pytest.mark.parametrize("inline", [True, False])

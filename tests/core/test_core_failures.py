@@ -220,7 +220,7 @@ def test_nearest_policy_wins(option: Any, agent: Any, action_: Any, expected: st
     assert harness.push(1) == AFTER_ROLLBACK
     assert len(harness.dead_letters) == (expected == "dead-letter")
     counter = "events_dead_lettered" if expected == "dead-letter" else "events_ignored"
-    assert harness.metrics[counter] == 1
+    assert harness.run_metrics[counter] == 1
 
 
 class TwoPolicies(Agent):
@@ -238,11 +238,12 @@ class TwoPolicies(Agent):
         return OutputEvent(output=100 // event.value)
 
 
+@pytest.mark.executes_once
 def test_policies_of_the_actions_of_one_chain() -> None:
     harness = OperatorHarness(TwoPolicies)
     assert harness.push_all([5, 0, 2]) == [2, 20, 5, 50]
     assert [letter.event for letter in harness.dead_letters] == [Step(number=0)]
-    assert harness.metrics == {"events_dead_lettered": 1, "events_ignored": 1}
+    assert harness.run_metrics.items() >= {"events_dead_lettered": 1, "events_ignored": 1}.items()
 
 
 # -- what is told --------------------------------------------------------------------
@@ -313,6 +314,7 @@ def test_result_that_is_no_event_names_the_action() -> None:
     assert "int 5" in (caught.value.found or "")
 
 
+@pytest.mark.executes_once
 @pytest.mark.parametrize("policy", ["ignore", "dead-letter"])
 def test_failure_is_logged(policy: str, caplog: pytest.LogCaptureFixture) -> None:
     harness = OperatorHarness(Deep, config={"actions.on-error": policy})
@@ -370,6 +372,7 @@ def test_interrupt_is_no_failure_of_the_action() -> None:
         OperatorHarness(Interrupted).push(1)
 
 
+@pytest.mark.executes_once
 def test_clean_up_of_a_failed_generator_still_belongs_to_the_action() -> None:
     seen: list[str] = []
 

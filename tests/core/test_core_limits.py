@@ -76,6 +76,7 @@ def synchronous(inside: Gauge) -> Callable[..., Any]:
 # -- actions -------------------------------------------------------------------------
 
 
+@pytest.mark.executes_once
 @pytest.mark.parametrize("form", [asynchronous, synchronous])
 def test_actions_of_all_keys_share_a_limit(form: Any) -> None:
     inside = Gauge()
@@ -110,6 +111,7 @@ def test_def_action_without_any_runs_on_flinks_thread() -> None:
     assert inside.threads == {threading.current_thread().name}
 
 
+@pytest.mark.executes_once
 def test_steps_before_a_handed_over_one_run_once() -> None:
     calls: list[str] = []
 
@@ -179,6 +181,7 @@ def test_who_waits_for_a_limit_holds_no_place() -> None:
     assert entered.is_set()
 
 
+@pytest.mark.executes_once
 def test_failed_and_cancelled_executions_free_their_limit() -> None:
     attempts: list[Any] = []
 
@@ -260,6 +263,7 @@ def test_calls_of_a_tool_share_a_limit(act: Any, places: int) -> None:
     assert 1 <= Shop.inside.most <= 2
 
 
+@pytest.mark.executes_once
 def test_limited_tool_met_on_flinks_thread_lets_its_action_begin_anew() -> None:
     calls: list[str] = []
 

@@ -103,6 +103,7 @@ def writes(monkeypatch: pytest.MonkeyPatch) -> Iterator[list[str]]:
     yield found
 
 
+@pytest.mark.executes_once
 def test_a_run_writes_what_changed_and_only_once(writes: list[str]) -> None:
     def body(record: int, ctx: Any) -> None:
         memory = ctx.short_term_memory

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import threading
 from collections.abc import Callable, Iterator
 from datetime import timedelta
 from typing import Any
@@ -245,14 +246,19 @@ def test_waiting_record_that_state_cannot_hold_is_a_named_error() -> None:
     assert harness.pending() == 0
 
 
+ALL_THERE = threading.Event()
+
+
 def test_failure_of_a_waiting_input_fails_the_job_and_loses_nothing() -> None:
     def body(record: Any, ctx: Any) -> Any:
         if record == "bad" and count(record, ctx):
+            ALL_THERE.wait(60)
             raise ValueError(record)
         return record
 
-    harness = probe(body, config=WAITING, settle=False)
+    harness = probe(body, config=WAITING, settle=False, forced_serialization=False)
     harness.push_all(["good", "bad", "later"])
+    ALL_THERE.set()
     snapshot = harness.snapshot()
     for _ in range(2):
         with pytest.raises(ActionFailedError, match="sequence 1"):

@@ -83,6 +83,7 @@ def harness_of(act: Any, settle: bool = True, **options: Any) -> OperatorHarness
     return OperatorHarness(agent, forced_serialization=False, settle=settle)
 
 
+@pytest.mark.executes_once
 @pytest.mark.parametrize("form", FORMS)
 def test_failed_attempt_leaves_no_trace(form: Any) -> None:
     script = Script(Unstable("one"), Unstable("two"), "done")
@@ -91,9 +92,10 @@ def test_failed_attempt_leaves_no_trace(form: Any) -> None:
         assert harness.memory() == {"log": ["tried"]}
         assert harness.side_output("audit") == ["tried"]
         assert harness.sequence_number() == 1
-        assert harness.metrics == {"action_retries": 2}
+        assert harness.run_metrics.items() >= {"action_retries": 2}.items()
 
 
+@pytest.mark.executes_once
 def test_further_attempts_of_a_def_action_leave_flinks_thread() -> None:
     script = Script(Unstable(), "done")
     with harness_of(sync_action(script), retry=FAST) as harness:
@@ -102,6 +104,7 @@ def test_further_attempts_of_a_def_action_leave_flinks_thread() -> None:
     assert script.threads[1].startswith("agent-pool")
 
 
+@pytest.mark.executes_once
 def test_further_attempts_of_an_async_action_stay_on_the_loop() -> None:
     script = Script(Unstable(), "done")
     with harness_of(async_action(script), retry=FAST) as harness:
@@ -139,6 +142,7 @@ class Chain(Agent):
         return OutputEvent(output=ctx.short_term_memory.get("log"))
 
 
+@pytest.mark.executes_once
 @pytest.mark.parametrize("inline", [True, False])
 def test_steps_before_the_failed_one_are_not_executed_again(inline: bool) -> None:
     Chain.calls.clear()
@@ -147,6 +151,7 @@ def test_steps_before_the_failed_one_are_not_executed_again(inline: bool) -> Non
     assert Chain.calls == ["first", "second", "third", "third", "third", "fourth"]
 
 
+@pytest.mark.executes_once
 def test_chance_is_the_same_in_each_attempt() -> None:
     drawn: list[Any] = []
 
@@ -201,6 +206,7 @@ def test_text_of_many_attempts_shows_the_ends() -> None:
     assert text.count("  attempt ") == 10
 
 
+@pytest.mark.executes_once
 @pytest.mark.parametrize("form", FORMS)
 def test_when_the_policy_gives_up_the_error_policy_decides(form: Any) -> None:
     policy = RetryPolicy(initial_interval=0.001, max_attempts=2)
@@ -214,7 +220,7 @@ def test_when_the_policy_gives_up_the_error_policy_decides(form: Any) -> None:
         assert [(one.number, one.error_type) for one in letter.attempts] == [(1, "Unstable"), (2, "Gone")]
     with harness_of(act, retry=policy, on_error="ignore") as harness:
         assert harness.push("x") == []
-        assert harness.metrics == {"action_retries": 1, "events_ignored": 1}
+        assert harness.run_metrics.items() >= {"action_retries": 1, "events_ignored": 1}.items()
 
 
 def test_error_that_is_not_tried_again_ends_the_attempts() -> None:
@@ -300,6 +306,7 @@ def test_retry_of_an_action_fails_the_job_in_the_end(monkeypatch: pytest.MonkeyP
     assert len(caught.value.attempts) == FAST.max_attempts
 
 
+@pytest.mark.executes_once
 def test_condition_that_raises_is_not_tried_again() -> None:
     calls: list[int] = []
 
@@ -391,6 +398,7 @@ def test_retrying_key_holds_neither_another_key_nor_a_place(agent: type[Agent]) 
     assert Patient.through[0] == "quick"
 
 
+@pytest.mark.executes_once
 def test_inputs_of_a_retrying_key_keep_their_order() -> None:
     attempts: list[int] = []
 
@@ -408,14 +416,15 @@ def test_inputs_of_a_retrying_key_keep_their_order() -> None:
     assert attempts == [1, 1, 1, 2, 2, 2, 3, 3, 3]
 
 
+@pytest.mark.executes_once
 def test_end_of_an_attempt_of_the_job_ends_a_pause() -> None:
     policy = RetryPolicy(initial_interval=3600, max_interval=3600)
     before = set(threading.enumerate())
     harness = harness_of(sync_action(Script(Unstable())), settle=False, retry=policy)
     harness.push("x")
-    (loop,) = set(threading.enumerate()) - before
+    started = set(threading.enumerate()) - before
     harness.close()
-    assert not loop.is_alive()
+    assert started and not [thread for thread in started if thread.is_alive()]
 
 
 # -- which errors --------------------------------------------------------------------

@@ -201,7 +201,7 @@ def test_policy_for_unhandled_events(source: str, policy: str, letters: int) -> 
     harness = OperatorHarness(agent, config={"events.on-unhandled": policy} if source == "options" else None)
     assert harness.push_all([1, 2]) == ["started", "one", "started"]
     assert len(harness.dead_letters) == letters
-    assert harness.metrics["events_dead_lettered" if letters else "events_ignored"] == 1
+    assert harness.run_metrics["events_dead_lettered" if letters else "events_ignored"] == 1
     assert harness.sequence_number() == 2
 
 

@@ -16,7 +16,7 @@ from flink_agents.api.options import CONFIG_FILE_VARIABLE, ENVIRONMENT_PREFIX, a
 from flink_agents.cli.main import app
 from flink_agents.runtime.packages import DISTRIBUTION
 
-FOREIGN = {"cd", "export", "flink", "git", "curl"}
+FOREIGN = {"cd", "curl", "export", "flink", "git", "pytest"}
 """Commands that are not ours; they are not checked."""
 
 PLACEHOLDERS = {"my_job.py"}

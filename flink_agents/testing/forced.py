@@ -1,0 +1,34 @@
+"""``AGENT_HARNESS``: harder conditions for every harness of a process.
+
+The variable has words with commas between them: ``replay`` and ``restart``, as the arguments
+``forced_replay`` and ``forced_restart`` of ``OperatorHarness``, which go before it.
+"""
+
+from __future__ import annotations
+
+import os
+
+from flink_agents.api.errors import OptionError
+
+VARIABLE = "AGENT_HARNESS"
+REPLAY = "replay"
+RESTART = "restart"
+WORDS = (REPLAY, RESTART)
+
+
+def forced_conditions() -> frozenset[str]:
+    """The words of the variable.
+
+    Raises:
+        OptionError: One of them means nothing.
+    """
+    words = frozenset(word.strip() for word in os.environ.get(VARIABLE, "").split(",")) - {""}
+    unknown = sorted(words.difference(WORDS))
+    if unknown:
+        raise OptionError(
+            f"the environment variable {VARIABLE} has a word that means nothing",
+            expected=f"words out of {', '.join(WORDS)}, with commas between them",
+            found=", ".join(unknown),
+            fix=f"write {VARIABLE}={','.join(WORDS)}, or leave it out",
+        )
+    return words

@@ -1,0 +1,111 @@
+"""Harder conditions for harnesses: what they do, and how ``AGENT_HARNESS`` sets them."""
+
+from __future__ import annotations
+
+import asyncio
+from typing import Any
+
+import pytest
+
+from flink_agents import Agent, InputEvent, OutputEvent, action
+from flink_agents.api.errors import OptionError
+from flink_agents.testing import OperatorHarness
+from flink_agents.testing.forced import VARIABLE
+
+pytest_plugins = ["pytester"]
+
+EXECUTED: list[Any] = []
+
+
+class Recording(Agent):
+    """Puts out how many inputs this instance has seen."""
+
+    def __init__(self) -> None:
+        self.seen: list[Any] = []
+
+    @action(InputEvent)
+    async def act(self, event: InputEvent, ctx: Any) -> OutputEvent:
+        EXECUTED.append(event.input)
+        self.seen.append(event.input)
+        ctx.agent_metric_group.get_counter("executed").inc()
+        ctx.agent_metric_group.get_gauge("last").set(event.input)
+        await asyncio.sleep(0)
+        return OutputEvent(output=len(self.seen))
+
+
+def drive(**options: Any) -> OperatorHarness:
+    """Three inputs of one key."""
+    EXECUTED.clear()
+    with OperatorHarness(Recording, **options) as harness:
+        harness.push_all([1, 2, 3])
+        harness.settle()
+        assert (harness.sequence_number(), harness.pending()) == (3, 0)
+        assert harness.metrics == {"executed": 3, "last": 3}
+        return harness
+
+
+@pytest.mark.parametrize(
+    ("words", "executed", "seen"),
+    [
+        ("", [1, 2, 3], [1, 2, 3]),
+        ("restart", [1, 2, 3], [1, 1, 1]),
+        ("replay", [1, 1, 2, 2, 3, 3], [1, 1, 1]),
+        (" replay, restart,", [1, 1, 2, 2, 3, 3], [1, 1, 1]),
+    ],
+)
+def test_words_of_the_variable(
+    monkeypatch: pytest.MonkeyPatch, words: str, executed: list[int], seen: list[int]
+) -> None:
+    monkeypatch.setenv(VARIABLE, words)
+    harness = drive()
+    assert executed == EXECUTED
+    # How many of them one operator has seen, which lives as long as nothing starts it anew.
+    assert harness.outputs == (seen if "re" in words else [1, 2, 3])
+
+
+def test_arguments_go_before_the_variable(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv(VARIABLE, "replay,restart")
+    assert drive(forced_replay=False, forced_restart=False).outputs == [1, 2, 3]
+    assert EXECUTED == [1, 2, 3]
+    monkeypatch.delenv(VARIABLE)
+    drive(forced_replay=True)
+    assert EXECUTED == [1, 1, 2, 2, 3, 3]
+
+
+def test_unknown_word_is_a_named_error(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv(VARIABLE, "replay,resart")
+    with pytest.raises(OptionError, match="resart"):
+        drive()
+
+
+@pytest.mark.parametrize("words", ["replay", "restart", "replay,restart"])
+@pytest.mark.parametrize("end", ["settle", "end_input", "advance"])
+def test_what_is_in_flight_ends_all_the_same(monkeypatch: pytest.MonkeyPatch, words: str, end: str) -> None:
+    """Without ``settle`` each push throws away what runs; each way to the end gets there."""
+    monkeypatch.setenv(VARIABLE, words)
+    EXECUTED.clear()
+    with OperatorHarness(Recording, lambda record: record % 5, settle=False) as harness:
+        harness.push_all(range(20))
+        while len(harness.outputs) < 20:
+            harness.advance(1000) if end == "advance" else getattr(harness, end)()
+        assert [harness.sequence_number(key) for key in range(5)] == [4] * 5
+    assert len(EXECUTED) >= 20
+
+
+@pytest.mark.parametrize(("words", "outcome"), [("", {"passed": 1}), ("restart", {"skipped": 1})])
+def test_tests_that_look_at_executions_are_skipped(
+    pytester: pytest.Pytester, monkeypatch: pytest.MonkeyPatch, words: str, outcome: dict[str, int]
+) -> None:
+    monkeypatch.setenv(VARIABLE, words)
+    pytester.makepyfile("import pytest\n\n@pytest.mark.executes_once\ndef test_counts():\n    pass\n")
+    result = pytester.runpytest_subprocess("--strict-markers", "-p", "no:cacheprovider")
+    result.assert_outcomes(**outcome)
+    result.stdout.fnmatch_lines(["flink-agents harness: restart"] if words else ["*1 passed*"])
+
+
+def test_unknown_word_ends_a_test_run(pytester: pytest.Pytester, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv(VARIABLE, "replya")
+    pytester.makepyfile("def test_nothing():\n    pass\n")
+    result = pytester.runpytest_subprocess("-p", "no:cacheprovider")
+    assert result.ret != 0
+    assert "replya" in result.stdout.str() + result.stderr.str()
