@@ -206,7 +206,7 @@ def test_scripts_are_executable_and_parse() -> None:
 
 
 @pytest.mark.parametrize(
-    ("failing", "ran"), [("test", ["setup", "test"]), ("", ["setup", "test", "lint", "demo"])]
+    ("failing", "ran"), [("test", ["setup", "test"]), ("", ["setup", "test", "test", "lint", "demo"])]
 )
 def test_ci_stops_at_the_first_failure(checkout: Checkout, failing: str, ran: list[str]) -> None:
     for name in ("setup", "test", "lint", "demo"):
