@@ -274,7 +274,7 @@ DEFAULTS: Mapping[str, Any] = {
     "restart-strategy.type": "failure-rate",
     "restart-strategy.failure-rate.delay": "300 ms",
     "restart-strategy.failure-rate.failure-rate-interval": "20 s",
-    "restart-strategy.failure-rate.max-failures-per-interval": 20,
+    "restart-strategy.failure-rate.max-failures-per-interval": 1000,
     "taskmanager.memory.process.size": "1 gb",
     "jobmanager.memory.process.size": "1 gb",
 }
