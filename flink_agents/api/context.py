@@ -2,17 +2,20 @@
 
 from __future__ import annotations
 
+import asyncio
 import random
 import uuid
 from abc import ABC, abstractmethod
-from collections.abc import Awaitable, Mapping
-from datetime import datetime
+from collections.abc import Awaitable, Callable, Mapping
+from datetime import datetime, timedelta
 from typing import Any
 
+from flink_agents.api.durable import DurableCallable
 from flink_agents.api.events import Event
 from flink_agents.api.memory import MemoryObject, MemoryRef
 from flink_agents.api.metrics import MetricGroup
 from flink_agents.api.options import Configuration
+from flink_agents.api.policies import RetryPolicy
 from flink_agents.api.resources import ResourceType
 
 
@@ -47,7 +50,11 @@ class RunnerContext(ABC):
     @property
     @abstractmethod
     def sequence_number(self) -> int:
-        """Number of the run within its key, from 0 and without gaps."""
+        """Number of the run within its key, from 0.
+
+        Without gaps, except where a restart brought inputs in another order than they were recorded
+        in: a recorded run keeps its number.
+        """
 
     @property
     @abstractmethod
@@ -128,6 +135,72 @@ class RunnerContext(ABC):
     def get_action_config_value(self, key: str, default: Any = None) -> Any:
         """The entry ``key`` of :attr:`action_config`."""
         return self.action_config.get(key, default)
+
+    # -- durable calls ----------------------------------------------------------------
+
+    @abstractmethod
+    def durable_execute(
+        self,
+        function: Callable[..., Any] | DurableCallable,
+        /,
+        *args: Any,
+        name: str | None = None,
+        result_type: Any = None,
+        timeout: float | timedelta | None = None,
+        retry: RetryPolicy | None = None,
+        reconciler: Callable[..., Any] | None = None,
+        **kwargs: Any,
+    ) -> Any:
+        """Call ``function`` and record how that ended; after a crash, what was recorded is given back.
+
+        For ``def`` actions. The settings are those of :class:`DurableCallable`. ``function`` gets all
+        other arguments, which are part of the call's identity, and an ``idempotency_key`` if it has a
+        parameter of that name: 32 hexadecimal digits, equal for all attempts of the call.
+
+        Returns:
+            What ``function`` returned, as it was recorded.
+
+        Raises:
+            Exception: What ``function`` raised, now or when it was recorded.
+            DurableCallMismatchError: Another call was recorded in its place.
+            DurableResultError: The result cannot be recorded.
+            UnserializableValueError: An argument cannot be part of the call's identity.
+            ContextMisuseError: The action is ``async def``.
+        """
+
+    @abstractmethod
+    def durable_execute_async(
+        self,
+        function: Callable[..., Any] | DurableCallable,
+        /,
+        *args: Any,
+        name: str | None = None,
+        result_type: Any = None,
+        timeout: float | timedelta | None = None,
+        retry: RetryPolicy | None = None,
+        reconciler: Callable[..., Any] | None = None,
+        **kwargs: Any,
+    ) -> Awaitable[Any]:
+        """The same, to be awaited, for ``async def`` actions.
+
+        A call has its place in the order of calls from the moment at which this is called, so that
+        calls may run side by side: ``await ctx.gather(ctx.durable_execute_async(...), ...)``.
+        """
+
+    async def gather(self, *awaitables: Awaitable[Any]) -> list[Any]:
+        """Await all of them side by side; returns their results in the order of the arguments.
+
+        Unlike ``asyncio.gather``, it waits for the end of all before it raises, so that nothing goes
+        on behind the action's back.
+
+        Raises:
+            Exception: What the first of them, in the order of the arguments, raised.
+        """
+        results = await asyncio.gather(*awaitables, return_exceptions=True)
+        for result in results:
+            if isinstance(result, BaseException):
+                raise result
+        return results
 
     # -- time and chance --------------------------------------------------------------
 

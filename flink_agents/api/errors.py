@@ -25,7 +25,9 @@
     │   ├── DuplicateAgentError          FA3002
     │   ├── DeadLettersNotReadError      FA3003
     │   ├── UnsupportedTableError        FA3004
-    │   └── NoWatermarksError            FA3005
+    │   ├── NoWatermarksError            FA3005
+    │   ├── UnknownStoreError            FA3006
+    │   └── StoreNotConfiguredError      FA3007
     ├── JobFailedError                   FA3100  the job ran and failed
     ├── RunError                         FA4000  something went wrong inside a run
     │   ├── ActionFailedError            FA4001
@@ -39,12 +41,27 @@
     │   ├── ContextMisuseError           FA4008
     │   ├── MemoryPathError              FA4009
     │   ├── EventLimitError              FA4010
-    │   └── ActionTimeoutError           FA4011  (also a TimeoutError)
-    └── StateError                       FA5000  a value cannot enter or leave Flink's state
-        ├── KeyEncodingError             FA5001
-        ├── UnserializableValueError     FA5002
-        ├── UnknownTypeNameError         FA5003
-        └── StateFormatError             FA5004
+    │   ├── ActionTimeoutError           FA4011  (also a TimeoutError)
+    │   ├── DurableCallMismatchError     FA4013
+    │   ├── DurableResultError           FA4014
+    │   └── RecordedFailureError         FA4015
+    ├── StateError                       FA5000  a value cannot enter or leave Flink's state
+    │   ├── KeyEncodingError             FA5001
+    │   ├── UnserializableValueError     FA5002
+    │   ├── UnknownTypeNameError         FA5003
+    │   ├── StateFormatError             FA5004
+    │   └── PlanChangedError             FA5005
+    └── StoreError                       FA6000  the store of durable execution cannot do it
+        ├── StaleOwnerError              FA6001
+        ├── JobIdentifierInUseError      FA6002
+        ├── RecordTooLargeError          FA6003
+        ├── RecordsPrunedError           FA6004
+        ├── StoreClosedError             FA6005
+        ├── AppendOutcomeUnknownError    FA6006
+        ├── StoreUnavailableError        FA6007
+        ├── StoreFormatError             FA6008
+        ├── StoreMismatchError           FA6009
+        └── RunNotReplayableError        FA6010
 
 Each class has a stable ``code``; ``docs/errors.md`` has a section of that name. The
 first line of an error's text is the user's own place in the code where one is known,
@@ -53,62 +70,12 @@ then what was expected, what was found and what to do. Errors survive pickling.
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, Any, ClassVar
+from typing import TYPE_CHECKING, Any
+
+from flink_agents.api.error_base import AgentsError, attempt_lines
 
 if TYPE_CHECKING:
     from flink_agents.api.policies import FailedAttempt
-
-
-class AgentsError(Exception):
-    """Base of all errors of this package.
-
-    Args:
-        message: One sentence that says what is wrong.
-        expected: What would have been right.
-        found: What was there instead.
-        fix: What the reader can do about it.
-        where: The user's own place, ``file:line in name``; it becomes the first line.
-    """
-
-    code: ClassVar[str] = "FA0000"
-
-    def __init__(
-        self,
-        message: str,
-        *,
-        expected: str | None = None,
-        found: str | None = None,
-        fix: str | None = None,
-        where: str | None = None,
-    ) -> None:
-        self.message = message
-        self.expected = expected
-        self.found = found
-        self.fix = fix
-        self.where = where
-        super().__init__(self._render())
-
-    def _render(self) -> str:
-        lines = [f"{self.where}: {self.message}" if self.where else self.message, *self._details()]
-        for label, text in (("expected", self.expected), ("found", self.found), ("fix", self.fix)):
-            if text:
-                lines.append(f"  {label}: {text}")
-        lines.append(f"  [{self.code}] docs/errors.md#{self.code.lower()}")
-        return "\n".join(lines)
-
-    def _details(self) -> list[str]:
-        """Lines of a class's own, between the message and what was expected."""
-        return []
-
-    def __reduce__(self) -> tuple[Any, ...]:
-        return (_rebuild, (type(self), self.__dict__.copy()))
-
-
-def _rebuild(cls: type[AgentsError], attributes: dict[str, Any]) -> AgentsError:
-    error = cls.__new__(cls)
-    error.__dict__.update(attributes)
-    Exception.__init__(error, error._render())  # pyright: ignore[reportPrivateUsage]
-    return error
 
 
 class AgentDefinitionError(AgentsError):
@@ -249,6 +216,18 @@ class NoWatermarksError(JobDefinitionError):
     code = "FA3005"
 
 
+class UnknownStoreError(JobDefinitionError):
+    """A job names a store that nobody provides, or whose provider cannot be imported."""
+
+    code = "FA3006"
+
+
+class StoreNotConfiguredError(JobDefinitionError):
+    """A job on a cluster makes durable calls, and ``action-state.store`` names no store."""
+
+    code = "FA3007"
+
+
 class JobFailedError(AgentsError):
     """The Flink job failed; the text starts with the user's own place in the code.
 
@@ -269,10 +248,6 @@ class RunError(AgentsError):
     """Something went wrong while an agent handled an event."""
 
     code = "FA4000"
-
-
-_SHOWN_ATTEMPTS = 5
-"""How many attempts a text names from the beginning, and from the end."""
 
 
 class ActionFailedError(RunError):
@@ -313,15 +288,8 @@ class ActionFailedError(RunError):
         return [
             f"  agent {self.agent}, action {self.action}, key {self.key!r}, "
             f"sequence {self.sequence_number}, event {self.event}",
-            *(f"  {line}" for line in self._attempt_lines()),
+            *(f"  {line}" for line in attempt_lines(self.attempts)),
         ]
-
-    def _attempt_lines(self) -> list[str]:
-        lines = [" ".join(str(one).split()) for one in self.attempts]
-        if len(lines) > 2 * _SHOWN_ATTEMPTS:
-            left_out = f"... {len(lines) - 2 * _SHOWN_ATTEMPTS} more attempts ..."
-            lines = [*lines[:_SHOWN_ATTEMPTS], left_out, *lines[-_SHOWN_ATTEMPTS:]]
-        return lines
 
 
 class NotAnEventError(RunError, TypeError):
@@ -398,6 +366,32 @@ class RetriesExhaustedError(ActionFailedError):
     code = "FA4012"
 
 
+class DurableCallMismatchError(RunError):
+    """A replay asks for another durable call than was recorded."""
+
+    code = "FA4013"
+
+
+class DurableResultError(RunError):
+    """What a durable call returned cannot be recorded."""
+
+    code = "FA4014"
+
+
+class RecordedFailureError(RunError):
+    """A durable call failed in an earlier attempt, with an exception that cannot be made again.
+
+    Attributes:
+        error_type: The class of that exception, ``module:qualname``.
+    """
+
+    code = "FA4015"
+
+    def __init__(self, message: str, *, error_type: str = "", **kwargs: Any) -> None:
+        self.error_type = error_type
+        super().__init__(message, **kwargs)
+
+
 class StateError(AgentsError):
     """A value cannot be written to Flink's state or read back from it."""
 
@@ -426,3 +420,75 @@ class StateFormatError(StateError):
     """State bytes are corrupt, or of a version that this package does not know."""
 
     code = "FA5004"
+
+
+class PlanChangedError(StateError):
+    """State was written by another plan of the agent, with which this one does not go on."""
+
+    code = "FA5005"
+
+
+class StoreError(AgentsError):
+    """The store of durable execution cannot do what was asked; nothing was recorded."""
+
+    code = "FA6000"
+
+
+class StaleOwnerError(StoreError):
+    """Another attempt took over; this one may not record anything any more."""
+
+    code = "FA6001"
+
+
+class JobIdentifierInUseError(StoreError):
+    """Another job that is alive has the same job identifier."""
+
+    code = "FA6002"
+
+
+class RecordTooLargeError(StoreError):
+    """A record has more bytes than the store takes."""
+
+    code = "FA6003"
+
+
+class RecordsPrunedError(StoreError):
+    """Records of a run are asked for, or appended, that was pruned."""
+
+    code = "FA6004"
+
+
+class StoreClosedError(StoreError):
+    """The store is not open, or it refuses to go on after an error."""
+
+    code = "FA6005"
+
+
+class AppendOutcomeUnknownError(StoreError):
+    """Whether records are stored is not known. The attempt must end; the next one reads them, or not."""
+
+    code = "FA6006"
+
+
+class StoreUnavailableError(StoreError):
+    """The store cannot be reached or written at present: missing, locked, full, or read-only."""
+
+    code = "FA6007"
+
+
+class StoreFormatError(StoreError):
+    """The store's content is corrupt, of something else, or of a newer version of this package."""
+
+    code = "FA6008"
+
+
+class StoreMismatchError(StoreError):
+    """State belongs to another store than the one that is configured."""
+
+    code = "FA6009"
+
+
+class RunNotReplayableError(StoreError):
+    """A run cannot be executed once more for debugging: the journal lacks what it began with."""
+
+    code = "FA6010"

@@ -4,6 +4,9 @@ A value comes from the first of these that has one: code (``Configuration.set`` 
 given to ``AgentsExecutionEnvironment``), the environment (``FLINK_AGENTS_RUN_MAX_EVENTS`` for
 ``run.max-events``), Flink's configuration (``flink-agents.run.max-events``), a YAML file
 (named by ``FLINK_AGENTS_CONFIG``), the default. An unknown name is an error wherever it stands.
+
+Options of a store stand below ``action-state.NAME.``. Those of this package's stores are listed like
+all others; those of an installed store of a third party are taken as they are, and read by it.
 """
 
 from __future__ import annotations
@@ -11,116 +14,23 @@ from __future__ import annotations
 import difflib
 import os
 import re
-from collections.abc import Iterator, Mapping
-from dataclasses import dataclass
+from collections.abc import Iterable, Iterator, Mapping
 from datetime import timedelta
-from enum import Enum
 from pathlib import Path
-from typing import Any, Generic, TypeVar, cast
+from typing import Any, TypeVar, cast
 
+from flink_agents.api.action_state import MAX_RECORD_BYTES
+from flink_agents.api.durable import OnMismatch, OnPlanChange
 from flink_agents.api.errors import OptionError
+from flink_agents.api.option_values import ConfigOption
 from flink_agents.api.policies import OnError, OnUnhandled
+from flink_agents.api.store_names import BUILT_IN_STORES, STORE_PREFIX, third_party_stores
 
 T = TypeVar("T")
 
 FLINK_PREFIX = "flink-agents."
 ENVIRONMENT_PREFIX = "FLINK_AGENTS_"
 CONFIG_FILE_VARIABLE = "FLINK_AGENTS_CONFIG"
-
-_DURATION = re.compile(r"\s*(\d+(?:\.\d+)?)\s*(ms|s|min|h|d)\s*\Z")
-_UNITS = {"ms": 0.001, "s": 1.0, "min": 60.0, "h": 3600.0, "d": 86400.0}
-
-
-@dataclass(frozen=True)
-class ConfigOption(Generic[T]):
-    """One option.
-
-    Attributes:
-        key: Its name, dots between groups and dashes inside words.
-        type: The Python type of its value.
-        default: Its value where nobody sets it.
-        doc: What it does, with unit.
-        minimum: The least value that has a meaning; None where all have one.
-    """
-
-    key: str
-    type: type[T]
-    default: T | None
-    doc: str
-    minimum: T | None = None
-
-    def parse(self, value: object) -> T:
-        """``value`` as this option's type.
-
-        Raises:
-            OptionError: It does not fit.
-        """
-        try:
-            parsed = _convert(self.type, value)
-            if self.minimum is not None and parsed < self.minimum:
-                raise ValueError(value)
-            return cast(T, parsed)
-        except (ValueError, TypeError, OverflowError) as error:
-            least = "" if self.minimum is None else f", at least {write_value(self.minimum)}"
-            raise OptionError(
-                f"option {self.key!r} has a value that does not fit",
-                expected=describe_type(self.type) + least,
-                found=repr(value),
-                fix=self.doc,
-            ) from error
-
-
-def describe_type(kind: type[Any]) -> str:
-    """How a value of an option of type ``kind`` is written."""
-    if kind is timedelta:
-        return "a duration such as '200 ms', '5 s', '2 min', '1 h' or '7 d'"
-    if issubclass(kind, Enum):
-        return "one of " + ", ".join(repr(str(member.value)) for member in kind)
-    names: dict[type[Any], str] = {bool: "true or false", int: "a whole number", str: "a text"}
-    return names.get(kind, kind.__name__)
-
-
-def write_value(value: object) -> str:
-    """``value`` as it would be written in YAML or the environment."""
-    if isinstance(value, timedelta):
-        short = timedelta() < value < timedelta(seconds=1)
-        return f"{value / timedelta(milliseconds=1):g} ms" if short else f"{value.total_seconds():g} s"
-    if isinstance(value, Enum):
-        return str(value.value)
-    return str(value).lower() if isinstance(value, bool) else str(value)
-
-
-def _convert(kind: type, value: object) -> Any:
-    if kind is bool:
-        return _convert_bool(value)
-    if kind is timedelta:
-        return _convert_duration(value)
-    if kind is int:
-        if isinstance(value, bool) or not isinstance(value, int | str):
-            raise TypeError(value)
-        return int(value)
-    if issubclass(kind, Enum):
-        return kind(value)
-    if not isinstance(value, kind):
-        raise TypeError(value)
-    return value
-
-
-def _convert_bool(value: object) -> bool:
-    if isinstance(value, bool):
-        return value
-    if isinstance(value, str) and value.strip().lower() in ("true", "false"):
-        return value.strip().lower() == "true"
-    raise ValueError(value)
-
-
-def _convert_duration(value: object) -> timedelta:
-    if isinstance(value, timedelta):
-        return value
-    match = _DURATION.match(value) if isinstance(value, str) else None
-    if match is None:
-        raise ValueError(value)
-    return timedelta(seconds=float(match.group(1)) * _UNITS[match.group(2)])
 
 
 class AgentOptions:
@@ -226,6 +136,68 @@ class AgentOptions:
         "Let memory and waiting events hold values of any class, by pickle. Such state cannot "
         "be read after the class changes, and reading it runs code that the bytes name.",
     )
+    STORE = ConfigOption(
+        "action-state.store",
+        str,
+        None,
+        "Name of the store in which durable calls are recorded: sqlite, memory, or one that is installed. "
+        "Default: sqlite in a local job that makes such calls; a job on a cluster has to name one.",
+    )
+    ON_MISMATCH = ConfigOption(
+        "action-state.on-mismatch",
+        OnMismatch,
+        OnMismatch.FAIL,
+        "What happens where a replay asks for another durable call than was recorded. rerun: what the "
+        "execution recorded is void, and it is executed anew.",
+    )
+    REORDER_TIMEOUT = ConfigOption(
+        "action-state.reorder-timeout",
+        timedelta,
+        timedelta(seconds=60),
+        "How long a recorded run waits for its own input after a restore, before others of its key go on.",
+        minimum=timedelta(),
+    )
+    ON_PLAN_CHANGE = ConfigOption(
+        "action-state.on-plan-change",
+        OnPlanChange,
+        OnPlanChange.CONTINUE_COMPATIBLE,
+        "What happens where state was written by another plan of the agent. refuse: the job fails. "
+        "continue-compatible: it fails only where unfinished work does not fit the new plan.",
+    )
+    MEMORY_PLACE = ConfigOption(
+        "action-state.memory.place",
+        str,
+        "default",
+        "Memory stores of one process with the same place share their records.",
+    )
+    SQLITE_PATH = ConfigOption(
+        "action-state.sqlite.path",
+        str,
+        None,
+        "The store's file, on a local disk; its directory is made. Default in a local job: "
+        ".flink-agents/action-state.sqlite below the directory in which it is started.",
+    )
+    SQLITE_LEASE = ConfigOption(
+        "action-state.sqlite.lease",
+        timedelta,
+        timedelta(seconds=10),
+        "How long another job with the same identifier waits for a job that died.",
+        minimum=timedelta(milliseconds=100),
+    )
+    SQLITE_BUSY_TIMEOUT = ConfigOption(
+        "action-state.sqlite.busy-timeout",
+        timedelta,
+        timedelta(seconds=30),
+        "How long an append waits for other processes that write, before it fails.",
+        minimum=timedelta(milliseconds=100),
+    )
+    SQLITE_RECORD_BYTES = ConfigOption(
+        "action-state.sqlite.max-record-bytes",
+        int,
+        MAX_RECORD_BYTES,
+        "The most bytes that a record may have.",
+        minimum=1,
+    )
     RESTART_ATTEMPTS = ConfigOption(
         "local.restart.attempts",
         int,
@@ -249,6 +221,15 @@ def all_options() -> dict[str, ConfigOption[Any]]:
     return {option.key: option for option in options if isinstance(option, ConfigOption)}
 
 
+def options_below(prefix: str) -> dict[str, ConfigOption[Any]]:
+    """The options whose keys begin with ``prefix`` and a dot, by the rest of their keys."""
+    return _below(all_options(), prefix)
+
+
+def _below(values: Mapping[str, T], prefix: str) -> dict[str, T]:
+    return {key[len(prefix) + 1 :]: value for key, value in values.items() if key.startswith(f"{prefix}.")}
+
+
 def find_option(key: str, source: str) -> ConfigOption[Any]:
     """The option named ``key``, as found in ``source``.
 
@@ -258,13 +239,28 @@ def find_option(key: str, source: str) -> ConfigOption[Any]:
     options = all_options()
     if key in options:
         return options[key]
-    near = difflib.get_close_matches(key, options, n=1)
+    for store in third_party_stores(key):
+        prefix = f"{STORE_PREFIX}{store}."
+        if key.startswith(prefix) and key != prefix:
+            return ConfigOption(key, object, None, f"An option of the store {store!r}.")
     raise OptionError(
         f"unknown option {key!r} in {source}",
         expected="one of " + ", ".join(options),
         found=repr(key),
-        fix=f"did you mean {near[0]!r}?" if near else "see the table of options in docs/configuration.md",
+        fix=_fix_of(key, options),
     )
+
+
+def _fix_of(key: str, options: Iterable[str]) -> str:
+    store, dot, _ = key.removeprefix(STORE_PREFIX).partition(".")
+    foreign = key.startswith(STORE_PREFIX) and bool(dot) and store not in BUILT_IN_STORES
+    # An option of a store has much in common with others that are not meant.
+    near = difflib.get_close_matches(key, options, n=1, cutoff=0.9 if foreign else 0.6)
+    if near:
+        return f"did you mean {near[0]!r}?"
+    if foreign:
+        return f"install the store {store!r}, or correct its name"
+    return "see the table of options in docs/configuration.md"
 
 
 class Configuration(Mapping[str, Any]):
@@ -298,6 +294,13 @@ class Configuration(Mapping[str, Any]):
             return self._values[found.key]
         return default if default is not None else found.default
 
+    def below(self, prefix: str) -> dict[str, Any]:
+        """The values that were set whose keys begin with ``prefix`` and a dot, by the rest of their keys.
+
+        ``below("action-state.sqlite")`` are the options of the store ``sqlite``.
+        """
+        return _below(self._values, prefix)
+
     def over(self, lower: Mapping[str, Any]) -> Configuration:
         """A configuration in which these values win over ``lower``."""
         merged = Configuration()
@@ -325,9 +328,10 @@ class Configuration(Mapping[str, Any]):
         values: dict[str | ConfigOption[Any], object] = {}
         for name, value in environ.items():
             if name.startswith(ENVIRONMENT_PREFIX) and name != CONFIG_FILE_VARIABLE:
-                if name not in names:
+                key = names.get(name) or _key_of_store(name)
+                if key is None:
                     raise _unknown_variable(name, [*names, CONFIG_FILE_VARIABLE])
-                values[names[name]] = value
+                values[key] = value
         return cls(values, "the environment")
 
     @classmethod
@@ -372,6 +376,15 @@ class Configuration(Mapping[str, Any]):
 def environment_name(key: str) -> str:
     """The environment variable of the option ``key``."""
     return ENVIRONMENT_PREFIX + re.sub(r"[.-]", "_", key).upper()
+
+
+def _key_of_store(name: str) -> str | None:
+    """The key that a variable sets which an installed store of a third party may know."""
+    for store in third_party_stores(STORE_PREFIX):
+        start = environment_name(f"{STORE_PREFIX}{store}.")
+        if name.startswith(start) and name != start:
+            return f"{STORE_PREFIX}{store}." + name[len(start) :].lower().replace("_", "-")
+    return None
 
 
 def _unknown_variable(name: str, names: list[str]) -> OptionError:

@@ -16,16 +16,22 @@ from typing import Any
 
 import cloudpickle
 
+from flink_agents.api.action_state import ActionStateStore, Owner
 from flink_agents.api.agent import Agent
+from flink_agents.api.durable import OnPlanChange
 from flink_agents.api.errors import UnserializableValueError
 from flink_agents.api.event_time import LATE_TAG, EventTime
 from flink_agents.api.metrics import Gauge
 from flink_agents.api.options import AgentOptions, Configuration
 from flink_agents.api.policies import DEAD_LETTER_TAG, DeadLetter
+from flink_agents.connectors.action_state import open_store
+from flink_agents.connectors.action_state.memory import MemoryPlace, MemoryStore
 from flink_agents.plan import AgentCode, AgentPlan, bind, compile_agent
 from flink_agents.plan.configuration import instance_of
+from flink_agents.plan.uses import makes_durable_calls
 from flink_agents.runtime.codec import ValueCodec
 from flink_agents.runtime.event_time import Hold
+from flink_agents.runtime.journal.journals import Journals
 from flink_agents.runtime.keys import KeyEncoder, encode_key, unescape
 from flink_agents.runtime.metrics import LocalMetricGroup
 from flink_agents.runtime.processor import AgentProcessor
@@ -97,6 +103,9 @@ class OperatorHarness:
         watermarks: Whether the input has watermarks at all.
         settle: Let what an input starts run to its end before the harness goes on. False leaves
             that to :meth:`settle` and to time, as Flink does.
+        store: Makes the store of each subtask and attempt; all that it makes share their records.
+            Default: what the options name, or, for an agent that makes durable calls, a store in
+            memory that lives as long as the harness.
 
     Attributes:
         outputs: All values that left the main output, in order.
@@ -119,6 +128,7 @@ class OperatorHarness:
         event_time: EventTime | None = None,
         watermarks: bool = True,
         settle: bool = True,
+        store: Callable[[], ActionStateStore] | None = None,
     ) -> None:
         self._subtasks: list[_Subtask] = []
         instance = instance_of(agent)
@@ -134,6 +144,7 @@ class OperatorHarness:
         self._settles = settle
         self._event_time = event_time or EventTime.none()
         self._watermarks = watermarks
+        self._make_store = store or self._default_store()
         self._clock = _Clock()
         self.current_watermark = -(2**63)
         self.outputs: list[Any] = []
@@ -303,11 +314,20 @@ class OperatorHarness:
     # -- inside -----------------------------------------------------------------------
 
     def _start(self, keys: Mapping[str, KeyState], parallelism: int) -> None:
-        self._subtasks = [self._subtask() for _ in range(parallelism)]
+        self._subtasks = [self._subtask(number, parallelism) for number in range(parallelism)]
         for key, state in keys.items():
             self._subtask_of(key).backend.keys[key] = state.copy()
 
-    def _subtask(self) -> _Subtask:
+    def _default_store(self) -> Callable[[], ActionStateStore] | None:
+        name = self._config.get(AgentOptions.STORE)
+        if name is not None:
+            return lambda: open_store(name, self._config.below(f"action-state.{name}"))
+        if not makes_durable_calls(bind(self.plan, self._code)):
+            return None
+        place = MemoryPlace()
+        return lambda: MemoryStore(place)
+
+    def _subtask(self, number: int, parallelism: int) -> _Subtask:
         plan, code = self.plan, self._code
         if self._serialize:
             plan = AgentPlan.from_json(plan.to_json())
@@ -317,12 +337,21 @@ class OperatorHarness:
         backend.watermark = self.current_watermark
         metrics = LocalMetricGroup()
         codec = ValueCodec(self._config.get(AgentOptions.ALLOW_PICKLE))
-        shared = RunEnvironment(bind(plan, code), plan.name, self._config, metrics, codec)
         job_id = self._config.get(AgentOptions.JOB_IDENTIFIER) or "harness"
+        owner = Owner.create("harness", f"{job_id}/{plan.name}", number, parallelism)
+        journals = self._journals(plan, codec, owner)
+        shared = RunEnvironment(bind(plan, code), plan.name, self._config, metrics, codec, journals)
         own = shared.run_metrics.group
         hold = Hold(self._event_time, own, self._watermarks) if self._event_time.holds else None
         processor = AgentProcessor(shared, backend.keyed_state(), job_id, self._clock, hold=hold)
+        processor.open()
         return _Subtask(processor, backend, shared)
+
+    def _journals(self, plan: AgentPlan, codec: ValueCodec, owner: Owner) -> Journals | None:
+        if self._make_store is None:
+            return None
+        on_change = OnPlanChange(self._config.get(AgentOptions.ON_PLAN_CHANGE))
+        return Journals(self._make_store(), owner, codec, plan, on_change)
 
     def _subtask_of(self, key: str) -> _Subtask:
         group = zlib.crc32(key.encode()) % self._max_parallelism

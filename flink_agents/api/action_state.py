@@ -1,0 +1,369 @@
+"""Where durable execution keeps what it recorded: the protocol of a store, and its data.
+
+A store holds *journals*. A journal belongs to one key of one job; its records are appended and
+never changed. Each record belongs to a run, which has a sequence number. What records mean is
+no matter of the store: it keeps bytes, in order, and lets nobody append who lost the right to.
+
+One store object serves one subtask: :meth:`ActionStateStore.open` first, then, if the job was
+restored, :meth:`~ActionStateStore.rebuild`, then the rest. All methods are called on one asyncio
+loop; those without ``async`` may be called by any thread.
+"""
+
+from __future__ import annotations
+
+import secrets
+from abc import ABC, abstractmethod
+from collections.abc import Collection, Sequence
+from dataclasses import dataclass
+from enum import IntEnum
+from typing import NamedTuple
+
+from flink_agents.api.errors import (
+    JobIdentifierInUseError,
+    RecordsPrunedError,
+    RecordTooLargeError,
+    StaleOwnerError,
+    StoreClosedError,
+)
+
+MAX_RECORD_BYTES = 8 * 1024 * 1024
+"""The most bytes of ``Record.data`` that a store takes, unless it is configured otherwise."""
+
+MAX_MARKER_BYTES = 200
+"""The most bytes of a recovery marker: one is kept in the state of every key."""
+
+NOTHING_PRUNED = -1
+"""What :meth:`ActionStateStore.pruned_through` says where nothing was pruned."""
+
+
+class JournalKey(NamedTuple):
+    """Names a journal.
+
+    Attributes:
+        journal_id: Identity of the job whose journals these are.
+        key: Canonical text of the key. Any text, with NUL and lone surrogates, of any length.
+    """
+
+    journal_id: str
+    key: str
+
+
+class RecordKind(IntEnum):
+    """What a record is; one byte in every store."""
+
+    RUN = 1
+    """A run begins: what its input is."""
+    INTENT = 2
+    """A call is about to be made that a reconciler can ask about."""
+    CALL = 3
+    """A call has an outcome."""
+    ACTION = 4
+    """An action has ended: its memory updates and events."""
+    RERUN = 5
+    """What the same step of the run recorded before is void."""
+
+
+@dataclass(frozen=True, slots=True)
+class Record:
+    """One record of a journal.
+
+    Attributes:
+        kind: What it is.
+        seq: Sequence number of the run, from 0, below 2**63.
+        step: Invocation inside the run; any text.
+        index: Number of the call inside the invocation; any 64-bit number.
+        data: The content, which means nothing to the store.
+    """
+
+    kind: RecordKind
+    seq: int
+    step: str
+    index: int
+    data: bytes
+
+
+@dataclass(frozen=True)
+class Owner:
+    """Who may append: one attempt of one subtask. Made anew by :meth:`create` for each attempt.
+
+    Attributes:
+        job_id: Flink's id of the job; the same for all attempts.
+        group: Job identifier and agent. Owners of a group exclude each other.
+        subtask: Index of the subtask, from 0.
+        parallelism: Number of subtasks.
+        token: Random; what distinguishes this attempt from all others.
+    """
+
+    job_id: str
+    group: str
+    subtask: int
+    parallelism: int
+    token: str
+
+    @classmethod
+    def create(cls, job_id: str, group: str, subtask: int = 0, parallelism: int = 1) -> Owner:
+        """An owner with a token of its own."""
+        return cls(job_id, group, subtask, parallelism, secrets.token_hex(16))
+
+    def outranks(self, other: Owner) -> bool:
+        """Whether ``other`` may not append any more once this owner has opened a store."""
+        return self.group == other.group and (
+            self.job_id != other.job_id
+            or self.parallelism != other.parallelism
+            or self.subtask == other.subtask
+        )
+
+
+@dataclass(frozen=True)
+class JournalInfo:
+    """What a store knows about a journal without reading its records.
+
+    Attributes:
+        journal: Which one.
+        runs: Number of sequence numbers that have records.
+        records: Number of records.
+        data_bytes: Sum of the lengths of their data.
+        first_seq: The least sequence number that has records; None where there are none.
+        last_seq: The greatest one.
+        pruned_through: See :meth:`ActionStateStore.pruned_through`.
+    """
+
+    journal: JournalKey
+    runs: int
+    records: int
+    data_bytes: int
+    first_seq: int | None
+    last_seq: int | None
+    pruned_through: int
+
+
+@dataclass(frozen=True)
+class StoreStats:
+    """Totals of a store.
+
+    Attributes:
+        journals: Number of journals, with those of which all records were pruned.
+        records: Number of records.
+        data_bytes: Sum of the lengths of their data.
+        stored_bytes: What the store takes where it is; None where it cannot say.
+        owners: All who may append at present.
+    """
+
+    journals: int
+    records: int
+    data_bytes: int
+    stored_bytes: int | None
+    owners: tuple[Owner, ...]
+
+
+class ActionStateStore(ABC):
+    """Journals of durable execution, as one subtask sees them. See the module for the order of calls.
+
+    Any method but :meth:`open` raises :class:`StoreClosedError` where the store is not open, and
+    :class:`StoreUnavailableError` or :class:`StoreFormatError` where the store fails.
+    """
+
+    @property
+    @abstractmethod
+    def store_id(self) -> str:
+        """A UUID of the file, topic or whatever holds the records; it stays with it.
+
+        Keyed state keeps it, so that a restore against another store is refused.
+        """
+
+    @property
+    def max_record_bytes(self) -> int:
+        """The most bytes of ``Record.data`` that :meth:`append` takes."""
+        return MAX_RECORD_BYTES
+
+    @abstractmethod
+    async def open(self, owner: Owner | None) -> None:
+        """Make the store usable, and ``owner`` the one who may append.
+
+        From then on, everybody whom ``owner`` outranks (:meth:`Owner.outranks`) is refused, in other
+        processes as well, and at the very append: no check may lie before the write.
+
+        A live job holds a lease on its group. Another job waits for its end, in bounded time: a
+        lease that is renewed meanwhile is refused, one that is not renewed runs out. Attempts of
+        the same job do not wait. A lease decides who waits, never who may append.
+
+        Args:
+            owner: Who appends. None opens the store to look at it and to prune; nobody is fenced.
+
+        Raises:
+            JobIdentifierInUseError: Another job that lives has the same group.
+            StoreFormatError: This is no store, or one of a newer version.
+            StoreUnavailableError: It cannot be reached.
+        """
+
+    @abstractmethod
+    async def close(self) -> None:
+        """Finish what was appended, in bounded time, and give the lease back.
+
+        Each append that waits returns or raises. Another call does nothing.
+        """
+
+    @abstractmethod
+    async def append(self, journal: JournalKey, records: Sequence[Record]) -> None:
+        """Append ``records`` and return when they are durable: all of them or none.
+
+        Records of a journal are stored in the order of the calls. A cancelled call goes on in the
+        background; whether its records are stored, :meth:`read` tells after the next append of
+        the same journal.
+
+        Raises:
+            StaleOwnerError: Another owner took over. Nothing was stored.
+            RecordTooLargeError: One of them is too large. Nothing was stored.
+            RecordsPrunedError: One of them belongs to a run that was pruned. Nothing was stored.
+            StoreUnavailableError: The store cannot be written. Nothing was stored.
+            AppendOutcomeUnknownError: They may be stored or not. The attempt must fail, and nothing
+                may be appended in their place; the store takes no more appends.
+        """
+
+    @abstractmethod
+    async def read(self, journal: JournalKey, seq: int) -> list[Record]:
+        """All records of a run, in the order of their append; empty where nothing was recorded.
+
+        It sees every append that has returned.
+
+        Raises:
+            RecordsPrunedError: The run was pruned.
+        """
+
+    @abstractmethod
+    async def scan(
+        self, journal: JournalKey, from_seq: int | None = None, to_seq: int | None = None
+    ) -> list[Record]:
+        """All records of some runs, by sequence number and then in the order of their append.
+
+        Args:
+            journal: Where to look.
+            from_seq: The first run; None for the first that is kept.
+            to_seq: The last run, included; None for the last there is.
+
+        Raises:
+            RecordsPrunedError: ``from_seq`` was pruned.
+        """
+
+    @abstractmethod
+    async def prune(self, journal: JournalKey, through_seq: int) -> None:
+        """Remove the records of all runs up to ``through_seq``; those are *pruned* from then on.
+
+        What was pruned before stays pruned. A journal in which nothing was recorded stays unknown.
+
+        Raises:
+            StaleOwnerError: Another owner took over.
+        """
+
+    @abstractmethod
+    async def pruned_through(self, journal: JournalKey) -> int:
+        """The last run that was pruned; :data:`NOTHING_PRUNED` if none."""
+
+    @abstractmethod
+    def may_have(self, journal: JournalKey) -> bool:
+        """Whether something was recorded for ``journal``, pruned or not, before this owner opened the store.
+
+        Cheap and without any I/O: Flink's thread asks it for every event. True may be wrong,
+        False never is. Always True where the store was opened without an owner.
+        """
+
+    @abstractmethod
+    async def rebuild(self, markers: Collection[bytes]) -> None:
+        """Make ready for reading what was recorded after the given recovery markers.
+
+        Called once, before the first read, and again if a lower marker is found in state later.
+        Markers only narrow what is read: without any, everything must be found.
+
+        Raises:
+            StoreMismatchError: A marker is of another store.
+        """
+
+    @abstractmethod
+    def recovery_marker(self) -> bytes:
+        """A position at or before which no record lies that is appended from now on.
+
+        Opaque, at most :data:`MAX_MARKER_BYTES` bytes; kept in Flink's state.
+        """
+
+    @abstractmethod
+    async def journals(
+        self, journal_id: str | None = None, after: JournalKey | None = None, limit: int = 1000
+    ) -> list[JournalInfo]:
+        """Journals in the order of ``journal_id`` and key, each as UTF-8 bytes.
+
+        Args:
+            journal_id: Only those of this job.
+            after: Only those behind this one: the last one of the page before.
+            limit: The most to return, at least 1.
+        """
+
+    @abstractmethod
+    async def stats(self) -> StoreStats:
+        """Totals; may take time in proportion to the store's size."""
+
+
+def encode_text(text: str) -> bytes:
+    """``text`` as bytes, whatever is in it; the order of journals is that of these bytes."""
+    return text.encode("utf-8", "surrogatepass")
+
+
+def decode_text(data: bytes) -> str:
+    """The text that :func:`encode_text` was given."""
+    return data.decode("utf-8", "surrogatepass")
+
+
+def check_records(records: Sequence[Record], limit: int) -> None:
+    """Refuse records that no store takes.
+
+    Args:
+        records: What is to be appended.
+        limit: The most bytes of data of one record.
+
+    Raises:
+        RecordTooLargeError: One of them has more.
+        ValueError: A number is out of range.
+    """
+    for record in records:
+        if len(record.data) > limit:
+            raise RecordTooLargeError(
+                f"a record of kind {record.kind.name} is too large for the store",
+                expected=f"at most {limit} bytes",
+                found=f"{len(record.data)} bytes: run {record.seq}, step {record.step!r}, {record.index}",
+                fix="record less: return a reference to large data, or a part of it",
+            )
+        if not (0 <= record.seq < 2**63 and -(2**63) <= record.index < 2**63):
+            raise ValueError(f"sequence number {record.seq} or index {record.index} is out of range")
+
+
+def pruned_error(journal: JournalKey, seq: int, pruned_through: int) -> RecordsPrunedError:
+    """The error that says that run ``seq`` was pruned."""
+    return RecordsPrunedError(
+        f"run {seq} of key {journal.key[:200]!r} was pruned, so nobody can tell what it did",
+        expected=f"a sequence number above {pruned_through}",
+        found=f"{seq}, journal {journal.journal_id!r}",
+        fix="restore from a later checkpoint, or retain old checkpoints so that runs are pruned later",
+    )
+
+
+def stale_error(owner: Owner) -> StaleOwnerError:
+    """The error that says that ``owner`` may not append any more."""
+    return StaleOwnerError(
+        f"another attempt took over {owner.group!r}; this one may not record anything any more",
+        found=f"job {owner.job_id}, subtask {owner.subtask} of {owner.parallelism}",
+        fix="none is needed where the job restarted; otherwise stop the job that should not run",
+    )
+
+
+def in_use_error(owner: Owner, holder: str) -> JobIdentifierInUseError:
+    """The error that says that job ``holder`` lives and has the group of ``owner``."""
+    return JobIdentifierInUseError(
+        f"another job is running as {owner.group!r}",
+        expected="one job for each job identifier",
+        found=f"job {holder} is alive; this is job {owner.job_id}",
+        fix="stop one of them, or give them different job identifiers (option job-identifier)",
+    )
+
+
+def closed_error(reason: str = "the store is not open") -> StoreClosedError:
+    """The error that says that the store cannot be used."""
+    return StoreClosedError(reason, fix="call open() first, and nothing after close()")

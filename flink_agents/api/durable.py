@@ -1,0 +1,179 @@
+"""Durable calls: what an action does outside, recorded before the run goes on.
+
+``await ctx.durable_execute_async(charge, order.id, order.total)`` calls ``charge`` once, keeps what
+it returned or raised in the store, and gives that back when the run is replayed after a crash.
+"""
+
+from __future__ import annotations
+
+import inspect
+from collections.abc import Callable
+from dataclasses import dataclass, replace
+from datetime import timedelta
+from enum import Enum
+from functools import lru_cache, partial
+from typing import Any
+
+from flink_agents.api.errors import AgentConfigurationError
+from flink_agents.api.policies import RetryPolicy
+
+IDEMPOTENCY_KEY = "idempotency_key"
+"""Name of the parameter by which a function asks for the key of its call."""
+
+
+class TerminalError(Exception):
+    """A failure that another attempt would meet again: the call is not tried again.
+
+    Subclass it, or raise it as it is, inside a durable call.
+    """
+
+
+class RetryableError(Exception):
+    """A failure that another attempt may not meet.
+
+    Args:
+        message: What failed.
+        retry_after: Seconds to wait before the next attempt, at least; None leaves it to the policy.
+    """
+
+    def __init__(self, message: str = "", retry_after: float | timedelta | None = None) -> None:
+        super().__init__(message)
+        self.retry_after = retry_after
+
+
+class OnMismatch(str, Enum):
+    """What happens where a replay asks for another call than was recorded.
+
+    Attributes:
+        FAIL: The job fails, with both calls in the error.
+        RERUN: What the execution recorded is void, and it is executed anew.
+        DEAD_LETTER: The event becomes a dead letter.
+    """
+
+    FAIL = "fail"
+    RERUN = "rerun"
+    DEAD_LETTER = "dead-letter"
+
+
+class OnPlanChange(str, Enum):
+    """What happens where state was written by another plan of the agent.
+
+    Attributes:
+        REFUSE: The job fails, and says what changed.
+        CONTINUE_COMPATIBLE: The job goes on where unfinished work still fits, and fails where not.
+    """
+
+    REFUSE = "refuse"
+    CONTINUE_COMPATIBLE = "continue-compatible"
+
+
+class _NotDone(Enum):
+    NOT_DONE = "NOT_DONE"
+
+    def __repr__(self) -> str:
+        return "NOT_DONE"
+
+
+NOT_DONE = _NotDone.NOT_DONE
+"""What a reconciler returns where the call it is asked about never took effect."""
+
+
+@dataclass(frozen=True)
+class DurableCallable:
+    """A function together with the settings of its durable calls, to be used like the function.
+
+    Attributes:
+        function: What is called: ``def`` in a thread of the pool, ``async def`` on the agent loop.
+        name: Identity of the function in records. Default: ``module:qualname``.
+        result_type: Type that the result is validated as, the first time and on replay. Default:
+            results keep the type they have.
+        timeout: Seconds, or a duration, that one attempt may take.
+        retry: When a failed attempt is followed by another one. Default: never, except after a
+            ``RetryableError``.
+        reconciler: Asked, after a crash between the begin of the call and its record, what became of
+            it: called with the call's arguments, returns the result, or ``NOT_DONE``.
+        redact: Names of parameters whose values are left out of the recorded request.
+    """
+
+    function: Callable[..., Any]
+    name: str | None = None
+    result_type: Any = None
+    timeout: float | timedelta | None = None
+    retry: RetryPolicy | None = None
+    reconciler: Callable[..., Any] | None = None
+    redact: frozenset[str] = frozenset()
+
+    def __post_init__(self) -> None:
+        if not callable(self.function):
+            raise AgentConfigurationError(
+                "a durable call needs something to call",
+                expected="a function",
+                found=repr(self.function)[:200],
+                fix="pass the function itself and its arguments: durable_execute(charge, order_id)",
+            )
+
+    @property
+    def identity(self) -> str:
+        """The name that records carry."""
+        if self.name is not None:
+            return self.name
+        function = self.function
+        while isinstance(function, partial):
+            function = function.func
+        kind = function if hasattr(function, "__qualname__") else type(function)
+        return f"{kind.__module__}:{kind.__qualname__}"
+
+    @property
+    def seconds(self) -> float | None:
+        """How long one attempt may take, in seconds."""
+        return self.timeout.total_seconds() if isinstance(self.timeout, timedelta) else self.timeout
+
+    @property
+    def wants_key(self) -> bool:
+        """Whether the function asks for its idempotency key."""
+        signature = signature_of(self.function)
+        parameter = signature.parameters.get(IDEMPOTENCY_KEY) if signature is not None else None
+        return parameter is not None and parameter.kind is not inspect.Parameter.POSITIONAL_ONLY
+
+    def __call__(self, *args: Any, **kwargs: Any) -> Any:
+        """Call the function, without any record."""
+        return self.function(*args, **kwargs)
+
+
+def durable_callable(
+    function: Callable[..., Any] | DurableCallable,
+    name: str | None = None,
+    result_type: Any = None,
+    timeout: float | timedelta | None = None,
+    retry: RetryPolicy | None = None,
+    reconciler: Callable[..., Any] | None = None,
+) -> DurableCallable:
+    """``function`` with those of the settings that are given, which go before its own."""
+    given: dict[str, Any] = {
+        "name": name,
+        "result_type": result_type,
+        "timeout": timeout,
+        "retry": retry,
+        "reconciler": reconciler,
+    }
+    given = {key: value for key, value in given.items() if value is not None}
+    if isinstance(function, DurableCallable):
+        return replace(function, **given) if given else function
+    return DurableCallable(function, **given)
+
+
+def signature_of(function: Callable[..., Any]) -> inspect.Signature | None:
+    """The signature of ``function``; None where it has none, as some of extension modules."""
+    try:
+        return _signature_of(function)
+    except TypeError:
+        # It cannot be a key of the cache.
+        return _signature_of.__wrapped__(function)
+
+
+@lru_cache(maxsize=1024)
+def _signature_of(function: Callable[..., Any]) -> inspect.Signature | None:
+    try:
+        return inspect.signature(function)
+    except (TypeError, ValueError):
+        return None

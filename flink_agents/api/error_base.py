@@ -1,0 +1,70 @@
+"""The base of all errors: its text, and how it is pickled. The tree is in ``errors``."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import Any, ClassVar
+
+_SHOWN_ATTEMPTS = 5
+"""How many attempts a text names from the beginning, and from the end."""
+
+
+class AgentsError(Exception):
+    """Base of all errors of this package.
+
+    Args:
+        message: One sentence that says what is wrong.
+        expected: What would have been right.
+        found: What was there instead.
+        fix: What the reader can do about it.
+        where: The user's own place, ``file:line in name``; it becomes the first line.
+    """
+
+    code: ClassVar[str] = "FA0000"
+
+    def __init__(
+        self,
+        message: str,
+        *,
+        expected: str | None = None,
+        found: str | None = None,
+        fix: str | None = None,
+        where: str | None = None,
+    ) -> None:
+        self.message = message
+        self.expected = expected
+        self.found = found
+        self.fix = fix
+        self.where = where
+        super().__init__(self._render())
+
+    def _render(self) -> str:
+        lines = [f"{self.where}: {self.message}" if self.where else self.message, *self._details()]
+        for label, text in (("expected", self.expected), ("found", self.found), ("fix", self.fix)):
+            if text:
+                lines.append(f"  {label}: {text}")
+        lines.append(f"  [{self.code}] docs/errors.md#{self.code.lower()}")
+        return "\n".join(lines)
+
+    def _details(self) -> list[str]:
+        """Lines of a class's own, between the message and what was expected."""
+        return []
+
+    def __reduce__(self) -> tuple[Any, ...]:
+        return (_rebuild, (type(self), self.__dict__.copy()))
+
+
+def _rebuild(cls: type[AgentsError], attributes: dict[str, Any]) -> AgentsError:
+    error = cls.__new__(cls)
+    error.__dict__.update(attributes)
+    Exception.__init__(error, error._render())  # pyright: ignore[reportPrivateUsage]
+    return error
+
+
+def attempt_lines(attempts: Sequence[object]) -> list[str]:
+    """One line for each attempt; of many, the first and the last ones."""
+    lines = [" ".join(str(one).split()) for one in attempts]
+    if len(lines) > 2 * _SHOWN_ATTEMPTS:
+        left_out = f"... {len(lines) - 2 * _SHOWN_ATTEMPTS} more attempts ..."
+        lines = [*lines[:_SHOWN_ATTEMPTS], left_out, *lines[-_SHOWN_ATTEMPTS:]]
+    return lines

@@ -1,0 +1,1 @@
+"""What connects agents with systems outside Flink."""

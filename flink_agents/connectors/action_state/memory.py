@@ -1,0 +1,244 @@
+"""The store ``memory``: nothing outlives the process. For tests, and for jobs that may forget."""
+
+from __future__ import annotations
+
+import threading
+import uuid
+import weakref
+from collections.abc import Collection, Mapping, Sequence
+from typing import Any
+
+from flink_agents.api.action_state import (
+    MAX_RECORD_BYTES,
+    NOTHING_PRUNED,
+    ActionStateStore,
+    JournalInfo,
+    JournalKey,
+    Owner,
+    Record,
+    StoreStats,
+    check_records,
+    closed_error,
+    encode_text,
+    in_use_error,
+    pruned_error,
+    stale_error,
+)
+from flink_agents.api.errors import StoreMismatchError
+from flink_agents.connectors.action_state.options import read_options
+
+
+class _Journal:
+    """The records of one journal by run."""
+
+    def __init__(self) -> None:
+        self.runs: dict[int, list[Record]] = {}
+        self.pruned_through = NOTHING_PRUNED
+
+
+class MemoryPlace:
+    """What stores share; each access holds ``lock``.
+
+    Attributes:
+        store_id: See :attr:`ActionStateStore.store_id`.
+        journals: All journals.
+        owners: Who may append, by token, with the store that holds the lease while it lives.
+    """
+
+    def __init__(self) -> None:
+        self.store_id = str(uuid.uuid4())
+        self.lock = threading.Lock()
+        self.journals: dict[JournalKey, _Journal] = {}
+        self.owners: dict[str, tuple[Owner, weakref.ref[MemoryStore]]] = {}
+
+    def claim(self, owner: Owner, store: MemoryStore) -> None:
+        """Make ``owner`` the one who may append."""
+        for other, holder in self.owners.values():
+            if other.group == owner.group and other.job_id != owner.job_id and holder() is not None:
+                raise in_use_error(owner, other.job_id)
+        for token in [token for token, (other, _) in self.owners.items() if owner.outranks(other)]:
+            del self.owners[token]
+        self.owners[owner.token] = owner, weakref.ref(store)
+
+
+_places: dict[str, MemoryPlace] = {}
+_places_lock = threading.Lock()
+
+
+def place_of(name: str) -> MemoryPlace:
+    """The place of that name in this process."""
+    with _places_lock:
+        return _places.setdefault(name, MemoryPlace())
+
+
+class MemoryStore(ActionStateStore):
+    """See the module.
+
+    Args:
+        place: What to share with other stores; a new one by default.
+        max_record_bytes: The most bytes of data of a record.
+    """
+
+    def __init__(self, place: MemoryPlace | None = None, max_record_bytes: int = MAX_RECORD_BYTES) -> None:
+        self._place = place or MemoryPlace()
+        self._max_record_bytes = max_record_bytes
+        self._owner: Owner | None = None
+        self._opened = False
+        self._known: frozenset[JournalKey] | None = None
+
+    @classmethod
+    def from_options(cls, options: Mapping[str, Any]) -> MemoryStore:
+        """A store with the options ``place``."""
+        return cls(place_of(read_options("memory", options)["place"]))
+
+    @property
+    def store_id(self) -> str:
+        """See the protocol."""
+        return self._here().store_id
+
+    @property
+    def max_record_bytes(self) -> int:
+        """See the protocol."""
+        return self._max_record_bytes
+
+    async def open(self, owner: Owner | None) -> None:
+        """See the protocol. A lease lasts as long as the store that holds it, and never has to be awaited."""
+        with self._place.lock:
+            if owner is not None:
+                self._place.claim(owner, self)
+                self._known = frozenset(self._place.journals)
+            self._owner = owner
+            self._opened = True
+
+    async def close(self) -> None:
+        """See the protocol."""
+        with self._place.lock:
+            self._opened = False
+            if self._owner is not None:
+                self._place.owners.pop(self._owner.token, None)
+
+    def _here(self) -> MemoryPlace:
+        if not self._opened:
+            raise closed_error()
+        return self._place
+
+    def _check_owner(self) -> None:
+        if self._owner is not None and self._owner.token not in self._place.owners:
+            raise stale_error(self._owner)
+
+    async def append(self, journal: JournalKey, records: Sequence[Record]) -> None:
+        """See the protocol. Nothing is awaited, so a cancelled call has stored its records."""
+        place = self._here()
+        if self._owner is None:
+            raise closed_error("the store was opened without an owner")
+        records = list(records)
+        check_records(records, self._max_record_bytes)
+        with place.lock:
+            self._check_owner()
+            kept = place.journals.get(journal) or _Journal()
+            for record in records:
+                if record.seq <= kept.pruned_through:
+                    raise pruned_error(journal, record.seq, kept.pruned_through)
+            for record in records:
+                kept.runs.setdefault(record.seq, []).append(record)
+                place.journals[journal] = kept
+
+    async def read(self, journal: JournalKey, seq: int) -> list[Record]:
+        """See the protocol."""
+        return await self.scan(journal, seq, seq)
+
+    async def scan(
+        self, journal: JournalKey, from_seq: int | None = None, to_seq: int | None = None
+    ) -> list[Record]:
+        """See the protocol."""
+        place = self._here()
+        with place.lock:
+            kept = place.journals.get(journal)
+            if kept is None:
+                return []
+            if from_seq is not None and from_seq <= kept.pruned_through:
+                raise pruned_error(journal, from_seq, kept.pruned_through)
+            wanted = sorted(
+                seq
+                for seq in kept.runs
+                if (from_seq is None or seq >= from_seq) and (to_seq is None or seq <= to_seq)
+            )
+            return [record for seq in wanted for record in kept.runs[seq]]
+
+    async def prune(self, journal: JournalKey, through_seq: int) -> None:
+        """See the protocol."""
+        place = self._here()
+        with place.lock:
+            self._check_owner()
+            kept = place.journals.get(journal)
+            if kept is not None and through_seq > kept.pruned_through:
+                kept.pruned_through = through_seq
+                kept.runs = {seq: records for seq, records in kept.runs.items() if seq > through_seq}
+
+    async def pruned_through(self, journal: JournalKey) -> int:
+        """See the protocol."""
+        place = self._here()
+        with place.lock:
+            kept = place.journals.get(journal)
+            return NOTHING_PRUNED if kept is None else kept.pruned_through
+
+    def may_have(self, journal: JournalKey) -> bool:
+        """See the protocol."""
+        self._here()
+        return self._known is None or journal in self._known
+
+    async def rebuild(self, markers: Collection[bytes]) -> None:
+        """See the protocol; all that is left to do is to compare the markers."""
+        if set(markers) - {self.recovery_marker()}:
+            raise StoreMismatchError(
+                "state belongs to a store in memory that does not exist any more",
+                fix="use the store sqlite or kafka for jobs that are restored in another process",
+            )
+
+    def recovery_marker(self) -> bytes:
+        """See the protocol: there is one position, the place."""
+        return uuid.UUID(self._here().store_id).bytes
+
+    async def journals(
+        self, journal_id: str | None = None, after: JournalKey | None = None, limit: int = 1000
+    ) -> list[JournalInfo]:
+        """See the protocol."""
+        place = self._here()
+        with place.lock:
+            found = sorted((_order(key), key) for key in place.journals)
+            return [
+                _describe(key, place.journals[key])
+                for order, key in found
+                if (journal_id is None or key.journal_id == journal_id)
+                and (after is None or order > _order(after))
+            ][:limit]
+
+    async def stats(self) -> StoreStats:
+        """See the protocol."""
+        place = self._here()
+        with place.lock:
+            infos = [_describe(key, journal) for key, journal in place.journals.items()]
+            return StoreStats(
+                journals=len(infos),
+                records=sum(info.records for info in infos),
+                data_bytes=sum(info.data_bytes for info in infos),
+                stored_bytes=None,
+                owners=tuple(owner for owner, _ in place.owners.values()),
+            )
+
+
+def _order(key: JournalKey) -> tuple[bytes, bytes]:
+    return encode_text(key.journal_id), encode_text(key.key)
+
+
+def _describe(key: JournalKey, journal: _Journal) -> JournalInfo:
+    records = [record for run in journal.runs.values() for record in run]
+    return JournalInfo(
+        journal=key,
+        runs=len(journal.runs),
+        records=len(records),
+        data_bytes=sum(len(record.data) for record in records),
+        first_seq=min(journal.runs, default=None),
+        last_seq=max(journal.runs, default=None),
+        pruned_through=journal.pruned_through,
+    )

@@ -1,0 +1,312 @@
+"""The store ``sqlite``: one file on a local disk, for jobs whose subtasks run on one machine.
+
+Several subtasks and several processes share the file. Network file systems are not supported:
+SQLite's log needs memory that all processes share. An append costs one flush of the disk at low
+load; at high load many share one (:mod:`~flink_agents.connectors.action_state.sqlite_writer`).
+
+The file grows with what is kept: pruning frees pages, which new records use, and of which many
+are given back to the file system. A journal of which all was pruned keeps one small row.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import functools
+import sqlite3
+import uuid
+import weakref
+from collections.abc import Callable, Collection, Mapping, Sequence
+from concurrent.futures import ThreadPoolExecutor
+from pathlib import Path
+from typing import Any, TypeVar
+
+from flink_agents.api.action_state import (
+    MAX_RECORD_BYTES,
+    ActionStateStore,
+    JournalInfo,
+    JournalKey,
+    Owner,
+    Record,
+    StoreStats,
+    check_records,
+    closed_error,
+    in_use_error,
+)
+from flink_agents.api.errors import AppendOutcomeUnknownError, StoreMismatchError
+from flink_agents.connectors.action_state import sqlite_reader as reader
+from flink_agents.connectors.action_state.options import read_options
+from flink_agents.connectors.action_state.sqlite_file import (
+    open_file,
+    read_store_id,
+    stored_bytes,
+    translate,
+)
+from flink_agents.connectors.action_state.sqlite_owners import Lease, all_owners, claim
+from flink_agents.connectors.action_state.sqlite_writer import SQLiteWriter, Write
+
+T = TypeVar("T")
+
+CLOSE_SECONDS = 10.0
+"""How long :meth:`SQLiteStore.close` waits for the disk."""
+
+POLLS_PER_LEASE = 40
+"""How often a job looks at the lease of another one while it waits."""
+
+
+class SQLiteStore(ActionStateStore):
+    """See the module. A store is opened once.
+
+    Args:
+        path: The file.
+        lease_seconds: How long another job waits for this one, if this one dies.
+        busy_seconds: How long an append waits for other processes that write.
+        max_record_bytes: The most bytes of data of a record.
+    """
+
+    def __init__(
+        self,
+        path: str | Path,
+        *,
+        lease_seconds: float = 10.0,
+        busy_seconds: float = 30.0,
+        max_record_bytes: int = MAX_RECORD_BYTES,
+    ) -> None:
+        self.path = Path(path).expanduser().absolute()
+        self._lease_seconds = lease_seconds
+        self._busy_seconds = busy_seconds
+        self._max_record_bytes = max_record_bytes
+        self._owner: Owner | None = None
+        self._writer: SQLiteWriter | None = None
+        self._closed = False
+        self._store_id = ""
+        self._known: frozenset[int] | None = None
+        self._waiting: set[asyncio.Future[None]] = set()
+        # One thread: SQLite's connections are not for several at a time.
+        self._threads = ThreadPoolExecutor(1, "store-reader")
+
+    @classmethod
+    def from_options(cls, options: Mapping[str, Any]) -> SQLiteStore:
+        """A store with the options ``path``, ``lease``, ``busy-timeout`` and ``max-record-bytes``."""
+        values = read_options("sqlite", options)
+        return cls(
+            values["path"],
+            lease_seconds=values["lease"].total_seconds(),
+            busy_seconds=values["busy-timeout"].total_seconds(),
+            max_record_bytes=values["max-record-bytes"],
+        )
+
+    @property
+    def store_id(self) -> str:
+        """See the protocol. A copy of the file has the same."""
+        self._require_open()
+        return self._store_id
+
+    @property
+    def max_record_bytes(self) -> int:
+        """See the protocol."""
+        return self._max_record_bytes
+
+    def _require_open(self) -> SQLiteWriter:
+        if self._writer is None or self._closed:
+            raise closed_error()
+        if self._ended.done():
+            raise closed_error("the thread that writes has ended; the log says why")
+        return self._writer
+
+    # -- open and close ---------------------------------------------------------------
+
+    async def open(self, owner: Owner | None) -> None:
+        """See the protocol."""
+        if self._writer is not None or self._closed:
+            raise closed_error("a store is opened once")
+        connections: list[sqlite3.Connection] = []
+        try:
+            for _ in range(2):
+                make = functools.partial(open_file, self.path, owner is not None, self._busy_seconds)
+                connections.append(await self._in_thread(make))
+            self._connection = connections[0]
+            self._store_id = await self._ask(read_store_id)
+            if owner is not None:
+                await self._claim(owner)
+                self._known = await self._ask(reader.known_journals)
+        except BaseException:
+            self._closed = True
+            for connection in connections:
+                connection.close()
+            self._threads.shutdown(wait=False)
+            raise
+        self._start(connections[1], owner)
+
+    def _start(self, connection: sqlite3.Connection, owner: Owner | None) -> None:
+        self._owner = owner
+        loop = asyncio.get_running_loop()
+        self._ended = loop.create_future()
+        self._writer = SQLiteWriter(
+            connection,
+            self.path,
+            owner,
+            loop,
+            self._lease_seconds,
+            self._busy_seconds,
+            # Without a reference to the store, which could not be forgotten otherwise.
+            functools.partial(_end, self._ended, self._waiting, self.path),
+        )
+        # A store that is forgotten must not keep its lease.
+        self._forgotten = weakref.finalize(self, self._writer.abandon)
+        self._forgotten.atexit = False
+
+    async def _claim(self, owner: Owner) -> None:
+        """Become the one who may append; wait for the lease of a job that died."""
+        loop = asyncio.get_running_loop()
+        begun = loop.time()
+        first: frozenset[Lease] = frozenset()
+        ended: frozenset[Lease] = frozenset()
+        while True:
+            take = functools.partial(
+                claim,
+                owner=owner,
+                lease_seconds=self._lease_seconds,
+                busy_seconds=self._busy_seconds,
+                ended=ended,
+            )
+            alive = await self._ask(take)
+            if not alive:
+                return
+            first = first or alive
+            if renewed := alive - first:
+                raise in_use_error(owner, min(renewed).job_id)
+            if loop.time() - begun >= max(lease.seconds for lease in alive):
+                ended = first
+            await asyncio.sleep(min(lease.seconds for lease in alive) / POLLS_PER_LEASE)
+
+    async def close(self) -> None:
+        """See the protocol."""
+        if self._writer is None or self._closed:
+            return
+        self._closed = True
+        self._forgotten.detach()
+        self._writer.stop()
+        await asyncio.wait({self._ended}, timeout=CLOSE_SECONDS)
+        _end(self._ended, self._waiting, self.path)
+        reader_ended = asyncio.wrap_future(self._threads.submit(self._connection.close))
+        self._threads.shutdown(wait=False)
+        await asyncio.wait({reader_ended}, timeout=CLOSE_SECONDS)
+
+    def kill(self) -> None:
+        """End as a process that is killed: what waits is lost, and the lease is not given back."""
+        writer = self._require_open()
+        self._closed = True
+        self._forgotten.detach()
+        writer.abandon()
+        self._threads.submit(self._connection.close)
+        self._threads.shutdown(wait=False)
+
+    # -- writing ----------------------------------------------------------------------
+
+    async def append(self, journal: JournalKey, records: Sequence[Record]) -> None:
+        """See the protocol."""
+        writer = self._require_open()
+        if self._owner is None:
+            raise closed_error("the store was opened without an owner")
+        records = tuple(records)
+        check_records(records, self._max_record_bytes)
+        if records:
+            await self._submit(writer, journal, records, None)
+
+    async def prune(self, journal: JournalKey, through_seq: int) -> None:
+        """See the protocol."""
+        await self._submit(self._require_open(), journal, (), through_seq)
+
+    async def _submit(
+        self, writer: SQLiteWriter, journal: JournalKey, records: Sequence[Record], through: int | None
+    ) -> None:
+        future: asyncio.Future[None] = asyncio.get_running_loop().create_future()
+        self._waiting.add(future)
+        try:
+            writer.submit(Write(journal, records, through, future))
+            # A cancelled caller takes its future along; the write goes on.
+            await future
+        finally:
+            self._waiting.discard(future)
+
+    # -- reading ----------------------------------------------------------------------
+
+    async def _in_thread(self, call: Callable[[], T]) -> T:
+        return await asyncio.get_running_loop().run_in_executor(self._threads, call)
+
+    async def _ask(self, question: Callable[..., T], *arguments: Any) -> T:
+        """The answer of ``question(connection, *arguments)``."""
+        try:
+            return await self._in_thread(lambda: question(self._connection, *arguments))
+        except (sqlite3.Error, OSError) as error:
+            if isinstance(error, sqlite3.ProgrammingError):
+                raise closed_error() from error
+            raise translate(error, self.path) from error
+
+    async def read(self, journal: JournalKey, seq: int) -> list[Record]:
+        """See the protocol."""
+        return await self.scan(journal, seq, seq)
+
+    async def scan(
+        self, journal: JournalKey, from_seq: int | None = None, to_seq: int | None = None
+    ) -> list[Record]:
+        """See the protocol."""
+        self._require_open()
+        return await self._ask(reader.scan, journal, from_seq, to_seq)
+
+    async def pruned_through(self, journal: JournalKey) -> int:
+        """See the protocol."""
+        self._require_open()
+        return await self._ask(reader.pruned_through, journal)
+
+    def may_have(self, journal: JournalKey) -> bool:
+        """See the protocol."""
+        self._require_open()
+        return self._known is None or hash(journal) in self._known
+
+    async def rebuild(self, markers: Collection[bytes]) -> None:
+        """See the protocol; all that is left to do is to compare the markers."""
+        own = self.recovery_marker()
+        if foreign := set(markers) - {own}:
+            raise StoreMismatchError(
+                f"the state to restore belongs to another store than {self.path}",
+                expected=f"store {self._store_id}",
+                found=", ".join(sorted(_describe_marker(marker) for marker in foreign)),
+                fix="configure the path of the file that the job used before",
+            )
+
+    def recovery_marker(self) -> bytes:
+        """See the protocol: the file knows where its records are, so there is one position, the file."""
+        return uuid.UUID(self.store_id).bytes
+
+    async def journals(
+        self, journal_id: str | None = None, after: JournalKey | None = None, limit: int = 1000
+    ) -> list[JournalInfo]:
+        """See the protocol."""
+        self._require_open()
+        return await self._ask(reader.list_journals, journal_id, after, limit)
+
+    async def stats(self) -> StoreStats:
+        """See the protocol."""
+        self._require_open()
+        journals, records, data_bytes = await self._ask(reader.totals)
+        owners = await self._ask(all_owners)
+        size = await self._in_thread(lambda: stored_bytes(self.path))
+        return StoreStats(journals, records, data_bytes, size, owners)
+
+
+def _end(ended: asyncio.Future[None], waiting: Collection[asyncio.Future[None]], path: Path) -> None:
+    """Answer the appends that no thread will answer any more."""
+    for future in [one for one in waiting if not one.done()]:
+        future.set_exception(
+            AppendOutcomeUnknownError(
+                f"{path} was closed while an append was on its way, and did not answer",
+                expected=f"an answer of the disk within {CLOSE_SECONDS:g} s",
+            )
+        )
+    if not ended.done():
+        ended.set_result(None)
+
+
+def _describe_marker(marker: bytes) -> str:
+    return f"store {uuid.UUID(bytes=marker)}" if len(marker) == 16 else f"a marker of {len(marker)} bytes"

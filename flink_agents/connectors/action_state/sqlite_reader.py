@@ -1,0 +1,103 @@
+"""Questions to a store ``sqlite``; each sees one state of the file."""
+
+from __future__ import annotations
+
+import sqlite3
+from collections.abc import Iterator
+from contextlib import contextmanager
+
+from flink_agents.api.action_state import (
+    NOTHING_PRUNED,
+    JournalInfo,
+    JournalKey,
+    Record,
+    RecordKind,
+    decode_text,
+    encode_text,
+    pruned_error,
+)
+
+LAST_SEQ = 2**63 - 1
+KNOWN_JOURNALS = 1_000_000
+"""With more journals than this, every journal may have records."""
+
+
+@contextmanager
+def _one_state(connection: sqlite3.Connection) -> Iterator[None]:
+    connection.execute("BEGIN")
+    try:
+        yield
+    finally:
+        connection.execute("COMMIT")
+
+
+def _find(connection: sqlite3.Connection, journal: JournalKey) -> tuple[int, int] | None:
+    """Id of the journal, and the last run that was pruned."""
+    return connection.execute(
+        "SELECT id, pruned_through FROM journals WHERE journal_id = ? AND key = ?",
+        (encode_text(journal.journal_id), encode_text(journal.key)),
+    ).fetchone()
+
+
+def scan(
+    connection: sqlite3.Connection, journal: JournalKey, from_seq: int | None, to_seq: int | None
+) -> list[Record]:
+    """See :meth:`ActionStateStore.scan`."""
+    with _one_state(connection):
+        found = _find(connection, journal)
+        if found is None:
+            return []
+        if from_seq is not None and from_seq <= found[1]:
+            raise pruned_error(journal, from_seq, found[1])
+        first = 0 if from_seq is None else min(from_seq, LAST_SEQ)
+        last = LAST_SEQ if to_seq is None else min(to_seq, LAST_SEQ)
+        rows = connection.execute(
+            "SELECT kind, seq, step, idx, data FROM records "
+            "WHERE journal = ? AND seq BETWEEN ? AND ? ORDER BY seq, id",
+            (found[0], first, last),
+        )
+        return [Record(RecordKind(row[0]), row[1], decode_text(row[2]), row[3], row[4]) for row in rows]
+
+
+def pruned_through(connection: sqlite3.Connection, journal: JournalKey) -> int:
+    """See :meth:`ActionStateStore.pruned_through`."""
+    found = _find(connection, journal)
+    return NOTHING_PRUNED if found is None else found[1]
+
+
+def known_journals(connection: sqlite3.Connection, limit: int = KNOWN_JOURNALS) -> frozenset[int] | None:
+    """Hashes of the names of all journals; None where there are too many.
+
+    A hash takes a fifth of the memory of the names, and two names with one hash do no harm.
+    """
+    rows = connection.execute("SELECT journal_id, key FROM journals LIMIT ?", (limit + 1,))
+    found = frozenset(hash(JournalKey(decode_text(row[0]), decode_text(row[1]))) for row in rows)
+    return found if len(found) <= limit else None
+
+
+def list_journals(
+    connection: sqlite3.Connection, journal_id: str | None, after: JournalKey | None, limit: int
+) -> list[JournalInfo]:
+    """See :meth:`ActionStateStore.journals`."""
+    where, values = ["1"], list[bytes | int]()
+    if journal_id is not None:
+        where.append("journal_id = ?")
+        values.append(encode_text(journal_id))
+    if after is not None:
+        where.append("(journal_id, key) > (?, ?)")
+        values += encode_text(after.journal_id), encode_text(after.key)
+    rows = connection.execute(
+        "SELECT j.journal_id, j.key, count(DISTINCT r.seq), count(r.id), coalesce(sum(length(r.data)), 0), "
+        "min(r.seq), max(r.seq), j.pruned_through FROM "
+        f"(SELECT * FROM journals WHERE {' AND '.join(where)} ORDER BY journal_id, key LIMIT ?) j "
+        "LEFT JOIN records r ON r.journal = j.id GROUP BY j.id ORDER BY j.journal_id, j.key",
+        (*values, limit),
+    )
+    return [JournalInfo(JournalKey(decode_text(row[0]), decode_text(row[1])), *row[2:]) for row in rows]
+
+
+def totals(connection: sqlite3.Connection) -> tuple[int, int, int]:
+    """Number of journals, of records, and of bytes of data."""
+    return connection.execute(
+        "SELECT (SELECT count(*) FROM journals), count(*), coalesce(sum(length(data)), 0) FROM records"
+    ).fetchone()

@@ -1,0 +1,206 @@
+"""A store that fails where a test wants it to: at an append, before or after it is stored.
+
+    faults = Faults(at_append(2, Fault.UNACKNOWLEDGED))
+    harness = OperatorHarness(MyAgent, store=faults.store)
+
+The attempt that meets a fault fails; ``harness.restore(snapshot)`` begins the next one, which
+finds the records that were stored.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import threading
+from collections.abc import Callable, Collection, Sequence
+from enum import Enum
+
+from flink_agents.api.action_state import (
+    ActionStateStore,
+    JournalInfo,
+    JournalKey,
+    Owner,
+    Record,
+    RecordKind,
+    StoreStats,
+    closed_error,
+)
+from flink_agents.api.errors import AppendOutcomeUnknownError, StoreUnavailableError
+from flink_agents.connectors.action_state.memory import MemoryPlace, MemoryStore
+
+
+class Fault(str, Enum):
+    """What becomes of an append.
+
+    Attributes:
+        REFUSED: Nothing is stored, and the caller is told: ``StoreUnavailableError``.
+        LOST: Nothing is stored, and the caller cannot know: ``AppendOutcomeUnknownError``.
+        UNACKNOWLEDGED: It is stored, and the caller cannot know: ``AppendOutcomeUnknownError``.
+        HANGS: Nothing is stored, and the append does not return before the attempt ends.
+        HANGS_STORED: It is stored, and the append does not return before the attempt ends.
+    """
+
+    REFUSED = "refused"
+    LOST = "lost"
+    UNACKNOWLEDGED = "unacknowledged"
+    HANGS = "hangs"
+    HANGS_STORED = "hangs-stored"
+
+    @property
+    def stores(self) -> bool:
+        """Whether the records are stored."""
+        return self in (Fault.UNACKNOWLEDGED, Fault.HANGS_STORED)
+
+    @property
+    def hangs(self) -> bool:
+        """Whether the append does not return."""
+        return self in (Fault.HANGS, Fault.HANGS_STORED)
+
+
+Choose = Callable[[int, JournalKey, Sequence[Record]], "Fault | None"]
+"""Chooses the fault of an append: its number over all attempts, from 0, where it goes, and what."""
+
+
+def at_append(number: int, fault: Fault) -> Choose:
+    """Let the append with that number over all attempts, from 0, fail."""
+    return lambda asked, journal, records: fault if asked == number else None
+
+
+def at_record(kind: RecordKind, fault: Fault, number: int = 0) -> Choose:
+    """Let one of the appends fail that have a record of that kind: the first, or that ``number``."""
+    seen: list[int] = []
+
+    def choose(asked: int, journal: JournalKey, records: Sequence[Record]) -> Fault | None:
+        if all(record.kind is not kind for record in records):
+            return None
+        seen.append(asked)
+        return fault if len(seen) == number + 1 else None
+
+    return choose
+
+
+class Faults:
+    """Where the stores of all attempts fail that it makes; they share their records.
+
+    Args:
+        choose: Asked at each append. Default: none fails.
+        make: Makes the store that keeps the records. Default: stores in memory of one place.
+
+    Attributes:
+        appends: All appends that were asked for, in order, with the fault that each met.
+        hanging: Set while an append hangs.
+    """
+
+    def __init__(
+        self, choose: Choose | None = None, make: Callable[[], ActionStateStore] | None = None
+    ) -> None:
+        place = MemoryPlace()
+        self.choose = choose
+        self.appends: list[tuple[JournalKey, tuple[Record, ...], Fault | None]] = []
+        self.hanging = threading.Event()
+        self._make = make or (lambda: MemoryStore(place))
+        self._lock = threading.Lock()
+
+    def store(self) -> FaultyStore:
+        """A store for one attempt of one subtask."""
+        return FaultyStore(self._make(), self)
+
+    def next(self, journal: JournalKey, records: Sequence[Record]) -> Fault | None:
+        """Note an append; returns its fault."""
+        if journal.journal_id.startswith("\x00"):
+            return None  # the runtime's own, of no key
+        with self._lock:
+            fault = self.choose(len(self.appends), journal, records) if self.choose is not None else None
+            self.appends.append((journal, tuple(records), fault))
+            return fault
+
+
+class FaultyStore(ActionStateStore):
+    """See the module.
+
+    Args:
+        store: What keeps the records.
+        faults: When it fails.
+    """
+
+    def __init__(self, store: ActionStateStore, faults: Faults) -> None:
+        self._store = store
+        self._faults = faults
+        self._broken = False
+
+    @property
+    def store_id(self) -> str:
+        """See the protocol."""
+        return self._store.store_id
+
+    @property
+    def max_record_bytes(self) -> int:
+        """See the protocol."""
+        return self._store.max_record_bytes
+
+    async def open(self, owner: Owner | None) -> None:
+        """See the protocol."""
+        await self._store.open(owner)
+
+    async def close(self) -> None:
+        """See the protocol."""
+        await self._store.close()
+
+    async def append(self, journal: JournalKey, records: Sequence[Record]) -> None:
+        """See the protocol; fails where it should."""
+        if self._broken:
+            raise closed_error("an append before this one had an unknown outcome")
+        fault = self._faults.next(journal, records)
+        if fault is None or fault.stores:
+            await self._store.append(journal, records)
+        if fault is None:
+            return
+        if fault is Fault.REFUSED:
+            raise StoreUnavailableError("the test has this append refused")
+        self._broken = True
+        if fault.hangs:
+            self._faults.hanging.set()
+            try:
+                await asyncio.get_running_loop().create_future()
+            finally:
+                self._faults.hanging.clear()
+        raise AppendOutcomeUnknownError("the test has the outcome of this append unknown")
+
+    async def read(self, journal: JournalKey, seq: int) -> list[Record]:
+        """See the protocol."""
+        return await self._store.read(journal, seq)
+
+    async def scan(
+        self, journal: JournalKey, from_seq: int | None = None, to_seq: int | None = None
+    ) -> list[Record]:
+        """See the protocol."""
+        return await self._store.scan(journal, from_seq, to_seq)
+
+    async def prune(self, journal: JournalKey, through_seq: int) -> None:
+        """See the protocol."""
+        await self._store.prune(journal, through_seq)
+
+    async def pruned_through(self, journal: JournalKey) -> int:
+        """See the protocol."""
+        return await self._store.pruned_through(journal)
+
+    def may_have(self, journal: JournalKey) -> bool:
+        """See the protocol."""
+        return self._store.may_have(journal)
+
+    async def rebuild(self, markers: Collection[bytes]) -> None:
+        """See the protocol."""
+        await self._store.rebuild(markers)
+
+    def recovery_marker(self) -> bytes:
+        """See the protocol."""
+        return self._store.recovery_marker()
+
+    async def journals(
+        self, journal_id: str | None = None, after: JournalKey | None = None, limit: int = 1000
+    ) -> list[JournalInfo]:
+        """See the protocol."""
+        return await self._store.journals(journal_id, after, limit)
+
+    async def stats(self) -> StoreStats:
+        """See the protocol."""
+        return await self._store.stats()

@@ -1,0 +1,140 @@
+"""Runs an agent once more from the journal of a run, without effects: for debugging.
+
+Actions are executed; durable calls give back what was recorded. The replay ends at the first call
+that has no record.
+"""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass, field, replace
+from typing import Any
+
+from flink_agents.api.action_state import JournalKey, Owner, Record, RecordKind
+from flink_agents.api.agent import Agent
+from flink_agents.api.errors import RunNotReplayableError
+from flink_agents.connectors.action_state.memory import MemoryPlace, MemoryStore
+from flink_agents.plan import AgentPlan
+from flink_agents.runtime.codec import ValueCodec
+from flink_agents.runtime.context import Invocation
+from flink_agents.runtime.journal.calls import Call
+from flink_agents.runtime.journal.journals import Journals
+from flink_agents.runtime.journal.records import RunHeader
+from flink_agents.runtime.keys import decode_key, escape
+from flink_agents.runtime.state import Head
+from flink_agents.testing.fake_state import KeyState
+from flink_agents.testing.harness import OperatorHarness
+
+
+@dataclass
+class RunReplay:
+    """What a replay came to.
+
+    Attributes:
+        calls: Each durable call in the order in which it was made: action, number, function, request.
+        outputs: What the run put out.
+        memory: Short-term memory of the key afterwards, by dotted path; as before the run where it
+            did not come to its end.
+        ended: Why it ended before its end; None where it came to it.
+    """
+
+    calls: list[tuple[str, int, str, str]] = field(default_factory=list)
+    outputs: list[Any] = field(default_factory=list)
+    memory: dict[str, Any] = field(default_factory=dict)
+    ended: str | None = None
+
+
+class EndOfReplay(BaseException):
+    """A replay came to a call at which it ends. No ``Exception``: actions must not catch it."""
+
+
+def replay_run(
+    agent: Agent | type[Agent], journal: JournalKey, records: Sequence[Record], until_call: int | None = None
+) -> RunReplay:
+    """Run an agent from the records of one run.
+
+    Args:
+        agent: The agent, or its class.
+        journal: The journal of the run's key.
+        records: All records of the run, in the order of their append.
+        until_call: How many durable calls to make; None for all that were recorded.
+
+    Raises:
+        RunNotReplayableError: The run's header lacks its input, or there is none.
+        ActionFailedError: The agent fails, as it may have done then.
+    """
+    codec = ValueCodec()
+    header = _header(codec, records)
+    found = RunReplay()
+
+    def look(step: Invocation, call: Call) -> None:
+        name = call.identity.function
+        found.calls.append((step.action.name, call.index, name, call.identity.request or ""))
+        if until_call is not None and len(found.calls) > until_call:
+            raise EndOfReplay(f"before call {call.index} of action {step.action.name}: {name}")
+        if call.recorded is None:
+            raise EndOfReplay(f"call {call.index} of action {step.action.name}, {name}, has no record")
+
+    place = _place_with(journal, records)
+    key = decode_key(journal.key)
+    job_id, _, name = journal.journal_id.rpartition("/")
+    store: Any = {"store": lambda: MemoryStore(place), "settle": False}
+    harness = _ReplayHarness(agent, lambda record: key, name=name, **store)
+    with harness:
+        head = Head(job_id, records[0].seq, extra={"store": place.store_id})
+        memory: dict[str, tuple[bytes, int | None]] = {
+            escape(path): (data, None) for path, data in (header.memory or {}).items()
+        }
+        harness.on_call = look
+        start = harness.snapshot()
+        harness.restore(replace(start, keys={journal.key: KeyState(head=head.pack(), memory=memory)}))
+        try:
+            harness.push(*codec.decode(header.input or b""))
+            harness.settle()
+        except EndOfReplay as end:
+            found.ended = str(end)
+        found.outputs = list(harness.outputs)
+        found.memory = harness.memory(key)
+    return found
+
+
+class _ReplayHarness(OperatorHarness):
+    """Tells ``on_call`` of each durable call."""
+
+    on_call: Callable[[Invocation, Call], None] | None = None
+
+    def _journals(self, plan: AgentPlan, codec: ValueCodec, owner: Owner) -> Journals | None:
+        journals = super()._journals(plan, codec, owner)
+        if journals is not None:
+            journals.on_call = self.on_call
+        return journals
+
+
+def _header(codec: ValueCodec, records: Sequence[Record]) -> RunHeader:
+    header = next((record for record in records if record.kind is RecordKind.RUN), None)
+    if header is None:
+        raise RunNotReplayableError(
+            "nothing was recorded of this run", fix="choose one that 'flink-agents state show' lists"
+        )
+    found = RunHeader.unpack(codec, header.data)
+    if found.input is None:
+        raise RunNotReplayableError(
+            "the input of this run was too large to be recorded",
+            fix="replay it in a test: push the input to an OperatorHarness",
+        )
+    return found
+
+
+def _place_with(journal: JournalKey, records: Sequence[Record]) -> MemoryPlace:
+    """A place in memory with the records, but those by which whole actions would be left out."""
+    place = MemoryPlace()
+
+    async def fill() -> None:
+        store = MemoryStore(place)
+        await store.open(Owner.create("replay", "replay"))
+        await store.append(journal, [record for record in records if record.kind is not RecordKind.ACTION])
+        await store.close()
+
+    asyncio.run(fill())
+    return place

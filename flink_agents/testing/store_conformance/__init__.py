@@ -1,0 +1,27 @@
+"""What every store of action state must do: a suite for pytest, for stores of third parties as well.
+
+::
+
+    import pytest
+    from flink_agents.testing.store_conformance import ActionStateStoreSuite
+
+    class TestMyStore(ActionStateStoreSuite):
+        @pytest.fixture
+        def make_store(self, tmp_path):
+            return lambda: MyStore(tmp_path / "store")
+
+Each call of what the fixture returns makes a store that is not open; all of one test share their
+records, as attempts of a job do. A store with leases should take short ones here, about a second.
+"""
+
+from flink_agents.testing.store_conformance.base import Stores
+from flink_agents.testing.store_conformance.content import ContentCases
+from flink_agents.testing.store_conformance.lifecycle import LifecycleCases
+from flink_agents.testing.store_conformance.ownership import OwnershipCases
+from flink_agents.testing.store_conformance.pruning import PruningCases
+
+__all__ = ["ActionStateStoreSuite", "Stores"]
+
+
+class ActionStateStoreSuite(ContentCases, PruningCases, OwnershipCases, LifecycleCases):
+    """All cases; see the module."""

@@ -1,0 +1,116 @@
+"""What the cases share: the fixtures of a suite, and short ways to make stores and records."""
+
+from __future__ import annotations
+
+import asyncio
+import functools
+from collections.abc import Callable, Coroutine, Sequence
+from typing import Any
+
+import pytest
+
+from flink_agents.api.action_state import ActionStateStore, JournalKey, Owner, Record, RecordKind
+
+JOURNAL = JournalKey("job", "skey")
+OTHER = JournalKey("job", "sother")
+
+
+class Stores:
+    """The stores of one test; all of them share their records.
+
+    Args:
+        make: Makes a store that is not open.
+    """
+
+    def __init__(self, make: Callable[[], ActionStateStore]) -> None:
+        self.make = make
+        self._opened: list[ActionStateStore] = []
+
+    async def open(
+        self, subtask: int = 0, parallelism: int = 1, job_id: str = "job-1", group: str = "orders/agent"
+    ) -> ActionStateStore:
+        """A store that a new attempt opened."""
+        return await self.open_for(Owner.create(job_id, group, subtask, parallelism))
+
+    async def open_for(self, owner: Owner | None) -> ActionStateStore:
+        """A store opened by ``owner``."""
+        store = self.make()
+        self._opened.append(store)
+        await store.open(owner)
+        await store.rebuild([])
+        return store
+
+    async def close(self) -> None:
+        """Close all."""
+        for store in self._opened:
+            await store.close()
+
+
+class SuiteBase:
+    """The fixtures of a suite.
+
+    Attributes:
+        deadline_seconds: When a case that does not end has failed.
+    """
+
+    deadline_seconds = 60.0
+
+    @pytest.fixture
+    def make_store(self) -> Callable[[], ActionStateStore]:
+        """What makes a store; each suite has its own."""
+        raise NotImplementedError("override the fixture make_store")
+
+    @pytest.fixture
+    def stores(self, make_store: Callable[[], ActionStateStore]) -> Stores:
+        """What cases use."""
+        return Stores(make_store)
+
+    async def kill(self, store: ActionStateStore) -> None:
+        """End ``store`` as if its process were killed: its lease is not given back.
+
+        The case that needs it is skipped where a suite does not say how.
+        """
+        pytest.skip("the suite does not say how to kill a store")
+
+
+def case(
+    body: Callable[[Any, Stores], Coroutine[Any, Any, None]],
+) -> Callable[[Any, Stores], None]:
+    """A test out of a coroutine; its stores are closed behind it, and it ends in bounded time."""
+
+    @functools.wraps(body)
+    def test(self: Any, stores: Stores) -> None:
+        async def run() -> None:
+            try:
+                await asyncio.wait_for(body(self, stores), self.deadline_seconds)
+            finally:
+                await stores.close()
+
+        asyncio.run(run())
+
+    return test
+
+
+def record(
+    seq: int = 0,
+    index: int = 0,
+    data: bytes = b"data",
+    kind: RecordKind = RecordKind.CALL,
+    step: str = "step",
+) -> Record:
+    """A record; each argument has a default."""
+    return Record(kind, seq, step, index, data)
+
+
+def indexes(records: Sequence[Record]) -> list[int]:
+    """What tells records of a test apart."""
+    return [one.index for one in records]
+
+
+async def outcome(appending: Coroutine[Any, Any, None]) -> BaseException | None:
+    """What an append raises, or None."""
+    try:
+        await appending
+    except Exception as error:
+        return error
+    return None

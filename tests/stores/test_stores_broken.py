@@ -1,0 +1,63 @@
+"""The conformance suite finds what is wrong: each defect, and with each of its cases something."""
+
+from __future__ import annotations
+
+import functools
+from typing import Any
+
+import broken_owners
+import pytest
+from broken_stores import BROKEN, Broken, kill_in_memory
+
+from flink_agents.api.action_state import ActionStateStore
+from flink_agents.connectors.action_state.memory import MemoryPlace, MemoryStore
+from flink_agents.testing.store_conformance import ActionStateStoreSuite, Stores
+
+
+class Suite(ActionStateStoreSuite):
+    # Most defects are found at once; a few show as a case that does not end.
+    deadline_seconds = 3.0
+
+    async def kill(self, store: ActionStateStore) -> None:
+        kill_in_memory(store)
+
+
+CASES = [name for name in dir(Suite) if name.startswith("test_")]
+
+
+def passes(store: type[MemoryStore], name: str) -> bool:
+    case: Any = getattr(Suite(), name)
+    place = MemoryPlace()
+    try:
+        case(Stores(lambda: store(place)))
+    except (Exception, pytest.fail.Exception):
+        return False
+    return True
+
+
+@functools.cache
+def failed_cases(store: type[MemoryStore]) -> frozenset[str]:
+    return frozenset(name for name in CASES if not passes(store, name))
+
+
+def test_there_are_many_cases() -> None:
+    assert len(CASES) >= 70
+    assert broken_owners.FencesNobody in BROKEN
+    assert len(BROKEN) >= 80
+
+
+def test_a_store_without_a_defect_passes_all() -> None:
+    assert failed_cases(Broken) == set()
+
+
+# The defects of some leave tasks and futures behind that nobody awaits.
+@pytest.mark.filterwarnings("ignore::pytest.PytestUnraisableExceptionWarning")
+@pytest.mark.parametrize("store", BROKEN, ids=lambda store: store.__name__)
+def test_a_defect_is_found(store: type[MemoryStore]) -> None:
+    assert failed_cases(store)
+
+
+@pytest.mark.filterwarnings("ignore::pytest.PytestUnraisableExceptionWarning")
+def test_each_case_finds_a_defect() -> None:
+    found: set[str] = set().union(*map(failed_cases, BROKEN))
+    assert sorted(set(CASES) - found) == []

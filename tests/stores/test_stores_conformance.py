@@ -1,0 +1,49 @@
+"""The stores of this package do what every store must do."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from pathlib import Path
+
+import pytest
+from broken_stores import kill_in_memory
+from example_store import FileStore
+
+from flink_agents.api.action_state import ActionStateStore
+from flink_agents.connectors.action_state.memory import MemoryPlace, MemoryStore
+from flink_agents.connectors.action_state.sqlite import SQLiteStore
+from flink_agents.testing.store_conformance import ActionStateStoreSuite
+
+LEASE_SECONDS = 1.0
+
+
+class TestMemory(ActionStateStoreSuite):
+    @pytest.fixture
+    def make_store(self) -> Callable[[], ActionStateStore]:
+        place = MemoryPlace()
+        return lambda: MemoryStore(place)
+
+    async def kill(self, store: ActionStateStore) -> None:
+        kill_in_memory(store)
+
+
+class TestSQLite(ActionStateStoreSuite):
+    @pytest.fixture
+    def make_store(self, tmp_path: Path) -> Callable[[], ActionStateStore]:
+        return lambda: SQLiteStore(tmp_path / "directory" / "store.db", lease_seconds=LEASE_SECONDS)
+
+    async def kill(self, store: ActionStateStore) -> None:
+        assert isinstance(store, SQLiteStore)
+        store.kill()
+
+
+class TestExample(ActionStateStoreSuite):
+    @pytest.fixture
+    def make_store(self, tmp_path: Path) -> Callable[[], ActionStateStore]:
+        return lambda: FileStore(tmp_path / "example.store")
+
+    async def kill(self, store: ActionStateStore) -> None:
+        # As the system does for a process that is gone.
+        assert isinstance(store, FileStore) and store.lease is not None
+        store.lease.close()
+        store.lease = None

@@ -1,0 +1,130 @@
+"""Stores by name: those of the package and those of third parties, with their options."""
+
+from __future__ import annotations
+
+import asyncio
+import sys
+from pathlib import Path
+
+import pytest
+
+from flink_agents.api.action_state import decode_text, encode_text
+from flink_agents.api.errors import (
+    JobDefinitionError,
+    OptionError,
+    UnknownStoreError,
+)
+from flink_agents.connectors.action_state import open_store, store_names
+from flink_agents.connectors.action_state.memory import MemoryStore
+from flink_agents.connectors.action_state.sqlite import SQLiteStore
+
+PROVIDER = """
+from flink_agents.connectors.action_state.memory import MemoryStore
+
+class TheirStore(MemoryStore):
+    def __init__(self, options):
+        super().__init__()
+        self.options = options
+
+def no_store(options):
+    return options
+"""
+
+
+def distribution(root: Path, name: str, entry_points: str) -> None:
+    """Something that is installed."""
+    info = root / f"{name}-1.0.dist-info"
+    info.mkdir()
+    (info / "METADATA").write_text(f"Metadata-Version: 2.1\nName: {name}\nVersion: 1.0\n")
+    (info / "entry_points.txt").write_text(f"[flink_agents.action_state_stores]\n{entry_points}\n")
+
+
+@pytest.fixture
+def installed(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
+    (tmp_path / "their_stores.py").write_text(PROVIDER)
+    monkeypatch.syspath_prepend(str(tmp_path))
+    monkeypatch.delitem(sys.modules, "their_stores", raising=False)
+    return tmp_path
+
+
+def test_the_stores_of_the_package(tmp_path: Path) -> None:
+    assert set(store_names()) >= {"memory", "sqlite"}
+    assert isinstance(open_store("memory"), MemoryStore)
+    assert isinstance(open_store("sqlite", {"path": str(tmp_path / "a.db")}), SQLiteStore)
+
+
+def test_a_name_that_nobody_provides_lists_what_there_is() -> None:
+    with pytest.raises(UnknownStoreError, match=r"(?s)'redis'.*memory, sqlite") as caught:
+        open_store("redis")
+    assert isinstance(caught.value, JobDefinitionError)
+
+
+def test_a_store_of_a_third_party(installed: Path) -> None:
+    distribution(installed, "theirs", "theirs = their_stores:TheirStore")
+    assert "theirs" in store_names()
+    store = open_store("theirs", {"a": 1})
+    assert type(store).__name__ == "TheirStore"
+    assert vars(store)["options"] == {"a": 1}
+
+
+def test_a_name_of_the_package_stays_what_it_is(installed: Path) -> None:
+    distribution(installed, "theirs", "memory = their_stores:TheirStore")
+    assert type(open_store("memory")) is MemoryStore
+
+
+@pytest.mark.parametrize(
+    ("entry_points", "text"),
+    [
+        ("theirs = their_stores:no_store", "returns no store"),
+        ("theirs = their_stores:Missing", "cannot be imported"),
+        ("theirs = missing_module:Store", "missing_module"),
+    ],
+)
+def test_a_provider_that_does_not_work(installed: Path, entry_points: str, text: str) -> None:
+    distribution(installed, "theirs", entry_points)
+    with pytest.raises(UnknownStoreError, match=text):
+        open_store("theirs")
+
+
+def test_two_distributions_with_one_name(installed: Path) -> None:
+    distribution(installed, "theirs", "theirs = their_stores:TheirStore")
+    distribution(installed, "others", "theirs = other_stores:OtherStore")
+    with pytest.raises(UnknownStoreError, match=r"(?s)several.*other_stores:OtherStore"):
+        open_store("theirs")
+
+
+@pytest.mark.parametrize(
+    ("name", "options", "text"),
+    [
+        ("sqlite", {}, "needs its option 'action-state.sqlite.path'"),
+        ("sqlite", {"path": "a.db", "paht": "b.db"}, "(?s)no option 'paht'.*busy-timeout, lease"),
+        ("sqlite", {"path": 3}, "sqlite.path'.* does not fit"),
+        ("sqlite", {"path": "a.db", "lease": "10"}, "duration"),
+        ("sqlite", {"path": "a.db", "lease": "1 ms"}, "at least 100 ms"),
+        ("sqlite", {"path": "a.db", "max-record-bytes": 0}, "at least 1"),
+        ("memory", {"path": "a.db"}, "no option 'path'"),
+    ],
+)
+def test_an_option_that_means_nothing(name: str, options: dict[str, object], text: str) -> None:
+    with pytest.raises(OptionError, match=text):
+        open_store(name, options)
+
+
+def test_options_reach_the_store(tmp_path: Path) -> None:
+    options = {
+        "path": str(tmp_path / "a.db"),
+        "max-record-bytes": "100",
+        "lease": "2 s",
+        "busy-timeout": "3 s",
+    }
+    store = open_store("sqlite", options)
+    assert isinstance(store, SQLiteStore)
+    assert (store.path, store.max_record_bytes) == (tmp_path / "a.db", 100)
+    assert (store._lease_seconds, store._busy_seconds) == (2.0, 3.0)
+    asyncio.run(store.close())
+
+
+def test_any_text_comes_back() -> None:
+    for text in ("", "\x00", "\ud83d\ude00", "\U0001f600", "é"):
+        assert decode_text(encode_text(text)) == text
+    assert encode_text("\ud83d\ude00") != encode_text("\U0001f600")
