@@ -21,6 +21,7 @@ from flink_agents.api.decorators import (
     tool,
     vector_store,
 )
+from flink_agents.api.durable import NOT_DONE, DurableCallable, OnMismatch, RetryableError, TerminalError
 from flink_agents.api.environment import AgentsExecutionEnvironment
 from flink_agents.api.errors import AgentsError
 from flink_agents.api.event_time import EventTime
@@ -41,6 +42,7 @@ __version__ = "0.1.0"
 from flink_agents.runtime.gateway import install as _install
 
 __all__ = [
+    "NOT_DONE",
     "Agent",
     "AgentOptions",
     "AgentsError",
@@ -49,6 +51,7 @@ __all__ = [
     "ConfigOption",
     "Configuration",
     "DeadLetter",
+    "DurableCallable",
     "Event",
     "EventTime",
     "FailedAttempt",
@@ -58,6 +61,7 @@ __all__ = [
     "MemoryScope",
     "NamedEvent",
     "OnError",
+    "OnMismatch",
     "OutputEvent",
     "Prompt",
     "RateLimit",
@@ -65,7 +69,9 @@ __all__ = [
     "ResourceRef",
     "ResourceType",
     "RetryPolicy",
+    "RetryableError",
     "RunnerContext",
+    "TerminalError",
     "Tool",
     "action",
     "chat_model_connection",

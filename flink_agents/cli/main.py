@@ -3,21 +3,15 @@
 from __future__ import annotations
 
 import sys
-from collections.abc import Callable
-from functools import wraps
 from importlib import metadata
 from pathlib import Path
-from typing import Annotated, ParamSpec, TypeVar
+from typing import Annotated
 
 import typer
 
-from flink_agents.api.errors import AgentsError, SetupError
-
-P = ParamSpec("P")
-R = TypeVar("R")
-
-ERROR_EXIT = 2
-"""Exit code of every error of this package; 1 is a check or demo that failed."""
+from flink_agents.api.errors import SetupError
+from flink_agents.cli.errors import prints_errors
+from flink_agents.cli.state import state_app
 
 app = typer.Typer(
     name="flink-agents",
@@ -28,22 +22,9 @@ app = typer.Typer(
 )
 plan_app = typer.Typer(help="Look at what an agent compiles to.", no_args_is_help=True)
 app.add_typer(plan_app, name="plan")
+app.add_typer(state_app, name="state")
 
 PASS_THROUGH = {"allow_extra_args": True, "ignore_unknown_options": True, "help_option_names": list[str]()}
-
-
-def prints_errors(command: Callable[P, R]) -> Callable[P, R]:
-    """Let a command print an error of this package without a traceback and exit with 2."""
-
-    @wraps(command)
-    def run(*args: P.args, **kwargs: P.kwargs) -> R:
-        try:
-            return command(*args, **kwargs)
-        except AgentsError as error:
-            typer.echo(f"{type(error).__name__}: {error}", err=True)
-            raise typer.Exit(ERROR_EXIT) from None
-
-    return run
 
 
 @app.command()

@@ -6,6 +6,7 @@ import importlib
 import re
 import sys
 from pathlib import Path
+from typing import Any
 
 from flink_agents.api.agent import Agent
 from flink_agents.api.errors import PlanFormatError
@@ -17,6 +18,32 @@ from flink_agents.plan.yaml import load_yaml
 _YAML = re.compile(r"(?P<path>.+\.ya?ml)(?::(?P<name>.+))?\Z")
 _SCRIPT = re.compile(r"(?P<path>.+\.py):(?P<name>[^:]+)\Z")
 FORMS = "module:Agent, file.py:Agent, agents.yaml, agents.yaml:Name or plan.json"
+
+
+def load_agent(target: str) -> Agent | type[Agent]:
+    """The agent that ``target`` names: one of the forms of :func:`load_target`, but no plan.
+
+    Raises:
+        PlanFormatError: It names no agent.
+    """
+    yaml = _YAML.match(target)
+    found = _choose(yaml["path"], yaml["name"]) if yaml is not None else _resolved(target)
+    if isinstance(found, Agent) or (isinstance(found, type) and issubclass(found, Agent)):
+        return found
+    raise PlanFormatError(
+        f"{target!r} names no agent", expected="an agent, or its class", found=repr(found)[:200]
+    )
+
+
+def _resolved(target: str) -> Any:
+    """What ``module:name`` or ``file.py:name`` names."""
+    if ":" not in target:
+        raise PlanFormatError(
+            f"{target!r} names no agent", expected=FORMS, found=target, fix=f"write {target}:Name"
+        )
+    script = _SCRIPT.match(target)
+    reference = _import_script(script["path"], script["name"]) if script else FunctionRef.parse(target)
+    return reference.resolve()
 
 
 def load_target(target: str) -> AgentPlan:
@@ -38,13 +65,7 @@ def load_target(target: str) -> AgentPlan:
             return AgentPlan.from_json(Path(target).read_bytes(), source=target)
         except OSError as error:
             raise _unreadable(target, str(error)) from error
-    if ":" not in target:
-        raise PlanFormatError(
-            f"{target!r} names no agent", expected=FORMS, found=target, fix=f"write {target}:Name"
-        )
-    script = _SCRIPT.match(target)
-    reference = _import_script(script["path"], script["name"]) if script else FunctionRef.parse(target)
-    found = reference.resolve()
+    found = _resolved(target)
     if isinstance(found, AgentPlan):
         return found
     if isinstance(found, Agent) or (isinstance(found, type) and issubclass(found, Agent)):

@@ -10,12 +10,20 @@ from __future__ import annotations
 
 from collections import deque
 from dataclasses import dataclass
+from enum import Enum
 from typing import Any
 
 from flink_agents.runtime.context import Invocation
+from flink_agents.runtime.journal.order import RecordedRuns
 from flink_agents.runtime.run import Run
 from flink_agents.runtime.run_metrics import clock
 from flink_agents.runtime.state import Head
+
+
+class Unread(Enum):
+    """Stands for records that were not read yet."""
+
+    UNREAD = "UNREAD"
 
 
 @dataclass(slots=True)
@@ -26,13 +34,17 @@ class Waiting:
         record: The input.
         timestamp: Its event time in milliseconds, or None.
         run: The run, if it has begun.
+        number: Its number among the inputs of the key that wait.
         step: The step of that run which has to be awaited.
+        digest: What distinguishes it from other inputs; made when it is needed.
     """
 
     record: Any
     timestamp: int | None
+    number: int
     run: Run | None = None
     step: Invocation | None = None
+    digest: bytes | None = None
 
 
 class KeyActor:
@@ -47,8 +59,11 @@ class KeyActor:
         journal_id: Identity of the job that the key's runs belong to.
         next_seq: Sequence number of the next run to begin.
         queue: Inputs that wait, oldest first.
-        finished: Runs that wait for their commit, oldest first, with what they changed in memory
-            and when they ended (``run_metrics.clock``).
+        finished: Runs that wait for their commit, oldest first, with the number of their input, what
+            they changed in memory, and when they ended (``run_metrics.clock``).
+        recorded: What earlier attempts recorded of the key and was not run again; UNREAD where that
+            is not known yet, None where there is nothing.
+        overdue: Whether inputs wait no longer for that of the next recorded run.
         loaded: Number of the first input in ``pending`` that was not handed to the actor.
         running: Whether the loop works on the actor.
         begun: Time (``loop.time()``) at which its present run began, later by its pauses.
@@ -66,8 +81,10 @@ class KeyActor:
         "loaded",
         "memory",
         "next_seq",
+        "overdue",
         "parked",
         "queue",
+        "recorded",
         "running",
         "started",
         "timer",
@@ -81,14 +98,16 @@ class KeyActor:
         self.loaded = head.first_pending
         self.memory = memory
         self.queue: deque[Waiting] = deque()
-        self.finished: deque[tuple[Run, dict[str, bytes | None], float]] = deque()
+        self.finished: deque[tuple[Run, int, dict[str, bytes | None], float]] = deque()
+        self.recorded: RecordedRuns | Unread | None = None
+        self.overdue = False
         self.running = False
         self.begun = self.started = 0.0
         self.parked = 0
         self.timer: int | None = None
 
-    def finish(self, run: Run) -> None:
-        """Take over what ``run`` changed. Called by the loop."""
+    def finish(self, run: Run, number: int) -> None:
+        """Take over what ``run`` changed, of input ``number``. Called by the loop."""
         changes = run.short_term.changes()
         self.memory.update(changes)
-        self.finished.append((run, changes, clock()))
+        self.finished.append((run, number, changes, clock()))

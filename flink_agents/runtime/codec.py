@@ -42,6 +42,11 @@ _EXPECTED = (
 )
 
 
+def unordered(code: int) -> bool:
+    """Whether the parts of a value of that kind have no order."""
+    return code in (_SET, _FROZENSET)
+
+
 class ValueCodec:
     """Encodes and decodes values.
 

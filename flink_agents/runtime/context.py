@@ -5,13 +5,14 @@ from __future__ import annotations
 import hashlib
 import random
 import uuid
-from collections.abc import Awaitable, Mapping
-from datetime import datetime, timezone
+from collections.abc import Awaitable, Callable, Mapping
+from datetime import datetime, timedelta, timezone
 from functools import lru_cache
 from threading import get_ident
 from typing import Any
 
 from flink_agents.api.context import RunnerContext
+from flink_agents.api.durable import DurableCallable, durable_callable
 from flink_agents.api.errors import (
     ContextMisuseError,
     EventLimitError,
@@ -24,13 +25,15 @@ from flink_agents.api.events import Event, Lineage, lineage_of_sent, stamp, with
 from flink_agents.api.memory import MemoryObject, MemoryRef, MemoryScope
 from flink_agents.api.metrics import MetricGroup
 from flink_agents.api.options import Configuration
+from flink_agents.api.policies import RetryPolicy
 from flink_agents.api.resources import ResourceType, Tool
 from flink_agents.plan import BoundAction
+from flink_agents.runtime.journal.calls import StepCalls
 from flink_agents.runtime.limits import LeaveThread, Place
 from flink_agents.runtime.memory import TreeObject
 from flink_agents.runtime.retry import Trial
 from flink_agents.runtime.run import Run
-from flink_agents.runtime.shared import RunEnvironment
+from flink_agents.runtime.shared import Durable, RunEnvironment
 
 _MISSING = object()
 
@@ -51,6 +54,7 @@ class Invocation:
         mark: Where its writes to memory begin.
         tasks: What it started on the loop, or None.
         trial: What is known of it where it is no first attempt on Flink's thread, or None.
+        calls: Its durable calls, or None.
     """
 
     __slots__ = (
@@ -58,6 +62,7 @@ class Invocation:
         "_thread",
         "action",
         "awaited",
+        "calls",
         "event",
         "mark",
         "run",
@@ -78,9 +83,20 @@ class Invocation:
         self.awaited: Any = None
         self.tasks: list[Any] | None = None
         self.trial: Trial | None = None
+        self.calls: StepCalls | None = None
         self.mark = run.mark()
         self._thread = get_ident()
         self._active = True
+
+    @property
+    def path(self) -> str:
+        """What distinguishes it from others of its run, and is the same on replay."""
+        parts: list[str] = []
+        lineage: Lineage | None = lineage_of_sent(self.event)
+        while lineage is not None and lineage.parent is not None:
+            parts.append(f"{lineage.action}[{lineage.ordinal}]")
+            lineage = lineage.parent
+        return "/".join((*reversed(parts), self.action.name))
 
     def adopt(self) -> None:
         """Belong to this thread from here on."""
@@ -274,6 +290,45 @@ class InvocationContext(RunnerContext):
     def action_config(self) -> Mapping[str, Any]:
         """See :class:`RunnerContext`."""
         return self._of.action.config
+
+    # -- durable calls ----------------------------------------------------------------
+
+    def durable_execute(
+        self,
+        function: Callable[..., Any] | DurableCallable,
+        /,
+        *args: Any,
+        name: str | None = None,
+        result_type: Any = None,
+        timeout: float | timedelta | None = None,
+        retry: RetryPolicy | None = None,
+        reconciler: Callable[..., Any] | None = None,
+        **kwargs: Any,
+    ) -> Any:
+        """See :class:`RunnerContext`."""
+        what = durable_callable(function, name, result_type, timeout, retry, reconciler)
+        return self._durable.call_from_thread(self._of, what, args, kwargs)
+
+    def durable_execute_async(
+        self,
+        function: Callable[..., Any] | DurableCallable,
+        /,
+        *args: Any,
+        name: str | None = None,
+        result_type: Any = None,
+        timeout: float | timedelta | None = None,
+        retry: RetryPolicy | None = None,
+        reconciler: Callable[..., Any] | None = None,
+        **kwargs: Any,
+    ) -> Awaitable[Any]:
+        """See :class:`RunnerContext`."""
+        what = durable_callable(function, name, result_type, timeout, retry, reconciler)
+        return self._durable.call(self._of, what, args, kwargs)
+
+    @property
+    def _durable(self) -> Durable:
+        self._of.guard()
+        return self._of.shared.durable
 
     # -- time and chance --------------------------------------------------------------
 

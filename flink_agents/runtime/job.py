@@ -144,12 +144,17 @@ class Job:
         except Py4JJavaError as error:
             raise job_failed(job_name, str(error.java_exception.toString()) + "\n" + str(error)) from None
 
+    @property
+    def is_local(self) -> bool:
+        """Whether the job runs in a cluster that this process starts, not on a real one."""
+        flink = flink_compat.configuration_of(self.stream_env)
+        return flink.get("execution.target", "local") == "local"
+
     def _bound_restarts(self) -> None:
         """Let a local job with checkpoints restart a few times; Flink alone would go on for ever."""
         flink = flink_compat.configuration_of(self.stream_env)
-        local = flink.get("execution.target", "local") == "local"
         checkpoints = self.stream_env.get_checkpoint_config().is_checkpointing_enabled()
-        if local and checkpoints and _RESTART_STRATEGY not in flink:
+        if self.is_local and checkpoints and _RESTART_STRATEGY not in flink:
             delay = self.config.get(AgentOptions.RESTART_DELAY)
             settings = {
                 _RESTART_STRATEGY: "fixed-delay",

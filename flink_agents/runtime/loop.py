@@ -14,22 +14,28 @@ import logging
 import threading
 from collections import deque
 from collections.abc import Callable, Collection
+from concurrent.futures import TimeoutError as ThreadTimeoutError
 from contextvars import ContextVar
 from typing import Any
 
+from flink_agents.api.action_state import Record
+from flink_agents.api.durable import OnMismatch
 from flink_agents.api.errors import ContextMisuseError
 from flink_agents.api.options import AgentOptions
 from flink_agents.runtime import clients
 from flink_agents.runtime.actor import KeyActor, Waiting
+from flink_agents.runtime.call_values import mismatch_error
 from flink_agents.runtime.context import Invocation
+from flink_agents.runtime.durable import DurableCalls
 from flink_agents.runtime.keys import decode_key
 from flink_agents.runtime.limits import Place, Slots
+from flink_agents.runtime.replays import Replays
 from flink_agents.runtime.retry import Trial
 from flink_agents.runtime.run import Run
 from flink_agents.runtime.run_metrics import clock
 from flink_agents.runtime.shared import RunEnvironment
 from flink_agents.runtime.steps import FAILURES, StepExecutor
-from flink_agents.runtime.timeouts import WorkerPool, within
+from flink_agents.runtime.timeouts import Deadline, WorkerPool, within
 from flink_agents.runtime.watch import Watch
 
 _log = logging.getLogger("flink_agents.loop")
@@ -41,6 +47,9 @@ PAUSE_SECONDS = 0.003
 DEFAULT_THRESHOLDS = (700, 10, 10)
 THRESHOLDS = (50_000, 20, 100)
 """When Python looks for cycles; see :func:`collect_garbage_less_often`."""
+
+SLICE_SECONDS = 0.05
+"""How often Flink's thread looks whether it was cancelled while the store is opened."""
 
 CLOSE_SECONDS = 5.0
 """How long the end of an attempt waits for actions that were cancelled."""
@@ -83,6 +92,14 @@ class AgentLoop:
         self._durations = shared.run_metrics.on_loop
         collect_garbage_less_often()
         self._loop = asyncio.new_event_loop()
+        self._durable: DurableCalls | None = None
+        if shared.journals is not None:
+            on_mismatch = OnMismatch(shared.config.get(AgentOptions.ON_MISMATCH))
+            self._durable = DurableCalls(
+                shared, self._loop, self._pool, self._fail, lambda: self._closing, on_mismatch
+            )
+            shared.durable = self._durable
+        self._replays = Replays(shared, self._loop, self._begin)
         self._watch = Watch(shared, self._loop, self._tasks, _current)
         self._thread = threading.Thread(target=self._serve, name="agent-loop", daemon=True)
         self._thread.start()
@@ -112,6 +129,27 @@ class AgentLoop:
             self._woken = True
             self._loop.call_soon_threadsafe(self._drain)
 
+    def open_store(self, check_cancelled: Callable[[], None]) -> None:
+        """Open the store of durable calls; returns when no other attempt can append any more.
+
+        Raises:
+            StoreError: It cannot be opened.
+        """
+        journals = self._shared.journals
+        if journals is None:
+            return
+        opening = asyncio.run_coroutine_threadsafe(journals.open(), self._loop)
+        while True:
+            try:
+                return opening.result(SLICE_SECONDS)
+            except ThreadTimeoutError:
+                check_cancelled()
+
+    def end_of_input(self) -> None:
+        """Say that no further input comes, so that nobody waits for one."""
+        if self._shared.journals is not None:
+            self._loop.call_soon_threadsafe(self._replays.end_of_input)
+
     def wait_for_progress(self, ended: int, seconds: float) -> bool:
         """Return True when more than ``ended`` runs have ended; False where they did not in time."""
         with self._progress:
@@ -140,6 +178,8 @@ class AgentLoop:
         self._shared.limits.open(self._loop, threading.get_ident())
         self._shared.clients.open(self._loop)
         self._watch.open()
+        if self._durable is not None:
+            self._durable.open()
         try:
             while not self._stopped:
                 # asyncio stops the loop for an exit that a task raised. It is that task's failure.
@@ -162,9 +202,19 @@ class AgentLoop:
         for actor in actors:
             _abandon(actor)
         await self._shared.clients.close()
+        await self._close_store()
         await _cancel(asyncio.all_tasks(self._loop) - {asyncio.current_task()})
         self._stopped = True
         self._loop.stop()
+
+    async def _close_store(self) -> None:
+        """Close the store, in bounded time; what it raises must not keep the loop from its end."""
+        if self._shared.journals is None:
+            return
+        try:
+            await asyncio.wait_for(self._shared.journals.close(), CLOSE_SECONDS)
+        except (Exception, asyncio.CancelledError):
+            _log.exception("the store of durable calls could not be closed")
 
     def _drain(self) -> None:
         """Start what was submitted: at once, or, with many runs, now and then.
@@ -178,20 +228,31 @@ class AgentLoop:
         while self._inbox:
             actor = self._inbox.popleft()
             if not actor.running and actor.queue:
-                actor.running = True
-                task = self._loop.create_task(self._work(actor))
-                self._tasks[task] = actor
-                task.add_done_callback(self._tasks.pop)
+                self._begin(actor)
         if many:
             self._loop.call_later(PAUSE_SECONDS, self._drain)
+
+    def _begin(self, actor: KeyActor) -> None:
+        actor.running = True
+        task = self._loop.create_task(self._work(actor))
+        self._tasks[task] = actor
+        task.add_done_callback(self._tasks.pop)
 
     async def _work(self, actor: KeyActor) -> None:
         try:
             while actor.queue and self.failure is None:
-                waiting = actor.queue.popleft()
+                records: list[Record] = []
+                if actor.recorded is None:
+                    waiting = actor.queue.popleft()
+                else:
+                    actor.started = self._loop.time()
+                    chosen = await self._replays.choose(actor, actor.recorded)
+                    if chosen is None:
+                        return
+                    waiting, records = chosen
                 self._begun += 1
                 begun = actor.begun = actor.started = self._loop.time()
-                await self._execute(actor, waiting)
+                await self._execute(actor, waiting, records)
                 took = self._loop.time() - begun
                 if took >= self._watch.stuck_after:
                     self._watch.ended(actor, took)
@@ -219,7 +280,7 @@ class AgentLoop:
         with self._progress:
             self._progress.notify_all()
 
-    async def _execute(self, actor: KeyActor, waiting: Waiting) -> None:
+    async def _execute(self, actor: KeyActor, waiting: Waiting, records: list[Record]) -> None:
         run, step = waiting.run, waiting.step
         if run is None:
             run = Run(
@@ -234,11 +295,25 @@ class AgentLoop:
             )
             self._steps.begin(run, waiting.record)
         actor.next_seq = run.sequence_number + 1
+        if self._shared.journals is not None:
+            self._shared.journals.attach(run, waiting.record, waiting.digest, records)
         if step is not None:
             await self._finish(actor, step)
         for action, event in run.steps:
-            await self._finish(actor, Invocation(self._shared, run, action, event))
-        actor.finish(run)
+            following = Invocation(self._shared, run, action, event)
+            if not self._replayed(following):
+                await self._finish(actor, following)
+        actor.finish(run, waiting.number)
+
+    def _replayed(self, step: Invocation) -> bool:
+        """Whether the whole of a step came from its record."""
+        journal = step.run.journal
+        if journal is None or not journal.replayed or self._durable is None:
+            return False
+        record = journal.step(step.path).action
+        if record is not None:
+            self._durable.replay(step, record, self._steps)
+        return record is not None
 
     async def _finish(self, actor: KeyActor, step: Invocation | None) -> None:
         """Execute a step, or the rest of one that Flink's thread began, attempt by attempt."""
@@ -260,19 +335,38 @@ class AgentLoop:
             else:
                 async with limiter:
                     await self._in_place(step)
+            if step.calls is not None and self._durable is not None:
+                await self._durable.end(step)
         except FAILURES as error:
-            if self._closing:
+            if self._closing or self.failure is not None:
                 # Whatever it is: at the end of the attempt, no action has failed by itself.
                 step.end()
                 _let_go(step)
                 raise asyncio.CancelledError from error
-            return self._steps.failed(step, error)
+            return await self._failed(step, error)
         else:
             self._steps.succeed(step)
             return None
         finally:
             if step.tasks is not None:
                 await _end_tasks(step.tasks)
+
+    async def _failed(self, step: Invocation, error: BaseException) -> Invocation | None:
+        """End an attempt that raised; returns the next one, or None where the run goes on without."""
+        durable = self._durable
+        if step.calls is None or durable is None:
+            return self._steps.failed(step, error)
+        mismatch = step.calls.mismatch
+        if mismatch is None:
+            following = self._steps.failed(step, error)
+            if following is None:
+                await durable.end_failed(step)
+            return following
+        if durable.on_mismatch is OnMismatch.RERUN:
+            await durable.void(step)
+            return self._steps.anew(step)
+        self._steps.refuse(step, mismatch_error(step, mismatch), durable.on_mismatch)
+        return None
 
     async def _in_place(self, step: Invocation) -> None:
         """Call and await a step while it has a place among all that is executed."""
@@ -287,7 +381,7 @@ class AgentLoop:
                     await self._wait(step)
                 else:
                     rest = max(0.0, begun + timeout - clock())
-                    await within(rest, self._wait(step), step.action)
+                    await within(Deadline.of(step.action), self._wait(step), rest)
             self._durations[step.action.name].add(clock() - begun)
 
     async def _wait(self, step: Invocation) -> None:
@@ -315,7 +409,7 @@ class AgentLoop:
         run = step.run
         step.run = run.fork()
         try:
-            await self._pool.run_within(lambda: self._call_in_pool(step), step.action)
+            await self._pool.run_within(lambda: self._call_in_pool(step), Deadline.of(step.action))
             run.adopt(step.run)
         except BaseException:
             step.end()

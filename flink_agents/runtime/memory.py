@@ -207,6 +207,10 @@ class MemoryTree:
         else:
             del self._written[path]
 
+    def nodes(self) -> dict[str, bytes]:
+        """All nodes that were there before the run, as far as they were read."""
+        return {path: data for path, data in self._known.items() if data is not None}
+
     def load(self, is_empty: bool = False) -> dict[str, bytes | None]:
         """Read all nodes, so that nothing is read from state later.
 

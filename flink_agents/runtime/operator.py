@@ -15,6 +15,7 @@ from typing import Any
 from pyflink.common import TypeInformation
 from pyflink.datastream import KeyedProcessFunction, OutputTag, RuntimeContext, TimeDomain
 
+from flink_agents.api.action_state import Owner
 from flink_agents.api.errors import AgentsError
 from flink_agents.api.event_time import EventTime
 from flink_agents.api.options import AgentOptions, Configuration
@@ -31,6 +32,7 @@ from flink_agents.runtime.processor import AgentProcessor
 from flink_agents.runtime.restamp import Envelopes
 from flink_agents.runtime.run import Run
 from flink_agents.runtime.shared import RunEnvironment
+from flink_agents.runtime.stores import StoreChoice
 
 METRIC_GROUP = "flink_agents"
 
@@ -47,6 +49,7 @@ class ActionExecutionOperator(KeyedProcessFunction):
         side_types: Flink types of the side outputs, by tag.
         event_time: What happens to timestamps and watermarks.
         watermarks: Whether the input can have watermarks.
+        store: Where durable calls are recorded; None where there are none.
     """
 
     def __init__(
@@ -57,6 +60,7 @@ class ActionExecutionOperator(KeyedProcessFunction):
         side_types: dict[str, TypeInformation],
         event_time: EventTime,
         watermarks: bool = True,
+        store: StoreChoice | None = None,
     ) -> None:
         # The first attribute is unpickled first: before anything that a stale module may lack.
         self._code_check = CodeCheck.of(code if config.get(AgentOptions.CHECK_CODE) else None)
@@ -68,6 +72,7 @@ class ActionExecutionOperator(KeyedProcessFunction):
         self._event_time = event_time
         self._envelopes = Envelopes(list(side_types)) if event_time.holds else None
         self._watermarks = watermarks
+        self._store = store
         self._processor: AgentProcessor | None = None
 
     def open(self, runtime_context: RuntimeContext) -> None:
@@ -76,23 +81,27 @@ class ActionExecutionOperator(KeyedProcessFunction):
         plan = AgentPlan.from_json(self._plan)
         task = flink_compat.task_info(runtime_context)
         metrics = LocalMetricGroup()
-        shared = RunEnvironment(
-            bind(plan, self._code),
-            plan.name,
-            self._config,
-            metrics,
-            ValueCodec(self._config.get(AgentOptions.ALLOW_PICKLE)),
-        )
+        codec = ValueCodec(self._config.get(AgentOptions.ALLOW_PICKLE))
+        job_id = self._config.get(AgentOptions.JOB_IDENTIFIER) or task.job_id
+        journals = None
+        if self._store is not None:
+            owner = Owner.create(task.job_id, f"{job_id}/{plan.name}", task.subtask, task.parallelism)
+            journals = self._store.journals(plan, codec, self._config, owner)
+        shared = RunEnvironment(bind(plan, self._code), plan.name, self._config, metrics, codec, journals)
         group = runtime_context.get_metrics_group().add_group(METRIC_GROUP).add_group(plan.name)
         own = shared.run_metrics.group
         self._metrics = FlinkMetrics((metrics, group), (own, group.add_group(own.name)))
         ttl: timedelta | None = self._config.get(AgentOptions.SHORT_TERM_TTL)
         state = flink_compat.keyed_state(runtime_context, None if ttl is None else _milliseconds(ttl))
-        job_id = self._config.get(AgentOptions.JOB_IDENTIFIER) or task.job_id
         hold = Hold(self._event_time, own, self._watermarks) if self._event_time.holds else None
         processor = AgentProcessor(shared, state, job_id, _now, flink_compat.cancellation_check(), hold)
         self._attempt = Attempt((task.job_id, plan.name, task.subtask), processor.close)
         self._attempt.begin()
+        try:
+            processor.open()
+        except AgentsError as error:
+            _announce(error)
+            raise
         self._processor = processor
 
     def close(self) -> None:

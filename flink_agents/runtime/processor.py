@@ -17,10 +17,11 @@ from typing import Any
 
 from flink_agents.api.errors import StateFormatError
 from flink_agents.api.options import AgentOptions
-from flink_agents.runtime.actor import KeyActor, Waiting
+from flink_agents.runtime.actor import KeyActor, Unread, Waiting
 from flink_agents.runtime.context import Invocation
 from flink_agents.runtime.event_time import Emission, Hold
 from flink_agents.runtime.harvest import next_look
+from flink_agents.runtime.journal.journals import check_store
 from flink_agents.runtime.keys import decode_key, unescape
 from flink_agents.runtime.loop import AgentLoop
 from flink_agents.runtime.memory import write_nodes
@@ -97,7 +98,7 @@ class AgentProcessor:
             self._feed(actor)
             return NOTHING
         head = self._read_head() or Head(self._job_id)
-        if head.has_pending or not self._inline:
+        if head.has_pending or not self._inline or self._may_have_records(head, key_text):
             self._enqueue(head, key_text, record, timestamp, timers)
             return NOTHING
         run = self._new_run(head, key_text, timestamp)
@@ -137,6 +138,7 @@ class AgentProcessor:
         if actor is None:
             return NOTHING
         if timestamp == START:
+            self._agent_loop.end_of_input()
             timers.register_event_time_timer(DRAIN)
         elif timestamp != DRAIN and not actor.finished and not actor.parked:
             self._look_again(actor, timestamp, timers)
@@ -169,6 +171,15 @@ class AgentProcessor:
         if not self._agent_loop.wait_for_progress(ended, seconds):
             raise TimeoutError(f"no run ended within {seconds} s")
 
+    def open(self) -> None:
+        """Open what has to be there before the first input.
+
+        Raises:
+            StoreError: The store of durable calls cannot be opened.
+        """
+        if self._shared.journals is not None:
+            self._agent_loop.open_store(self._check_cancelled)
+
     def close(self, wait: bool = True) -> None:
         """End what runs left open.
 
@@ -183,7 +194,12 @@ class AgentProcessor:
     def _read_head(self) -> Head | None:
         """The head of a key that has no actor; an actor has it at hand."""
         packed = self._state.head.value()
-        return Head.unpack(packed) if packed is not None else None
+        if packed is None:
+            return None
+        head = Head.unpack(packed)
+        if head.store is not None:
+            check_store(self._shared.journals, head.store)
+        return head
 
     def _actor(self, key_text: str, timers: Timers) -> KeyActor | None:
         """The actor of the current key, made anew after a restore; None where nothing waits."""
@@ -225,8 +241,9 @@ class AgentProcessor:
         # Reading all of a map is the dearest call of state; before its first run a key has no memory.
         memory = run.short_term.load(is_empty=head.next_seq == 0)
         actor = self._new_actor(head, run.key_text, memory, timers)
+        number = actor.loaded
         actor.loaded += 1
-        self._agent_loop.submit(actor, Waiting(record, run.timestamp, run, step))
+        self._agent_loop.submit(actor, Waiting(record, run.timestamp, number, run, step))
 
     def _wake(self, head: Head, key_text: str, timers: Timers) -> KeyActor:
         """An actor for a key that has none, but has inputs in state."""
@@ -239,6 +256,8 @@ class AgentProcessor:
         self, head: Head, key_text: str, known: dict[str, bytes | None], timers: Timers
     ) -> KeyActor:
         actor = KeyActor(key_text, head, known)
+        if self._may_have_records(head, key_text):
+            actor.recorded = Unread.UNREAD
         self._actors[key_text] = actor
         timers.register_event_time_timer(START)
         self._look_again(actor, None, timers)
@@ -248,11 +267,14 @@ class AgentProcessor:
         """Hand to the actor what waits in state, as far as there is room."""
         loop, head = self._agent_loop, actor.head
         while actor.loaded < head.next_pending:
+            if actor.loaded in head.done:
+                actor.loaded += 1
+                continue
             if len(actor.queue) >= self._queue_per_key or (loop.load >= self._max_load and actor.queue):
                 break
             record, timestamp = self._shared.codec.decode(self._pending(actor.loaded, actor))
+            loop.submit(actor, Waiting(record, timestamp, actor.loaded))
             actor.loaded += 1
-            loop.submit(actor, Waiting(record, timestamp))
         actor.parked = head.next_pending - actor.loaded
 
     def _pending(self, number: int, actor: KeyActor) -> bytes:
@@ -270,23 +292,26 @@ class AgentProcessor:
 
     def _commit(self, actor: KeyActor, emission: Emission, timers: Timers) -> None:
         """Write what the actor finished, in order."""
+        self._check_failure()
         if not actor.finished:
             return
         head = actor.head
         now, metrics = clock(), self._metrics
         while actor.finished:
-            run, changes, ended = actor.finished.popleft()
+            run, number, changes, ended = actor.finished.popleft()
             metrics.harvest.add(now - ended)
             metrics.events += 1
             write_nodes(self._state.memory, changes)
-            self._state.pending.remove(head.first_pending)
+            self._state.pending.remove(number)
             if self._hold is None:
                 emission.outputs += run.outputs
                 emission.side_outputs += run.side_outputs
-            elif self._hold.commit(run, head.first_pending, emission) and run.timestamp is not None:
+            elif self._hold.commit(run, number, emission) and run.timestamp is not None:
                 timers.delete_event_time_timer(run.timestamp)
-            head.first_pending += 1
-            head.next_seq = run.sequence_number + 1
+            head.finish(number)
+            if run.journal is not None and run.journal.begun:
+                head.store = run.journal.store_id
+            head.next_seq = max(head.next_seq, run.sequence_number + 1)
         self._state.head.update(head.pack())
 
     def _drain(self, actor: KeyActor, emission: Emission, timers: Timers) -> None:
@@ -304,6 +329,9 @@ class AgentProcessor:
         hold, key_text, head = self._hold, actor.key_text, actor.head
         assert hold is not None
         for number in range(hold.noted(key_text, head.first_pending), head.next_pending):
+            if number in head.done:
+                hold.note(key_text, number, None)
+                continue
             _, at = self._shared.codec.decode(self._pending(number, actor))
             hold.note(key_text, number, at)
         last = hold.last(key_text, timestamp)
@@ -368,6 +396,10 @@ class AgentProcessor:
     def _check_failure(self) -> None:
         if self._loop is not None and self._loop.failure is not None:
             raise self._loop.failure
+
+    def _may_have_records(self, head: Head, key_text: str) -> bool:
+        journals = self._shared.journals
+        return journals is not None and journals.may_have(head.journal_id, key_text)
 
     def _new_run(self, head: Head, key_text: str, timestamp: int | None) -> Run:
         return Run(

@@ -12,6 +12,7 @@ from datetime import timedelta
 from email.utils import parsedate_to_datetime
 from typing import Any
 
+from flink_agents.api.durable import RetryableError, TerminalError
 from flink_agents.api.errors import ActionTimeoutError, AgentsError
 from flink_agents.api.policies import FailedAttempt, RetryPolicy
 from flink_agents.runtime.limits import Place
@@ -89,8 +90,10 @@ def is_retryable(policy: RetryPolicy, error: BaseException) -> bool:
     if _GROUP is not None and isinstance(error, _GROUP):
         inner: Any = error
         return all(is_retryable(policy, one) for one in inner.exceptions)
-    if isinstance(error, policy.non_retryable):
+    if isinstance(error, TerminalError) or isinstance(error, policy.non_retryable):
         return False
+    if isinstance(error, RetryableError):
+        return True
     if policy.retry_on is not None:
         return isinstance(error, policy.retry_on)
     if isinstance(error, ActionTimeoutError):

@@ -8,12 +8,13 @@ from __future__ import annotations
 
 import copy
 from collections import deque
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from typing import Any
 
 from flink_agents.api.events import Event, InputEvent, InputLineage, stamp
 from flink_agents.api.memory import MemoryScope
 from flink_agents.plan import BoundAction
+from flink_agents.runtime.journal.run_journal import RunJournal
 from flink_agents.runtime.keys import decode_key
 from flink_agents.runtime.memory import MemoryTree, Undo
 from flink_agents.runtime.shared import RunEnvironment
@@ -42,6 +43,7 @@ class Run:
         side_outputs: Pairs of tag and value.
         emitted: Number of events that its actions emitted.
         short_term: Memory of the key.
+        journal: Its records; None where nothing can be recorded.
     """
 
     __slots__ = (
@@ -50,6 +52,7 @@ class Run:
         "_shared",
         "_undo",
         "emitted",
+        "journal",
         "journal_id",
         "key_text",
         "outputs",
@@ -89,6 +92,7 @@ class Run:
         self.outputs: list[Any] = []
         self.side_outputs: list[tuple[str, Any]] = []
         self.emitted = 0
+        self.journal: RunJournal | None = None
         self._key: Any = _MISSING
 
     @property
@@ -129,6 +133,19 @@ class Run:
     def mark(self) -> int:
         """A point to which :meth:`rollback` can return."""
         return len(self._undo)
+
+    def written_since(self, mark: int) -> dict[MemoryScope, dict[str, bytes | None]]:
+        """The nodes of both memories that were written since ``mark``, as they are now."""
+        written: dict[MemoryScope, dict[str, bytes | None]] = {scope: {} for scope in MemoryScope}
+        for tree, path, _, _ in self._undo[mark:]:
+            written[tree.scope][path] = tree.raw(path)
+        return written
+
+    def write(self, scope: MemoryScope, nodes: Mapping[str, bytes | None]) -> None:
+        """Write nodes of a memory, as :meth:`written_since` gave them."""
+        tree = self.sensory if scope is MemoryScope.SENSORY else self.short_term
+        for path, data in nodes.items():
+            tree.put(path, data)
 
     def rollback(self, mark: int) -> None:
         """Take back all writes to memory since ``mark``."""

@@ -2,18 +2,58 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
-from typing import Any
+from collections.abc import Awaitable, Mapping
+from typing import Any, Protocol
 
+from flink_agents.api.durable import DurableCallable
+from flink_agents.api.errors import StoreNotConfiguredError
 from flink_agents.api.options import AgentOptions, Configuration
 from flink_agents.api.resources import ResourceType, check_resource_type
 from flink_agents.plan import BoundAgent
 from flink_agents.runtime.clients import Clients
 from flink_agents.runtime.codec import ValueCodec
+from flink_agents.runtime.journal.journals import Journals
 from flink_agents.runtime.limits import Limits
 from flink_agents.runtime.metrics import LocalMetricGroup
 from flink_agents.runtime.routing import Routes
 from flink_agents.runtime.run_metrics import RunMetrics
+
+
+class Durable(Protocol):
+    """Makes durable calls. Steps are ``context.Invocation``."""
+
+    def call(
+        self, step: Any, what: DurableCallable, args: tuple[Any, ...], kwargs: Mapping[str, Any]
+    ) -> Awaitable[Any]:
+        """Make a call of an action that runs on the agent loop."""
+        ...
+
+    def call_from_thread(
+        self, step: Any, what: DurableCallable, args: tuple[Any, ...], kwargs: Mapping[str, Any]
+    ) -> Any:
+        """Make a call of an action that runs in a thread, and wait for its end."""
+        ...
+
+
+class NothingDurable:
+    """Refuses durable calls: there is no store."""
+
+    def call(
+        self, step: Any, what: DurableCallable, args: tuple[Any, ...], kwargs: Mapping[str, Any]
+    ) -> Awaitable[Any]:
+        """See :class:`Durable`."""
+        raise StoreNotConfiguredError(
+            "a durable call has no store that it could be recorded in",
+            expected="the option action-state.store",
+            found="no store",
+            fix="set action-state.store to 'sqlite', or to another store that all workers reach",
+        )
+
+    def call_from_thread(
+        self, step: Any, what: DurableCallable, args: tuple[Any, ...], kwargs: Mapping[str, Any]
+    ) -> Any:
+        """See :class:`Durable`."""
+        return self.call(step, what, args, kwargs)
 
 
 class RunEnvironment:
@@ -25,8 +65,10 @@ class RunEnvironment:
         config: Options of the job.
         metrics: What actions measure.
         codec: Encodes memory.
+        journals: Where durable calls are recorded; None where there is no store.
 
     Attributes:
+        durable: Makes durable calls.
         run_metrics: What the runtime measures.
         limits: Limits of actions and tools.
         clients: Clients of the subtask.
@@ -39,6 +81,7 @@ class RunEnvironment:
         config: Configuration,
         metrics: LocalMetricGroup,
         codec: ValueCodec,
+        journals: Journals | None = None,
     ) -> None:
         self.agent = agent
         self.agent_name = agent_name
@@ -46,6 +89,8 @@ class RunEnvironment:
         self.metrics = metrics
         self.run_metrics = RunMetrics(action.name for action in agent.actions)
         self.codec = codec
+        self.journals = journals
+        self.durable: Durable = NothingDurable()
         self.memory_expires = config.get(AgentOptions.SHORT_TERM_TTL) is not None
         self.max_events: int = config.get(AgentOptions.MAX_EVENTS)
         self.routes = Routes(agent.actions)

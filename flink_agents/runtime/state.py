@@ -101,7 +101,9 @@ class Head:
         next_seq: Sequence number of the next run.
         first_pending: Number of the oldest input that waits in ``pending``.
         next_pending: Number that the next waiting input gets.
-        extra: What later versions add; kept as it is.
+        extra: What few keys have, and what later versions add, which is kept as it is:
+            ``done``   numbers of inputs that were committed before older ones, in order
+            ``store``  id of the store in which runs of the key were recorded
     """
 
     __slots__ = ("extra", "first_pending", "journal_id", "next_pending", "next_seq")
@@ -119,6 +121,38 @@ class Head:
         self.first_pending = first_pending
         self.next_pending = next_pending
         self.extra = extra
+
+    @property
+    def done(self) -> list[int]:
+        """Numbers of inputs that were committed before older ones, in order."""
+        return self.extra.get("done", []) if self.extra is not None else []
+
+    def finish(self, number: int) -> None:
+        """Note that input ``number`` was committed."""
+        if number != self.first_pending or self.done:
+            self._finish_out_of_order(number)
+        else:
+            self.first_pending += 1
+
+    def _finish_out_of_order(self, number: int) -> None:
+        done = sorted({*self.done, number})
+        while done and done[0] == self.first_pending:
+            del done[0]
+            self.first_pending += 1
+        extra = {**(self.extra or {}), "done": done}
+        if not done:
+            del extra["done"]
+        self.extra = extra or None
+
+    @property
+    def store(self) -> str | None:
+        """Id of the store in which runs of the key were recorded, or None."""
+        return self.extra.get("store") if self.extra is not None else None
+
+    @store.setter
+    def store(self, store_id: str) -> None:
+        if self.store != store_id:
+            self.extra = {**(self.extra or {}), "store": store_id}
 
     @property
     def has_pending(self) -> bool:

@@ -13,6 +13,7 @@ from collections.abc import AsyncGenerator, Awaitable, Iterable, Iterator
 from contextlib import aclosing, closing
 from typing import Any, cast
 
+from flink_agents.api.durable import OnMismatch
 from flink_agents.api.errors import (
     ActionFailedError,
     ActionTimeoutError,
@@ -152,6 +153,26 @@ class StepExecutor:
                 return self._again(step, error, trial)
         self.fail(step, error)
         return None
+
+    def anew(self, step: Invocation) -> Invocation:
+        """Take back what an attempt did; returns another one that takes its place."""
+        self._take_back(step)
+        following = Invocation(self._shared, step.run, step.action, step.event)
+        following.trial = step.trial
+        return following
+
+    def refuse(self, step: Invocation, error: AgentsError, policy: OnMismatch) -> None:
+        """End a step whose replay is not what was recorded.
+
+        Raises:
+            ActionFailedError: The policy is to fail.
+        """
+        self._take_back(step)
+        self._metrics.count("action_mismatches", step.action.name)
+        where = step.action.where
+        if policy is not OnMismatch.DEAD_LETTER:
+            raise self._action_failed(step, error, where, ()) from error
+        self._give_up(step.run, step.action, step.event, error, where, OnError.DEAD_LETTER)
 
     def fail(self, step: Invocation, error: BaseException) -> None:
         """End a step that raised, for good.

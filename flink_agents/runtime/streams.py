@@ -23,6 +23,7 @@ from flink_agents.runtime.main_module import ShippedFunction
 from flink_agents.runtime.operator import ActionExecutionOperator
 from flink_agents.runtime.restamp import envelope_type, lag_watermarks, restamp
 from flink_agents.runtime.rows import ToRow
+from flink_agents.runtime.stores import StoreChoice
 
 
 class FlinkAgentInput(AgentInput):
@@ -64,7 +65,9 @@ class FlinkAgentInput(AgentInput):
         self._job.admit(plan.name, self._stream)
         event_time = event_time or EventTime.none()
         side_types = _side_types(bound, self._job, event_time)
-        stream = self._operator(plan, code, event_time, side_types, stream_type(bound.output_type))
+        store = StoreChoice.of(self._job.config, bound, self._job.is_local)
+        output_type = stream_type(bound.output_type)
+        stream = self._operator(plan, code, event_time, side_types, output_type, store)
         if parallelism is not None:
             stream = stream.set_parallelism(parallelism)
         if max_parallelism is not None:
@@ -80,6 +83,7 @@ class FlinkAgentInput(AgentInput):
         event_time: EventTime,
         side_types: dict[str, TypeInformation],
         output_type: TypeInformation,
+        store: StoreChoice | None,
     ) -> DataStream:
         """The operator of the agent, on the keyed input."""
         source, watermarks, uid = self._stream, True, f"flink-agents-{plan.name}"
@@ -88,7 +92,7 @@ class FlinkAgentInput(AgentInput):
             side_types = {tag: Types.PICKLED_BYTE_ARRAY() for tag in side_types}
             source = lag_watermarks(self._job.tables, source, event_time.expected_latency, uid)
         operator = ActionExecutionOperator(
-            plan, code, self._job.config, side_types, event_time, watermarks=watermarks
+            plan, code, self._job.config, side_types, event_time, watermarks, store
         )
         keyed = source.key_by(ShippedFunction(KeyEncoder(self._key_selector)), key_type=Types.STRING())
         stream = keyed.process(operator, output_type=output_type)

@@ -7,8 +7,9 @@ import logging
 import threading
 from collections.abc import Callable, Coroutine
 from concurrent.futures import ThreadPoolExecutor
+from dataclasses import dataclass
 from types import TracebackType
-from typing import Any
+from typing import Any, TypeVar
 
 from flink_agents.api.errors import ActionTimeoutError
 from flink_agents.plan import BoundAction
@@ -18,41 +19,68 @@ CANCEL_SECONDS = 5.0
 
 _log = logging.getLogger("flink_agents.loop")
 
+T = TypeVar("T")
 
-def timed_out(action: BoundAction, traceback: TracebackType | None = None) -> ActionTimeoutError:
+
+@dataclass(frozen=True)
+class Deadline:
+    """How long something may take.
+
+    Attributes:
+        what: What it is, for people.
+        where: Its place in the author's code.
+        seconds: How long; None for as long as it likes.
+    """
+
+    what: str
+    where: str
+    seconds: float | None
+
+    @classmethod
+    def of(cls, action: BoundAction) -> Deadline:
+        """That of each attempt of an action."""
+        return cls(f"action {action.name!r}", action.where, action.timeout)
+
+
+def timed_out(deadline: Deadline, traceback: TracebackType | None = None) -> ActionTimeoutError:
     """The error of an attempt that took too long; ``traceback`` leads to where it waited."""
-    seconds = action.timeout or 0.0
+    seconds = deadline.seconds or 0.0
     return ActionTimeoutError(
-        f"action {action.name!r} took longer than its timeout",
+        f"{deadline.what} took longer than its timeout",
         seconds=seconds,
         expected=f"an end within {seconds:g} s",
         fix="raise timeout=, or give the call that waits a shorter timeout of its own",
     ).with_traceback(traceback)
 
 
-async def within(seconds: float, coroutine: Coroutine[Any, Any, None], action: BoundAction) -> None:
-    """Await ``coroutine``, for ``seconds`` at most.
+async def within(deadline: Deadline, coroutine: Coroutine[Any, Any, T], seconds: float | None = None) -> T:
+    """Await ``coroutine`` until its deadline.
+
+    Args:
+        deadline: The deadline.
+        coroutine: What is awaited.
+        seconds: What is left of the deadline's time; None for all of it.
 
     Raises:
         ActionTimeoutError: It took longer. It was cancelled, and has ended or is left behind.
     """
     task = asyncio.get_running_loop().create_task(coroutine)
     try:
-        await asyncio.wait({task}, timeout=seconds)
+        await asyncio.wait({task}, timeout=deadline.seconds if seconds is None else seconds)
     except asyncio.CancelledError:
-        await _cancel(task, action)
+        await _cancel(task, deadline)
         raise
     if not task.done():
-        raise timed_out(action, await _cancel(task, action))
-    task.result()
+        raise timed_out(deadline, await _cancel(task, deadline))
+    return task.result()
 
 
-async def _cancel(task: asyncio.Task[None], action: BoundAction) -> TracebackType | None:
+async def _cancel(task: asyncio.Task[Any], deadline: Deadline) -> TracebackType | None:
     """Cancel ``task`` and wait for its end; returns where it was."""
     task.cancel()
     await asyncio.wait({task}, timeout=CANCEL_SECONDS)
     if not task.done():
-        _log.warning("%s: action %s goes on though it was cancelled", action.where, action.name)
+        _log.warning("%s: %s goes on though it was cancelled", deadline.where, deadline.what)
         task.add_done_callback(_retrieve)
         return None
     try:
@@ -63,7 +91,7 @@ async def _cancel(task: asyncio.Task[None], action: BoundAction) -> TracebackTyp
     return None
 
 
-def _retrieve(task: asyncio.Task[None]) -> None:
+def _retrieve(task: asyncio.Task[Any]) -> None:
     """Take what a task raised that nobody waits for, so that asyncio does not complain."""
     if not task.cancelled():
         task.exception()
@@ -88,8 +116,8 @@ class WorkerPool:
         """Call ``function`` in a thread."""
         await asyncio.get_running_loop().run_in_executor(self._threads, self._call, function)
 
-    async def run_within(self, function: Callable[[], None], action: BoundAction) -> None:
-        """Call ``function`` in a thread, and wait for it as long as ``action`` may take.
+    async def run_within(self, function: Callable[[], None], deadline: Deadline) -> None:
+        """Call ``function`` in a thread, and wait for it until ``deadline``.
 
         The time counts from its beginning there. A thread cannot be stopped: what goes on
         after its time is over is left behind, and another thread takes its place.
@@ -107,15 +135,15 @@ class WorkerPool:
         future = loop.run_in_executor(self._threads, call)
         try:
             await asyncio.wait({begun, future}, return_when=asyncio.FIRST_COMPLETED)
-            await asyncio.wait({future}, timeout=action.timeout)
+            await asyncio.wait({future}, timeout=deadline.seconds)
             if future.done():
                 return future.result()
         finally:
             # One that ended is not touched by this; of another, nothing is heard any more.
             future.cancel()
         self._lose_one()
-        _log.warning("%s: action %s goes on though its time is over", action.where, action.name)
-        raise timed_out(action)
+        _log.warning("%s: %s goes on though its time is over", deadline.where, deadline.what)
+        raise timed_out(deadline)
 
     def close(self) -> None:
         """Begin nothing any more."""

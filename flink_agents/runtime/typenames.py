@@ -54,6 +54,20 @@ def resolve_type(name: str) -> type[Any]:
     return found
 
 
+def error_name(cls: type[BaseException]) -> str:
+    """The name by which an exception's class is written; it may not be found again."""
+    return f"{cls.__module__}:{cls.__qualname__}"
+
+
+def find_error(name: str) -> type[Exception] | None:
+    """The class of exceptions named ``name``; None where there is none."""
+    try:
+        found = _find(name)
+    except (ImportError, ValueError):
+        return None
+    return found if isinstance(found, type) and issubclass(found, Exception) else None
+
+
 def is_data_class(cls: Any) -> bool:
     """Whether state may hold values of ``cls`` by name."""
     if not isinstance(cls, type):

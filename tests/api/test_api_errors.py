@@ -17,6 +17,7 @@ from flink_agents.api.errors import (
     JobFailedError,
     MissingExtraError,
     NotAnEventError,
+    RecordedFailureError,
     RetriesExhaustedError,
 )
 
@@ -45,6 +46,8 @@ CODES = {
     "DeadLettersNotReadError": "FA3003",
     "UnsupportedTableError": "FA3004",
     "NoWatermarksError": "FA3005",
+    "UnknownStoreError": "FA3006",
+    "StoreNotConfiguredError": "FA3007",
     "JobFailedError": "FA3100",
     "RunError": "FA4000",
     "ActionFailedError": "FA4001",
@@ -59,11 +62,26 @@ CODES = {
     "EventLimitError": "FA4010",
     "ActionTimeoutError": "FA4011",
     "RetriesExhaustedError": "FA4012",
+    "DurableCallMismatchError": "FA4013",
+    "DurableResultError": "FA4014",
+    "RecordedFailureError": "FA4015",
     "StateError": "FA5000",
     "KeyEncodingError": "FA5001",
     "UnserializableValueError": "FA5002",
     "UnknownTypeNameError": "FA5003",
     "StateFormatError": "FA5004",
+    "PlanChangedError": "FA5005",
+    "StoreError": "FA6000",
+    "StaleOwnerError": "FA6001",
+    "JobIdentifierInUseError": "FA6002",
+    "RecordTooLargeError": "FA6003",
+    "RecordsPrunedError": "FA6004",
+    "StoreClosedError": "FA6005",
+    "AppendOutcomeUnknownError": "FA6006",
+    "StoreUnavailableError": "FA6007",
+    "StoreFormatError": "FA6008",
+    "StoreMismatchError": "FA6009",
+    "RunNotReplayableError": "FA6010",
 }
 """Codes are part of the public surface: none may change or be used again."""
 
@@ -83,6 +101,8 @@ EXTRA: dict[type[AgentsError], dict[str, Any]] = {
     ActionFailedError: FAILED_ACTION,
     RetriesExhaustedError: FAILED_ACTION,
     JobFailedError: {"failure": "the first lines", "java_trace": "at java.base"},
+    ActionTimeoutError: {"seconds": 1.5},
+    RecordedFailureError: {"error_type": "shop:CardRefused"},
 }
 
 
@@ -165,6 +185,7 @@ def test_copy_of_an_error_equals_it(cls: type[AgentsError], duplicate: Any) -> N
     again = duplicate(error)
     assert type(again) is cls
     assert vars(again) == vars(error)
+    assert vars(again).items() >= EXTRA.get(cls, {}).items()
     assert again.args == error.args
     assert str(again) == str(error)
 

@@ -9,6 +9,7 @@ from typing import Any
 import pytest
 
 from flink_agents import AgentOptions, ConfigOption, Configuration, OnError
+from flink_agents.api.durable import OnMismatch, OnPlanChange
 from flink_agents.api.errors import OptionError
 from flink_agents.api.options import all_options, environment_name
 
@@ -27,6 +28,15 @@ DEFAULTS = {
     "queue.max-per-key": 100,
     "queue.max-total": 1000,
     "state.allow-pickle": False,
+    "action-state.store": None,
+    "action-state.on-mismatch": OnMismatch.FAIL,
+    "action-state.reorder-timeout": timedelta(seconds=60),
+    "action-state.on-plan-change": OnPlanChange.CONTINUE_COMPATIBLE,
+    "action-state.memory.place": "default",
+    "action-state.sqlite.path": None,
+    "action-state.sqlite.lease": timedelta(seconds=10),
+    "action-state.sqlite.busy-timeout": timedelta(seconds=30),
+    "action-state.sqlite.max-record-bytes": 8 * 1024 * 1024,
     "local.restart.attempts": 3,
     "local.restart.delay": timedelta(seconds=1),
 }
@@ -74,6 +84,10 @@ PARSED: list[tuple[str, object, object]] = [
     ("memory.short-term.ttl", "1 ms", timedelta(milliseconds=1)),
     ("run.max-events", 1, 1),
     ("local.restart.attempts", 0, 0),
+    ("action-state.on-mismatch", "dead-letter", OnMismatch.DEAD_LETTER),
+    ("action-state.on-plan-change", "refuse", OnPlanChange.REFUSE),
+    ("action-state.reorder-timeout", "0 s", timedelta()),
+    ("action-state.sqlite.max-record-bytes", "1", 1),
     ("local.restart.delay", "0 s", timedelta()),
 ]
 
@@ -110,6 +124,9 @@ REFUSED: list[tuple[str, object, str]] = [
     ("memory.short-term.ttl", timedelta(seconds=-1), "at least 1 ms"),
     ("run.max-events", 0, "a whole number, at least 1"),
     ("run.max-events", "-5", "a whole number, at least 1"),
+    ("action-state.on-mismatch", "retry", "'fail', 'rerun', 'dead-letter'"),
+    ("action-state.on-plan-change", "go-on", "'refuse', 'continue-compatible'"),
+    ("action-state.sqlite.lease", "1 ms", "at least 100 ms"),
     ("local.restart.attempts", -1, "a whole number, at least 0"),
     ("local.restart.delay", timedelta(seconds=-1), "at least 0 s"),
 ]
@@ -289,3 +306,78 @@ def test_over_changes_neither_side() -> None:
     assert dict(upper.over(lower)) == {"run.inline": False, "run.max-events": 5}
     assert dict(upper) == {"run.inline": False}
     assert dict(lower) == {"run.inline": True, "run.max-events": 5}
+
+
+# -- options of stores ---------------------------------------------------------------
+
+
+@pytest.fixture
+def installed(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Stores of third parties, of which one has the name of another as its beginning."""
+    info = tmp_path / "theirs-1.0.dist-info"
+    info.mkdir()
+    (info / "METADATA").write_text("Metadata-Version: 2.1\nName: theirs\nVersion: 1.0\n")
+    names = "their-store = a:b\ntheir = a:b\nsqlite = a:b\n"
+    (info / "entry_points.txt").write_text(f"[flink_agents.action_state_stores]\n{names}")
+    monkeypatch.syspath_prepend(str(tmp_path))
+
+
+def test_below() -> None:
+    values = Configuration({"action-state.store": "sqlite", "action-state.sqlite.path": "a.db"})
+    values.set("action-state.sqlite.lease", "2 s").set("action-state.memory.place", "here")
+    assert values.below("action-state.sqlite") == {"path": "a.db", "lease": timedelta(seconds=2)}
+    assert values.below("action-state.memory") == {"place": "here"}
+    assert values.below("action-state.sql") == Configuration().below("action-state.sqlite") == {}
+
+
+@pytest.mark.usefixtures("installed")
+def test_options_of_an_installed_store_are_taken_as_they_are(tmp_path: Path) -> None:
+    text = "action-state:\n  their:\n    a: {b: 1}\n    list: [1, x]\n  their-store.url: u\n"
+    values = Configuration.from_yaml(yaml_file(tmp_path, text))
+    assert values.below("action-state.their") == {"a.b": 1, "list": [1, "x"]}
+    assert values.below("action-state.their-store") == {"url": "u"}
+    assert values.get("action-state.their.a.b") == 1
+    assert values.get("action-state.their.c") is None
+    flink = Configuration.from_flink({"flink-agents.action-state.their.c": "7"}).over(values)
+    assert flink.below("action-state.their") == {"a.b": 1, "list": [1, "x"], "c": "7"}
+
+
+@pytest.mark.usefixtures("installed")
+def test_options_of_an_installed_store_in_the_environment() -> None:
+    environ = {
+        "FLINK_AGENTS_ACTION_STATE_THEIR_STORE_ACCESS_KEY": "x",
+        "FLINK_AGENTS_ACTION_STATE_THEIR_URL": "u",
+        "FLINK_AGENTS_ACTION_STATE_STORE": "their",
+    }
+    assert dict(Configuration.from_environment(environ)) == {
+        "action-state.their-store.access-key": "x",
+        "action-state.their.url": "u",
+        "action-state.store": "their",
+    }
+
+
+@pytest.mark.usefixtures("installed")
+@pytest.mark.parametrize(
+    "key",
+    [
+        "action-state.sqlite.paht",
+        "action-state.sqllite.path",
+        "action-state.their.",
+        "action-state.their",
+        "action-state.theirs.url",
+        "action-state.on-mismatch.their.url",
+        "their.url",
+    ],
+)
+def test_an_option_of_no_store_is_a_named_error(key: str) -> None:
+    with pytest.raises(OptionError, match="unknown option"):
+        Configuration({key: "x"})
+    name = environment_name(key)
+    with pytest.raises(OptionError, match=f"unknown option '{name}'"):
+        Configuration.from_environment({name: "x"})
+
+
+def test_an_option_of_a_store_that_is_not_installed_is_a_named_error() -> None:
+    with pytest.raises(OptionError, match="unknown option") as caught:
+        Configuration({"action-state.redis.url": "x"})
+    assert caught.value.fix == "install the store 'redis', or correct its name"

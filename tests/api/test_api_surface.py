@@ -8,10 +8,11 @@ import sys
 import flink_agents
 
 PUBLIC = """
-Agent AgentOptions AgentsError AgentsExecutionEnvironment ChatMessage ConfigOption Configuration
-DeadLetter Event EventTime FailedAttempt InputEvent MemoryObject MemoryRef MemoryScope NamedEvent OnError
-OutputEvent Prompt RateLimit ResourceDescriptor ResourceRef ResourceType RetryPolicy RunnerContext
-Tool action chat_model_connection chat_model_setup client embedding_model_connection embedding_model_setup
+NOT_DONE Agent AgentOptions AgentsError AgentsExecutionEnvironment ChatMessage ConfigOption
+Configuration DeadLetter DurableCallable Event EventTime FailedAttempt InputEvent MemoryObject
+MemoryRef MemoryScope NamedEvent OnError OnMismatch OutputEvent Prompt RateLimit ResourceDescriptor
+ResourceRef ResourceType RetryPolicy RetryableError RunnerContext TerminalError Tool action
+chat_model_connection chat_model_setup client embedding_model_connection embedding_model_setup
 mcp_server prompt tool vector_store
 """.split()
 

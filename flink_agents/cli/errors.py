@@ -1,0 +1,31 @@
+"""How commands end where something is wrong."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from functools import wraps
+from typing import ParamSpec, TypeVar
+
+import typer
+
+from flink_agents.api.errors import AgentsError
+
+P = ParamSpec("P")
+R = TypeVar("R")
+
+ERROR_EXIT = 2
+"""Exit code of every error of this package; 1 is a check or demo that failed, or nothing found."""
+
+
+def prints_errors(command: Callable[P, R]) -> Callable[P, R]:
+    """Let a command print an error of this package without a traceback and exit with 2."""
+
+    @wraps(command)
+    def run(*args: P.args, **kwargs: P.kwargs) -> R:
+        try:
+            return command(*args, **kwargs)
+        except AgentsError as error:
+            typer.echo(f"{type(error).__name__}: {error}", err=True)
+            raise typer.Exit(ERROR_EXIT) from None
+
+    return run

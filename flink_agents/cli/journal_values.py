@@ -1,0 +1,170 @@
+"""What records of a journal say, as plain data for people and for JSON.
+
+Everything can be shown: a value whose class cannot be imported is shown by the name of the class
+and its fields, and bytes that cannot be read at all by their number.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from datetime import datetime, timezone
+from typing import Any
+
+import msgpack
+
+from flink_agents.api.action_state import Record, RecordKind
+from flink_agents.api.errors import StateError
+from flink_agents.runtime.codec import VERSION, ValueCodec, _untagged
+from flink_agents.runtime.journal.records import ActionRecord, CallIdentity, CallRecord, RunHeader
+from flink_agents.runtime.state import OBJECT
+from flink_agents.runtime.typenames import shorten
+
+
+class Unreadable:
+    """Stands for a part of a value that cannot be made again."""
+
+    def __init__(self, text: str) -> None:
+        self._text = text
+
+    def __repr__(self) -> str:
+        return f"<{self._text}>"
+
+
+class LenientCodec(ValueCodec):
+    """Reads values with stand-ins for what cannot be made again. No class is read by pickle."""
+
+    def decode(self, data: bytes) -> Any:
+        """See :class:`ValueCodec`; only bytes that are no value at all are refused."""
+        try:
+            return super().decode(data)
+        except StateError:
+            if data[:1] != VERSION:
+                raise
+        try:
+            return msgpack.unpackb(
+                data[1:],
+                ext_hook=self._part,
+                object_hook=_made,
+                strict_map_key=False,
+                unicode_errors="surrogatepass",
+            )
+        except Exception:
+            # What is wrong with the bytes, the strict reader says best.
+            return super().decode(data)
+
+    def _part(self, code: int, data: bytes) -> Any:
+        try:
+            return self._extension(code, data)
+        except Exception:
+            return Unreadable(f"extension {code}, {len(data)} bytes")
+
+
+def _made(content: dict[Any, Any]) -> Any:
+    try:
+        return _untagged(content)
+    except Exception:
+        # Of a class, the first part is its name; those behind it are numbers or its fields.
+        name, *parts = next(iter(content.values()))
+        fields = next((part for part in parts if isinstance(part, dict | list | str)), parts)
+        return Unreadable(f"{name} {shorten(fields)}")
+
+
+def describe_run(header: Record | None) -> dict[str, Any]:
+    """The header of a run; of one without a header that can be read, what is known."""
+    known: dict[str, Any] = {"begun": None, "plan": None, "input": None, "event": None}
+    if header is None:
+        return known
+    codec = LenientCodec()
+    try:
+        run = RunHeader.unpack(codec, header.data)
+    except StateError as error:
+        return {**known, "unreadable": error.message}
+    event = None if run.input is None else value_text(codec, run.input)
+    return {"begun": time_text(run.started_at), "plan": run.plan, "input": run.digest.hex(), "event": event}
+
+
+def describe_record(record: Record) -> dict[str, Any]:
+    """A record that is no header."""
+    place = {"step": record.step, "record": record.kind.name.lower(), "index": record.index}
+    describe = _DESCRIBERS.get(record.kind)
+    if describe is None:
+        return place
+    try:
+        return {**place, **describe(LenientCodec(), record.data)}
+    except Exception as error:
+        # A record of a newer version, or a corrupt one: the others are shown all the same.
+        text = error.message if isinstance(error, StateError) else f"{type(error).__name__}: {error}"
+        return {**place, "unreadable": text, "bytes": len(record.data)}
+
+
+def _intent(codec: ValueCodec, data: bytes) -> dict[str, Any]:
+    return _identity(CallIdentity.unpack(codec, data))
+
+
+def _call(codec: ValueCodec, data: bytes) -> dict[str, Any]:
+    record = CallRecord.unpack(codec, data)
+    outcome: dict[str, Any]
+    if record.error is not None:
+        outcome = {"raised": record.error.get("type"), "message": record.error.get("message")}
+    else:
+        value = record.value or b""
+        outcome = {"returned": value_text(codec, value), "bytes": len(value)}
+    ended = {"attempts": record.attempts, "ended": time_text(record.ended_at), "order": record.order}
+    return {**_identity(record.call), **outcome, **ended}
+
+
+def _identity(call: CallIdentity) -> dict[str, Any]:
+    return {"function": call.function, "arguments": call.arguments.hex(), "request": call.request}
+
+
+def _action(codec: ValueCodec, data: bytes) -> dict[str, Any]:
+    record = ActionRecord.unpack(codec, data)
+    return {
+        "calls": record.calls,
+        "events": [[str(kind), _text(content)] for kind, content in record.events],
+        "side": [[str(tag), _text(value)] for tag, value in record.side],
+        "short_term": _nodes(codec, record.short_term),
+        "sensory": _nodes(codec, record.sensory),
+    }
+
+
+def _nodes(codec: ValueCodec, nodes: dict[str, bytes | None]) -> dict[str, str | None]:
+    return {path: None if data is None else _node(codec, data) for path, data in nodes.items()}
+
+
+def _node(codec: ValueCodec, data: bytes) -> str:
+    return "an object" if data == OBJECT else value_text(codec, data)
+
+
+_DESCRIBERS: dict[RecordKind, Callable[[ValueCodec, bytes], dict[str, Any]]] = {
+    RecordKind.INTENT: _intent,
+    RecordKind.CALL: _call,
+    RecordKind.ACTION: _action,
+}
+
+
+def value_text(codec: ValueCodec, data: bytes) -> str:
+    """An encoded value; where its class is gone, with the number of its bytes."""
+    try:
+        return _text(ValueCodec.decode(codec, data))
+    except StateError:
+        try:
+            return f"{_text(codec.decode(data))}, {len(data)} bytes"
+        except StateError as error:
+            return f"<{error.message}, {len(data)} bytes>"
+
+
+def _text(value: object) -> str:
+    try:
+        return repr(value)
+    except Exception:
+        return shorten(value)
+
+
+def time_text(milliseconds: int) -> str:
+    """A time of the wall clock, in UTC."""
+    try:
+        moment = datetime.fromtimestamp(milliseconds / 1000, timezone.utc)
+    except (ValueError, OverflowError, OSError):
+        return str(milliseconds)
+    return moment.isoformat(timespec="milliseconds").replace("+00:00", "Z")

@@ -1,0 +1,257 @@
+"""What ``flink-agents state`` reads from a store, and prunes there."""
+
+from __future__ import annotations
+
+import asyncio
+import json
+from collections.abc import AsyncIterator, Awaitable, Callable, Mapping
+from dataclasses import dataclass
+from typing import Any, TypeVar
+
+from flink_agents.api.action_state import (
+    NOTHING_PRUNED,
+    ActionStateStore,
+    JournalInfo,
+    JournalKey,
+    Record,
+    RecordKind,
+)
+from flink_agents.api.errors import KeyEncodingError, OptionError, StateError
+from flink_agents.api.options import AgentOptions, Configuration
+from flink_agents.api.store_names import STORE_PREFIX
+from flink_agents.cli.journal_values import describe_record, describe_run
+from flink_agents.connectors.action_state import open_store, store_names
+from flink_agents.runtime.journal.plans import PLANS
+from flink_agents.runtime.keys import decode_key, encode_key
+from flink_agents.runtime.stores import LOCAL_FILE
+
+T = TypeVar("T")
+
+PAGE = 1000
+"""How many journals are asked for at a time."""
+
+
+@dataclass(frozen=True)
+class Place:
+    """Which store is looked at.
+
+    Attributes:
+        store: Its name; None for the one that the options name.
+        options: Its options, beside those that are configured.
+    """
+
+    store: str | None
+    options: Mapping[str, str]
+
+    def ask(self, question: Callable[[ActionStateStore], Awaitable[T]]) -> T:
+        """Answer ``question`` with the store, which is open meanwhile; nobody is fenced."""
+        store = open_store(*self._choice(Configuration.load()))
+
+        async def run() -> T:
+            await store.open(None)
+            try:
+                await store.rebuild([])
+                return await question(store)
+            finally:
+                await store.close()
+
+        return asyncio.run(run())
+
+    def _choice(self, config: Configuration) -> tuple[str, dict[str, Any]]:
+        """Name and options of the store."""
+        name: str | None = self.store or config.get(AgentOptions.STORE)
+        by_itself = LOCAL_FILE.exists() and name in (None, "sqlite")
+        if name is None and not by_itself:
+            raise OptionError(
+                "there is no store to look at",
+                expected=f"one of {', '.join(store_names())}",
+                found=f"neither an option nor {LOCAL_FILE}",
+                fix=f"give --store, or set the option {AgentOptions.STORE.key}",
+            )
+        name = name or "sqlite"
+        default = {"path": str(LOCAL_FILE)} if by_itself else {}
+        return name, {**default, **config.below(STORE_PREFIX + name), **self.options}
+
+
+def key_text(key: str, raw: bool) -> str:
+    """The canonical text of a key that stands on the command line.
+
+    Args:
+        key: A JSON value; an array is a tuple. What is no JSON is a text.
+        raw: ``key`` is the canonical text.
+    """
+    if raw:
+        return key
+    try:
+        value = json.loads(key, parse_constant=_refuse)
+    except ValueError:
+        value = key
+    try:
+        return encode_key(_tuples(value))
+    except KeyEncodingError as error:
+        raise KeyEncodingError(
+            error.message, found=error.found, fix="give the key's canonical text, and --raw"
+        ) from None
+
+
+def _refuse(constant: str) -> Any:
+    raise ValueError(constant)
+
+
+def _tuples(value: Any) -> Any:
+    return tuple(map(_tuples, value)) if isinstance(value, list) else value
+
+
+def shown_key(text: str) -> str:
+    """A key as Python writes it; its canonical text where its class cannot be imported."""
+    try:
+        return repr(decode_key(text))
+    except StateError:
+        return text
+
+
+async def list_journals(store: ActionStateStore, job: str | None, limit: int) -> list[dict[str, Any]]:
+    """The first journals of the store, or of a job."""
+    found: list[dict[str, Any]] = []
+    async for info in _journals(store, job):
+        if len(found) == limit:
+            break
+        found.append(
+            {
+                "job": info.journal.journal_id,
+                "key": shown_key(info.journal.key),
+                "raw": info.journal.key,
+                "runs": info.runs,
+                "records": info.records,
+                "bytes": info.data_bytes,
+                "first": info.first_seq,
+                "last": info.last_seq,
+                "pruned": _pruned(info.pruned_through),
+            }
+        )
+    return found
+
+
+async def show_key(
+    store: ActionStateStore, text: str, job: str | None, run: int | None
+) -> list[dict[str, Any]]:
+    """The journals of a key, one for each job that has one."""
+    return [await _show(store, journal, run) for journal in await _journals_of(store, text, job)]
+
+
+async def _show(store: ActionStateStore, journal: JournalKey, run: int | None) -> dict[str, Any]:
+    through = await store.pruned_through(journal)
+    records = await (store.scan(journal) if run is None else store.read(journal, run))
+    runs: dict[int, list[Record]] = {}
+    for record in records:
+        runs.setdefault(record.seq, []).append(record)
+    return {
+        "job": journal.journal_id,
+        "key": shown_key(journal.key),
+        "raw": journal.key,
+        "pruned": _pruned(through),
+        "runs": [_run(seq, found) for seq, found in sorted(runs.items())],
+    }
+
+
+def _run(seq: int, records: list[Record]) -> dict[str, Any]:
+    header = next((record for record in records if record.kind is RecordKind.RUN), None)
+    # By step, in the order in which the steps recorded something first.
+    steps: dict[str, list[dict[str, Any]]] = {}
+    for record in records:
+        if record.kind is not RecordKind.RUN:
+            steps.setdefault(record.step, []).append(describe_record(record))
+    rows = [row for step in steps.values() for row in step]
+    return {"run": seq, **describe_run(header), "records": rows}
+
+
+async def records_of(
+    store: ActionStateStore, text: str, job: str | None, run: int
+) -> tuple[JournalKey, list[Record]] | None:
+    """The records of one run of a key; None where the key has no journal."""
+    journals = _only_one(await _journals_of(store, text, job), text)
+    return (journals[0], await store.read(journals[0], run)) if journals else None
+
+
+async def prune_key(
+    store: ActionStateStore, text: str, job: str | None, through: int
+) -> list[dict[str, Any]]:
+    """Remove the records of a key's runs up to number ``through``; empty where there is no such journal."""
+    journals = _only_one(await _journals_of(store, text, job), text)
+    pruned: list[dict[str, Any]] = []
+    for journal in journals:
+        seqs = [record.seq for record in await store.scan(journal)]
+        last = max(seqs, default=await store.pruned_through(journal))
+        if through > last:
+            raise OptionError(
+                "runs that are still to come cannot be pruned",
+                expected=f"--through at most {last}",
+                found=str(through),
+                fix="see the runs by: flink-agents state list",
+            )
+        await store.prune(journal, through)
+        pruned.append(
+            {
+                "job": journal.journal_id,
+                "key": shown_key(journal.key),
+                "raw": journal.key,
+                "pruned": _pruned(await store.pruned_through(journal)),
+                "removed": sum(seq <= through for seq in seqs),
+            }
+        )
+    return pruned
+
+
+async def totals(store: ActionStateStore) -> dict[str, Any]:
+    """Totals of the store, and who may append to it."""
+    stats = await store.stats()
+    return {
+        "store": store.store_id,
+        "journals": stats.journals,
+        "records": stats.records,
+        "bytes": stats.data_bytes,
+        "stored": stats.stored_bytes,
+        # Without the tokens, by which stores tell owners apart.
+        "owners": [
+            {
+                "group": owner.group,
+                "job": owner.job_id,
+                "subtask": owner.subtask,
+                "parallelism": owner.parallelism,
+            }
+            for owner in stats.owners
+        ],
+    }
+
+
+async def _journals(store: ActionStateStore, job: str | None) -> AsyncIterator[JournalInfo]:
+    after: JournalKey | None = None
+    while page := await store.journals(job, after, PAGE):
+        for info in page:
+            # Plans of agents are kept in the store as well, and belong to no job.
+            if info.journal.journal_id != PLANS:
+                yield info
+        after = page[-1].journal
+
+
+async def _journals_of(store: ActionStateStore, text: str, job: str | None) -> list[JournalKey]:
+    if job is not None:
+        journal = JournalKey(job, text)
+        known = await store.pruned_through(journal) != NOTHING_PRUNED or await store.scan(journal)
+        return [journal] if known else []
+    return [info.journal async for info in _journals(store, None) if info.journal.key == text]
+
+
+def _only_one(journals: list[JournalKey], text: str) -> list[JournalKey]:
+    if len(journals) > 1:
+        raise OptionError(
+            f"several jobs have a journal of the key {shown_key(text)}",
+            expected="one job",
+            found=", ".join(repr(journal.journal_id) for journal in journals),
+            fix="name it by --job",
+        )
+    return journals
+
+
+def _pruned(through: int) -> int | None:
+    return None if through == NOTHING_PRUNED else through

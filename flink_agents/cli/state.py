@@ -1,0 +1,274 @@
+"""``flink-agents state``: look at what durable calls recorded, and remove it."""
+
+from __future__ import annotations
+
+import json
+import sys
+from collections.abc import Iterable, Sequence
+from pathlib import Path
+from typing import TYPE_CHECKING, Annotated, Any
+
+import typer
+
+from flink_agents.cli.errors import prints_errors
+
+if TYPE_CHECKING:
+    from flink_agents.cli.journals import Place
+
+CELL = 60
+"""How many characters of a request or outcome a table shows; JSON has all."""
+
+NOTHING_FOUND = 1
+"""Exit code where there is no journal of the key."""
+
+state_app = typer.Typer(help="Look at what durable calls recorded.", no_args_is_help=True)
+
+Store = Annotated[str | None, typer.Option("--store", help="Name of the store. Default: the option's.")]
+File = Annotated[str | None, typer.Option("--path", help="The same as --option path=FILE.")]
+Options = Annotated[
+    list[str] | None, typer.Option("--option", help="An option of the store, name=value; any number of them.")
+]
+Job = Annotated[str | None, typer.Option("--job", help="Only this job, by what 'list' shows of it.")]
+Key = Annotated[str, typer.Argument(help="The key as JSON, an array for a tuple: order-1, 7, '[\"a\", 1]'.")]
+Raw = Annotated[bool, typer.Option("--raw", help="KEY is the canonical text that 'list --json' shows.")]
+Json = Annotated[bool, typer.Option("--json", help="Print JSON.")]
+
+
+@state_app.command("list")
+@prints_errors
+def state_list(
+    job: Job = None,
+    limit: Annotated[int, typer.Option(min=1, help="How many journals to list.")] = 100,
+    store: Store = None,
+    path: File = None,
+    option: Options = None,
+    as_json: Json = False,
+) -> None:
+    """List journals: one for each key of each job."""
+    place = _place(store, path, option)
+    from flink_agents.cli import journals
+
+    # One more says whether there are more.
+    found = place.ask(lambda opened: journals.list_journals(opened, job, limit + 1))
+    if as_json:
+        return _print_json(found[:limit])
+    columns = ["job", "key", "runs", "records", "bytes", "first", "last", "pruned"]
+    _print_table(columns, ([row[column] for column in columns] for row in found[:limit]))
+    if len(found) > limit:
+        typer.echo(f"there are more than {limit}; see --limit")
+
+
+@state_app.command("show")
+@prints_errors
+def state_show(
+    key: Key,
+    raw: Raw = False,
+    job: Job = None,
+    run: Annotated[int | None, typer.Option(min=0, help="Only the run with this number.")] = None,
+    store: Store = None,
+    path: File = None,
+    option: Options = None,
+    as_json: Json = False,
+) -> None:
+    """Show the journal of a key: its runs, their calls and what these came to."""
+    # As `python -m` would: the classes of recorded values lie where the user is.
+    sys.path.insert(0, str(Path.cwd()))
+    place = _place(store, path, option)
+    from flink_agents.cli import journals
+
+    text = journals.key_text(key, raw)
+    found = place.ask(lambda opened: journals.show_key(opened, text, job, run))
+    if as_json:
+        _print_json(found)
+    else:
+        for number, journal in enumerate(found):
+            _print_journal(journal, first=number == 0)
+    _require(found, journals.shown_key(text))
+
+
+@state_app.command("replay")
+@prints_errors
+def state_replay(
+    key: Key,
+    run: Annotated[int, typer.Argument(min=0, help="Number of the run.")],
+    agent: Annotated[str, typer.Option("--agent", help="module:Agent, file.py:Agent or agents.yaml:Name.")],
+    until_call: Annotated[
+        int | None, typer.Option("--until-call", min=0, help="End after so many durable calls.")
+    ] = None,
+    raw: Raw = False,
+    job: Job = None,
+    store: Store = None,
+    path: File = None,
+    option: Options = None,
+) -> None:
+    """Execute a run once more, for debugging: durable calls give back what was recorded, and nothing else.
+
+    Set breakpoints in the agent's code, or run it under a debugger.
+    """
+    sys.path.insert(0, str(Path.cwd()))
+    place = _place(store, path, option)
+    from flink_agents.cli import journals
+    from flink_agents.plan.targets import load_agent
+    from flink_agents.testing.run_replay import replay_run
+
+    text = journals.key_text(key, raw)
+    found = place.ask(lambda opened: journals.records_of(opened, text, job, run))
+    _require([found] if found else [], journals.shown_key(text))
+    assert found is not None
+    replay = replay_run(load_agent(agent), *found, until_call)
+    calls = [(action, index, name, request[:CELL]) for action, index, name, request in replay.calls]
+    if calls:
+        _print_table(["action", "call", "function", "request"], calls)
+    for output in replay.outputs:
+        typer.echo(_plain(f"output: {output!r}"))
+    for name, value in replay.memory.items():
+        typer.echo(_plain(f"memory: {name} = {value!r}"))
+    typer.echo(_plain(f"ended early: {replay.ended}" if replay.ended else "came to its end"))
+
+
+@state_app.command("prune")
+@prints_errors
+def state_prune(
+    key: Key,
+    through: Annotated[int, typer.Option(min=0, help="The last run whose records are removed.")],
+    raw: Raw = False,
+    job: Job = None,
+    store: Store = None,
+    path: File = None,
+    option: Options = None,
+    as_json: Json = False,
+) -> None:
+    """Remove the records of the first runs of a key. A checkpoint that needs them cannot be restored."""
+    place = _place(store, path, option)
+    from flink_agents.cli import journals
+
+    text = journals.key_text(key, raw)
+    found = place.ask(lambda opened: journals.prune_key(opened, text, job, through))
+    if as_json:
+        _print_json(found)
+    else:
+        for one in found:
+            typer.echo(
+                _plain(f"{_name(one)}: {one['removed']} records removed, pruned through {one['pruned']}")
+            )
+    _require(found, journals.shown_key(text))
+
+
+@state_app.command("stats")
+@prints_errors
+def state_stats(
+    store: Store = None, path: File = None, option: Options = None, as_json: Json = False
+) -> None:
+    """Show the totals of a store, and which subtasks may append to it."""
+    place = _place(store, path, option)
+    from flink_agents.cli import journals
+
+    found = place.ask(journals.totals)
+    if as_json:
+        return _print_json(found)
+    owners = found.pop("owners")
+    for name, value in found.items():
+        typer.echo(_plain(f"{name:<8}  {_cell(value)}"))
+    if owners:
+        typer.echo()
+        _print_table(["group", "job", "subtask", "parallelism"], (one.values() for one in owners))
+
+
+def _place(store: str | None, path: str | None, options: Sequence[str] | None) -> Place:
+    from flink_agents.cli.journals import Place
+
+    given: dict[str, str] = {}
+    for option in options or ():
+        name, equals, value = option.partition("=")
+        if not equals:
+            raise typer.BadParameter(f"--option takes name=value, not {option!r}")
+        given[name] = value
+    if path is not None:
+        given["path"] = path
+    return Place(store, given)
+
+
+def _require(found: list[Any], key: str) -> None:
+    if not found:
+        typer.echo(_plain(f"no journal of the key {key}"), err=True)
+        raise typer.Exit(NOTHING_FOUND)
+
+
+def _name(journal: dict[str, Any]) -> str:
+    return f"job {journal['job']}, key {journal['key']}"
+
+
+def _print_journal(journal: dict[str, Any], first: bool) -> None:
+    if not first:
+        typer.echo()
+    pruned = "" if journal["pruned"] is None else f", pruned through {journal['pruned']}"
+    typer.echo(_plain(f"{_name(journal)}: {len(journal['runs'])} runs{pruned}"))
+    for run in journal["runs"]:
+        known = ", ".join(
+            f"{label} {_short(run[label])}"
+            for label in ("begun", "plan", "input", "event", "unreadable")
+            if run.get(label)
+        )
+        typer.echo()
+        typer.echo(_plain(f"run {run['run']}: {known or 'no header'}"))
+        columns = ["step", "record", "call", "function", "request", "outcome", "attempts", "ended"]
+        _print_table(columns, map(_row, run["records"]))
+
+
+def _row(record: dict[str, Any]) -> list[Any]:
+    # What is no call has no number of a call.
+    call = record["index"] if record["record"] in ("call", "intent") else None
+    called = [record.get("function"), _short(record.get("request"))]
+    ended = [record.get("attempts"), record.get("ended")]
+    return [record["step"], record["record"], call, *called, _short(_outcome(record)), *ended]
+
+
+def _outcome(record: dict[str, Any]) -> str | None:
+    if "unreadable" in record:
+        return f"unreadable, {record['bytes']} bytes: {record['unreadable']}"
+    if "returned" in record:
+        return f"returned {record['returned']}"
+    if "raised" in record:
+        return f"raised {record['raised']}: {record['message']}" if record["raised"] else "cancelled"
+    if record["record"] == "action":
+        return _did(record)
+    return "what the step recorded before is void" if record["record"] == "rerun" else None
+
+
+def _did(record: dict[str, Any]) -> str:
+    """What an action did beside its calls."""
+    parts = [f"{record['calls']} calls"]
+    for label, names in (
+        ("emitted", [kind for kind, _ in record["events"]]),
+        ("side output", [tag for tag, _ in record["side"]]),
+        ("wrote", [*record["short_term"], *record["sensory"]]),
+    ):
+        if names:
+            parts.append(f"{label} {', '.join(names)}")
+    return "; ".join(parts)
+
+
+def _short(text: str | None) -> str | None:
+    plain = None if text is None else _plain(text)
+    return plain if plain is None or len(plain) <= CELL else plain[: CELL - 3] + "..."
+
+
+def _print_json(value: Any) -> None:
+    typer.echo(json.dumps(value, indent=2))
+
+
+def _print_table(columns: list[str], rows: Iterable[Iterable[Any]]) -> None:
+    """Print cells in columns as wide as needed."""
+    lines = [columns, *([_plain(_cell(cell)) for cell in row] for row in rows)]
+    widths = [max(map(len, column)) for column in zip(*lines, strict=True)]
+    for line in lines:
+        typer.echo("  ".join(cell.ljust(width) for cell, width in zip(line, widths, strict=True)).rstrip())
+
+
+def _cell(value: Any) -> str:
+    return "-" if value is None else str(value)
+
+
+def _plain(text: str) -> str:
+    """``text`` on one line, without characters that a terminal would obey or cannot show."""
+    return "".join(one if one.isprintable() else one.encode("unicode_escape").decode() for one in text)

@@ -1,0 +1,122 @@
+"""What goes into the records of durable calls: identities, requests, results, and errors about them."""
+
+from __future__ import annotations
+
+import hashlib
+from collections.abc import Callable, Mapping
+from functools import lru_cache
+from typing import Any
+
+from pydantic import TypeAdapter
+
+from flink_agents.api.durable import DurableCallable, signature_of
+from flink_agents.api.errors import AgentsError, DurableCallMismatchError, DurableResultError
+from flink_agents.runtime.codec import ValueCodec
+from flink_agents.runtime.context import Invocation
+from flink_agents.runtime.journal.calls import Call, Mismatch
+from flink_agents.runtime.journal.canonical import digest_of
+from flink_agents.runtime.journal.records import CallIdentity, CallRecord
+
+REQUEST_CHARACTERS = 2000
+"""How much of its request the record of a call keeps."""
+
+
+def identity(
+    codec: ValueCodec, what: DurableCallable, args: tuple[Any, ...], kwargs: Mapping[str, Any]
+) -> CallIdentity:
+    """What is called, with digest and text of its arguments.
+
+    Raises:
+        UnserializableValueError: An argument cannot be encoded.
+    """
+    arguments = digest_of(codec, [list(args), dict(kwargs)])
+    return CallIdentity(what.identity, arguments, _request(what, args, kwargs))
+
+
+def idempotency_key(step: Invocation, call: Call) -> str:
+    """32 hexadecimal digits, equal for all attempts of a call. BLAKE2b: RFC 7693."""
+    run = step.run
+    parts = (run.journal_id, step.shared.agent_name, run.key_text, run.sequence_number, step.path, call.index)
+    path = "\x00".join(map(str, parts))
+    return hashlib.blake2b(path.encode("utf-8", "surrogatepass"), digest_size=16).hexdigest()
+
+
+def encoded(codec: ValueCodec, what: DurableCallable, value: Any) -> bytes:
+    """The bytes of a result.
+
+    Raises:
+        DurableResultError: It is not of the declared type, or cannot be encoded.
+    """
+    try:
+        if what.result_type is not None:
+            adapter = _adapter(what.result_type)
+            value = adapter.dump_python(adapter.validate_python(value), mode="json")
+        return codec.encode(value)
+    except Exception as error:
+        raise DurableResultError(f"{type(error).__name__}: {error}"[:1000]) from error
+
+
+def decoded(codec: ValueCodec, what: DurableCallable, record: CallRecord) -> Any:
+    """The recorded result."""
+    assert record.value is not None
+    value = codec.decode(record.value)
+    return value if what.result_type is None else _adapter(what.result_type).validate_python(value)
+
+
+def result_error(step: Invocation, call: Call, refused: AgentsError) -> DurableResultError:
+    """The error of a call whose result cannot be recorded."""
+    return DurableResultError(
+        f"what {call.identity.function} returned cannot be recorded: call {call.index} of action "
+        f"{step.action.name!r}, key {step.run.key!r}, sequence {step.run.sequence_number}",
+        expected="plain values, pydantic models or dataclasses, within the store's limit",
+        found=f"{refused.message}: {refused.found}" if refused.found else refused.message,
+        fix="return what the run needs, or a reference to it. The call took effect and is not repeated",
+    )
+
+
+def mismatch_error(step: Invocation, mismatch: Mismatch) -> DurableCallMismatchError:
+    """The error that shows what was recorded beside what was asked for."""
+    run = step.run
+    return DurableCallMismatchError(
+        f"a replay of action {step.action.name!r} does not make the calls that were recorded: "
+        f"key {run.key!r}, sequence {run.sequence_number}, call {mismatch.index}",
+        expected=_told(mismatch.recorded),
+        found=_told(mismatch.asked),
+        fix="let calls and their arguments follow from the event, memory, recorded results, ctx.now(), "
+        "ctx.uuid4() and ctx.random() only, not from clocks, chance, globals or the order of sets. "
+        "If the code changed on purpose, set action-state.on-mismatch to 'rerun' or 'dead-letter'",
+    )
+
+
+def _told(call: CallIdentity | None) -> str:
+    if call is None:
+        return "the end of the action"
+    request = f"({call.request[:300]})" if call.request is not None else ""
+    return f"{call.function}{request}, arguments {call.arguments.hex()[:12]}"
+
+
+def _request(what: DurableCallable, args: tuple[Any, ...], kwargs: Mapping[str, Any]) -> str:
+    """The arguments as a text for people."""
+    named = _named(what.function, args, kwargs)
+    shown = (f"{name}={'...' if name in what.redact else _shown(value)}" for name, value in named.items())
+    return ", ".join(shown)[:REQUEST_CHARACTERS]
+
+
+def _named(function: Callable[..., Any], args: tuple[Any, ...], kwargs: Mapping[str, Any]) -> dict[str, Any]:
+    signature = signature_of(function)
+    names = list(signature.parameters) if signature is not None else []
+    if len(names) < len(args):
+        names = [str(number) for number in range(len(args))]
+    return {**dict(zip(names, args, strict=False)), **kwargs}
+
+
+def _shown(value: Any) -> str:
+    try:
+        return repr(value)[:REQUEST_CHARACTERS]
+    except Exception as error:
+        return f"<{type(value).__qualname__}: repr raised {type(error).__name__}>"
+
+
+@lru_cache(maxsize=256)
+def _adapter(kind: Any) -> TypeAdapter[Any]:
+    return TypeAdapter(kind)

@@ -1,0 +1,148 @@
+"""The journals of all keys of a subtask, and the store behind them."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import TYPE_CHECKING, Any
+
+from flink_agents.api.action_state import ActionStateStore, JournalKey, Owner, Record, RecordKind
+from flink_agents.api.durable import OnPlanChange
+from flink_agents.api.errors import StoreMismatchError
+from flink_agents.plan import AgentPlan
+from flink_agents.runtime.codec import ValueCodec
+from flink_agents.runtime.journal.order import RecordedRuns
+from flink_agents.runtime.journal.plans import Plans
+from flink_agents.runtime.journal.records import RunHeader
+from flink_agents.runtime.journal.run_journal import RunJournal, input_digest
+
+MAX_DEBUG_BYTES = 64 * 1024
+"""The most bytes of an input, and of memory, that a run's header keeps for debugging."""
+
+if TYPE_CHECKING:
+    from flink_agents.runtime.context import Invocation
+    from flink_agents.runtime.journal.calls import Call
+    from flink_agents.runtime.run import Run
+
+
+class Journals:
+    """See the module.
+
+    Args:
+        store: The store; not open yet.
+        owner: Who appends.
+        codec: Encodes records.
+        plan: The agent's plan.
+        on_plan_change: What happens where another plan recorded a run.
+
+    Attributes:
+        store_id: Id of the store, once it was opened. Timers fire after the end of an attempt, and
+            may still ask for it.
+        on_call: Told of each durable call before anything else happens; for debugging, or None.
+    """
+
+    def __init__(
+        self,
+        store: ActionStateStore,
+        owner: Owner,
+        codec: ValueCodec,
+        plan: AgentPlan,
+        on_plan_change: OnPlanChange = OnPlanChange.CONTINUE_COMPATIBLE,
+    ) -> None:
+        self.store = store
+        self.store_id = ""
+        self.codec = codec
+        self._owner = owner
+        self._agent = plan.name
+        self._plans = Plans(store, plan, on_plan_change)
+        self._settled: set[JournalKey] = set()
+        self.on_call: Callable[[Invocation, Call], None] | None = None
+
+    async def open(self) -> None:
+        """Open the store; from then on no other attempt of the subtask can append."""
+        await self.store.open(self._owner)
+        self.store_id = self.store.store_id
+        await self._plans.remember()
+
+    async def close(self) -> None:
+        """Close the store."""
+        await self.store.close()
+
+    def key(self, journal_id: str, key_text: str) -> JournalKey:
+        """The journal of a key. Agents of one job have journals of their own."""
+        return JournalKey(f"{journal_id}/{self._agent}", key_text)
+
+    def may_have(self, journal_id: str, key_text: str) -> bool:
+        """Whether runs of the key may have been recorded by an earlier attempt. For any thread."""
+        journal = self.key(journal_id, key_text)
+        return self.store.may_have(journal) and journal not in self._settled
+
+    async def recorded(self, journal_id: str, key_text: str, from_seq: int) -> RecordedRuns:
+        """The recorded runs of the key from number ``from_seq`` on.
+
+        Raises:
+            RecordsPrunedError: They were pruned: state is older than what the store keeps.
+            PlanChangedError: The agent's plan cannot go on with them.
+        """
+        journal = self.key(journal_id, key_text)
+        runs = RecordedRuns(self.codec, await self.store.scan(journal, from_seq))
+        for fingerprint, actions in runs.plans():
+            await self._plans.check(fingerprint, actions)
+        if not runs:
+            self.settle(journal_id, key_text)
+        return runs
+
+    def settle(self, journal_id: str, key_text: str) -> None:
+        """Note that nothing which an earlier attempt recorded for the key is left to be run."""
+        self._settled.add(self.key(journal_id, key_text))
+
+    def digest(self, key_text: str, record: Any, timestamp: int | None) -> bytes:
+        """What distinguishes an input from others."""
+        return input_digest(self.codec, key_text, record, timestamp)
+
+    def attach(self, run: Run, record: Any, digest: bytes | None, records: list[Record]) -> None:
+        """Give a run its journal, and the time at which it was recorded to begin.
+
+        Args:
+            run: The run.
+            record: Its input.
+            digest: The digest of that, where it is known.
+            records: What was recorded of the run.
+        """
+        if records and records[0].kind is RecordKind.RUN:
+            run.started_at = RunHeader.unpack(self.codec, records[0].data).started_at
+
+        def header() -> RunHeader:
+            known = digest or self.digest(run.key_text, record, run.timestamp)
+            at_hand = self.codec.encode([record, run.timestamp])
+            memory = run.short_term.nodes()
+            return RunHeader(
+                known,
+                run.started_at,
+                self._plans.fingerprint,
+                at_hand if len(at_hand) <= MAX_DEBUG_BYTES else None,
+                memory if sum(map(len, memory.values())) <= MAX_DEBUG_BYTES else None,
+            )
+
+        journal = self.key(run.journal_id, run.key_text)
+        run.journal = RunJournal(self.store, self.codec, journal, run.sequence_number, header, records)
+
+
+def check_store(journals: Journals | None, store_id: str) -> None:
+    """See that the runs of a key were recorded in the store at hand.
+
+    Args:
+        journals: What is at hand; None where there is no store.
+        store_id: Id of the store that state names.
+
+    Raises:
+        StoreMismatchError: They were not: what they did would be done again.
+    """
+    found = journals.store_id if journals is not None else "no store"
+    if found != store_id:
+        raise StoreMismatchError(
+            "state belongs to another store of durable calls than the one at hand",
+            expected=f"the store with the id {store_id}",
+            found=found,
+            fix="configure the store that the state was written with (action-state.store and its options), "
+            "or start without that state",
+        )

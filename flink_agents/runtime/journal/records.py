@@ -1,0 +1,156 @@
+"""What stands in the records of a journal, and its bytes.
+
+The identity of a record (kind, sequence number, step, index) is the store's affair; here is what
+it carries. All bytes are ``codec`` bytes, whose first one is a version, of a list that begins with
+the number of the layout. A field that is added goes to the end, and readers take what they know.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import Any
+
+from flink_agents.api.errors import StateFormatError
+from flink_agents.runtime.codec import ValueCodec
+
+_LAYOUT = 1
+
+
+@dataclass(frozen=True)
+class RunHeader:
+    """Which input a run belongs to.
+
+    Attributes:
+        digest: Digest of key, payload and event time of the input.
+        started_at: Wall-clock time at which the run began, in milliseconds.
+        plan: Fingerprint of the agent's plan.
+        input: Encoded pair of the input and its event time, for debugging; None where it is large.
+        memory: Encoded nodes of short-term memory before the run, by path; None where they are large.
+    """
+
+    digest: bytes
+    started_at: int
+    plan: str
+    input: bytes | None = None
+    memory: dict[str, bytes] | None = None
+
+    def pack(self, codec: ValueCodec) -> bytes:
+        """The bytes."""
+        return codec.encode([_LAYOUT, self.digest, self.started_at, self.plan, self.input, self.memory])
+
+    @classmethod
+    def unpack(cls, codec: ValueCodec, data: bytes) -> RunHeader:
+        """The header of which ``data`` are the bytes."""
+        return cls(*_fields(codec, data, 5))
+
+
+@dataclass(frozen=True)
+class CallIdentity:
+    """What was called.
+
+    Attributes:
+        function: ``module:qualname``, or the name that the author gave.
+        arguments: Digest of the canonical arguments.
+        request: The arguments as a text for people, bounded; None where it is not kept.
+    """
+
+    function: str
+    arguments: bytes
+    request: str | None = None
+
+    def same(self, other: CallIdentity) -> bool:
+        """Whether ``other`` is the same call."""
+        return self.function == other.function and self.arguments == other.arguments
+
+    def pack(self, codec: ValueCodec) -> bytes:
+        """The bytes of the record that the call is about to be made."""
+        return codec.encode([_LAYOUT, self.function, self.arguments, self.request])
+
+    @classmethod
+    def unpack(cls, codec: ValueCodec, data: bytes) -> CallIdentity:
+        """The identity of which ``data`` are the bytes."""
+        return cls(*_fields(codec, data, 3))
+
+
+@dataclass(frozen=True)
+class CallRecord:
+    """How a call ended.
+
+    Attributes:
+        call: What was called.
+        value: Encoded value that it returned; None where it raised.
+        error: What it raised, by ``failures.describe``; None where it returned.
+        attempts: How often it was tried.
+        ended_at: Wall-clock time at its end, in milliseconds.
+        order: How many calls of the execution had ended before it.
+    """
+
+    call: CallIdentity
+    value: bytes | None
+    error: dict[str, Any] | None
+    attempts: int
+    ended_at: int
+    order: int = 0
+
+    def pack(self, codec: ValueCodec) -> bytes:
+        """The bytes."""
+        call = self.call
+        return codec.encode(
+            [
+                _LAYOUT,
+                call.function,
+                call.arguments,
+                call.request,
+                self.value,
+                self.error,
+                self.attempts,
+                self.ended_at,
+                self.order,
+            ]
+        )
+
+    @classmethod
+    def unpack(cls, codec: ValueCodec, data: bytes) -> CallRecord:
+        """The record of which ``data`` are the bytes."""
+        function, arguments, request, *rest = _fields(codec, data, 8)
+        return cls(CallIdentity(function, arguments, request), *rest)
+
+
+@dataclass(frozen=True)
+class ActionRecord:
+    """What an execution of an action did that made durable calls.
+
+    Attributes:
+        short_term: Encoded nodes of short-term memory that it wrote, by path; None removed one.
+        sensory: The same of sensory memory.
+        events: Pairs of event type and the event's fields, or the value of an output event.
+        side: Pairs of tag and value.
+        calls: How many durable calls it made.
+    """
+
+    short_term: dict[str, bytes | None]
+    sensory: dict[str, bytes | None]
+    events: list[list[Any]]
+    side: list[list[Any]]
+    calls: int
+
+    def pack(self, codec: ValueCodec) -> bytes:
+        """The bytes.
+
+        Raises:
+            UnserializableValueError: An event carries a value that cannot be recorded.
+        """
+        return codec.encode([_LAYOUT, self.short_term, self.sensory, self.events, self.side, self.calls])
+
+    @classmethod
+    def unpack(cls, codec: ValueCodec, data: bytes) -> ActionRecord:
+        """The record of which ``data`` are the bytes."""
+        return cls(*_fields(codec, data, 5))
+
+
+def _fields(codec: ValueCodec, data: bytes, count: int) -> list[Any]:
+    """The first ``count`` fields."""
+    fields = codec.decode(data)
+    if not isinstance(fields, list) or len(fields) <= count or not isinstance(fields[0], int):
+        raise StateFormatError("a record of a journal cannot be read", found=repr(fields)[:200])
+    return fields[1 : count + 1]

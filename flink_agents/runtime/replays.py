@@ -1,0 +1,91 @@
+"""Lets the inputs of a key run in the order that was recorded; see ``journal.order``."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Callable
+
+from flink_agents.api.action_state import Record
+from flink_agents.api.options import AgentOptions
+from flink_agents.runtime.actor import KeyActor, Unread, Waiting
+from flink_agents.runtime.journal.order import RecordedRuns
+from flink_agents.runtime.shared import RunEnvironment
+
+
+class Replays:
+    """Chooses what actors with recorded runs run next. Only for the thread of the agent loop.
+
+    Args:
+        shared: What all runs share.
+        loop: The agent loop.
+        begin: Lets an actor go on.
+    """
+
+    def __init__(
+        self, shared: RunEnvironment, loop: asyncio.AbstractEventLoop, begin: Callable[[KeyActor], None]
+    ) -> None:
+        self._shared = shared
+        self._loop = loop
+        self._begin = begin
+        self._seconds: float = shared.config.get(AgentOptions.REORDER_TIMEOUT).total_seconds()
+        self._held: dict[KeyActor, asyncio.TimerHandle] = {}
+        self._no_more_input = False
+
+    async def choose(
+        self, actor: KeyActor, recorded: RecordedRuns | Unread
+    ) -> tuple[Waiting, list[Record]] | None:
+        """The input that runs next, with what was recorded of it; None where all have to wait.
+
+        Raises:
+            RecordsPrunedError: State is older than what the store keeps.
+        """
+        journals = self._shared.journals
+        assert journals is not None
+        if isinstance(recorded, Unread):
+            recorded = await journals.recorded(actor.journal_id, actor.key_text, actor.next_seq)
+            actor.recorded = recorded
+        at_hand = [actor.queue[position] for position in range(len(actor.queue))]
+        for waiting in at_hand:
+            if waiting.digest is None and recorded:
+                waiting.digest = journals.digest(actor.key_text, waiting.record, waiting.timestamp)
+        may_wait = not (actor.overdue or self._no_more_input)
+        chosen = recorded.choose([waiting.digest or b"" for waiting in at_hand], actor.next_seq, may_wait)
+        if chosen is None:
+            self._hold(actor)
+            return None
+        self._let_go(actor)
+        position, seq = chosen
+        records = recorded.take(seq)
+        if not recorded:
+            actor.recorded = None
+            journals.settle(actor.journal_id, actor.key_text)
+        del actor.queue[position]
+        actor.next_seq = seq
+        return at_hand[position], records
+
+    def end_of_input(self) -> None:
+        """Let nobody wait any more."""
+        self._no_more_input = True
+        for actor in list(self._held):
+            self._go_on(actor)
+
+    def _hold(self, actor: KeyActor) -> None:
+        if actor not in self._held:
+            self._shared.run_metrics.count("inputs_held_back")
+            self._held[actor] = self._loop.call_later(self._seconds, self._overdue, actor)
+
+    def _overdue(self, actor: KeyActor) -> None:
+        """Wait no longer for the input of a recorded run: it did not come."""
+        actor.overdue = True
+        self._shared.run_metrics.count("runs_reordered")
+        self._go_on(actor)
+
+    def _go_on(self, actor: KeyActor) -> None:
+        self._let_go(actor)
+        if not actor.running and actor.queue:
+            self._begin(actor)
+
+    def _let_go(self, actor: KeyActor) -> None:
+        timer = self._held.pop(actor, None)
+        if timer is not None:
+            timer.cancel()
