@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 import hashlib
 import random
 import uuid
@@ -105,6 +106,11 @@ class Invocation:
     def end(self) -> None:
         """From here on every use of the context is an error."""
         self._active = False
+
+    def let_go(self) -> None:
+        """Close its coroutine, if it has one that did not begin."""
+        if asyncio.iscoroutine(self.awaited):
+            self.awaited.close()
 
     def place(self) -> Place | None:
         """Its place among what is executed.

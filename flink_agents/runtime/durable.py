@@ -209,7 +209,15 @@ class DurableCalls:
         # Nothing may follow, whatever the action catches or does besides: it waits for the end.
         await self._loop.create_future()
 
-    # -- ends of actions --------------------------------------------------------------
+    # -- begins and ends of actions --------------------------------------------------------------
+
+    def begin(self, step: Invocation) -> None:
+        """See that an execution with recorded calls is checked at its end, even if it makes none."""
+        journal = step.run.journal
+        if journal is not None and journal.begun and step.calls is None:
+            records = journal.step(step.path)
+            if records.calls:
+                step.calls = StepCalls(records)
 
     async def end(self, step: Invocation) -> None:
         """Record the end of an execution that made durable calls.

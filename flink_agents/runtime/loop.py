@@ -295,8 +295,7 @@ class AgentLoop:
             )
             self._steps.begin(run, waiting.record)
         actor.next_seq = run.sequence_number + 1
-        if self._shared.journals is not None:
-            self._shared.journals.attach(run, waiting.record, waiting.digest, records)
+        self._replays.attach(run, waiting, records)
         if step is not None:
             await self._finish(actor, step)
         for action, event in run.steps:
@@ -328,6 +327,8 @@ class AgentLoop:
 
     async def _attempt(self, step: Invocation) -> Invocation | None:
         """Execute a step; returns its next attempt, or None."""
+        if self._durable is not None:
+            self._durable.begin(step)
         limiter = self._shared.limits.of_action(step.action)
         try:
             if limiter is None:
@@ -341,7 +342,7 @@ class AgentLoop:
             if self._closing or self.failure is not None:
                 # Whatever it is: at the end of the attempt, no action has failed by itself.
                 step.end()
-                _let_go(step)
+                step.let_go()
                 raise asyncio.CancelledError from error
             return await self._failed(step, error)
         else:
@@ -455,13 +456,7 @@ def _abandon(actor: KeyActor) -> None:
     """Let go of what an actor has not begun, and never will."""
     for waiting in actor.queue:
         if waiting.step is not None:
-            _let_go(waiting.step)
-
-
-def _let_go(step: Invocation) -> None:
-    """Close the coroutine of a step, if it has one that did not begin."""
-    if asyncio.iscoroutine(step.awaited):
-        step.awaited.close()
+            waiting.step.let_go()
 
 
 async def _end_tasks(tasks: list[asyncio.Task[Any]]) -> None:

@@ -235,8 +235,12 @@ class AgentProcessor:
     def _hand_over(self, head: Head, step: Invocation, record: Any, timers: Timers) -> None:
         """Let the loop go on with a run that began on this thread."""
         run = step.run
-        self._check_failure()
-        self._wait_for_room()
+        try:
+            self._check_failure()
+            self._wait_for_room()
+        except BaseException:
+            step.let_go()
+            raise
         self._store(head, run.key_text, record, run.timestamp, timers)
         # Reading all of a map is the dearest call of state; before its first run a key has no memory.
         memory = run.short_term.load(is_empty=head.next_seq == 0)

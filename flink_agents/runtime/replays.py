@@ -4,12 +4,19 @@ from __future__ import annotations
 
 import asyncio
 from collections.abc import Callable
+from functools import partial
 
-from flink_agents.api.action_state import Record
+from flink_agents.api.action_state import Record, RecordKind
 from flink_agents.api.options import AgentOptions
 from flink_agents.runtime.actor import KeyActor, Unread, Waiting
+from flink_agents.runtime.journal.journals import Journals
 from flink_agents.runtime.journal.order import RecordedRuns
+from flink_agents.runtime.journal.records import RunHeader
+from flink_agents.runtime.run import Run
 from flink_agents.runtime.shared import RunEnvironment
+
+MAX_DEBUG_BYTES = 64 * 1024
+"""The most bytes of an input, and of memory, that a run's header keeps for debugging."""
 
 
 class Replays:
@@ -63,6 +70,22 @@ class Replays:
         actor.next_seq = seq
         return at_hand[position], records
 
+    def attach(self, run: Run, waiting: Waiting, records: list[Record]) -> None:
+        """Give a run its journal, and the time at which it was recorded to begin.
+
+        Args:
+            run: The run.
+            waiting: Its input.
+            records: What was recorded of the run.
+        """
+        journals = self._shared.journals
+        if journals is None:
+            return
+        if records and records[0].kind is RecordKind.RUN:
+            run.started_at = RunHeader.unpack(journals.codec, records[0].data).started_at
+        header = partial(_header, journals, run, waiting)
+        run.journal = journals.of_run(run.journal_id, run.key_text, run.sequence_number, header, records)
+
     def end_of_input(self) -> None:
         """Let nobody wait any more."""
         self._no_more_input = True
@@ -89,3 +112,16 @@ class Replays:
         timer = self._held.pop(actor, None)
         if timer is not None:
             timer.cancel()
+
+
+def _header(journals: Journals, run: Run, waiting: Waiting) -> RunHeader:
+    digest = waiting.digest or journals.digest(run.key_text, waiting.record, run.timestamp)
+    at_hand = journals.codec.encode([waiting.record, run.timestamp])
+    memory = run.short_term.nodes()
+    return RunHeader(
+        digest,
+        run.started_at,
+        journals.plan,
+        at_hand if len(at_hand) <= MAX_DEBUG_BYTES else None,
+        memory if sum(map(len, memory.values())) <= MAX_DEBUG_BYTES else None,
+    )

@@ -50,6 +50,9 @@ class Settings:
         many_keys: Number of keys of the test with many of them, and how often each comes.
         many_keys_in: How that one runs.
         rescales: How the job runs first, and its parallelism afterwards.
+        durable_kills: How many TaskManagers are killed while durable calls are made.
+        durable_events: How many events that job has.
+        durable_in: How it runs.
     """
 
     seed: int
@@ -59,16 +62,21 @@ class Settings:
     many_keys: tuple[int, int]
     many_keys_in: Sequence[Combination]
     rescales: Sequence[tuple[Combination, int]]
+    durable_kills: int
+    durable_events: int
+    durable_in: Sequence[Combination]
 
     @classmethod
     def from_environment(cls) -> Settings:
         """``CHAOS_LONG`` chooses the long version; the others set one value each."""
         long = os.environ.get("CHAOS_LONG", "") not in ("", "0")
         kills = int(os.environ.get("CHAOS_KILLS", 10 if long else 2))
+        durable_kills = int(os.environ.get("CHAOS_KILLS", 30 if long else 3))
         modes = list(product(("hashmap", "rocksdb"), (False, True)))
         all_ = [Combination(*mode, *slots) for mode in modes for slots in ((1, 1), (2, 1), (2, 2))]
         pairs = [(2, 1), (2, 3), (1, 2), (3, 1)]
         rescales = [(Combination(*mode, before), after) for mode in modes for before, after in pairs]
+        durable = [Combination("hashmap", False, 2, 2), Combination("rocksdb", unaligned=True)]
         # Together, the three tests of the short version have each backend, alignment and parallelism.
         return cls(
             seed=int(os.environ.get("CHAOS_SEED", random.SystemRandom().randrange(1_000_000))),
@@ -78,6 +86,9 @@ class Settings:
             many_keys=(5000, 10 if long else 2),
             many_keys_in=all_ if long else [Combination("hashmap", unaligned=False, parallelism=1)],
             rescales=rescales if long else [(Combination("hashmap", unaligned=True), 1)],
+            durable_kills=durable_kills,
+            durable_events=int(os.environ.get("CHAOS_EVENTS", 500 * (durable_kills + 1))),
+            durable_in=durable if long else durable[:1],
         )
 
 

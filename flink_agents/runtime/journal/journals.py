@@ -3,25 +3,18 @@
 from __future__ import annotations
 
 from collections.abc import Callable
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
-from flink_agents.api.action_state import ActionStateStore, JournalKey, Owner, Record, RecordKind
+from flink_agents.api.action_state import ActionStateStore, JournalKey, Owner, Record
 from flink_agents.api.durable import OnPlanChange
 from flink_agents.api.errors import StoreMismatchError
 from flink_agents.plan import AgentPlan
 from flink_agents.runtime.codec import ValueCodec
+from flink_agents.runtime.journal.calls import Call
 from flink_agents.runtime.journal.order import RecordedRuns
 from flink_agents.runtime.journal.plans import Plans
 from flink_agents.runtime.journal.records import RunHeader
 from flink_agents.runtime.journal.run_journal import RunJournal, input_digest
-
-MAX_DEBUG_BYTES = 64 * 1024
-"""The most bytes of an input, and of memory, that a run's header keeps for debugging."""
-
-if TYPE_CHECKING:
-    from flink_agents.runtime.context import Invocation
-    from flink_agents.runtime.journal.calls import Call
-    from flink_agents.runtime.run import Run
 
 
 class Journals:
@@ -37,7 +30,9 @@ class Journals:
     Attributes:
         store_id: Id of the store, once it was opened. Timers fire after the end of an attempt, and
             may still ask for it.
-        on_call: Told of each durable call before anything else happens; for debugging, or None.
+        plan: Fingerprint of the agent's plan.
+        on_call: Told of each durable call, by its ``Invocation``, before anything else happens; for
+            debugging, or None.
     """
 
     def __init__(
@@ -54,8 +49,9 @@ class Journals:
         self._owner = owner
         self._agent = plan.name
         self._plans = Plans(store, plan, on_plan_change)
+        self.plan = plan.fingerprint
         self._settled: set[JournalKey] = set()
-        self.on_call: Callable[[Invocation, Call], None] | None = None
+        self.on_call: Callable[[Any, Call], None] | None = None
 
     async def open(self) -> None:
         """Open the store; from then on no other attempt of the subtask can append."""
@@ -99,32 +95,16 @@ class Journals:
         """What distinguishes an input from others."""
         return input_digest(self.codec, key_text, record, timestamp)
 
-    def attach(self, run: Run, record: Any, digest: bytes | None, records: list[Record]) -> None:
-        """Give a run its journal, and the time at which it was recorded to begin.
-
-        Args:
-            run: The run.
-            record: Its input.
-            digest: The digest of that, where it is known.
-            records: What was recorded of the run.
-        """
-        if records and records[0].kind is RecordKind.RUN:
-            run.started_at = RunHeader.unpack(self.codec, records[0].data).started_at
-
-        def header() -> RunHeader:
-            known = digest or self.digest(run.key_text, record, run.timestamp)
-            at_hand = self.codec.encode([record, run.timestamp])
-            memory = run.short_term.nodes()
-            return RunHeader(
-                known,
-                run.started_at,
-                self._plans.fingerprint,
-                at_hand if len(at_hand) <= MAX_DEBUG_BYTES else None,
-                memory if sum(map(len, memory.values())) <= MAX_DEBUG_BYTES else None,
-            )
-
-        journal = self.key(run.journal_id, run.key_text)
-        run.journal = RunJournal(self.store, self.codec, journal, run.sequence_number, header, records)
+    def of_run(
+        self,
+        journal_id: str,
+        key_text: str,
+        seq: int,
+        header: Callable[[], RunHeader],
+        records: list[Record],
+    ) -> RunJournal:
+        """The journal of a run; see :class:`RunJournal`."""
+        return RunJournal(self.store, self.codec, self.key(journal_id, key_text), seq, header, records)
 
 
 def check_store(journals: Journals | None, store_id: str) -> None:
