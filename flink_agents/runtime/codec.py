@@ -14,6 +14,7 @@ from __future__ import annotations
 
 import dataclasses
 import inspect
+import threading
 import uuid
 from collections.abc import Callable, Iterator
 from datetime import date, datetime, time, timedelta
@@ -47,6 +48,19 @@ def unordered(code: int) -> bool:
     return code in (_SET, _FROZENSET)
 
 
+class _Packers(threading.local):
+    """A packer for each thread: between two parts of a value, another thread may have its turn.
+
+    Args:
+        default: Gives a value of another class in terms of what MessagePack knows.
+    """
+
+    def __init__(self, default: Callable[[Any], Any]) -> None:
+        self.pack = msgpack.Packer(
+            default=default, strict_types=True, unicode_errors="surrogatepass", autoreset=True
+        ).pack
+
+
 class ValueCodec:
     """Encodes and decodes values.
 
@@ -57,9 +71,7 @@ class ValueCodec:
 
     def __init__(self, allow_pickle: bool = False) -> None:
         self.allow_pickle = allow_pickle
-        self._pack = msgpack.Packer(
-            default=self._tagged, strict_types=True, unicode_errors="surrogatepass", autoreset=True
-        ).pack
+        self._packers = _Packers(self._tagged)
 
     def encode(self, value: Any) -> bytes:
         """``value`` as bytes.
@@ -68,7 +80,7 @@ class ValueCodec:
             UnserializableValueError: State cannot hold it; the text names the part and its type.
         """
         try:
-            return VERSION + self._pack(value)
+            return VERSION + self._packers.pack(value)
         except Exception as error:
             raise self._refused(value, error) from error
 
@@ -164,7 +176,7 @@ class ValueCodec:
         while True:
             for step, part in _parts(value):
                 try:
-                    self._pack(part)
+                    self._packers.pack(part)
                 except Exception:
                     path, value = path + step, part
                     break

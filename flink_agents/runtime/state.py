@@ -9,6 +9,7 @@ Three keyed states, whose names and formats are part of every savepoint:
 
 from __future__ import annotations
 
+import threading
 from collections.abc import Iterable
 from typing import Any, Protocol, TypeVar
 
@@ -24,8 +25,16 @@ OBJECT = b"\x00"
 """The bytes of an object node in memory."""
 
 _HEAD_VERSION = b"\x01"
-# One for all threads: without callbacks into Python, packing is a single step for the others.
-_pack = msgpack.Packer().pack
+
+
+class _Packers(threading.local):
+    """A packer for each thread: a collection of garbage lets others have their turn inside of one."""
+
+    def __init__(self) -> None:
+        self.pack = msgpack.Packer().pack
+
+
+_packers = _Packers()
 
 K = TypeVar("K")
 
@@ -161,7 +170,7 @@ class Head:
 
     def pack(self) -> bytes:
         """The bytes of this head."""
-        return _HEAD_VERSION + _pack(
+        return _HEAD_VERSION + _packers.pack(
             (self.journal_id, self.next_seq, self.first_pending, self.next_pending, self.extra)
         )
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import random
+import sys
 import threading
 from datetime import datetime, time, timedelta, tzinfo
 from typing import Any, cast
@@ -318,3 +319,31 @@ def test_damaged_bytes_never_give_another_kind_of_error() -> None:
         except StateError:
             refused += 1
     assert refused > 500
+
+
+def test_threads_may_encode_at_a_time() -> None:
+    """A packer has one buffer; between two parts of a value another thread may use it."""
+    codec, wrong = ValueCodec(), list[Any]()
+    interval = sys.getswitchinterval()
+
+    def encode_many(name: str) -> None:
+        for number in range(3000):
+            value = (name, (number, ("x" * 50, (name,))))
+            try:
+                found = codec.decode(codec.encode(value))
+            except Exception as error:
+                found = error
+            if found != value:
+                wrong.append(found)
+                return
+
+    sys.setswitchinterval(1e-6)
+    try:
+        threads = [threading.Thread(target=encode_many, args=(name,)) for name in "abc"]
+        for thread in threads:
+            thread.start()
+        for thread in threads:
+            thread.join()
+    finally:
+        sys.setswitchinterval(interval)
+    assert wrong == []

@@ -16,8 +16,6 @@ from flink_agents.runtime.codec import ValueCodec, unordered
 
 DIGEST_BYTES = 16
 
-_pack = msgpack.Packer(unicode_errors="surrogatepass", strict_types=True).pack
-
 
 class _Pairs(list[tuple[Any, Any]]):
     """The entries of a map."""
@@ -62,7 +60,7 @@ def _form(node: Any) -> bytes:
         return b"{" + b"".join(_framed(part) for entry in sorted(entries) for part in entry) + b"}"
     if isinstance(node, list):
         return b"[" + b"".join(_framed(_form(item)) for item in node) + b"]"
-    return b"." + _pack(node)
+    return b"." + msgpack.Packer(unicode_errors="surrogatepass", strict_types=True).pack(node)
 
 
 def _value_form(key: Any, value: Any) -> bytes:
