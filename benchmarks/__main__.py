@@ -15,7 +15,9 @@ from benchmarks.report import Runner, measure, run_job
 from flink_agents.runtime.jvm import prepare_process
 
 PARAMETERS = ("events", "keys")
-"""Parameters of cases that the command line can change."""
+"""Numbers among the parameters of cases that the command line can change."""
+
+STORES = ("sqlite", "memory", "none")
 
 
 def main(arguments: Sequence[str] | None = None, run: Runner = run_job) -> None:
@@ -29,7 +31,7 @@ def main(arguments: Sequence[str] | None = None, run: Runner = run_job) -> None:
     options = parser.parse_args(arguments)
     case = CASES[options.case]
     parameters = dict(case.parameters)
-    for name in PARAMETERS:
+    for name in (*PARAMETERS, "store"):
         value = getattr(options, name)
         if value is None:
             continue
@@ -57,6 +59,16 @@ def _parser() -> argparse.ArgumentParser:
             f"{case.parameters[name]} ({other})" for other, case in CASES.items() if name in case.parameters
         )
         parser.add_argument(f"--{name}", type=_positive, help=f"default: {defaults}")
+    parser.add_argument(
+        "--store",
+        choices=STORES,
+        help="where durable calls are recorded, nowhere with none; default: "
+        + ", ".join(
+            f"{case.parameters['store']} ({other})"
+            for other, case in CASES.items()
+            if "store" in case.parameters
+        ),
+    )
     return parser
 
 

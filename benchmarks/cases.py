@@ -7,6 +7,8 @@ from benchmarks.report import Case, Job, Target
 _DELAYS = ("p50_ms", "p99_ms")
 _CALLS = ("in_flight", "calls_per_second", "cpu_ms_per_call")
 _RATE = ("calls_per_second", "longest_delay_ms")
+_APPENDS = ("appends_per_second", "append_p50_ms", "append_p99_ms")
+_RECORDED = ("calls_per_second", "cpu_ms_per_call", "loop_ms_per_call")
 
 CASES: dict[str, Case] = {
     "static": Case(
@@ -14,14 +16,14 @@ CASES: dict[str, Case] = {
         "beside a bare KeyedProcessFunction with one value of state",
         parameters={"events": 80_000, "keys": 100},
         ours=(Job("ours", "benchmarks.ours {events} {keys}", ("events_per_second",)),),
-        baseline=Job("bare", "benchmarks.bare {events} {keys}", ("events_per_second",)),
+        baselines=(Job("bare", "benchmarks.bare {events} {keys}", ("events_per_second",)),),
         targets=(Target("ratio", "events_per_second", "at_least", 0.4),),
     ),
     "startup": Case(
         meaning="seconds from process start to the first output, beside the same bare function",
         parameters={"events": 1000, "keys": 100},
         ours=(Job("ours", "benchmarks.ours {events} {keys}", ("first_output_seconds",)),),
-        baseline=Job("bare", "benchmarks.bare {events} {keys}", ("first_output_seconds",)),
+        baselines=(Job("bare", "benchmarks.bare {events} {keys}", ("first_output_seconds",)),),
         targets=(Target("difference", "first_output_seconds", "at_most", 1.0),),
     ),
     "latency": Case(
@@ -36,7 +38,7 @@ CASES: dict[str, Case] = {
                 tuple(f"above_call_{figure}" for figure in _DELAYS),
             ),
         ),
-        baseline=Job("bare", "benchmarks.waiting bare {events} {keys} 0", _DELAYS),
+        baselines=(Job("bare", "benchmarks.waiting bare {events} {keys} 0", _DELAYS),),
         targets=(
             Target("ours", "p50_ms", "at_most", 5.0),
             Target("ours", "p99_ms", "at_most", 20.0),
@@ -48,7 +50,7 @@ CASES: dict[str, Case] = {
         "10,000 slots allow; beside the same calls from a plain asyncio program without streams",
         parameters={"events": 60_000, "keys": 20_000, "seconds": 1.0},
         ours=(Job("flood", "benchmarks.waiting flood {events} {keys} {seconds}", _CALLS),),
-        baseline=Job("calls", "benchmarks.waiting calls {events} {keys} {seconds}", _CALLS),
+        baselines=(Job("calls", "benchmarks.waiting calls {events} {keys} {seconds}", _CALLS),),
         targets=(
             Target("ours", "in_flight", "at_least", 8000),
             Target("ours", "calls_per_second", "at_least", 4000),
@@ -66,15 +68,39 @@ CASES: dict[str, Case] = {
                 (*_RATE, "late", "wrong"),
             ),
         ),
-        baseline=Job(
-            "none",
-            "benchmarks.hold --events {events} --rate {rate} --event-time none",
-            _RATE,
+        baselines=(
+            Job(
+                "none",
+                "benchmarks.hold --events {events} --rate {rate} --event-time none",
+                _RATE,
+            ),
         ),
         targets=(
             Target("ours", "calls_per_second", "at_least", 1500),
             Target("ours", "late", "at_most", 0, "max"),
             Target("ours", "wrong", "at_most", 0, "max"),
+        ),
+    ),
+    "durable": Case(
+        meaning="durable calls of a function that does nothing per second, milliseconds from record to "
+        "output at 20 of them a second, and events per second of an agent that makes none; beside the same "
+        "jobs without a store, which make their calls directly, and beside the store alone",
+        parameters={"store": "sqlite", "events": 30_000, "keys": 5000},
+        ours=(
+            Job("calls", "benchmarks.durable rate {store} {events} {keys}", _RECORDED),
+            Job("latency", "benchmarks.durable latency {store} {events} {keys}", _DELAYS),
+            Job("static", "benchmarks.durable static {store} {events} {keys}", ("events_per_second",)),
+        ),
+        baselines=(
+            Job("direct", "benchmarks.durable rate none {events} {keys}", _RECORDED),
+            Job("direct latency", "benchmarks.durable latency none {events} {keys}", _DELAYS),
+            Job("without store", "benchmarks.durable static none {events} {keys}", ("events_per_second",)),
+            Job("store alone", "benchmarks.store --store {store} --appends {events}", _APPENDS),
+        ),
+        targets=(
+            Target("ours", "calls_per_second", "at_least", 3000),
+            Target("difference", "p50_ms", "at_most", 5.0),
+            Target("ratio", "events_per_second", "at_least", 0.95),
         ),
     ),
 }

@@ -6,8 +6,8 @@ The report has the same shape for every case; each figure has its unit in its na
 ``parameters``  what the jobs were given, and ``rounds``
 ``ours``        each figure with ``min``, ``median`` and ``max`` over the rounds
 ``baselines``   the same by the name of the baseline
-``ratio``       ours divided by the baseline of the same round, for each figure that both have
-``difference``  ours less the baseline of the same round, for the same figures
+``ratio``       ours divided by the baselines of the same round, for each figure that both have
+``difference``  ours less the baselines of the same round, for the same figures
 ``targets``     a list: ``part`` of the report, ``figure``, ``statistic``, ``at_least`` or ``at_most``,
                 what was ``measured``, and whether that is ``met``
 ``machine``     where it ran; ``load`` is the load average before the first round
@@ -21,13 +21,13 @@ import platform
 import subprocess
 import sys
 import time
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass
 from statistics import median
 from typing import Any, Literal
 
 Figures = dict[str, float]
-Parameters = dict[str, int | float]
+Parameters = dict[str, int | float | str]
 Runner = Callable[[list[str]], Figures]
 Rounds = list[Figures]
 
@@ -84,20 +84,20 @@ class Target:
 
 @dataclass(frozen=True)
 class Case:
-    """Our jobs, the baseline beside which they are measured, and what is aimed at.
+    """Our jobs, the baselines beside which they are measured, and what is aimed at.
 
     Attributes:
         meaning: What is measured, in one sentence.
         parameters: What the jobs are given, unless the command line says otherwise.
         ours: Our jobs; no two have a figure of the same name.
-        baseline: The baseline.
+        baselines: The baselines; no two have a figure of the same name.
         targets: The targets.
     """
 
     meaning: str
     parameters: Parameters
     ours: tuple[Job, ...]
-    baseline: Job
+    baselines: tuple[Job, ...]
     targets: tuple[Target, ...]
 
 
@@ -120,26 +120,23 @@ def measure(
         progress: Takes a line for each job that ended.
     """
     load = os.getloadavg()[0]
-    baseline: Rounds = []
     ours: Rounds = []
+    beside: Rounds = []
     for number in range(rounds):
-        merged: Figures = {}
-        for job in (case.baseline, *case.ours):
-            printed = run(job.arguments(parameters))
-            figures = {figure: printed[figure] for figure in job.figures}
-            progress(f"round {number + 1} {job.name}: {_line(figures)}")
-            if job is case.baseline:
-                baseline.append(figures)
-            else:
-                merged |= figures
-        ours.append(merged)
+        for jobs, found in ((case.baselines, beside), (case.ours, ours)):
+            found.append({})
+            for job in jobs:
+                printed = run(job.arguments(parameters))
+                figures = {figure: printed[figure] for figure in job.figures}
+                progress(f"round {number + 1} {job.name}: {_line(figures)}")
+                found[-1] |= figures
     report: dict[str, Any] = {
         "case": name,
         "parameters": {**parameters, "rounds": rounds, "parallelism": 1},
         "ours": _summaries(ours),
-        "baselines": {case.baseline.name: _summaries(baseline)},
-        "ratio": _summaries(_compare(ours, baseline, lambda a, b: a / b)),
-        "difference": _summaries(_compare(ours, baseline, lambda a, b: a - b)),
+        "baselines": {job.name: _summaries(beside, job.figures) for job in case.baselines},
+        "ratio": _summaries(_compare(ours, beside, lambda a, b: a / b)),
+        "difference": _summaries(_compare(ours, beside, lambda a, b: a - b)),
     }
     report["targets"] = [target.judge(report) for target in case.targets]
     report["machine"] = {
@@ -170,16 +167,16 @@ def run_job(arguments: list[str]) -> Figures:
     return figures
 
 
-def _compare(ours: Rounds, baseline: Rounds, how: Callable[[float, float], float]) -> Rounds:
+def _compare(ours: Rounds, beside: Rounds, how: Callable[[float, float], float]) -> Rounds:
     """Figures that both have, round by round."""
     return [
         {figure: how(a[figure], b[figure]) for figure in a if figure in b}
-        for a, b in zip(ours, baseline, strict=True)
+        for a, b in zip(ours, beside, strict=True)
     ]
 
 
-def _summaries(rounds: Rounds) -> dict[str, Figures]:
-    return {figure: _summary([one[figure] for one in rounds]) for figure in rounds[0]}
+def _summaries(rounds: Rounds, figures: Iterable[str] | None = None) -> dict[str, Figures]:
+    return {figure: _summary([one[figure] for one in rounds]) for figure in figures or rounds[0]}
 
 
 def _summary(values: list[float]) -> Figures:

@@ -13,7 +13,7 @@ from typing import Any
 import pytest
 
 from benchmarks import __main__ as command_line
-from benchmarks import waiting
+from benchmarks import durable, waiting
 from benchmarks.cases import CASES
 from benchmarks.hold import Checks
 from benchmarks.report import Case, Figures, Job, Target, measure, run_job
@@ -39,7 +39,7 @@ def one_case(*targets: Target) -> Case:
         meaning="a case",
         parameters={"events": 10, "seconds": 0.5},
         ours=(Job("first", "first {events}", ("rate",)), Job("second", "second {seconds}", ("delay",))),
-        baseline=Job("limit", "limit 0", ("rate",)),
+        baselines=(Job("limit", "limit 0", ("rate",)), Job("other", "other", ("idle",))),
         targets=targets,
     )
 
@@ -50,6 +50,7 @@ def measured(*targets: Target) -> tuple[dict[str, Any], Jobs]:
             "first": [{"rate": 8.0, "unused": 1.0}, {"rate": 30.0}, {"rate": 4.0}],
             "second": [{"delay": 1.0}, {"delay": 2.0}, {"delay": 9.0}],
             "limit": [{"rate": 10.0}, {"rate": 20.0}, {"rate": 2.0}],
+            "other": [{"idle": 1.0}, {"idle": 5.0}, {"idle": 3.0}],
         }
     )
     case = one_case(*targets)
@@ -65,7 +66,10 @@ def test_report_has_all_parts_and_each_figure_its_spread() -> None:
         "rate": {"min": 4.0, "median": 8.0, "max": 30.0},
         "delay": {"min": 1.0, "median": 2.0, "max": 9.0},
     }
-    assert report["baselines"] == {"limit": {"rate": {"min": 2.0, "median": 10.0, "max": 20.0}}}
+    assert report["baselines"] == {
+        "limit": {"rate": {"min": 2.0, "median": 10.0, "max": 20.0}},
+        "other": {"idle": {"min": 1.0, "median": 3.0, "max": 5.0}},
+    }
 
 
 def test_jobs_are_compared_round_by_round_where_both_have_the_figure() -> None:
@@ -76,7 +80,7 @@ def test_jobs_are_compared_round_by_round_where_both_have_the_figure() -> None:
 
 def test_rounds_are_interleaved_and_jobs_get_their_parameters() -> None:
     _, jobs = measured()
-    assert jobs.ran == [["limit", "0"], ["first", "10"], ["second", "0.5"]] * 3
+    assert jobs.ran == [["limit", "0"], ["other"], ["first", "10"], ["second", "0.5"]] * 3
 
 
 @pytest.mark.parametrize(
@@ -106,7 +110,7 @@ class Invented(Jobs):
 
     def __call__(self, arguments: list[str]) -> Figures:
         self.ran.append(arguments)
-        return {figure: 1.0 for job in (*self.case.ours, self.case.baseline) for figure in job.figures}
+        return {figure: 1.0 for job in (*self.case.ours, *self.case.baselines) for figure in job.figures}
 
 
 @pytest.mark.parametrize("name", CASES)
@@ -123,18 +127,65 @@ def test_case_prints_one_object_with_its_targets_judged(
     assert report["parameters"]["events"] == 7
     assert case.parameters["events"] != 7, "the command line changed the case itself"
     assert len(report["targets"]) == len(case.targets) > 0
-    assert set(report["ratio"]) == set(case.baseline.figures), "nothing of ours beside the baseline"
-    assert len(jobs.ran) == 2 * (1 + len(case.ours))
+    ours = [figure for job in case.ours for figure in job.figures]
+    beside = [figure for job in case.baselines for figure in job.figures]
+    assert (len(set(ours)), len(set(beside))) == (len(ours), len(beside)), "two figures of one name"
+    assert set(report["ratio"]) == set(ours) & set(beside) > set(), "nothing of ours beside a baseline"
+    assert all(set(report["ratio"]) & set(job.figures) for job in case.baselines if job.name != "store alone")
+    assert len(jobs.ran) == 2 * (len(case.baselines) + len(case.ours))
     for module, *arguments in jobs.ran:
         assert find_spec(module) is not None
         assert "7" in arguments, "a job that the number of events does not reach"
         assert module != waiting.__name__ or arguments[0] in waiting.JOBS
+        assert module != durable.__name__ or arguments[0] in durable.JOBS
 
 
 def test_parameter_that_a_case_lacks_is_refused(capsys: pytest.CaptureFixture[str]) -> None:
     with pytest.raises(SystemExit):
         command_line.main(["hold", "--keys", "5"], Jobs({}))
     assert "the case hold has no keys" in capsys.readouterr().err
+
+
+@pytest.mark.parametrize("store", ["sqlite", "memory", "none"])
+def test_the_store_is_what_durable_calls_are_recorded_in(
+    store: str, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(command_line, "prepare_process", lambda: None)
+    jobs = Invented(CASES["durable"])
+    command_line.main(["durable", "--store", store, "--json", "--rounds", "1"], jobs)
+    assert json.loads(capsys.readouterr().out)["parameters"]["store"] == store
+    used = [(module, arguments[1]) for module, *arguments in jobs.ran]
+    without = [("benchmarks.durable", "none")] * 3
+    assert used == [*without, ("benchmarks.store", store), *[("benchmarks.durable", store)] * 3]
+
+
+def test_a_store_that_a_case_lacks_is_refused(capsys: pytest.CaptureFixture[str]) -> None:
+    with pytest.raises(SystemExit):
+        command_line.main(["static", "--store", "memory"], Jobs({}))
+    assert "the case static has no store" in capsys.readouterr().err
+
+
+@pytest.mark.parametrize("store", ["sqlite", "memory", "none"])
+def test_the_store_alone_is_measured(store: str) -> None:
+    figures = run_job(["benchmarks.store", "--store", store, "--appends", "50"])
+    assert set(next(job for job in CASES["durable"].baselines if job.name == "store alone").figures) < set(
+        figures
+    )
+
+
+def test_options_of_a_job_name_its_store(tmp_path: Path) -> None:
+    assert durable.options("none", str(tmp_path)) == {}
+    assert durable.options("memory", str(tmp_path)) == {"action-state.store": "memory"}
+    assert Path(durable.options("sqlite", str(tmp_path))["action-state.sqlite.path"]).parent == tmp_path
+
+
+def test_rate_is_told_for_what_comes_after_the_start(capsys: pytest.CaptureFixture[str]) -> None:
+    steady = durable.Steady(10)
+    for _ in range(9):
+        steady.tick()
+    assert capsys.readouterr().out == ""
+    steady.tick()
+    assert set(json.loads(capsys.readouterr().out)) == set(CASES["durable"].ours[0].figures)
 
 
 def test_rounds_below_one_are_refused(capsys: pytest.CaptureFixture[str]) -> None:
@@ -200,8 +251,10 @@ def test_documentation_shows_every_case_with_its_targets() -> None:
     assert shown == list(CASES)
     core = (ROOT / "docs" / "design" / "core.md").read_text("utf-8")
     event_time = (ROOT / "docs" / "design" / "event-time.md").read_text("utf-8")
+    calls = (ROOT / "docs" / "design" / "durable.md").read_text("utf-8")
     for name, case in CASES.items():
-        assert f"`{name}`" in core or f"benchmarks {name}`" in event_time, f"no figures of {name}"
+        elsewhere = event_time + calls
+        assert f"`{name}`" in core or f"benchmarks {name}`" in elsewhere, f"no figures of {name}"
         assert case.meaning
 
 

@@ -17,6 +17,7 @@ from typer.testing import CliRunner
 
 from flink_agents.api.errors import ConflictingPackageError, MissingExtraError
 from flink_agents.cli import doctor, main
+from flink_agents.cli.errors import ERROR_EXIT
 from flink_agents.runtime import packages
 from flink_agents.runtime.jvm import JavaRuntime, JavaSearch, RejectedJava
 
@@ -303,7 +304,7 @@ def test_demo_without_examples_is_an_error_without_traceback() -> None:
     with pytest.MonkeyPatch.context() as patch:
         patch.setattr(main, "__file__", "/nowhere/flink_agents/cli/main.py")
         result = CliRunner().invoke(main.app, ["demo"])
-    assert result.exit_code == main.ERROR_EXIT
+    assert result.exit_code == ERROR_EXIT
     assert result.stderr.startswith("SetupError: The example review_analysis.py is not part")
     assert "scripts/demo" in result.stderr
     assert "Traceback" not in result.stderr

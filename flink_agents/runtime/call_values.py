@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import hashlib
+import inspect
 from collections.abc import Callable, Mapping
 from functools import lru_cache
 from typing import Any
@@ -17,6 +18,8 @@ from flink_agents.runtime.journal.calls import Call, Mismatch
 from flink_agents.runtime.journal.canonical import digest_of
 from flink_agents.runtime.journal.records import CallIdentity, CallRecord
 
+_POSITIONAL = (inspect.Parameter.POSITIONAL_ONLY, inspect.Parameter.POSITIONAL_OR_KEYWORD)
+
 REQUEST_CHARACTERS = 2000
 """How much of its request the record of a call keeps."""
 
@@ -30,7 +33,7 @@ def identity(
         UnserializableValueError: An argument cannot be encoded.
     """
     arguments = digest_of(codec, [list(args), dict(kwargs)])
-    return CallIdentity(what.identity, arguments, _request(what, args, kwargs))
+    return CallIdentity(what.identity, arguments, request_text(what, args, kwargs))
 
 
 def idempotency_key(step: Invocation, call: Call) -> str:
@@ -95,16 +98,19 @@ def _told(call: CallIdentity | None) -> str:
     return f"{call.function}{request}, arguments {call.arguments.hex()[:12]}"
 
 
-def _request(what: DurableCallable, args: tuple[Any, ...], kwargs: Mapping[str, Any]) -> str:
+def request_text(what: DurableCallable, args: tuple[Any, ...], kwargs: Mapping[str, Any]) -> str:
     """The arguments as a text for people."""
     named = _named(what.function, args, kwargs)
-    shown = (f"{name}={'...' if name in what.redact else _shown(value)}" for name, value in named.items())
+    # What stands without a name may be what is to be left out.
+    hidden = {*what.redact, *(name for name in named if what.redact and name.isdecimal())}
+    shown = (f"{name}={'...' if name in hidden else _shown(value)}" for name, value in named.items())
     return ", ".join(shown)[:REQUEST_CHARACTERS]
 
 
 def _named(function: Callable[..., Any], args: tuple[Any, ...], kwargs: Mapping[str, Any]) -> dict[str, Any]:
     signature = signature_of(function)
-    names = list(signature.parameters) if signature is not None else []
+    parameters = signature.parameters.values() if signature is not None else ()
+    names = [parameter.name for parameter in parameters if parameter.kind in _POSITIONAL]
     if len(names) < len(args):
         names = [str(number) for number in range(len(args))]
     return {**dict(zip(names, args, strict=False)), **kwargs}

@@ -7,6 +7,7 @@ import re
 import shlex
 from collections.abc import Iterator
 from importlib import metadata
+from importlib.util import find_spec
 
 import pytest
 import typer
@@ -103,6 +104,8 @@ def check_python(snippet: Snippet, arguments: list[str]) -> None:
         from benchmarks.__main__ import CASES
 
         assert arguments[2] in CASES
+    elif arguments[0] == "-m" and arguments[1].startswith("tests."):
+        assert find_spec(arguments[1]) is not None, f"no module {arguments[1]}"
     elif arguments[0] == "-m":
         assert arguments[1] in ("pytest", "venv"), f"an unknown module {arguments[1]}"
     else:

@@ -8,13 +8,8 @@ from typing import Any
 
 from docs_pages import prose
 
-from flink_agents.api.options import (
-    FLINK_PREFIX,
-    ConfigOption,
-    all_options,
-    environment_name,
-    write_value,
-)
+from flink_agents.api.option_values import ConfigOption, write_value
+from flink_agents.api.options import FLINK_PREFIX, all_options, environment_name
 
 PAGE = "docs/configuration.md"
 HEADER = "| option | type | default | environment variable | meaning |"

@@ -50,6 +50,12 @@ def test_workflow_single_agent(tmp_path: Path) -> None:
     assert "alan: 'much' is no amount" in messages
 
 
+def test_payments(tmp_path: Path) -> None:
+    *receipts, charged = run_example(tmp_path, "payments.py").splitlines()[-4:]
+    assert [receipt.partition(": receipt ")[0] for receipt in receipts] == ["ada 400", "ada 50", "alan 25"]
+    assert charged == "failed once, charged 3 times: ada 400, ada 50, alan 25"
+
+
 def test_review_analysis_comes_to_the_same_with_and_without_a_failure(tmp_path: Path) -> None:
     plain = run_example(tmp_path, "review_analysis.py", "--sample", "--output", "plain.jsonl")
     failed = run_example(

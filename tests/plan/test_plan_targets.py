@@ -13,6 +13,7 @@ from typer.testing import CliRunner
 
 from flink_agents.api.errors import AgentsError, FunctionReferenceError, PlanFormatError
 from flink_agents.cli import main
+from flink_agents.cli.errors import ERROR_EXIT
 from flink_agents.plan import AgentPlan, compile_agent, load_target
 
 HERE = Path(__file__).parent
@@ -104,7 +105,7 @@ def test_targets_that_lead_nowhere(
 def test_a_missing_import_of_a_script_is_named(project: Path) -> None:
     Path("jobs/script_neighbour.py").write_text("import no_such_neighbour", encoding="utf-8")
     result = CliRunner().invoke(main.app, ["plan", "show", "jobs.script_job:agent"])
-    assert result.exit_code == main.ERROR_EXIT
+    assert result.exit_code == ERROR_EXIT
     assert "expected: a module 'script_neighbour'" in result.stderr
     assert "Traceback" not in result.stderr
 

@@ -22,8 +22,6 @@ from flink_agents.api.action_state import (
     Owner,
     Record,
     closed_error,
-    encode_text,
-    pruned_error,
     stale_error,
 )
 from flink_agents.api.errors import AppendOutcomeUnknownError, StoreError
@@ -35,6 +33,7 @@ from flink_agents.connectors.action_state.sqlite_file import (
     translate,
 )
 from flink_agents.connectors.action_state.sqlite_owners import BEATS_PER_LEASE, owns, release, renew
+from flink_agents.connectors.action_state.sqlite_rows import Rows
 
 _log = logging.getLogger("flink_agents.store")
 
@@ -86,40 +85,20 @@ class Write:
         self.future = future
         self.size = sum(len(record.data) for record in records)
 
-    def apply(self, connection: sqlite3.Connection) -> None:
+    def apply(self, rows: Rows) -> None:
         """Write it inside the present transaction, or raise :class:`StoreError` and change nothing."""
-        names = encode_text(self.journal.journal_id), encode_text(self.journal.key)
-        row = connection.execute(
-            "SELECT id, pruned_through FROM journals WHERE journal_id = ? AND key = ?", names
-        ).fetchone()
         if self.through is not None:
-            if row is not None and self.through > row[1]:
-                self._prune(connection, row[0], self.through)
-            return
-        if row is None:
-            self._insert(
-                connection,
-                connection.execute("INSERT INTO journals VALUES (NULL, ?, ?, -1)", names).lastrowid or 0,
-            )
-            return
-        for record in self.records:
-            if record.seq <= row[1]:
-                raise pruned_error(self.journal, record.seq, row[1])
-        self._insert(connection, row[0])
+            rows.prune(self.journal, self.through)
+        else:
+            rows.append(self.journal, self.records)
 
-    def _insert(self, connection: sqlite3.Connection, journal: int) -> None:
-        connection.executemany(
-            "INSERT INTO records VALUES (NULL, ?, ?, ?, ?, ?, ?)",
-            [
-                (journal, one.seq, int(one.kind), encode_text(one.step), one.index, one.data)
-                for one in self.records
-            ],
-        )
 
-    @staticmethod
-    def _prune(connection: sqlite3.Connection, journal: int, through: int) -> None:
-        connection.execute("UPDATE journals SET pruned_through = ? WHERE id = ?", (through, journal))
-        connection.execute("DELETE FROM records WHERE journal = ? AND seq <= ?", (journal, through))
+def _apply(write: Write, rows: Rows) -> Outcome:
+    try:
+        write.apply(rows)
+    except StoreError as error:
+        return error
+    return None
 
 
 class _NotBegun(Exception):
@@ -239,7 +218,9 @@ class SQLiteWriter:
                 if self._owner is not None and not owns(self._connection, self._owner):
                     self._connection.execute("ROLLBACK")
                     return [stale_error(self._owner) for _ in batch]
-                outcomes = [self._apply(write) for write in batch]
+                rows = Rows(self._connection, [write.journal for write in batch])
+                outcomes = [_apply(write, rows) for write in batch]
+                rows.flush()
                 self._renew()
             except BaseException:
                 self._roll_back()
@@ -259,13 +240,6 @@ class SQLiteWriter:
             self._log_identity = log
         except (sqlite3.Error, OSError) as error:
             raise _NotBegun from error
-
-    def _apply(self, write: Write) -> Outcome:
-        try:
-            write.apply(self._connection)
-        except StoreError as error:
-            return error
-        return None
 
     def _roll_back(self) -> None:
         if self._connection.in_transaction:  # SQLite does it by itself where the disk is full

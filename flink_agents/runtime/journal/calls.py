@@ -103,7 +103,7 @@ class StepCalls:
 
     Attributes:
         made: How many calls were made.
-        ended: How many calls have ended.
+        ended: What the next call to end has as its place in the order of ends.
         failed: Records of failures that are no part of the history yet, by number.
         mismatch: The first mismatch. It stays, whatever the action does with the error.
     """
@@ -114,7 +114,9 @@ class StepCalls:
         self._records = records
         self._replayed: set[int] = set()
         self._waiting: list[asyncio.Future[None]] = []
-        self.made = self.ended = 0
+        self.made = 0
+        # What ends now ends behind all that is recorded, which would wait for it otherwise.
+        self.ended = 1 + max((call.order for call in records.calls.values()), default=-1)
         self.failed: dict[int, CallRecord] = {}
         self.mismatch: Mismatch | None = None
 
@@ -134,7 +136,7 @@ class StepCalls:
         return Call(index, identity, recorded, intent is not None, frozenset(self.failed))
 
     def end(self) -> int:
-        """A call has ended now; returns how many had ended before."""
+        """A call has ended now; returns its place in the order of ends."""
         self.ended += 1
         return self.ended - 1
 
@@ -163,7 +165,6 @@ class StepCalls:
     def skip(self, record: CallRecord) -> None:
         """Let nobody wait for the outcome of a call."""
         self._replayed.add(record.order)
-        self.ended = max(self.ended, record.order + 1)
         waiting, self._waiting = self._waiting, []
         for one in waiting:
             if not one.done():

@@ -1,0 +1,391 @@
+"""Changes of an agent's code while a run of it is unfinished: each row of the table in docs/durable.md.
+
+The former agent crashes behind its second durable call; the changed one goes on with what is recorded.
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Callable
+from datetime import timedelta
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from flink_agents import Agent, DurableCallable, Event, InputEvent, OutputEvent, RetryPolicy
+from flink_agents.api.action_state import RecordKind
+from flink_agents.api.errors import AgentsError, DurableCallMismatchError, PlanChangedError
+from flink_agents.testing import OperatorHarness
+from flink_agents.testing.faults import Choose, Fault, Faults, at_record
+
+CALLS: list[str] = []
+"""What was called, in order; nothing takes it back."""
+
+PAGE = Path(__file__).parents[2] / "docs" / "durable.md"
+
+
+@pytest.fixture(autouse=True)
+def nothing_called() -> None:
+    CALLS.clear()
+
+
+def charge(order: str, amount: int = 1) -> str:
+    CALLS.append(f"charge {order} {amount}")
+    return f"charged {amount}"
+
+
+def bill(order: str, amount: int = 1) -> str:
+    CALLS.append(f"bill {order} {amount}")
+    return f"billed {amount}"
+
+
+def ship(order: str) -> str:
+    CALLS.append(f"ship {order}")
+    return "shipped"
+
+
+def tell(order: str) -> str:
+    CALLS.append(f"tell {order}")
+    return "told"
+
+
+class Billed(Event):
+    what: str
+
+
+class BilledIn(Event):
+    """``Billed`` with one more field."""
+
+    EVENT_TYPE = "Billed"
+    what: str
+    currency: str = "EUR"
+
+
+class Noted(Event):
+    """Takes the place of ``Billed``."""
+
+    what: str
+
+
+# -- the former code -----------------------------------------------------------------------
+
+
+def act(event: Any, ctx: Any) -> OutputEvent:
+    done = [ctx.durable_execute(charge, event.input), ctx.durable_execute(ship, event.input)]
+    return OutputEvent(output=done)
+
+
+def bill_first(event: Any, ctx: Any) -> Billed:
+    return Billed(what=ctx.durable_execute(charge, event.input))
+
+
+def then_ship(event: Any, ctx: Any) -> OutputEvent:
+    return OutputEvent(output=[event.what, ctx.durable_execute(ship, event.what)])
+
+
+def one(action: Callable[..., Any] = act, name: str = "act") -> Agent:
+    return Agent(name="orders").add_action(name, [InputEvent], action)
+
+
+def chain(
+    first: Callable[..., Any] = bill_first,
+    second: Callable[..., Any] = then_ship,
+    event: type[Event] = Billed,
+) -> Agent:
+    return Agent(name="orders").add_action("first", [InputEvent], first).add_action("second", [event], second)
+
+
+def behind_the_first() -> Choose:
+    """The end of the first action is recorded, that of the second one is not."""
+    return at_record(RecordKind.ACTION, Fault.REFUSED, 1)
+
+
+def go_on(
+    former: Agent, changed: Agent, crash: Choose | None = None, config: dict[str, Any] | None = None
+) -> OperatorHarness:
+    """What the changed agent makes of an order that the former one was at when it crashed."""
+    faults = Faults(crash or at_record(RecordKind.ACTION, Fault.REFUSED))
+    with OperatorHarness(former, store=faults.store) as harness:
+        before = harness.snapshot()
+        with pytest.raises(AgentsError):
+            harness.push("o1")
+    CALLS.clear()
+    harness = OperatorHarness(changed, store=faults.store, config=config)
+    harness.restore(before)
+    harness.push("o1")
+    return harness
+
+
+# -- changes -------------------------------------------------------------------------------
+
+
+def other_code(event: Any, ctx: Any) -> OutputEvent:
+    charged = ctx.durable_execute(charge, event.input)
+    ctx.short_term_memory.set("charged", charged)
+    return OutputEvent(output={"charged": charged, "shipped": ctx.durable_execute(ship, event.input)})
+
+
+async def awaited(event: Any, ctx: Any) -> OutputEvent:
+    first = await ctx.durable_execute_async(charge, event.input)
+    return OutputEvent(output=[first, await ctx.durable_execute_async(ship, event.input)])
+
+
+def one_more(event: Any, ctx: Any) -> OutputEvent:
+    done = [ctx.durable_execute(function, event.input) for function in (charge, ship, tell)]
+    return OutputEvent(output=done)
+
+
+def one_before(event: Any, ctx: Any) -> OutputEvent:
+    done = [ctx.durable_execute(function, event.input) for function in (tell, charge, ship)]
+    return OutputEvent(output=done)
+
+
+def swapped(event: Any, ctx: Any) -> OutputEvent:
+    done = [ctx.durable_execute(function, event.input) for function in (ship, charge)]
+    return OutputEvent(output=done)
+
+
+def one_less(event: Any, ctx: Any) -> OutputEvent:
+    return OutputEvent(output=[ctx.durable_execute(charge, event.input)])
+
+
+def other_arguments(event: Any, ctx: Any) -> OutputEvent:
+    done = [ctx.durable_execute(charge, event.input, 2), ctx.durable_execute(ship, event.input)]
+    return OutputEvent(output=done)
+
+
+def default_said(event: Any, ctx: Any) -> OutputEvent:
+    done = [ctx.durable_execute(charge, event.input, 1), ctx.durable_execute(ship, event.input)]
+    return OutputEvent(output=done)
+
+
+def other_function(event: Any, ctx: Any) -> OutputEvent:
+    done = [ctx.durable_execute(bill, event.input), ctx.durable_execute(ship, event.input)]
+    return OutputEvent(output=done)
+
+
+def other_settings(event: Any, ctx: Any) -> OutputEvent:
+    tried = DurableCallable(charge, timeout=timedelta(seconds=9), retry=RetryPolicy(max_attempts=2))
+    done = [ctx.durable_execute(tried, event.input), ctx.durable_execute(ship, event.input)]
+    return OutputEvent(output=done)
+
+
+def reconcile(order: str) -> str:
+    CALLS.append(f"reconcile {order}")
+    return "found"
+
+
+def with_reconciler(event: Any, ctx: Any) -> OutputEvent:
+    done = [
+        ctx.durable_execute(charge, event.input, reconciler=reconcile),
+        ctx.durable_execute(ship, event.input),
+        ctx.durable_execute(tell, event.input, reconciler=reconcile),
+    ]
+    return OutputEvent(output=done)
+
+
+def wider_type(event: Any, ctx: Any) -> OutputEvent:
+    done = [
+        ctx.durable_execute(charge, event.input, result_type=str | int),
+        ctx.durable_execute(ship, event.input),
+    ]
+    return OutputEvent(output=done)
+
+
+NAMED = "charge-order"
+
+
+def named(event: Any, ctx: Any) -> OutputEvent:
+    done = [ctx.durable_execute(charge, event.input, name=NAMED), ctx.durable_execute(ship, event.input)]
+    return OutputEvent(output=done)
+
+
+def named_otherwise(event: Any, ctx: Any) -> OutputEvent:
+    done = [ctx.durable_execute(bill, event.input, name=NAMED), ctx.durable_execute(ship, event.input)]
+    return OutputEvent(output=done)
+
+
+def also(event: Any, ctx: Any) -> OutputEvent:
+    return OutputEvent(output=ctx.durable_execute(tell, event.input))
+
+
+# -- safe ----------------------------------------------------------------------------------
+
+RECORDED = ["charged 1", "shipped"]
+
+SAFE: dict[str, tuple[Agent, Agent, list[Any], list[str]]] = {
+    "change what an action does with results": (
+        one(),
+        one(other_code),
+        [{"charged": "charged 1", "shipped": "shipped"}],
+        [],
+    ),
+    "make a `def` action `async def`, or the reverse": (one(), one(awaited), [RECORDED], []),
+    "add a call behind the others of an action": (one(), one(one_more), [[*RECORDED, "told"]], ["tell o1"]),
+    "add an action": (
+        one(),
+        one().add_action("also", [InputEvent], also),
+        [RECORDED, "told"],
+        ["tell o1"],
+    ),
+    "add an action in front of the others": (
+        one(),
+        Agent(name="orders").add_action("also", [InputEvent], also).add_action("act", [InputEvent], act),
+        ["told", RECORDED],
+        ["tell o1"],
+    ),
+    "change `timeout` or `retry` of a call": (one(), one(other_settings), [RECORDED], []),
+    "add a `reconciler`": (one(), one(with_reconciler), [[*RECORDED, "told"]], ["tell o1"]),
+    "give a call a `result_type` that the recorded result fits": (one(), one(wider_type), [RECORDED], []),
+    "rename or move a function whose calls have a `name=`": (
+        one(named),
+        one(named_otherwise),
+        [RECORDED],
+        [],
+    ),
+}
+
+
+@pytest.mark.parametrize("change", SAFE)
+def test_safe_change(change: str) -> None:
+    former, changed, outputs, calls = SAFE[change]
+    harness = go_on(former, changed)
+    assert harness.outputs == outputs
+    assert CALLS == calls
+
+
+def bill_in(event: Any, ctx: Any) -> BilledIn:
+    return BilledIn(what=ctx.durable_execute(charge, event.input))
+
+
+def ship_in(event: Any, ctx: Any) -> OutputEvent:
+    return OutputEvent(output=[event.what, event.currency, ctx.durable_execute(ship, event.what)])
+
+
+def note(event: Any, ctx: Any) -> Noted:
+    return Noted(what=ctx.durable_execute(charge, event.input))
+
+
+def other_first(event: Any, ctx: Any) -> Billed:
+    return Billed(what=ctx.durable_execute(bill, event.input))
+
+
+ENDED: dict[str, tuple[Agent, list[Any]]] = {
+    "change the calls of an action whose end is recorded": (chain(other_first), ["charged 1", "shipped"]),
+    "add a field with a default to an event": (
+        chain(bill_in, ship_in, BilledIn),
+        ["charged 1", "EUR", "shipped"],
+    ),
+}
+
+
+@pytest.mark.parametrize("change", ENDED)
+def test_safe_change_behind_the_end_of_an_action(change: str) -> None:
+    changed, output = ENDED[change]
+    harness = go_on(chain(), changed, behind_the_first())
+    assert harness.outputs == [output]
+    assert CALLS == []
+
+
+# -- not safe ------------------------------------------------------------------------------
+
+MISMATCH: dict[str, Agent] = {
+    "add a call in front of recorded ones, or between them": one(one_before),
+    "swap two calls": one(swapped),
+    "remove a recorded call": one(one_less),
+    "change the arguments of a recorded call": one(other_arguments),
+    "pass an argument that was left to its default": one(default_said),
+    "rename or move a function that is called": one(other_function),
+    "give a recorded call another `name=`": one(named),
+}
+
+
+@pytest.mark.parametrize("change", MISMATCH)
+def test_change_that_does_not_fit(change: str) -> None:
+    with pytest.raises(AgentsError) as caught:
+        go_on(one(), MISMATCH[change])
+    assert isinstance(caught.value.__cause__, DurableCallMismatchError)
+    assert not [call for call in CALLS if not call.startswith("tell")], "what was recorded was done again"
+
+
+@pytest.mark.parametrize("change", MISMATCH)
+def test_change_that_does_not_fit_with_rerun(change: str) -> None:
+    harness = go_on(one(), MISMATCH[change], config={"action-state.on-mismatch": "rerun"})
+    with OperatorHarness(MISMATCH[change]) as fresh:
+        calls, CALLS[:] = list(CALLS), []
+        assert harness.outputs == fresh.push("o1")
+        # A call in front of the first mismatch was read from its record once, and then made anew.
+        assert calls == CALLS
+
+
+LOST: dict[str, Agent] = {
+    "rename an action": one(name="renamed"),
+    "remove an action": Agent(name="orders").add_action("other", [InputEvent], also),
+}
+
+
+@pytest.mark.parametrize("change", LOST)
+def test_change_that_loses_an_action(change: str) -> None:
+    with pytest.raises(PlanChangedError, match="lacks: act"):
+        go_on(one(), LOST[change])
+    assert CALLS == []
+
+
+class BilledFor(Event):
+    """``Billed`` with a field that it did not have."""
+
+    EVENT_TYPE = "Billed"
+    what: str
+    customer: str
+
+
+def bill_for(event: Any, ctx: Any) -> BilledFor:
+    return BilledFor(what=ctx.durable_execute(charge, event.input), customer="ada")
+
+
+LOST_EVENTS: dict[str, tuple[Agent, str]] = {
+    "remove or rename a class of recorded events": (
+        chain(note, then_ship, Noted),
+        "'Billed', whose class is gone",
+    ),
+    "add a field without a default to an event": (
+        chain(bill_for, then_ship, BilledFor),
+        "a new field 'customer'",
+    ),
+}
+
+
+@pytest.mark.parametrize("change", LOST_EVENTS)
+def test_change_that_loses_an_event(change: str) -> None:
+    changed, text = LOST_EVENTS[change]
+    with pytest.raises(PlanChangedError, match=text):
+        go_on(chain(), changed, behind_the_first())
+    assert CALLS == []
+
+
+def test_any_change_of_the_plan_is_refused_where_the_policy_says_so() -> None:
+    changed = SAFE["add an action"][1]
+    with pytest.raises(PlanChangedError, match="action also is new"):
+        go_on(one(), changed, config={"action-state.on-plan-change": "refuse"})
+    assert CALLS == []
+
+
+# -- the page ------------------------------------------------------------------------------
+
+
+def test_the_page_has_these_rows_and_no_others() -> None:
+    section = PAGE.read_text("utf-8").partition("## Changing the code")[2].partition("\n## ")[0]
+    rows = re.findall(r"^\| ([^|]+?) \| ([^|]+?) \|$", section, re.MULTILINE)
+    found = {
+        change: verdict for change, verdict in rows if not change.startswith("---") and change != "change"
+    }
+    expected = (
+        dict.fromkeys(SAFE, "safe")
+        | dict.fromkeys(MISMATCH, "FA4013")
+        | dict.fromkeys([*LOST, *LOST_EVENTS], "FA5005")
+    )
+    expected |= dict.fromkeys(ENDED, "safe")
+    assert {
+        change: re.sub(r"\[(\w+)\].*", r"\1", verdict.partition(":")[0]) for change, verdict in found.items()
+    } == expected

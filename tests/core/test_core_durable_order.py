@@ -1,0 +1,216 @@
+"""Inputs that come again in another order: each gets the run that was recorded for it."""
+
+from __future__ import annotations
+
+import random
+from collections import Counter
+from datetime import timedelta
+from typing import Any
+
+import pytest
+from durable_tools import EFFECTS, SEEN, counted, effect, forget, one_action
+
+from flink_agents import Agent, InputEvent, OutputEvent
+from flink_agents.api.event_time import EventTime
+from flink_agents.runtime.state import Head
+from flink_agents.testing import OperatorHarness
+from flink_agents.testing.faults import Faults
+
+pytestmark = pytest.mark.executes_once
+
+
+@pytest.fixture(autouse=True)
+def clean() -> None:
+    forget()
+
+
+async def tell(event: Any, ctx: Any) -> OutputEvent:
+    """Call, with what memory says about the runs before: another order would be another call."""
+    before = ctx.short_term_memory.get("before", [])
+    SEEN.append(event.input)
+    told = await ctx.durable_execute_async(effect, (event.input, tuple(before)))
+    ctx.short_term_memory.set("before", [*before, event.input])
+    return OutputEvent(output=(ctx.sequence_number, told))
+
+
+async def tell_unless(event: Any, ctx: Any) -> OutputEvent:
+    """The same, but inputs that begin with ``quiet`` make no call."""
+    if not event.input.startswith("quiet"):
+        return await tell(event, ctx)
+    before = ctx.short_term_memory.get("before", [])
+    ctx.short_term_memory.set("before", [*before, event.input])
+    return OutputEvent(output=(ctx.sequence_number, event.input))
+
+
+def merged(chance: random.Random, left: list[str], right: list[str]) -> list[str]:
+    """Two upstream subtasks, each in order, in an order of chance."""
+    ahead, order = [list(left), list(right)], []
+    while any(ahead):
+        order.append(chance.choice([queue for queue in ahead if queue]).pop(0))
+    return order
+
+
+@pytest.mark.parametrize("act", [tell, tell_unless])
+@pytest.mark.parametrize("seed", range(10))
+def test_recorded_results_return_to_their_own_inputs(seed: int, act: Any) -> None:
+    chance = random.Random(seed)
+    left = [f"left{number}" for number in range(6)]
+    right = [("quiet" if number % 3 == 1 else "right") + str(number) for number in range(6)]
+    with OperatorHarness(one_action(act), settle=False) as harness:
+        before = harness.snapshot()
+        order = merged(chance, left, right)
+        harness.push_all(order)
+        expected = harness.settle()
+        assert [output[0] for output in expected] == list(range(12))
+        effects = list(EFFECTS)
+        for _ in range(5):
+            harness.restore(before)
+            harness.push_all(merged(chance, left, right))
+            assert sorted(harness.settle()) == sorted(expected)
+            assert harness.memory() == {"before": order}
+            assert EFFECTS == effects
+
+
+def test_inputs_behind_the_recorded_ones_run_behind_them() -> None:
+    with OperatorHarness(one_action(tell), settle=False) as harness:
+        before = harness.snapshot()
+        harness.push_all(["a", "b"])
+        harness.settle()
+        harness.restore(before)
+        harness.push_all(["new", "b", "a"])
+        harness.settle()
+        assert harness.memory() == {"before": ["a", "b", "new"]}
+    assert set(counted().values()) == {1} and len(EFFECTS) == 3
+
+
+def test_equal_inputs_of_equal_time_may_swap_but_none_is_lost_or_repeated() -> None:
+    with OperatorHarness(one_action(tell), settle=False) as harness:
+        before = harness.snapshot()
+        for record in ("same", "other", "same", "same"):
+            harness.push(record, timestamp=5)
+        expected = harness.settle()
+        for order in (("same", "same", "other", "same"), ("other", "same", "same", "same")):
+            harness.restore(before)
+            for record in order:
+                harness.push(record, timestamp=5)
+            assert Counter(harness.settle()) == Counter(expected)
+    assert set(counted().values()) == {1} and len(EFFECTS) == 4
+
+
+def test_equal_inputs_of_other_times_are_distinguished() -> None:
+    with OperatorHarness(one_action(tell), settle=False) as harness:
+        before = harness.snapshot()
+        harness.push("same", timestamp=1)
+        harness.push("same", timestamp=2)
+        expected = harness.settle()
+        harness.restore(before)
+        harness.push("same", timestamp=2)
+        harness.push("same", timestamp=1)
+        assert sorted(harness.settle()) == sorted(expected)
+    assert len(EFFECTS) == 2
+
+
+def test_an_input_that_never_comes_again_is_waited_for_in_bounded_time() -> None:
+    config = {"action-state.reorder-timeout": timedelta(milliseconds=20)}
+    with OperatorHarness(one_action(tell), config=config, settle=False) as harness:
+        before = harness.snapshot()
+        harness.push_all(["gone", "b"])
+        harness.settle()
+        forget()
+        harness.restore(before)
+        harness.push("new")
+        (output,) = harness.settle()
+        # Behind all that was recorded, so that no record is taken for its own.
+        assert output == (2, ("new", ()))
+        assert EFFECTS == [("new", ())]
+        assert harness.run_metrics["runs_reordered"] == 1
+        assert harness.run_metrics["inputs_held_back"] == 1
+
+
+def test_a_recorded_input_goes_on_without_the_one_before_it_that_never_comes() -> None:
+    config = {"action-state.reorder-timeout": timedelta(milliseconds=20), "action-state.on-mismatch": "rerun"}
+    with OperatorHarness(one_action(tell), config=config, settle=False) as harness:
+        before = harness.snapshot()
+        harness.push_all(["gone", "b"])
+        harness.settle()
+        harness.restore(before)
+        harness.push("b")
+        ((number, _),) = harness.settle()
+        assert number == 1
+    # Its action was recorded, and is not executed again.
+    assert counted()["b", ("gone",)] == 1
+
+
+def test_the_end_of_a_bounded_input_lets_held_inputs_go() -> None:
+    with OperatorHarness(one_action(tell), settle=False) as harness:
+        before = harness.snapshot()
+        harness.push_all(["gone", "b"])
+        harness.settle()
+        harness.restore(before)
+        harness.push("new")
+        assert len(harness.end_input()) == 1
+        assert harness.pending() == 0
+
+
+def test_what_was_committed_out_of_order_survives_a_restore() -> None:
+    config = {"action-state.reorder-timeout": timedelta(seconds=30)}
+    with OperatorHarness(one_action(tell), config=config, settle=False) as harness:
+        before = harness.snapshot()
+        harness.push_all(["a", "b"])
+        harness.settle()
+        harness.restore(before)
+        # "new" is held; "a" and "b" come behind it and are committed before it.
+        harness.push_all(["new", "a"])
+        while harness.sequence_number() < 1:
+            commit(harness)
+        middle = harness.snapshot()
+        head = Head.unpack(next(iter(middle.keys.values())).head or b"")
+        assert (head.first_pending, head.done, head.next_seq) == (0, [1], 1)
+        for parallelism in (1, 2):
+            harness.restore(middle, parallelism)
+            harness.push("b")
+            harness.settle()
+            assert harness.memory() == {"before": ["a", "b", "new"]}
+            assert harness.pending() == 0
+    assert set(counted().values()) == {1} and len(EFFECTS) == 3
+
+
+def commit(harness: OperatorHarness) -> None:
+    """Let timers that are due commit what has ended, and wait for nothing else."""
+    harness.advance(1)
+
+
+def test_event_time_is_held_while_the_recorded_order_is_restored() -> None:
+    faults = Faults()
+    held = EventTime.hold(timedelta(seconds=30))
+    with OperatorHarness(one_action(tell), event_time=held, store=faults.store, settle=False) as harness:
+        before = harness.snapshot()
+        harness.push("a", timestamp=2)
+        harness.push("b", timestamp=1)
+        harness.watermark(5)
+        expected = list(zip(harness.outputs, harness.timestamps, strict=True))
+        assert [at for _, at in expected] == [2, 1]
+        harness.restore(before)
+        harness.push("b", timestamp=1)
+        harness.push("a", timestamp=2)
+        harness.watermark(5)
+        assert list(zip(harness.outputs, harness.timestamps, strict=True)) == expected
+        assert harness.late_outputs == []
+    assert len(EFFECTS) == 2
+
+
+def test_keys_do_not_wait_for_each_other() -> None:
+    agent = Agent(name="keys").add_action("act", [InputEvent], tell)
+    with OperatorHarness(agent, lambda record: record[0], settle=False) as harness:
+        before = harness.snapshot()
+        harness.push_all(["a1", "a2", "b1"])
+        harness.settle()
+        harness.restore(before)
+        harness.push_all(["a2", "b1"])
+        while harness.sequence_number("b") < 1:
+            commit(harness)
+        assert harness.sequence_number("a") == 0
+        harness.push("a1")
+        harness.settle()
+        assert harness.memory("a") == {"before": ["a1", "a2"]}
+    assert len(EFFECTS) == 3

@@ -1,0 +1,293 @@
+"""Durable calls in jobs that fail on the way: what was recorded is not done again.
+
+Effects are lines of a file, which nothing takes back: ``call`` when a function is called, and
+``back`` when its action goes on. A call that came back was recorded, and is called no more; one that
+was in flight at the failure may be.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import os
+import time
+from collections import Counter
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from flink_agents import Agent, AgentsExecutionEnvironment, Event, InputEvent, OutputEvent, action
+from flink_agents.api.action_state import JournalKey
+from flink_agents.api.errors import JobFailedError, StoreNotConfiguredError
+from flink_agents.connectors.action_state import open_store
+from flink_agents.runtime import flink_compat
+
+pytestmark = pytest.mark.minicluster
+
+MakeEnvironment = Callable[..., AgentsExecutionEnvironment]
+
+RECORDS = 400
+KEYS = 11
+FAILS = 203
+"""The number at which an action fails once, behind its durable call."""
+
+
+def note(directory: str, *words: object) -> None:
+    """Add a line; short ones are written as a whole."""
+    file = os.open(Path(directory) / "effects", os.O_WRONLY | os.O_CREAT | os.O_APPEND)
+    try:
+        os.write(file, (" ".join(map(str, words)) + "\n").encode())
+    finally:
+        os.close(file)
+
+
+def noted(directory: Path) -> list[str]:
+    """All lines."""
+    return (directory / "effects").read_text("utf-8").splitlines()
+
+
+def fail_once(directory: str) -> None:
+    try:
+        os.close(os.open(Path(directory) / "failed", os.O_CREAT | os.O_EXCL))
+    except FileExistsError:
+        return
+    raise RuntimeError("fails once")
+
+
+def price(directory: str, number: int) -> int:
+    note(directory, "call", "price", number)
+    return number * 10
+
+
+async def price_async(directory: str, number: int) -> int:
+    return price(directory, number)
+
+
+def book(directory: str, number: int, idempotency_key: str) -> str:
+    note(directory, "call", "book", number)
+    return idempotency_key
+
+
+class Priced(Event):
+    number: int
+    price: int
+
+
+class Orders(Agent):
+    """Two chained actions, each with a durable call; the second one fails once behind its call."""
+
+    def __init__(self, directory: str, waits: bool, fails: bool = True) -> None:
+        self.directory = directory
+        self.waits = waits
+        self.fails = fails
+
+    @action(InputEvent)
+    def price(self, event: InputEvent, ctx: Any) -> Any:
+        if self.waits:
+            return self.price_later(event.input, ctx)
+        value = ctx.durable_execute(price, self.directory, event.input)
+        note(self.directory, "back", "price", event.input)
+        return Priced(number=event.input, price=value)
+
+    async def price_later(self, number: int, ctx: Any) -> Priced:
+        value = await ctx.durable_execute_async(price_async, self.directory, number)
+        await asyncio.sleep(number % 5 / 1000)
+        note(self.directory, "back", "price", number)
+        return Priced(number=number, price=value)
+
+    @action(Priced)
+    def book(self, event: Priced, ctx: Any) -> OutputEvent:
+        key = ctx.durable_execute(book, self.directory, event.number)
+        note(self.directory, "back", "book", event.number)
+        if self.fails and event.number == FAILS:
+            fail_once(self.directory)
+        total = ctx.short_term_memory.get("total", 0) + event.price
+        ctx.short_term_memory.set("total", total)
+        return OutputEvent(output=(ctx.key, event.number, total, key))
+
+
+def slowly(number: int) -> int:
+    """A source that lasts over the failure and some checkpoints."""
+    time.sleep(0.004)
+    return number
+
+
+def numbers(env: AgentsExecutionEnvironment, count: int = RECORDS) -> Any:
+    from pyflink.common import WatermarkStrategy
+    from pyflink.datastream.connectors.number_seq import NumberSequenceSource
+
+    flink: Any = env.stream_env
+    source = NumberSequenceSource(0, count - 1)
+    stream = flink.from_source(source, WatermarkStrategy.no_watermarks(), "numbers").set_parallelism(1)
+    return env.from_datastream(stream.map(slowly).set_parallelism(1), lambda number: number % KEYS)
+
+
+def restarting(directory: Path, interval: str = "200 ms") -> dict[str, str]:
+    return {
+        "execution.checkpointing.interval": interval,
+        "execution.checkpointing.dir": (directory / "checkpoints").as_uri(),
+        "restart-strategy.type": "fixed-delay",
+        "restart-strategy.fixed-delay.attempts": "1",
+        "restart-strategy.fixed-delay.delay": "100 ms",
+    }
+
+
+def in_store(path: Path) -> list[JournalKey]:
+    """The journals that a file has."""
+
+    async def read() -> list[JournalKey]:
+        store = open_store("sqlite", {"path": str(path)})
+        await store.open(None)
+        found = [info.journal for info in await store.journals()]
+        await store.close()
+        return [journal for journal in found if not journal.journal_id.startswith("\x00")]
+
+    return asyncio.run(read())
+
+
+def repeated(lines: list[str]) -> list[str]:
+    """Calls that were made although they had come back."""
+    back: set[str] = set()
+    found: list[str] = []
+    for line in lines:
+        word, _, call = line.partition(" ")
+        if word == "back":
+            back.add(call)
+        elif call in back:
+            found.append(call)
+    return found
+
+
+def totals(count: int = RECORDS) -> dict[int, list[tuple[int, int]]]:
+    """Number and total of each output, by key."""
+    found: dict[int, list[tuple[int, int]]] = {}
+    for key in range(KEYS):
+        own = list(range(key, count, KEYS))
+        found[key] = [(number, 10 * sum(own[: place + 1])) for place, number in enumerate(own)]
+    return found
+
+
+@pytest.mark.parametrize(
+    ("waits", "interval"),
+    [(False, "200 ms"), (True, "200 ms"), (True, "1 h")],
+    ids=["def", "async", "before the first checkpoint"],
+)
+def test_what_was_recorded_is_not_done_again(
+    agents_environment: MakeEnvironment, waits: bool, interval: str, tmp_path: Path
+) -> None:
+    path = tmp_path / "calls" / "store.db"
+    env = agents_environment(
+        parallelism=2,
+        flink=restarting(tmp_path, interval),
+        config={"action-state.sqlite.path": str(path), "action-state.reorder-timeout": "1 h"},
+    )
+    outputs = numbers(env).apply(Orders(directory=str(tmp_path), waits=waits)).to_list()
+    env.execute()
+
+    lines = noted(tmp_path)
+    assert (tmp_path / "failed").exists()
+    counts = Counter(lines)
+    assert (counts[f"call book {FAILS}"], counts[f"back book {FAILS}"]) == (1, 2)
+    assert repeated(lines) == []
+    found: dict[int, list[tuple[int, int]]] = {key: [] for key in range(KEYS)}
+    for key, number, total, _ in outputs:
+        found[key].append((number, total))
+    assert found == totals()
+    assert len({idempotency_key for *_, idempotency_key in outputs}) == RECORDS
+    assert {journal.key for journal in in_store(path)} == {f"i{key}" for key in range(KEYS)}
+
+
+class Chained(Agent):
+    """Makes one durable call for what another agent made."""
+
+    def __init__(self, directory: str) -> None:
+        self.directory = directory
+
+    @action(InputEvent)
+    async def book(self, event: InputEvent, ctx: Any) -> OutputEvent:
+        number = event.input if isinstance(event.input, int) else event.input[0]
+        key = await ctx.durable_execute_async(book, f"{self.directory}/{ctx.agent_name}", number)
+        note(f"{self.directory}/{ctx.agent_name}", "back", "book", number)
+        if ctx.agent_name == "second" and number == FAILS:
+            fail_once(f"{self.directory}/{ctx.agent_name}")
+        return OutputEvent(output=(number, key))
+
+
+def test_agents_of_a_job_share_a_file_and_nothing_else(
+    agents_environment: MakeEnvironment, tmp_path: Path
+) -> None:
+    for name in ("first", "second"):
+        (tmp_path / name).mkdir()
+    path = tmp_path / "store.db"
+    env = agents_environment(
+        parallelism=2,
+        flink=restarting(tmp_path),
+        config={"action-state.sqlite.path": str(path), "action-state.reorder-timeout": "1 h"},
+    )
+    agent = Chained(directory=str(tmp_path))
+    first = numbers(env).apply(agent, name="first")
+    second = env.from_datastream(first.to_datastream(), lambda output: output[0] % KEYS).apply(
+        agent, name="second"
+    )
+    before, behind = first.to_list(), second.to_list()
+    env.execute()
+
+    assert (tmp_path / "second" / "failed").exists()
+    for name, outputs in (("first", before), ("second", behind)):
+        assert sorted(number for number, _ in outputs) == list(range(RECORDS))
+        assert repeated(noted(tmp_path / name)) == []
+    assert Counter(noted(tmp_path / "second"))[f"call book {FAILS}"] == 1
+    assert not {key for _, key in before} & {key for _, key in behind}, "two calls with one idempotency key"
+    assert len(in_store(path)) == 2 * KEYS
+
+
+def test_the_job_identifier_says_whose_records_a_new_job_uses(
+    agents_environment: MakeEnvironment, tmp_path: Path
+) -> None:
+    path, count = tmp_path / "store.db", 40
+
+    def run(identifier: str) -> list[Any]:
+        env = agents_environment(config={"action-state.sqlite.path": str(path), "job-identifier": identifier})
+        outputs = (
+            numbers(env, count).apply(Orders(directory=str(tmp_path), waits=True, fails=False)).to_list()
+        )
+        env.execute()
+        return sorted(outputs)
+
+    first = run("orders")
+    assert Counter(noted(tmp_path))["call book 7"] == 1
+    journals = in_store(path)
+    assert run("orders") == first
+    assert in_store(path) == journals
+    assert Counter(noted(tmp_path))["call book 7"] == 1
+    other = run("others")
+    assert Counter(noted(tmp_path))["call book 7"] == 2
+    assert [output[:3] for output in other] == [output[:3] for output in first]
+    assert not {output[3] for output in other} & {output[3] for output in first}
+    assert len(in_store(path)) == 2 * len(journals)
+
+
+def test_a_store_that_nobody_provides_is_named(agents_environment: MakeEnvironment, tmp_path: Path) -> None:
+    env = agents_environment(config={"action-state.store": "postgres"})
+    numbers(env, 5).apply(Orders(directory=str(tmp_path), waits=False)).to_list()
+    with pytest.raises(JobFailedError, match=r"(?s)there is no store 'postgres'.*FA3006"):
+        env.execute()
+    assert not (tmp_path / "effects").exists()
+
+
+def on_a_cluster(env: AgentsExecutionEnvironment) -> AgentsExecutionEnvironment:
+    """What ``flink run`` makes; nothing is executed there."""
+    flink_compat.configure(env.stream_env, {"execution.target": "remote"})
+    return env
+
+
+def test_a_job_on_a_cluster_has_to_name_its_store(
+    agents_environment: MakeEnvironment, tmp_path: Path
+) -> None:
+    orders = Orders(directory=str(tmp_path), waits=False)
+    with pytest.raises(StoreNotConfiguredError, match=r"action-state\.store"):
+        numbers(on_a_cluster(agents_environment())).apply(orders)
+    numbers(agents_environment()).apply(orders)
+    config = {"action-state.store": "sqlite", "action-state.sqlite.path": str(tmp_path / "store.db")}
+    numbers(on_a_cluster(agents_environment(config=config))).apply(orders)
