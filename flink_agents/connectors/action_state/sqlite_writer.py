@@ -41,6 +41,10 @@ BATCH = 1000
 BATCH_BYTES = 16 * 1024 * 1024
 """A transaction takes no more appends than this, and no more after so many bytes."""
 
+BUSY = 8
+PAUSE_SECONDS = 0.003
+"""After a batch of so many the next one is let grow: each of them takes the interpreter from the others."""
+
 FREE_PAGES = 4096
 GIVEN_BACK = 1024
 """With more free pages than the first, the file is cut by the second at each renewal of a lease."""
@@ -171,6 +175,8 @@ class SQLiteWriter:
                 batch = self._take()
                 if batch:
                     self._tell(batch, self._write(batch))
+                    if len(batch) >= BUSY:
+                        time.sleep(PAUSE_SECONDS)
                 elif not self._stopping:
                     self._beat()
         except BaseException:
