@@ -448,12 +448,14 @@ def _compare(plain: Outcome, crashed: Outcome, stored: set[str]) -> None:
 
 def run(programs: int, seed: int) -> int:
     """Check ``programs`` programs from ``seed`` on; returns the number of crashes."""
+    disabled = logging.root.manager.disable
     logging.disable(logging.WARNING)
     runner = Runner()
     try:
         return sum(check(runner, number) for number in range(seed, seed + programs))
     finally:
         runner.close()
+        logging.disable(disabled)
 
 
 def run_in_processes(programs: int, seed: int, workers: int) -> int:
