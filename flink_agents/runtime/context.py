@@ -107,6 +107,11 @@ class Invocation:
         """From here on every use of the context is an error."""
         self._active = False
 
+    @property
+    def over(self) -> bool:
+        """Whether it has ended; a thread that cannot be stopped may go on behind that."""
+        return not self._active
+
     def let_go(self) -> None:
         """Close its coroutine, if it has one that did not begin."""
         if asyncio.iscoroutine(self.awaited):

@@ -163,6 +163,9 @@ class DurableCalls:
         self, step: Invocation, calls: StepCalls, what: DurableCallable, call: Call, value: Any, attempts: int
     ) -> Any:
         """Record what a call returned; from here on it is not made again."""
+        if step.over:
+            # Its time ended before the call: another attempt has taken its place, and its number.
+            raise asyncio.CancelledError
         journal, failed, order = _journal(step), calls.failed_among(call.after), calls.end()
         error: DurableResultError | None = None
         try:

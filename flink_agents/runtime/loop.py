@@ -14,7 +14,7 @@ import logging
 import threading
 from collections import deque
 from collections.abc import Callable, Collection
-from concurrent.futures import TimeoutError as ThreadTimeoutError
+from concurrent import futures
 from contextvars import ContextVar
 from typing import Any
 
@@ -139,11 +139,10 @@ class AgentLoop:
         if journals is None:
             return
         opening = asyncio.run_coroutine_threadsafe(journals.open(), self._loop)
-        while True:
-            try:
-                return opening.result(SLICE_SECONDS)
-            except ThreadTimeoutError:
-                check_cancelled()
+        # Not by the time-out of result(): the store may raise such an error itself.
+        while not futures.wait([opening], SLICE_SECONDS).done:
+            check_cancelled()
+        opening.result()
 
     def end_of_input(self) -> None:
         """Say that no further input comes, so that nobody waits for one."""
