@@ -10,7 +10,7 @@ from collections.abc import Awaitable, Callable, Mapping
 from datetime import datetime, timedelta
 from typing import Any
 
-from flink_agents.api.durable import DurableCallable
+from flink_agents.api.durable import DurableCallable, durable_callable
 from flink_agents.api.events import Event
 from flink_agents.api.memory import MemoryObject, MemoryRef
 from flink_agents.api.metrics import MetricGroup
@@ -138,7 +138,6 @@ class RunnerContext(ABC):
 
     # -- durable calls ----------------------------------------------------------------
 
-    @abstractmethod
     def durable_execute(
         self,
         function: Callable[..., Any] | DurableCallable,
@@ -167,8 +166,9 @@ class RunnerContext(ABC):
             UnserializableValueError: An argument cannot be part of the call's identity.
             ContextMisuseError: The action is ``async def``.
         """
+        what = durable_callable(function, name, result_type, timeout, retry, reconciler)
+        return self._call_durably(what, args, kwargs)
 
-    @abstractmethod
     def durable_execute_async(
         self,
         function: Callable[..., Any] | DurableCallable,
@@ -186,6 +186,18 @@ class RunnerContext(ABC):
         A call has its place in the order of calls from the moment at which this is called, so that
         calls may run side by side: ``await ctx.gather(ctx.durable_execute_async(...), ...)``.
         """
+        what = durable_callable(function, name, result_type, timeout, retry, reconciler)
+        return self._call_durably_async(what, args, kwargs)
+
+    @abstractmethod
+    def _call_durably(
+        self, what: DurableCallable, args: tuple[Any, ...], kwargs: Mapping[str, Any]
+    ) -> Any: ...
+
+    @abstractmethod
+    def _call_durably_async(
+        self, what: DurableCallable, args: tuple[Any, ...], kwargs: Mapping[str, Any]
+    ) -> Awaitable[Any]: ...
 
     async def gather(self, *awaitables: Awaitable[Any]) -> list[Any]:
         """Await all of them side by side; returns their results in the order of the arguments.

@@ -6,14 +6,14 @@ import asyncio
 import hashlib
 import random
 import uuid
-from collections.abc import Awaitable, Callable, Mapping
-from datetime import datetime, timedelta, timezone
+from collections.abc import Awaitable, Mapping
+from datetime import datetime, timezone
 from functools import lru_cache
 from threading import get_ident
 from typing import Any
 
 from flink_agents.api.context import RunnerContext
-from flink_agents.api.durable import DurableCallable, durable_callable
+from flink_agents.api.durable import DurableCallable
 from flink_agents.api.errors import (
     ContextMisuseError,
     EventLimitError,
@@ -26,7 +26,6 @@ from flink_agents.api.events import Event, Lineage, lineage_of_sent, stamp, with
 from flink_agents.api.memory import MemoryObject, MemoryRef, MemoryScope
 from flink_agents.api.metrics import MetricGroup
 from flink_agents.api.options import Configuration
-from flink_agents.api.policies import RetryPolicy
 from flink_agents.api.resources import ResourceType, Tool
 from flink_agents.plan import BoundAction
 from flink_agents.runtime.journal.calls import StepCalls
@@ -304,36 +303,12 @@ class InvocationContext(RunnerContext):
 
     # -- durable calls ----------------------------------------------------------------
 
-    def durable_execute(
-        self,
-        function: Callable[..., Any] | DurableCallable,
-        /,
-        *args: Any,
-        name: str | None = None,
-        result_type: Any = None,
-        timeout: float | timedelta | None = None,
-        retry: RetryPolicy | None = None,
-        reconciler: Callable[..., Any] | None = None,
-        **kwargs: Any,
-    ) -> Any:
-        """See :class:`RunnerContext`."""
-        what = durable_callable(function, name, result_type, timeout, retry, reconciler)
+    def _call_durably(self, what: DurableCallable, args: tuple[Any, ...], kwargs: Mapping[str, Any]) -> Any:
         return self._durable.call_from_thread(self._of, what, args, kwargs)
 
-    def durable_execute_async(
-        self,
-        function: Callable[..., Any] | DurableCallable,
-        /,
-        *args: Any,
-        name: str | None = None,
-        result_type: Any = None,
-        timeout: float | timedelta | None = None,
-        retry: RetryPolicy | None = None,
-        reconciler: Callable[..., Any] | None = None,
-        **kwargs: Any,
+    def _call_durably_async(
+        self, what: DurableCallable, args: tuple[Any, ...], kwargs: Mapping[str, Any]
     ) -> Awaitable[Any]:
-        """See :class:`RunnerContext`."""
-        what = durable_callable(function, name, result_type, timeout, retry, reconciler)
         return self._durable.call(self._of, what, args, kwargs)
 
     @property
