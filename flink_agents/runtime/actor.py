@@ -35,6 +35,7 @@ class Waiting:
         timestamp: Its event time in milliseconds, or None.
         run: The run, if it has begun.
         number: Its number among the inputs of the key that wait.
+        packed: Both as they arrived, encoded: what an action does to the input does not reach this.
         step: The step of that run which has to be awaited.
         digest: What distinguishes it from other inputs; made when it is needed.
     """
@@ -42,6 +43,7 @@ class Waiting:
     record: Any
     timestamp: int | None
     number: int
+    packed: bytes
     run: Run | None = None
     step: Invocation | None = None
     digest: bytes | None = None

@@ -198,7 +198,13 @@ class DurableCalls:
         raise failures.rebuild(self._codec, record.error)
 
     async def _stored(self, append: Coroutine[Any, Any, None]) -> None:
-        """Wait until records are stored. Where they cannot be, the attempt of the job ends."""
+        """Wait until records are stored. Where they cannot be, the attempt of the job ends.
+
+        Nor is anything stored of what an action does when it is cancelled by the end of the attempt.
+        """
+        if self._closed():
+            append.close()
+            raise asyncio.CancelledError
         if self._broken:
             append.close()
         else:

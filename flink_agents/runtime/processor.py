@@ -94,7 +94,7 @@ class AgentProcessor:
         actor = self._actors.get(key_text)
         if actor is not None:
             self._check_failure()
-            self._store(actor.head, key_text, record, timestamp, timers)
+            self._store(actor.head, key_text, self._packed(record, timestamp), timestamp, timers)
             self._feed(actor)
             return NOTHING
         head = self._read_head() or Head(self._job_id)
@@ -218,12 +218,12 @@ class AgentProcessor:
         """Let an input of a key without an actor wait for its turn."""
         self._check_failure()
         self._wait_for_room()
-        self._store(head, key_text, record, timestamp, timers)
+        self._store(head, key_text, self._packed(record, timestamp), timestamp, timers)
         self._wake(head, key_text, timers)
 
-    def _store(self, head: Head, key_text: str, record: Any, timestamp: int | None, timers: Timers) -> None:
-        """Put an input into state; it stays there until its run is committed."""
-        self._state.pending.put(head.next_pending, self._shared.codec.encode([record, timestamp]))
+    def _store(self, head: Head, key_text: str, packed: bytes, timestamp: int | None, timers: Timers) -> None:
+        """Put an encoded input into state; it stays there until its run is committed."""
+        self._state.pending.put(head.next_pending, packed)
         if self._hold is not None:
             if self._hold.noted(key_text, head.first_pending) == head.next_pending:
                 self._hold.note(key_text, head.next_pending, timestamp)
@@ -236,18 +236,19 @@ class AgentProcessor:
         """Let the loop go on with a run that began on this thread."""
         run = step.run
         try:
+            packed = self._packed(record, run.timestamp)
             self._check_failure()
             self._wait_for_room()
         except BaseException:
             step.let_go()
             raise
-        self._store(head, run.key_text, record, run.timestamp, timers)
+        self._store(head, run.key_text, packed, run.timestamp, timers)
         # Reading all of a map is the dearest call of state; before its first run a key has no memory.
         memory = run.short_term.load(is_empty=head.next_seq == 0)
         actor = self._new_actor(head, run.key_text, memory, timers)
         number = actor.loaded
         actor.loaded += 1
-        self._agent_loop.submit(actor, Waiting(record, run.timestamp, number, run, step))
+        self._agent_loop.submit(actor, Waiting(record, run.timestamp, number, packed, run, step))
 
     def _wake(self, head: Head, key_text: str, timers: Timers) -> KeyActor:
         """An actor for a key that has none, but has inputs in state."""
@@ -276,10 +277,14 @@ class AgentProcessor:
                 continue
             if len(actor.queue) >= self._queue_per_key or (loop.load >= self._max_load and actor.queue):
                 break
-            record, timestamp = self._shared.codec.decode(self._pending(actor.loaded, actor))
-            loop.submit(actor, Waiting(record, timestamp, actor.loaded))
+            packed = self._pending(actor.loaded, actor)
+            record, timestamp = self._shared.codec.decode(packed)
+            loop.submit(actor, Waiting(record, timestamp, actor.loaded, packed))
             actor.loaded += 1
         actor.parked = head.next_pending - actor.loaded
+
+    def _packed(self, record: Any, timestamp: int | None) -> bytes:
+        return self._shared.codec.encode([record, timestamp])
 
     def _pending(self, number: int, actor: KeyActor) -> bytes:
         waiting = self._state.pending.get(number)
@@ -313,8 +318,8 @@ class AgentProcessor:
             elif self._hold.commit(run, number, emission) and run.timestamp is not None:
                 timers.delete_event_time_timer(run.timestamp)
             head.finish(number)
-            if run.journal is not None and run.journal.begun:
-                head.store = run.journal.store_id
+            if run.journal is not None and run.journal.begun and self._shared.journals is not None:
+                head.store = self._shared.journals.store_id
             head.next_seq = max(head.next_seq, run.sequence_number + 1)
         self._state.head.update(head.pack())
 

@@ -9,6 +9,7 @@ from functools import partial
 from flink_agents.api.action_state import Record, RecordKind
 from flink_agents.api.options import AgentOptions
 from flink_agents.runtime.actor import KeyActor, Unread, Waiting
+from flink_agents.runtime.journal.canonical import digest_of_bytes
 from flink_agents.runtime.journal.journals import Journals
 from flink_agents.runtime.journal.order import RecordedRuns
 from flink_agents.runtime.journal.records import RunHeader
@@ -54,7 +55,7 @@ class Replays:
         at_hand = [actor.queue[position] for position in range(len(actor.queue))]
         for waiting in at_hand:
             if waiting.digest is None and recorded:
-                waiting.digest = journals.digest(actor.key_text, waiting.record, waiting.timestamp)
+                waiting.digest = digest_of_bytes(waiting.packed)
         may_wait = not (actor.overdue or self._no_more_input)
         chosen = recorded.choose([waiting.digest or b"" for waiting in at_hand], actor.next_seq, may_wait)
         if chosen is None:
@@ -115,13 +116,11 @@ class Replays:
 
 
 def _header(journals: Journals, run: Run, waiting: Waiting) -> RunHeader:
-    digest = waiting.digest or journals.digest(run.key_text, waiting.record, run.timestamp)
-    at_hand = journals.codec.encode([waiting.record, run.timestamp])
     memory = run.short_term.nodes()
     return RunHeader(
-        digest,
+        waiting.digest or digest_of_bytes(waiting.packed),
         run.started_at,
         journals.plan,
-        at_hand if len(at_hand) <= MAX_DEBUG_BYTES else None,
+        waiting.packed if len(waiting.packed) <= MAX_DEBUG_BYTES else None,
         memory if sum(map(len, memory.values())) <= MAX_DEBUG_BYTES else None,
     )

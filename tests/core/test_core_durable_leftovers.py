@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 import threading
 from typing import Any
 
@@ -79,3 +80,40 @@ def test_a_store_that_times_out_while_it_opens() -> None:
     agent = Agent(name="late").add_action("ask", [InputEvent], ask)
     with pytest.raises(TimeoutError, match="nobody answered"):
         OperatorHarness(agent, store=store, forced_serialization=False)
+
+
+REACHED = threading.Event()
+
+
+async def wait_for_ever() -> str:
+    REACHED.set()
+    await asyncio.get_running_loop().create_future()
+    return "never"
+
+
+async def go_on_anyway(event: InputEvent, ctx: Any) -> Event:
+    try:
+        answer = await ctx.durable_execute_async(wait_for_ever if event.input == "first" else answer_at_once)
+    except asyncio.CancelledError:
+        answer = "cancelled"
+    return OutputEvent(output=answer)
+
+
+def answer_at_once() -> str:
+    return "called again"
+
+
+def test_an_action_that_goes_on_when_the_attempt_ends_records_nothing() -> None:
+    """Its call was cancelled by the end of the attempt: how it goes on is nothing that happened."""
+    REACHED.clear()
+    faults = Faults()
+    agent = Agent(name="late").add_action("ask", [InputEvent], go_on_anyway)
+    with OperatorHarness(agent, store=faults.store, settle=False, forced_serialization=False) as harness:
+        before = harness.snapshot()
+        harness.push("first")
+        assert REACHED.wait(60)
+        harness.restore(before)
+        assert [asked for asked in faults.appends if asked[2] is None] == []
+        harness.push("second")
+        harness.settle(60)
+        assert harness.outputs == ["called again"]

@@ -214,3 +214,26 @@ def test_keys_do_not_wait_for_each_other() -> None:
         harness.settle()
         assert harness.memory("a") == {"before": ["a1", "a2"]}
     assert len(EFFECTS) == 3
+
+
+async def change_the_input(event: Any, ctx: Any) -> OutputEvent:
+    event.input.append("changed")
+    return OutputEvent(output=await ctx.durable_execute_async(effect, list(event.input)))
+
+
+def test_what_an_action_does_to_its_input_does_not_hide_the_record() -> None:
+    """The digest is that of the input as it came: so it comes again."""
+    config = {"action-state.reorder-timeout": timedelta(hours=1)}
+    with OperatorHarness(
+        one_action(change_the_input), config=config, forced_serialization=False, settle=False
+    ) as harness:
+        before = harness.snapshot()
+        harness.push_all([["a"], ["b"]])
+        harness.settle()
+        outputs = list(harness.outputs)
+        harness.restore(before)
+        harness.push_all([["a"], ["b"]])
+        harness.settle(5)
+        assert harness.outputs == outputs == [["a", "changed"], ["b", "changed"]]
+    assert set(map(len, EFFECTS)) == {2}
+    assert len(EFFECTS) == 2

@@ -27,8 +27,17 @@ def digest_of(codec: ValueCodec, value: Any) -> bytes:
     Raises:
         UnserializableValueError: ``value`` has a part that cannot be encoded.
     """
+    return digest_of_bytes(codec.encode(value))
+
+
+def digest_of_bytes(data: bytes) -> bytes:
+    """The digest of the value of which ``codec`` wrote ``data``.
+
+    Raises:
+        UnserializableValueError: It is nested too deeply.
+    """
     try:
-        form = canonical(codec.encode(value))
+        form = canonical(data)
     except RecursionError:
         raise UnserializableValueError("a value is nested too deeply to be digested") from None
     return hashlib.blake2b(form, digest_size=DIGEST_BYTES).digest()

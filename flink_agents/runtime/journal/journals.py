@@ -14,7 +14,7 @@ from flink_agents.runtime.journal.calls import Call
 from flink_agents.runtime.journal.order import RecordedRuns
 from flink_agents.runtime.journal.plans import Plans
 from flink_agents.runtime.journal.records import RunHeader
-from flink_agents.runtime.journal.run_journal import RunJournal, input_digest
+from flink_agents.runtime.journal.run_journal import RunJournal
 
 
 class Journals:
@@ -90,10 +90,6 @@ class Journals:
     def settle(self, journal_id: str, key_text: str) -> None:
         """Note that nothing which an earlier attempt recorded for the key is left to be run."""
         self._settled.add(self.key(journal_id, key_text))
-
-    def digest(self, key_text: str, record: Any, timestamp: int | None) -> bytes:
-        """What distinguishes an input from others."""
-        return input_digest(self.codec, key_text, record, timestamp)
 
     def of_run(
         self,

@@ -21,7 +21,7 @@ class RunHeader:
     """Which input a run belongs to.
 
     Attributes:
-        digest: Digest of key, payload and event time of the input.
+        digest: Digest of payload and event time of the input.
         started_at: Wall-clock time at which the run began, in milliseconds.
         plan: Fingerprint of the agent's plan.
         input: Encoded pair of the input and its event time, for debugging; None where it is large.

@@ -3,18 +3,11 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable
-from typing import Any
 
 from flink_agents.api.action_state import ActionStateStore, JournalKey, Record, RecordKind
 from flink_agents.runtime.codec import ValueCodec
 from flink_agents.runtime.journal.calls import Call, StepRecords, steps_of
-from flink_agents.runtime.journal.canonical import digest_of
 from flink_agents.runtime.journal.records import ActionRecord, CallRecord, RunHeader
-
-
-def input_digest(codec: ValueCodec, key_text: str, record: Any, timestamp: int | None) -> bytes:
-    """What distinguishes an input from others of its key, and from equal ones of another time."""
-    return digest_of(codec, [key_text, record, timestamp])
 
 
 class RunJournal:
@@ -50,11 +43,6 @@ class RunJournal:
         known = list(records)
         self.replayed = self.begun = self._headed = bool(known)
         self._steps: dict[str, StepRecords] = steps_of(codec, known)
-
-    @property
-    def store_id(self) -> str:
-        """Id of the store."""
-        return self._store.store_id
 
     def step(self, step: str) -> StepRecords:
         """What was recorded of one execution of an action."""
