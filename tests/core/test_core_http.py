@@ -7,10 +7,10 @@ import threading
 from collections.abc import AsyncIterator, Iterator
 from contextlib import asynccontextmanager
 from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
-from importlib import import_module
-from importlib.util import find_spec
 from typing import Any
 
+import aiohttp
+import httpx
 import pytest
 
 from flink_agents import Agent, Event, InputEvent, OutputEvent, RetryPolicy, action, client
@@ -23,6 +23,8 @@ class Server(ThreadingHTTPServer):
     """Answers ``/<number>`` with its square; the first request for a multiple of 7 fails."""
 
     daemon_threads = True
+    # All connect at once. One that finds no place here is tried again after seconds.
+    request_queue_size = 256
 
     def __init__(self) -> None:
         super().__init__(("127.0.0.1", 0), Handler)
@@ -113,8 +115,6 @@ async def with_streams(address: str) -> AsyncIterator[Any]:
 
 
 async def with_httpx(address: str) -> AsyncIterator[Any]:
-    httpx = import_module("httpx")
-
     async def get(path: str) -> tuple[int, str]:
         answer = await session.get(path)
         return answer.status_code, answer.text
@@ -124,8 +124,6 @@ async def with_httpx(address: str) -> AsyncIterator[Any]:
 
 
 async def with_aiohttp(address: str) -> AsyncIterator[Any]:
-    aiohttp = import_module("aiohttp")
-
     async def get(path: str) -> tuple[int, str]:
         async with session.get(address + path) as answer:
             return answer.status, await answer.text()
@@ -135,12 +133,6 @@ async def with_aiohttp(address: str) -> AsyncIterator[Any]:
 
 
 CLIENTS = {"streams": with_streams, "httpx": with_httpx, "aiohttp": with_aiohttp}
-
-
-def optional(name: str) -> Any:
-    return pytest.param(
-        name, marks=pytest.mark.skipif(find_spec(name) is None, reason=f"{name} is not installed")
-    )
 
 
 class Asking(Agent):
@@ -166,7 +158,7 @@ class Asking(Agent):
         return OutputEvent(output=(event.input, [int(text) for _, text in answers]))
 
 
-@pytest.mark.parametrize("name", ["streams", optional("httpx"), optional("aiohttp")])
+@pytest.mark.parametrize("name", [*CLIENTS])
 def test_calls_of_all_keys_share_a_client(server: Server, name: str) -> None:
     records = range(2 * KEYS)
     with OperatorHarness(Asking(server.address, name), lambda number: number % KEYS, settle=False) as harness:
