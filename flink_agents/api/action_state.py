@@ -4,8 +4,8 @@ A store holds *journals*. A journal belongs to one key of one job; its records a
 never changed. Each record belongs to a run, which has a sequence number. What records mean is
 no matter of the store: it keeps bytes, in order, and lets nobody append who lost the right to.
 
-One store object serves one subtask: :meth:`ActionStateStore.open` first, then, if the job was
-restored, :meth:`~ActionStateStore.rebuild`, then the rest. All methods are called on one asyncio
+One store object serves one subtask: :meth:`ActionStateStore.open` first, then, before it reads a
+journal, :meth:`~ActionStateStore.rebuild`, then the rest. All methods are called on one asyncio
 loop; those without ``async`` may be called by any thread.
 """
 
@@ -13,8 +13,8 @@ from __future__ import annotations
 
 import secrets
 from abc import ABC, abstractmethod
-from collections.abc import Collection, Sequence
-from dataclasses import dataclass
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field
 from enum import IntEnum
 from typing import NamedTuple
 
@@ -147,6 +147,7 @@ class StoreStats:
         data_bytes: Sum of the lengths of their data.
         stored_bytes: What the store takes where it is; None where it cannot say.
         owners: All who may append at present.
+        details: What else this kind of store can say, by name.
     """
 
     journals: int
@@ -154,6 +155,7 @@ class StoreStats:
     data_bytes: int
     stored_bytes: int | None
     owners: tuple[Owner, ...]
+    details: Mapping[str, int | float | str] = field(default_factory=dict[str, int | float | str])
 
 
 class ActionStateStore(ABC):
@@ -256,31 +258,54 @@ class ActionStateStore(ABC):
         """
 
     @abstractmethod
+    async def forget(self, journal_id: str) -> None:
+        """Remove all journals of ``journal_id``; from then on they are unknown, as before their first record.
+
+        Nothing checks that no job needs them. Who forgets owns the group that appends to them, so that
+        no job does so meanwhile or, being late, afterwards.
+
+        Raises:
+            StaleOwnerError: Another owner took over. Nothing was removed.
+            StoreClosedError: The store was opened without an owner.
+        """
+
+    @abstractmethod
     async def pruned_through(self, journal: JournalKey) -> int:
         """The last run that was pruned; :data:`NOTHING_PRUNED` if none."""
 
     @abstractmethod
-    def may_have(self, journal: JournalKey) -> bool:
+    def may_have(self, journal: JournalKey, marker: bytes | None = None, pending: bool = True) -> bool:
         """Whether something was recorded for ``journal``, pruned or not, before this owner opened the store.
 
-        Cheap and without any I/O: Flink's thread asks it for every event. True may be wrong,
-        False never is. Always True where the store was opened without an owner.
+        Cheap and without any I/O: Flink's thread asks it for every event. True may be wrong, and is
+        where :meth:`rebuild` has not looked yet; False never is. Always True where the store was
+        opened without an owner. For the arguments see :meth:`rebuild`.
         """
 
     @abstractmethod
-    async def rebuild(self, markers: Collection[bytes]) -> None:
-        """Make ready for reading what was recorded after the given recovery markers.
+    async def rebuild(
+        self, journal: JournalKey | None = None, marker: bytes | None = None, pending: bool = True
+    ) -> None:
+        """Make ready for reading what was recorded of ``journal`` behind ``marker``.
 
-        Called once, before the first read, and again if a lower marker is found in state later.
-        Markers only narrow what is read: without any, everything must be found.
+        A marker only narrows what is read. Called for each journal that may have records, and cheap
+        where an earlier call read as much.
+
+        Args:
+            journal: Which one; None for all of them.
+            marker: What :meth:`recovery_marker` gave, out of the state of the key, of this attempt
+                or an earlier one; None where state has none, for all that was ever recorded.
+            pending: Whether inputs of the key wait in state. Of one without, all that matters was
+                recorded behind the checkpoint, and so behind each marker that this subtask wrote.
 
         Raises:
-            StoreMismatchError: A marker is of another store.
+            StoreMismatchError: The marker is of another store.
+            RecordsPrunedError: Records of a key with inputs that wait were removed from outside.
         """
 
     @abstractmethod
-    def recovery_marker(self) -> bytes:
-        """A position at or before which no record lies that is appended from now on.
+    def recovery_marker(self, journal: JournalKey) -> bytes:
+        """A position at or before which no record of ``journal`` lies that is appended from now on.
 
         Opaque, at most :data:`MAX_MARKER_BYTES` bytes; kept in Flink's state.
         """
@@ -300,6 +325,10 @@ class ActionStateStore(ABC):
     @abstractmethod
     async def stats(self) -> StoreStats:
         """Totals; may take time in proportion to the store's size."""
+
+    def metrics(self) -> Mapping[str, int]:
+        """What the store measures of itself, by name; the runtime shows it in the metric group ``store``."""
+        return {}
 
 
 def encode_text(text: str) -> bytes:

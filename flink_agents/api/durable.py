@@ -11,7 +11,8 @@ from collections.abc import Callable
 from dataclasses import dataclass, replace
 from datetime import timedelta
 from enum import Enum
-from functools import lru_cache, partial
+from functools import cached_property, lru_cache, partial
+from types import FunctionType
 from typing import Any
 
 from flink_agents.api.errors import AgentConfigurationError
@@ -19,6 +20,9 @@ from flink_agents.api.policies import RetryPolicy
 
 IDEMPOTENCY_KEY = "idempotency_key"
 """Name of the parameter by which a function asks for the key of its call."""
+
+
+_POSITIONAL = (inspect.Parameter.POSITIONAL_ONLY, inspect.Parameter.POSITIONAL_OR_KEYWORD)
 
 
 class TerminalError(Exception):
@@ -67,6 +71,20 @@ class OnPlanChange(str, Enum):
     CONTINUE_COMPATIBLE = "continue-compatible"
 
 
+class Prune(str, Enum):
+    """When records of runs that were committed are removed.
+
+    Attributes:
+        CHECKPOINTS: When all checkpoints that Flink retains were taken after the commit.
+        RESTORE_ONLY: When the job was restored from a checkpoint that was, and Flink retains no other.
+        NEVER: Never.
+    """
+
+    CHECKPOINTS = "checkpoints"
+    RESTORE_ONLY = "restore-only"
+    NEVER = "never"
+
+
 class _NotDone(Enum):
     NOT_DONE = "NOT_DONE"
 
@@ -112,7 +130,7 @@ class DurableCallable:
                 fix="pass the function itself and its arguments: durable_execute(charge, order_id)",
             )
 
-    @property
+    @cached_property
     def identity(self) -> str:
         """The name that records carry."""
         if self.name is not None:
@@ -128,10 +146,22 @@ class DurableCallable:
         """How long one attempt may take, in seconds."""
         return self.timeout.total_seconds() if isinstance(self.timeout, timedelta) else self.timeout
 
-    @property
+    @cached_property
+    def is_async(self) -> bool:
+        """Whether the function is ``async def``."""
+        return inspect.iscoroutinefunction(self.function)
+
+    @cached_property
+    def positional(self) -> tuple[str, ...]:
+        """Names of the parameters that take positional arguments."""
+        signature = _signature_of(self.function)
+        parameters = signature.parameters.values() if signature is not None else ()
+        return tuple(parameter.name for parameter in parameters if parameter.kind in _POSITIONAL)
+
+    @cached_property
     def wants_key(self) -> bool:
         """Whether the function asks for its idempotency key."""
-        signature = signature_of(self.function)
+        signature = _signature_of(self.function)
         parameter = signature.parameters.get(IDEMPOTENCY_KEY) if signature is not None else None
         return parameter is not None and parameter.kind is not inspect.Parameter.POSITIONAL_ONLY
 
@@ -149,6 +179,11 @@ def durable_callable(
     reconciler: Callable[..., Any] | None = None,
 ) -> DurableCallable:
     """``function`` with those of the settings that are given, which go before its own."""
+    if name is result_type is timeout is retry is reconciler is None:
+        if isinstance(function, DurableCallable):
+            return function
+        # Functions that are equal are the same one; of other objects, only their class knows.
+        return _plain(function) if type(function) is FunctionType else DurableCallable(function)
     given: dict[str, Any] = {
         "name": name,
         "result_type": result_type,
@@ -158,21 +193,18 @@ def durable_callable(
     }
     given = {key: value for key, value in given.items() if value is not None}
     if isinstance(function, DurableCallable):
-        return replace(function, **given) if given else function
+        return replace(function, **given)
     return DurableCallable(function, **given)
 
 
-def signature_of(function: Callable[..., Any]) -> inspect.Signature | None:
-    """The signature of ``function``; None where it has none, as some of extension modules."""
-    try:
-        return _signature_of(function)
-    except TypeError:
-        # It cannot be a key of the cache.
-        return _signature_of.__wrapped__(function)
-
-
 @lru_cache(maxsize=1024)
+def _plain(function: Callable[..., Any]) -> DurableCallable:
+    """``function`` without settings; what follows from it is found out once."""
+    return DurableCallable(function)
+
+
 def _signature_of(function: Callable[..., Any]) -> inspect.Signature | None:
+    """The signature of ``function``; None where it has none, as some of extension modules."""
     try:
         return inspect.signature(function)
     except (TypeError, ValueError):

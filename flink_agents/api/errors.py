@@ -51,17 +51,22 @@
     │   ├── UnknownTypeNameError         FA5003
     │   ├── StateFormatError             FA5004
     │   └── PlanChangedError             FA5005
-    └── StoreError                       FA6000  the store of durable execution cannot do it
-        ├── StaleOwnerError              FA6001
-        ├── JobIdentifierInUseError      FA6002
-        ├── RecordTooLargeError          FA6003
-        ├── RecordsPrunedError           FA6004
-        ├── StoreClosedError             FA6005
-        ├── AppendOutcomeUnknownError    FA6006
-        ├── StoreUnavailableError        FA6007
-        ├── StoreFormatError             FA6008
-        ├── StoreMismatchError           FA6009
-        └── RunNotReplayableError        FA6010
+    ├── StoreError                       FA6000  the store of durable execution cannot do it
+    │   ├── StaleOwnerError              FA6001
+    │   ├── JobIdentifierInUseError      FA6002
+    │   ├── RecordTooLargeError          FA6003
+    │   ├── RecordsPrunedError           FA6004
+    │   ├── StoreClosedError             FA6005
+    │   ├── AppendOutcomeUnknownError    FA6006
+    │   ├── StoreUnavailableError        FA6007
+    │   ├── StoreFormatError             FA6008
+    │   ├── StoreMismatchError           FA6009
+    │   └── RunNotReplayableError        FA6010
+    └── BrokerError                      FA7000  a Kafka broker for development cannot run
+        ├── BrokerDownloadError          FA7001
+        ├── BrokerStartError             FA7002
+        ├── BrokerPortInUseError         FA7003
+        └── BrokerMismatchError          FA7004
 
 Each class has a stable ``code``; ``docs/errors.md`` has a section of that name. The
 first line of an error's text is the user's own place in the code where one is known,
@@ -492,3 +497,33 @@ class RunNotReplayableError(StoreError):
     """A run cannot be executed once more for debugging: the journal lacks what it began with."""
 
     code = "FA6010"
+
+
+class BrokerError(AgentsError):
+    """The Kafka broker for development does not run, or was never started."""
+
+    code = "FA7000"
+
+
+class BrokerDownloadError(BrokerError):
+    """Apache Kafka cannot be fetched from Maven Central."""
+
+    code = "FA7001"
+
+
+class BrokerStartError(BrokerError):
+    """The broker ended at its start, did not answer in time, or cannot use its directory."""
+
+    code = "FA7002"
+
+
+class BrokerPortInUseError(BrokerError):
+    """Another program has a port that the broker is to listen on."""
+
+    code = "FA7003"
+
+
+class BrokerMismatchError(BrokerError):
+    """The broker runs already, with other settings than were asked for."""
+
+    code = "FA7004"

@@ -19,12 +19,11 @@ from datetime import timedelta
 from pathlib import Path
 from typing import Any, TypeVar, cast
 
-from flink_agents.api.action_state import MAX_RECORD_BYTES
-from flink_agents.api.durable import OnMismatch, OnPlanChange
 from flink_agents.api.errors import OptionError
 from flink_agents.api.option_values import ConfigOption
 from flink_agents.api.policies import OnError, OnUnhandled
-from flink_agents.api.store_names import BUILT_IN_STORES, STORE_PREFIX, third_party_stores
+from flink_agents.api.store_names import BUILT_IN_STORES, CLIENT_OPTIONS, STORE_PREFIX, third_party_stores
+from flink_agents.api.store_options import StoreOptions
 
 T = TypeVar("T")
 
@@ -33,7 +32,7 @@ ENVIRONMENT_PREFIX = "FLINK_AGENTS_"
 CONFIG_FILE_VARIABLE = "FLINK_AGENTS_CONFIG"
 
 
-class AgentOptions:
+class AgentOptions(StoreOptions):
     """All options of this package. Iterate with :func:`all_options`."""
 
     JOB_IDENTIFIER = ConfigOption(
@@ -136,68 +135,6 @@ class AgentOptions:
         "Let memory and waiting events hold values of any class, by pickle. Such state cannot "
         "be read after the class changes, and reading it runs code that the bytes name.",
     )
-    STORE = ConfigOption(
-        "action-state.store",
-        str,
-        None,
-        "Name of the store in which durable calls are recorded: sqlite, memory, or one that is installed. "
-        "Default: sqlite in a local job that makes such calls; a job on a cluster has to name one.",
-    )
-    ON_MISMATCH = ConfigOption(
-        "action-state.on-mismatch",
-        OnMismatch,
-        OnMismatch.FAIL,
-        "What happens where a replay asks for another durable call than was recorded. rerun: what the "
-        "execution recorded is void, and it is executed anew.",
-    )
-    REORDER_TIMEOUT = ConfigOption(
-        "action-state.reorder-timeout",
-        timedelta,
-        timedelta(seconds=60),
-        "How long a recorded run waits for its own input after a restore, before others of its key go on.",
-        minimum=timedelta(),
-    )
-    ON_PLAN_CHANGE = ConfigOption(
-        "action-state.on-plan-change",
-        OnPlanChange,
-        OnPlanChange.CONTINUE_COMPATIBLE,
-        "What happens where state was written by another plan of the agent. refuse: the job fails. "
-        "continue-compatible: it fails only where unfinished work does not fit the new plan.",
-    )
-    MEMORY_PLACE = ConfigOption(
-        "action-state.memory.place",
-        str,
-        "default",
-        "Memory stores of one process with the same place share their records.",
-    )
-    SQLITE_PATH = ConfigOption(
-        "action-state.sqlite.path",
-        str,
-        None,
-        "The store's file, on a local disk; its directory is made. Default in a local job: "
-        ".flink-agents/action-state.sqlite below the directory in which it is started.",
-    )
-    SQLITE_LEASE = ConfigOption(
-        "action-state.sqlite.lease",
-        timedelta,
-        timedelta(seconds=10),
-        "How long another job with the same identifier waits for a job that died.",
-        minimum=timedelta(milliseconds=100),
-    )
-    SQLITE_BUSY_TIMEOUT = ConfigOption(
-        "action-state.sqlite.busy-timeout",
-        timedelta,
-        timedelta(seconds=30),
-        "How long an append waits for other processes that write, before it fails.",
-        minimum=timedelta(milliseconds=100),
-    )
-    SQLITE_RECORD_BYTES = ConfigOption(
-        "action-state.sqlite.max-record-bytes",
-        int,
-        MAX_RECORD_BYTES,
-        "The most bytes that a record may have.",
-        minimum=1,
-    )
     RESTART_ATTEMPTS = ConfigOption(
         "local.restart.attempts",
         int,
@@ -217,7 +154,7 @@ class AgentOptions:
 
 def all_options() -> dict[str, ConfigOption[Any]]:
     """Every option by key, in the order of declaration."""
-    options = vars(AgentOptions).values()
+    options = (*vars(AgentOptions).values(), *vars(StoreOptions).values())
     return {option.key: option for option in options if isinstance(option, ConfigOption)}
 
 
@@ -239,6 +176,8 @@ def find_option(key: str, source: str) -> ConfigOption[Any]:
     options = all_options()
     if key in options:
         return options[key]
+    if key.startswith(CLIENT_OPTIONS) and key != CLIENT_OPTIONS:
+        return ConfigOption(key, object, None, "An option of Kafka's client.")
     for store in third_party_stores(key):
         prefix = f"{STORE_PREFIX}{store}."
         if key.startswith(prefix) and key != prefix:
@@ -379,7 +318,10 @@ def environment_name(key: str) -> str:
 
 
 def _key_of_store(name: str) -> str | None:
-    """The key that a variable sets which an installed store of a third party may know."""
+    """The key that a variable sets which Kafka's client, or a store of a third party, may know."""
+    client = environment_name(CLIENT_OPTIONS)
+    if name.startswith(client) and name != client:
+        return CLIENT_OPTIONS + name[len(client) :].lower()
     for store in third_party_stores(STORE_PREFIX):
         start = environment_name(f"{STORE_PREFIX}{store}.")
         if name.startswith(start) and name != start:

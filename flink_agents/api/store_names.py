@@ -13,8 +13,11 @@ ENTRY_POINT_GROUP = "flink_agents.action_state_stores"
 STORE_PREFIX = "action-state."
 """Behind it stand the name of a store, a dot, and an option of that store."""
 
-BUILT_IN_STORES = ("memory", "sqlite")
+BUILT_IN_STORES = ("kafka", "memory", "sqlite")
 """The stores of this package; nobody else can provide one of these names."""
+
+CLIENT_OPTIONS = f"{STORE_PREFIX}kafka.client."
+"""Options behind it go to Kafka's client as they are."""
 
 
 def third_party_stores(key: str = STORE_PREFIX) -> list[str]:

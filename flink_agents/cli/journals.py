@@ -4,7 +4,8 @@ from __future__ import annotations
 
 import asyncio
 import json
-from collections.abc import AsyncIterator, Awaitable, Callable, Mapping
+import secrets
+from collections.abc import AsyncIterator, Awaitable, Callable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any, TypeVar
 
@@ -13,6 +14,7 @@ from flink_agents.api.action_state import (
     ActionStateStore,
     JournalInfo,
     JournalKey,
+    Owner,
     Record,
     RecordKind,
 )
@@ -45,17 +47,21 @@ class Place:
 
     def ask(self, question: Callable[[ActionStateStore], Awaitable[T]]) -> T:
         """Answer ``question`` with the store, which is open meanwhile; nobody is fenced."""
-        store = open_store(*self._choice(Configuration.load()))
+        store = self.make()
 
         async def run() -> T:
             await store.open(None)
             try:
-                await store.rebuild([])
+                await store.rebuild()
                 return await question(store)
             finally:
                 await store.close()
 
         return asyncio.run(run())
+
+    def make(self) -> ActionStateStore:
+        """The store, which is not open."""
+        return open_store(*self._choice(Configuration.load()))
 
     def _choice(self, config: Configuration) -> tuple[str, dict[str, Any]]:
         """Name and options of the store."""
@@ -211,6 +217,7 @@ async def totals(store: ActionStateStore) -> dict[str, Any]:
         "records": stats.records,
         "bytes": stats.data_bytes,
         "stored": stats.stored_bytes,
+        **stats.details,
         # Without the tokens, by which stores tell owners apart.
         "owners": [
             {
@@ -222,6 +229,37 @@ async def totals(store: ActionStateStore) -> dict[str, Any]:
             for owner in stats.owners
         ],
     }
+
+
+async def journals_of_job(store: ActionStateStore, job: str) -> list[dict[str, Any]]:
+    """What a store has of a job, for each of its agents; ``job`` is its identifier, or that and an agent."""
+    found: dict[str, dict[str, Any]] = {}
+    async for info in _journals(store, None):
+        name = info.journal.journal_id
+        if job in (name, name.rpartition("/")[0]):
+            counts = found.setdefault(name, {"job": name, "journals": 0, "records": 0})
+            counts["journals"] += 1
+            counts["records"] += info.records
+    return list(found.values())
+
+
+async def forget_jobs(place: Place, jobs: Sequence[str]) -> None:
+    """Remove all journals of some jobs, each as the owner of the group of its name: no live one loses any.
+
+    Raises:
+        JobIdentifierInUseError: One of the jobs is alive. Nothing was removed.
+    """
+    opened: list[ActionStateStore] = []
+    try:
+        for job in jobs:
+            store = place.make()
+            await store.open(Owner.create(f"reset {secrets.token_hex(4)}", job))
+            opened.append(store)
+        for store, job in zip(opened, jobs, strict=True):
+            await store.forget(job)
+    finally:
+        for store in opened:
+            await store.close()
 
 
 async def _journals(store: ActionStateStore, job: str | None) -> AsyncIterator[JournalInfo]:

@@ -11,6 +11,7 @@ import typer
 
 from flink_agents.api.errors import SetupError
 from flink_agents.cli.errors import prints_errors
+from flink_agents.cli.kafka import kafka_app
 from flink_agents.cli.state import state_app
 
 app = typer.Typer(
@@ -23,6 +24,7 @@ app = typer.Typer(
 plan_app = typer.Typer(help="Look at what an agent compiles to.", no_args_is_help=True)
 app.add_typer(plan_app, name="plan")
 app.add_typer(state_app, name="state")
+app.add_typer(kafka_app, name="kafka")
 
 PASS_THROUGH = {"allow_extra_args": True, "ignore_unknown_options": True, "help_option_names": list[str]()}
 

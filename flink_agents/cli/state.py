@@ -19,14 +19,18 @@ CELL = 60
 """How many characters of a request or outcome a table shows; JSON has all."""
 
 NOTHING_FOUND = 1
-"""Exit code where there is no journal of the key."""
+"""Exit code where there is no such journal."""
+
+NOT_CONFIRMED = 1
+"""Exit code where nothing was removed for want of --yes."""
 
 state_app = typer.Typer(help="Look at what durable calls recorded.", no_args_is_help=True)
 
 Store = Annotated[str | None, typer.Option("--store", help="Name of the store. Default: the option's.")]
 File = Annotated[str | None, typer.Option("--path", help="The same as --option path=FILE.")]
 Options = Annotated[
-    list[str] | None, typer.Option("--option", help="An option of the store, name=value; any number of them.")
+    list[str] | None,
+    typer.Option("--option", "-o", help="An option of the store, name=value; any number of them."),
 ]
 Job = Annotated[str | None, typer.Option("--job", help="Only this job, by what 'list' shows of it.")]
 Key = Annotated[str, typer.Argument(help="The key as JSON, an array for a tuple: order-1, 7, '[\"a\", 1]'.")]
@@ -154,6 +158,44 @@ def state_prune(
     _require(found, journals.shown_key(text))
 
 
+@state_app.command("reset")
+@prints_errors
+def state_reset(
+    job: Annotated[str, typer.Argument(help="The job's identifier, or what 'list' shows of it.")],
+    yes: Annotated[
+        bool, typer.Option("--yes", help="Remove them; without it, only say what there is.")
+    ] = False,
+    store: Store = None,
+    path: File = None,
+    option: Options = None,
+    as_json: Json = False,
+) -> None:
+    """Forget all that was recorded of a job: when its inputs come again, their calls are made again.
+
+    Refused while the job is alive. A checkpoint of the job can still be restored, and so repeats calls.
+    """
+    import asyncio
+
+    place = _place(store, path, option)
+    from flink_agents.cli import journals
+
+    found = place.ask(lambda opened: journals.journals_of_job(opened, job))
+    if yes and found:
+        asyncio.run(journals.forget_jobs(place, [one["job"] for one in found]))
+    if as_json:
+        _print_json(found)
+    else:
+        for one in found:
+            counts = f"{one['journals']} journals with {one['records']} records"
+            typer.echo(_plain(f"job {one['job']}: {counts}{' forgotten' if yes else ''}"))
+    if not found:
+        typer.echo(_plain(f"no journal of the job {job}"), err=True)
+        raise typer.Exit(NOTHING_FOUND)
+    if not yes:
+        typer.echo("nothing was removed; repeat with --yes to forget them", err=True)
+        raise typer.Exit(NOT_CONFIRMED)
+
+
 @state_app.command("stats")
 @prints_errors
 def state_stats(
@@ -167,8 +209,9 @@ def state_stats(
     if as_json:
         return _print_json(found)
     owners = found.pop("owners")
+    width = max(map(len, found))
     for name, value in found.items():
-        typer.echo(_plain(f"{name:<8}  {_cell(value)}"))
+        typer.echo(_plain(f"{name:<{width}}  {_cell(value)}"))
     if owners:
         typer.echo()
         _print_table(["group", "job", "subtask", "parallelism"], (one.values() for one in owners))

@@ -56,15 +56,20 @@ class KeyActor:
         key_text: Canonical text of the key.
         head: The key's head. Only for Flink's thread: what is committed stands there.
         memory: Short-term memory of the key, all of it.
+        pending: Whether inputs of the key waited in state before the one at hand.
 
     Attributes:
         journal_id: Identity of the job that the key's runs belong to.
-        next_seq: Sequence number of the next run to begin.
+        marker: Where its runs that are not committed can have records, as state says; see ``Head``.
+        pending: See above.
+        seq: Sequence number of its present run.
+        next_seq: The least sequence number behind those of all runs that it has begun.
         queue: Inputs that wait, oldest first.
         finished: Runs that wait for their commit, oldest first, with the number of their input, what
             they changed in memory, and when they ended (``run_metrics.clock``).
         recorded: What earlier attempts recorded of the key and was not run again; UNREAD where that
             is not known yet, None where there is nothing.
+        held: Whether its inputs wait for that of the next recorded run.
         overdue: Whether inputs wait no longer for that of the next recorded run.
         loaded: Number of the first input in ``pending`` that was not handed to the actor.
         running: Whether the loop works on the actor.
@@ -72,41 +77,52 @@ class KeyActor:
         started: Time at which that run really began.
         parked: Number of its inputs that wait in state only.
         timer: Time of the timer that will look at the actor, or None.
+        in_order: Whether its runs were committed in the order of their numbers, without gaps.
+        unpruned: Number of its runs with records that were committed since they were last noted.
     """
 
     __slots__ = (
         "begun",
         "finished",
         "head",
+        "held",
+        "in_order",
         "journal_id",
         "key_text",
         "loaded",
+        "marker",
         "memory",
         "next_seq",
         "overdue",
         "parked",
+        "pending",
         "queue",
         "recorded",
         "running",
+        "seq",
         "started",
         "timer",
+        "unpruned",
     )
 
-    def __init__(self, key_text: str, head: Head, memory: dict[str, bytes | None]) -> None:
+    def __init__(self, key_text: str, head: Head, memory: dict[str, bytes | None], pending: bool) -> None:
         self.key_text = key_text
         self.head = head
         self.journal_id = head.journal_id
-        self.next_seq = head.next_seq
+        self.marker, self.pending = head.marker, pending
+        self.seq = self.next_seq = head.next_seq
         self.loaded = head.first_pending
         self.memory = memory
         self.queue: deque[Waiting] = deque()
         self.finished: deque[tuple[Run, int, dict[str, bytes | None], float]] = deque()
         self.recorded: RecordedRuns | Unread | None = None
-        self.overdue = False
+        self.held = self.overdue = False
         self.running = False
         self.begun = self.started = 0.0
         self.parked = 0
         self.timer: int | None = None
+        self.in_order = True
+        self.unpruned = 0
 
     def finish(self, run: Run, number: int) -> None:
         """Take over what ``run`` changed, of input ``number``. Called by the loop."""

@@ -20,14 +20,12 @@ from flink_agents.api.durable import NOT_DONE, DurableCallable, RetryableError
 from flink_agents.api.policies import RetryPolicy
 from flink_agents.runtime.context import Invocation
 from flink_agents.runtime.journal.calls import Call
+from flink_agents.runtime.journal.failures import CALL_FAILURES
 from flink_agents.runtime.retry import Trial, next_trial
 from flink_agents.runtime.run_metrics import RunMetrics
 from flink_agents.runtime.timeouts import Deadline, timed_out, within
 
 _log = logging.getLogger("flink_agents.durable")
-
-CALL_FAILURES = (Exception, SystemExit)
-"""What a durable call can raise and its policy decides about."""
 
 SLICE_SECONDS = 0.1
 """How often a thread that waits looks whether the attempt of the job has ended."""
@@ -67,21 +65,21 @@ class CallAttempts:
         self._call = call
         self._threads = threads
         self._metrics = metrics
-        self._deadline = Deadline(f"durable call {what.identity}", step.action.where, what.seconds)
         self.number = 0
 
     async def value_of(self, function: partial[Any]) -> Any:
         """What the call returns; asks the reconciler first where the call may have been made before."""
         reconciler = self._what.reconciler
         if self._call.begun and reconciler is not None:
-            value = await self._invoke(partial(reconciler, *function.args, **function.keywords))
+            asked = partial(reconciler, *function.args, **function.keywords)
+            value = await self._invoke(asked, inspect.iscoroutinefunction(reconciler))
             if value is not NOT_DONE:
                 return value
         trial: Trial | None = None
         while True:
             self.number += 1
             try:
-                return await self._invoke(function)
+                return await self._invoke(function, self._what.is_async)
             except CALL_FAILURES as error:
                 trial = self._next(trial, error)
                 if trial is None:
@@ -118,15 +116,15 @@ class CallAttempts:
         with place.lent():
             await asyncio.sleep(seconds)
 
-    async def _invoke(self, function: partial[Any]) -> Any:
-        if inspect.iscoroutinefunction(function.func):
+    async def _invoke(self, function: partial[Any], is_async: bool) -> Any:
+        if is_async:
             return await self._in_time(function())
         results: list[Any] = []
 
         def call() -> None:
             results.append(function())
 
-        if self._deadline.seconds is None:
+        if self._what.seconds is None:
             await self._threads.run(call)
         else:
             await self._threads.run_within(call, self._deadline)
@@ -134,10 +132,13 @@ class CallAttempts:
         # A function that is not async def may still return something to be awaited.
         return await self._in_time(_awaited(result)) if inspect.isawaitable(result) else result
 
-    async def _in_time(self, coroutine: Coroutine[Any, Any, Any]) -> Any:
-        if self._deadline.seconds is None:
-            return await coroutine
-        return await within(self._deadline, coroutine)
+    def _in_time(self, coroutine: Coroutine[Any, Any, Any]) -> Coroutine[Any, Any, Any]:
+        return coroutine if self._what.seconds is None else within(self._deadline, coroutine)
+
+    @property
+    def _deadline(self) -> Deadline:
+        what = self._what
+        return Deadline(f"durable call {what.identity}", self._step.action.where, what.seconds)
 
 
 class CallingThread:

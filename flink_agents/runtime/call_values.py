@@ -3,22 +3,19 @@
 from __future__ import annotations
 
 import hashlib
-import inspect
-from collections.abc import Callable, Mapping
+from collections.abc import Iterable, Mapping
 from functools import lru_cache
 from typing import Any
 
 from pydantic import TypeAdapter
 
-from flink_agents.api.durable import DurableCallable, signature_of
+from flink_agents.api.durable import DurableCallable
 from flink_agents.api.errors import AgentsError, DurableCallMismatchError, DurableResultError
 from flink_agents.runtime.codec import ValueCodec
 from flink_agents.runtime.context import Invocation
 from flink_agents.runtime.journal.calls import Call, Mismatch
 from flink_agents.runtime.journal.canonical import digest_of
 from flink_agents.runtime.journal.records import CallIdentity, CallRecord
-
-_POSITIONAL = (inspect.Parameter.POSITIONAL_ONLY, inspect.Parameter.POSITIONAL_OR_KEYWORD)
 
 REQUEST_CHARACTERS = 2000
 """How much of its request the record of a call keeps."""
@@ -100,20 +97,14 @@ def _told(call: CallIdentity | None) -> str:
 
 def request_text(what: DurableCallable, args: tuple[Any, ...], kwargs: Mapping[str, Any]) -> str:
     """The arguments as a text for people."""
-    named = _named(what.function, args, kwargs)
+    names: Iterable[str] = what.positional
+    if len(what.positional) < len(args):
+        names = map(str, range(len(args)))
+    named = {**dict(zip(names, args, strict=False)), **kwargs}
     # What stands without a name may be what is to be left out.
-    hidden = {*what.redact, *(name for name in named if what.redact and name.isdecimal())}
-    shown = (f"{name}={'...' if name in hidden else _shown(value)}" for name, value in named.items())
+    hidden = {*what.redact, *filter(str.isdecimal, named)} if what.redact else ()
+    shown = [f"{name}={'...' if name in hidden else _shown(value)}" for name, value in named.items()]
     return ", ".join(shown)[:REQUEST_CHARACTERS]
-
-
-def _named(function: Callable[..., Any], args: tuple[Any, ...], kwargs: Mapping[str, Any]) -> dict[str, Any]:
-    signature = signature_of(function)
-    parameters = signature.parameters.values() if signature is not None else ()
-    names = [parameter.name for parameter in parameters if parameter.kind in _POSITIONAL]
-    if len(names) < len(args):
-        names = [str(number) for number in range(len(args))]
-    return {**dict(zip(names, args, strict=False)), **kwargs}
 
 
 def _shown(value: Any) -> str:

@@ -59,6 +59,7 @@ class Invocation:
 
     __slots__ = (
         "_active",
+        "_path",
         "_thread",
         "action",
         "awaited",
@@ -87,10 +88,16 @@ class Invocation:
         self.mark = run.mark()
         self._thread = get_ident()
         self._active = True
+        self._path: str | None = None
 
     @property
     def path(self) -> str:
         """What distinguishes it from others of its run, and is the same on replay."""
+        if self._path is None:
+            self._path = self._made_path()
+        return self._path
+
+    def _made_path(self) -> str:
         parts: list[str] = []
         lineage: Lineage | None = lineage_of_sent(self.event)
         while lineage is not None and lineage.parent is not None:

@@ -64,6 +64,21 @@ def task_info(context: RuntimeContext) -> TaskInfo:
     )
 
 
+def task_configuration(context: RuntimeContext) -> dict[str, str]:
+    """Flink's configuration, as the TaskManager and the job know it; empty in process mode.
+
+    PyFlink's context does not show it. It has what was given on the command line of the TaskManager,
+    and, in a local cluster, what the cluster was made with, which no file has.
+    """
+    java = getattr(context, "_runtime_context", None)
+    if java is None:
+        return {}
+    found: dict[str, str] = {}
+    for configuration in (java.getTaskManagerRuntimeInfo().getConfiguration(), java.getJobConfiguration()):
+        found.update({str(key): str(value) for key, value in dict(configuration.toMap()).items()})
+    return found
+
+
 def keyed_state(context: RuntimeContext, memory_ttl_ms: int | None) -> KeyedState:
     """The agent's states. Their names and types are part of every savepoint.
 

@@ -20,13 +20,14 @@ MAX_DELAY_OF_MANY_MS = 2000
 
 def next_look(now: int, loop: AgentLoop, actor: KeyActor, busy_keys: int) -> int:
     """When to look at the actor, in milliseconds since the epoch."""
+    grid = grid_ms(busy_keys)
     many = busy_keys >= MANY_KEYS
     alike = loop.deviation <= loop.expected / 8
-    expected = 1000 * (loop.expected + 2 * loop.deviation if many else loop.expected)
+    # A look in vain costs more than a result that waits until the next point of the grid.
+    expected = 1000 * (loop.expected if grid == 1 else loop.expected + 2 * loop.deviation)
     age = loop.age(actor) * 1000 if actor.running else 0.0
     delay = expected - age if age < expected else age / (4 if many else 16)
     longest = MAX_DELAY_OF_MANY_MS if many and alike and age < expected else MAX_DELAY_MS
-    grid = grid_ms(busy_keys)
     return (now + min(longest, int(delay)) + grid) // grid * grid
 
 

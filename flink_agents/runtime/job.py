@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import pickle
+import socket
 import threading
 from dataclasses import dataclass, field
 from typing import Any
@@ -22,6 +23,8 @@ from flink_agents.runtime.job_errors import job_failed
 from flink_agents.runtime.main_module import ShippedFunction
 
 _RESTART_STRATEGY = "restart-strategy.type"
+_REST_PORTS = "rest.bind-port"
+_MANY_PORTS = 20
 
 
 @dataclass
@@ -129,6 +132,7 @@ class Job:
         self._check_dead_letters()
         self._check_event_time()
         self._bound_restarts()
+        self._bound_rest_ports()
         job_name = job_name or " -> ".join(self._applied) or "agents"
         collecting, self._collecting = self._collecting, []
         self._applied = {}
@@ -162,6 +166,16 @@ class Job:
                 "restart-strategy.fixed-delay.delay": f"{int(delay.total_seconds() * 1000)} ms",
             }
             flink_compat.configure(self.stream_env, settings)
+
+    def _bound_rest_ports(self) -> None:
+        """Let a local job find out where its REST interface is; Flink takes any port, and tells nobody."""
+        flink = flink_compat.configuration_of(self.stream_env)
+        checkpoints = self.stream_env.get_checkpoint_config().is_checkpointing_enabled()
+        if self.is_local and checkpoints and not flink.keys() & {"rest.port", _REST_PORTS}:
+            with socket.socket() as probe:
+                probe.bind(("localhost", 0))
+                first = min(probe.getsockname()[1], 65535 - _MANY_PORTS)
+            flink_compat.configure(self.stream_env, {_REST_PORTS: f"{first}-{first + _MANY_PORTS}"})
 
     def _check_dead_letters(self) -> None:
         for name, applied in self._applied.items():

@@ -40,9 +40,8 @@ from flink_agents.runtime.watch import Watch
 
 _log = logging.getLogger("flink_agents.loop")
 
-MANY = 64
 PAUSE_SECONDS = 0.003
-"""With more than so many runs, new ones are started once in so many seconds."""
+"""As long as inputs come, new runs are started once in so many seconds."""
 
 DEFAULT_THRESHOLDS = (700, 10, 10)
 THRESHOLDS = (50_000, 20, 100)
@@ -154,6 +153,15 @@ class AgentLoop:
         with self._progress:
             return self._progress.wait_for(lambda: self.ended > ended or self.failure is not None, seconds)
 
+    @property
+    def held(self) -> int:
+        """Number of inputs here that wait for those of recorded runs, which may be behind them."""
+        return self._replays.held
+
+    def held_back(self) -> str:
+        """See :meth:`Replays.held_back`."""
+        return self._replays.held_back()
+
     def close(self, wait: bool = True) -> None:
         """Cancel all that runs; no step begins any more.
 
@@ -216,19 +224,23 @@ class AgentLoop:
             _log.exception("the store of durable calls could not be closed")
 
     def _drain(self) -> None:
-        """Start what was submitted: at once, or, with many runs, now and then.
+        """Start what was submitted: the first at once, what comes soon behind it together.
 
-        Each wake of the loop costs Flink's thread the interpreter lock.
+        Each wake of the loop costs Flink's thread the interpreter lock, and both what lies in the
+        cache of their processor.
         """
+        if self._closing:
+            # What waits is abandoned.
+            return
         self._watch.wake()
-        many = self.load > MANY
-        if not many:
+        if not self._inbox:
+            # What is submitted meanwhile is found below.
             self._woken = False
         while self._inbox:
             actor = self._inbox.popleft()
             if not actor.running and actor.queue:
                 self._begin(actor)
-        if many:
+        if self._woken:
             self._loop.call_later(PAUSE_SECONDS, self._drain)
 
     def _begin(self, actor: KeyActor) -> None:
@@ -243,6 +255,7 @@ class AgentLoop:
                 records: list[Record] = []
                 if actor.recorded is None:
                     waiting = actor.queue.popleft()
+                    actor.seq = actor.next_seq
                 else:
                     actor.started = self._loop.time()
                     chosen = await self._replays.choose(actor, actor.recorded)
@@ -286,14 +299,14 @@ class AgentLoop:
                 self._shared,
                 actor.journal_id,
                 actor.key_text,
-                actor.next_seq,
+                actor.seq,
                 waiting.timestamp,
                 self._clock(),
                 None,
                 actor.memory,
             )
             self._steps.begin(run, waiting.record)
-        actor.next_seq = run.sequence_number + 1
+        actor.next_seq = max(actor.next_seq, run.sequence_number + 1)
         self._replays.attach(run, waiting, records)
         if step is not None:
             await self._finish(actor, step)
@@ -301,6 +314,7 @@ class AgentLoop:
             following = Invocation(self._shared, run, action, event)
             if not self._replayed(following):
                 await self._finish(actor, following)
+        self._replays.ended(actor, run)
         actor.finish(run, waiting.number)
 
     def _replayed(self, step: Invocation) -> bool:

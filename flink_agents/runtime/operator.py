@@ -29,6 +29,7 @@ from flink_agents.runtime.flink_metrics import FlinkMetrics
 from flink_agents.runtime.main_module import MainModule
 from flink_agents.runtime.metrics import LocalMetricGroup
 from flink_agents.runtime.processor import AgentProcessor
+from flink_agents.runtime.pruning import pruner_of
 from flink_agents.runtime.restamp import Envelopes
 from flink_agents.runtime.run import Run
 from flink_agents.runtime.shared import RunEnvironment
@@ -88,6 +89,9 @@ class ActionExecutionOperator(KeyedProcessFunction):
             owner = Owner.create(task.job_id, f"{job_id}/{plan.name}", task.subtask, task.parallelism)
             journals = self._store.journals(plan, codec, self._config, owner)
         shared = RunEnvironment(bind(plan, self._code), plan.name, self._config, metrics, codec, journals)
+        if journals is not None:
+            flink = flink_compat.task_configuration(runtime_context)
+            journals.pruner = pruner_of(self._config, flink, task.job_id, shared.run_metrics)
         group = runtime_context.get_metrics_group().add_group(METRIC_GROUP).add_group(plan.name)
         own = shared.run_metrics.group
         self._metrics = FlinkMetrics((metrics, group), (own, group.add_group(own.name)))

@@ -98,7 +98,7 @@ class AgentProcessor:
             self._feed(actor)
             return NOTHING
         head = self._read_head() or Head(self._job_id)
-        if head.has_pending or not self._inline or self._may_have_records(head, key_text):
+        if head.has_pending or not self._inline or self._may_have_records(head, key_text, False):
             self._enqueue(head, key_text, record, timestamp, timers)
             return NOTHING
         run = self._new_run(head, key_text, timestamp)
@@ -163,13 +163,18 @@ class AgentProcessor:
         return self._agent_loop.ended
 
     def wait_for_progress(self, ended: int, seconds: float) -> None:
-        """Wait until more than ``ended`` runs have ended; for tests.
+        """Wait until more than ``ended`` runs have ended, or a key wants its inputs in state; for tests.
 
         Raises:
-            TimeoutError: They did not in time.
+            TimeoutError: None did in time; the text says which inputs wait for others.
         """
-        if not self._agent_loop.wait_for_progress(ended, seconds):
-            raise TimeoutError(f"no run ended within {seconds} s")
+        until = clock() + seconds
+        while not self._agent_loop.wait_for_progress(ended, min(seconds, SLICE_SECONDS)):
+            if any(actor.held and actor.parked for actor in self._actors.values()):
+                return
+            if clock() >= until:
+                held = self._agent_loop.held_back()
+                raise TimeoutError(f"no run ended within {seconds:g} s" + (held and f": {held}"))
 
     def open(self) -> None:
         """Open what has to be there before the first input.
@@ -208,7 +213,7 @@ class AgentProcessor:
             head = self._read_head()
             if head is None or not head.has_pending:
                 return None
-            actor = self._wake(head, key_text, timers)
+            actor = self._wake(head, key_text, True, timers)
         self._check_failure()
         return actor
 
@@ -218,8 +223,10 @@ class AgentProcessor:
         """Let an input of a key without an actor wait for its turn."""
         self._check_failure()
         self._wait_for_room()
+        self._mark(head, key_text)
+        pending = head.has_pending
         self._store(head, key_text, self._packed(record, timestamp), timestamp, timers)
-        self._wake(head, key_text, timers)
+        self._wake(head, key_text, pending, timers)
 
     def _store(self, head: Head, key_text: str, packed: bytes, timestamp: int | None, timers: Timers) -> None:
         """Put an encoded input into state; it stays there until its run is committed."""
@@ -242,27 +249,29 @@ class AgentProcessor:
         except BaseException:
             step.let_go()
             raise
+        self._mark(head, run.key_text)
         self._store(head, run.key_text, packed, run.timestamp, timers)
         # Reading all of a map is the dearest call of state; before its first run a key has no memory.
         memory = run.short_term.load(is_empty=head.next_seq == 0)
-        actor = self._new_actor(head, run.key_text, memory, timers)
+        actor = self._new_actor(head, run.key_text, memory, False, timers)
         number = actor.loaded
         actor.loaded += 1
         self._agent_loop.submit(actor, Waiting(record, run.timestamp, number, packed, run, step))
 
-    def _wake(self, head: Head, key_text: str, timers: Timers) -> KeyActor:
+    def _wake(self, head: Head, key_text: str, pending: bool, timers: Timers) -> KeyActor:
         """An actor for a key that has none, but has inputs in state."""
         known: dict[str, bytes | None] = {unescape(path): data for path, data in self._state.memory.items()}
-        actor = self._new_actor(head, key_text, known, timers)
+        actor = self._new_actor(head, key_text, known, pending, timers)
         self._feed(actor)
         return actor
 
     def _new_actor(
-        self, head: Head, key_text: str, known: dict[str, bytes | None], timers: Timers
+        self, head: Head, key_text: str, known: dict[str, bytes | None], pending: bool, timers: Timers
     ) -> KeyActor:
-        actor = KeyActor(key_text, head, known)
-        if self._may_have_records(head, key_text):
+        actor = KeyActor(key_text, head, known, pending)
+        if self._may_have_records(head, key_text, pending):
             actor.recorded = Unread.UNREAD
+            self._prunable(actor, 0)
         self._actors[key_text] = actor
         timers.register_event_time_timer(START)
         self._look_again(actor, None, timers)
@@ -275,7 +284,9 @@ class AgentProcessor:
             if actor.loaded in head.done:
                 actor.loaded += 1
                 continue
-            if len(actor.queue) >= self._queue_per_key or (loop.load >= self._max_load and actor.queue):
+            # What the others wait for may be the next one.
+            full = len(actor.queue) >= self._queue_per_key or (loop.load >= self._max_load and actor.queue)
+            if full and not actor.held:
                 break
             packed = self._pending(actor.loaded, actor)
             record, timestamp = self._shared.codec.decode(packed)
@@ -320,8 +331,22 @@ class AgentProcessor:
             head.finish(number)
             if run.journal is not None and run.journal.begun and self._shared.journals is not None:
                 head.store = self._shared.journals.store_id
+                if run.journal.end is not None:
+                    head.marker = run.journal.end
+                actor.unpruned += 1
+            actor.in_order = actor.in_order and run.sequence_number == head.next_seq
             head.next_seq = max(head.next_seq, run.sequence_number + 1)
         self._state.head.update(head.pack())
+        # After a gap, a run with a lower number may still record something, as long as inputs wait.
+        if actor.unpruned and (actor.in_order or not head.has_pending):
+            self._prunable(actor, actor.unpruned)
+            actor.unpruned = 0
+
+    def _prunable(self, actor: KeyActor, runs: int) -> None:
+        """Note that nobody but a restore will ask for the key's runs before the next one."""
+        journals, head = self._shared.journals, actor.head
+        if journals is not None:
+            journals.committed(head.journal_id, actor.key_text, head.next_seq - 1, runs)
 
     def _drain(self, actor: KeyActor, emission: Emission, timers: Timers) -> None:
         """Wait for all runs of the key."""
@@ -384,12 +409,16 @@ class AgentProcessor:
 
     def _wait_for_room(self) -> None:
         """Take no more as long as the loop has enough to do (backpressure)."""
-        if self._loop is None or self._loop.load < self._max_load:
+        if self._loop is None or not self._is_full(self._loop):
             return
         began = clock()
-        while self._loop.load >= self._max_load:
+        while self._is_full(self._loop):
             self._wait(self._loop.ended)
         self._metrics.backpressure += clock() - began
+
+    def _is_full(self, loop: AgentLoop) -> bool:
+        """Whether the loop has enough to do, besides inputs that wait for one which may come next."""
+        return loop.load >= self._max_load and loop.load - loop.held >= self._max_load
 
     def _wait(self, ended: int) -> None:
         self._agent_loop.wait_for_progress(ended, SLICE_SECONDS)
@@ -406,9 +435,17 @@ class AgentProcessor:
         if self._loop is not None and self._loop.failure is not None:
             raise self._loop.failure
 
-    def _may_have_records(self, head: Head, key_text: str) -> bool:
+    def _may_have_records(self, head: Head, key_text: str, pending: bool) -> bool:
         journals = self._shared.journals
-        return journals is not None and journals.may_have(head.journal_id, key_text)
+        return journals is not None and journals.may_have(head.journal_id, key_text, head.marker, pending)
+
+    def _mark(self, head: Head, key_text: str) -> None:
+        """Note where records of a key can lie that has none, before the first run that may make some."""
+        journals = self._shared.journals
+        if journals is None or head.marker is not None or head.has_pending:
+            return
+        if not self._may_have_records(head, key_text, False):
+            head.marker = journals.marker(head.journal_id, key_text)
 
     def _new_run(self, head: Head, key_text: str, timestamp: int | None) -> Run:
         return Run(

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import builtins
 import hashlib
 import math
 import random
@@ -16,6 +15,7 @@ from flink_agents.api.durable import RetryableError, TerminalError
 from flink_agents.api.errors import ActionTimeoutError, AgentsError
 from flink_agents.api.policies import FailedAttempt, RetryPolicy
 from flink_agents.runtime.limits import Place
+from flink_agents.runtime.typenames import GROUPS
 
 PROGRAMMING_ERRORS = (
     TypeError,
@@ -32,8 +32,6 @@ PROGRAMMING_ERRORS = (
 
 MAX_MESSAGE = 1000
 """How much of an error's text the record of an attempt keeps."""
-
-_GROUP: Any = getattr(builtins, "BaseExceptionGroup", None)
 
 
 @dataclass(slots=True)
@@ -87,7 +85,7 @@ def record(number: int, error: BaseException, delay: float | None = None) -> Fai
 
 def is_retryable(policy: RetryPolicy, error: BaseException) -> bool:
     """Whether ``policy`` tries again after ``error``: of a group, after each error in it."""
-    if _GROUP is not None and isinstance(error, _GROUP):
+    if isinstance(error, GROUPS):
         inner: Any = error
         return all(is_retryable(policy, one) for one in inner.exceptions)
     if isinstance(error, TerminalError) or isinstance(error, policy.non_retryable):
@@ -114,7 +112,7 @@ def pause(policy: RetryPolicy, number: int, seed: str) -> float:
 
 def retry_after(error: BaseException) -> float | None:
     """Seconds for which ``error`` asks to be left alone, or None."""
-    if _GROUP is not None and isinstance(error, _GROUP):
+    if isinstance(error, GROUPS):
         inner: Any = error
         return max((retry_after(one) or 0.0 for one in inner.exceptions), default=None)
     # What foreign classes have under these names is not known: nothing of it may raise.

@@ -9,6 +9,7 @@ from __future__ import annotations
 import time
 from collections.abc import Callable, Iterable, Mapping
 
+from flink_agents.api.metrics import Counter
 from flink_agents.runtime.metrics import WINDOW, LocalMetricGroup
 
 clock = time.perf_counter
@@ -53,6 +54,7 @@ class RunMetrics:
         here: Executions on Flink's thread, by action.
         on_loop: Executions that the agent loop began, by action.
         load: Tells how many runs are in flight, queued and parked, by those words.
+        store: Tells what the store of durable calls measures; see ``ActionStateStore.metrics``.
     """
 
     def __init__(self, actions: Iterable[str]) -> None:
@@ -65,14 +67,20 @@ class RunMetrics:
         self.here = {name: Durations() for name in names}
         self.on_loop = {name: Durations() for name in names}
         self.load: Callable[[], Mapping[str, int]] = lambda: {"in_flight": 0, "queued": 0, "parked": 0}
+        self.store: Callable[[], Mapping[str, int]] = dict
         self._seen: dict[Durations, int] = {}
+        self._counters: dict[tuple[str, str | None], list[Counter]] = {}
         self._read()
 
     def count(self, name: str, action: str | None = None) -> None:
-        """Count something that happens seldom, in all and for its action. For any thread."""
-        self.group.get_counter(name).inc()
-        if action is not None:
-            self._action(action).get_counter(name.removeprefix("action_")).inc()
+        """Count something, in all and for its action. For any thread."""
+        counters = self._counters.get((name, action))
+        if counters is None:
+            counters = self._counters[name, action] = [self.group.get_counter(name)]
+            if action is not None:
+                counters.append(self._action(action).get_counter(name.removeprefix("action_")))
+        for counter in counters:
+            counter.inc()
 
     def _read(self) -> None:
         """Bring the group up to date."""
@@ -88,6 +96,8 @@ class RunMetrics:
         self._total("actions", executed)
         for state, runs in self.load().items():
             self.group.get_gauge(f"runs_{state}").set(runs)
+        for name, value in self.store().items():
+            self.group.get_gauge(f"store_{name}").set(value)
 
     def _action(self, name: str) -> LocalMetricGroup:
         return self.group.get_sub_group("action").get_sub_group(name)

@@ -90,6 +90,8 @@ class RunEnvironment:
         self.run_metrics = RunMetrics(action.name for action in agent.actions)
         self.codec = codec
         self.journals = journals
+        if journals is not None:
+            self.run_metrics.store = journals.store.metrics
         self.durable: Durable = NothingDurable()
         self.memory_expires = config.get(AgentOptions.SHORT_TERM_TTL) is not None
         self.max_events: int = config.get(AgentOptions.MAX_EVENTS)

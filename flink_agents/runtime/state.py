@@ -113,6 +113,7 @@ class Head:
         extra: What few keys have, and what later versions add, which is kept as it is:
             ``done``   numbers of inputs that were committed before older ones, in order
             ``store``  id of the store in which runs of the key were recorded
+            ``marker`` where in the store runs that are not committed can have records
     """
 
     __slots__ = ("extra", "first_pending", "journal_id", "next_pending", "next_seq")
@@ -162,6 +163,15 @@ class Head:
     def store(self, store_id: str) -> None:
         if self.store != store_id:
             self.extra = {**(self.extra or {}), "store": store_id}
+
+    @property
+    def marker(self) -> bytes | None:
+        """Where in the store runs that are not committed can have records; None: anywhere."""
+        return self.extra.get("marker") if self.extra is not None else None
+
+    @marker.setter
+    def marker(self, marker: bytes) -> None:
+        self.extra = {**(self.extra or {}), "marker": marker}
 
     @property
     def has_pending(self) -> bool:

@@ -10,7 +10,7 @@ from flink_agents.api.action_state import ActionStateStore, Owner
 from flink_agents.api.durable import OnPlanChange
 from flink_agents.api.errors import StoreNotConfiguredError
 from flink_agents.api.options import AgentOptions, Configuration
-from flink_agents.connectors.action_state import open_store
+from flink_agents.connectors.action_state import check_store, open_store
 from flink_agents.plan import AgentPlan, BoundAgent
 from flink_agents.plan.uses import makes_durable_calls
 from flink_agents.runtime.codec import ValueCodec
@@ -43,6 +43,8 @@ class StoreChoice:
 
         Raises:
             StoreNotConfiguredError: It needs one, and the options name none for a real cluster.
+            UnknownStoreError: The options name one that is not installed here.
+            OptionError: An option of the store is missing, or does not fit.
         """
         name = config.get(AgentOptions.STORE)
         if name is None:
@@ -54,6 +56,7 @@ class StoreChoice:
         options = config.below(f"action-state.{name}")
         if name == "sqlite" and local:
             options.setdefault("path", str(LOCAL_FILE.absolute()))
+        check_store(name, options)
         return cls(name, options)
 
     def journals(self, plan: AgentPlan, codec: ValueCodec, config: Configuration, owner: Owner) -> Journals:

@@ -6,6 +6,7 @@ state never runs a constructor that its bytes chose freely.
 
 from __future__ import annotations
 
+import builtins
 import dataclasses
 import sys
 from enum import Enum
@@ -16,6 +17,9 @@ from typing import Any
 from pydantic import BaseModel
 
 from flink_agents.api.errors import UnknownTypeNameError, UnserializableValueError
+
+GROUPS: tuple[Any, ...] = tuple(filter(None, [getattr(builtins, "BaseExceptionGroup", None)]))
+"""The class of all groups of exceptions; empty before Python 3.11, which has none."""
 
 
 @lru_cache(maxsize=4096)
@@ -59,13 +63,13 @@ def error_name(cls: type[BaseException]) -> str:
     return f"{cls.__module__}:{cls.__qualname__}"
 
 
-def find_error(name: str) -> type[Exception] | None:
+def find_error(name: str) -> type[BaseException] | None:
     """The class of exceptions named ``name``; None where there is none."""
     try:
         found = _find(name)
     except (ImportError, ValueError):
         return None
-    return found if isinstance(found, type) and issubclass(found, Exception) else None
+    return found if isinstance(found, type) and issubclass(found, BaseException) else None
 
 
 def is_data_class(cls: Any) -> bool:

@@ -129,7 +129,7 @@ class Watch:
         """Say that a run of ``actor`` ended, after ``stuck_after`` or more."""
         if self._reported.pop(actor, None) is not None:
             text = "agent %s, key %r, sequence %d: the run ended after all; it took %.3g s"
-            self._note(logging.INFO, text, self._agent, _key(actor), actor.next_seq - 1, seconds)
+            self._note(logging.INFO, text, self._agent, _key(actor), actor.seq, seconds)
 
     def _turn(self) -> None:
         """Answer the thread, and look at the runs where it is time."""

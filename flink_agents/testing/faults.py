@@ -11,7 +11,7 @@ from __future__ import annotations
 
 import asyncio
 import threading
-from collections.abc import Callable, Collection, Sequence
+from collections.abc import Callable, Sequence
 from enum import Enum
 
 from flink_agents.api.action_state import (
@@ -181,21 +181,27 @@ class FaultyStore(ActionStateStore):
         """See the protocol."""
         await self._store.prune(journal, through_seq)
 
+    async def forget(self, journal_id: str) -> None:
+        """See the protocol."""
+        await self._store.forget(journal_id)
+
     async def pruned_through(self, journal: JournalKey) -> int:
         """See the protocol."""
         return await self._store.pruned_through(journal)
 
-    def may_have(self, journal: JournalKey) -> bool:
+    def may_have(self, journal: JournalKey, marker: bytes | None = None, pending: bool = True) -> bool:
         """See the protocol."""
-        return self._store.may_have(journal)
+        return self._store.may_have(journal, marker, pending)
 
-    async def rebuild(self, markers: Collection[bytes]) -> None:
+    async def rebuild(
+        self, journal: JournalKey | None = None, marker: bytes | None = None, pending: bool = True
+    ) -> None:
         """See the protocol."""
-        await self._store.rebuild(markers)
+        await self._store.rebuild(journal, marker, pending)
 
-    def recovery_marker(self) -> bytes:
+    def recovery_marker(self, journal: JournalKey) -> bytes:
         """See the protocol."""
-        return self._store.recovery_marker()
+        return self._store.recovery_marker(journal)
 
     async def journals(
         self, journal_id: str | None = None, after: JournalKey | None = None, limit: int = 1000

@@ -5,6 +5,8 @@
 ``agents_environment``
     Makes an ``AgentsExecutionEnvironment`` on Flink's minicluster. All tests of a session
     share one JVM, which the first use starts.
+``kafka_broker``
+    A Kafka broker, which all tests of a session share. Needs the extra ``kafka``.
 
 The marker ``executes_once`` is for tests that look at how often, or when, an action was executed.
 They are skipped where ``AGENT_HARNESS`` has actions executed more often.
@@ -20,6 +22,7 @@ import pytest
 if TYPE_CHECKING:
     from flink_agents.api.environment import AgentsExecutionEnvironment
     from flink_agents.testing.harness import OperatorHarness
+    from flink_agents.testing.kafka import KafkaBroker
 
 
 def pytest_configure(config: pytest.Config) -> None:
@@ -88,3 +91,12 @@ def agents_environment() -> Callable[..., AgentsExecutionEnvironment]:
         return implementation.create(env, None, config)
 
     return make
+
+
+@pytest.fixture(scope="session")
+def kafka_broker(tmp_path_factory: pytest.TempPathFactory) -> Iterator[KafkaBroker]:
+    """A broker without encryption; the first use starts it. A test that cannot have it fails."""
+    from flink_agents.testing.kafka import KafkaBroker
+
+    with KafkaBroker(tmp_path_factory.mktemp("kafka")) as broker:
+        yield broker

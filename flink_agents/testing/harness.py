@@ -180,7 +180,7 @@ class OperatorHarness:
             seconds: How long to wait for a run to end.
 
         Raises:
-            TimeoutError: None did.
+            TimeoutError: None did. Where inputs wait for those of recorded runs, the text says which.
         """
         start = len(self.outputs)
         self._do(lambda: self._run_to_the_end(seconds))

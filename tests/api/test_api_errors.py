@@ -82,6 +82,11 @@ CODES = {
     "StoreFormatError": "FA6008",
     "StoreMismatchError": "FA6009",
     "RunNotReplayableError": "FA6010",
+    "BrokerError": "FA7000",
+    "BrokerDownloadError": "FA7001",
+    "BrokerStartError": "FA7002",
+    "BrokerPortInUseError": "FA7003",
+    "BrokerMismatchError": "FA7004",
 }
 """Codes are part of the public surface: none may change or be used again."""
 

@@ -9,7 +9,7 @@ from typing import Any
 import pytest
 
 from flink_agents import AgentOptions, ConfigOption, Configuration, OnError
-from flink_agents.api.durable import OnMismatch, OnPlanChange
+from flink_agents.api.durable import OnMismatch, OnPlanChange, Prune
 from flink_agents.api.errors import OptionError
 from flink_agents.api.options import all_options, environment_name
 
@@ -32,11 +32,23 @@ DEFAULTS = {
     "action-state.on-mismatch": OnMismatch.FAIL,
     "action-state.reorder-timeout": timedelta(seconds=60),
     "action-state.on-plan-change": OnPlanChange.CONTINUE_COMPATIBLE,
+    "action-state.prune": Prune.CHECKPOINTS,
+    "action-state.retention": timedelta(0),
+    "action-state.rest-address": None,
     "action-state.memory.place": "default",
     "action-state.sqlite.path": None,
     "action-state.sqlite.lease": timedelta(seconds=10),
     "action-state.sqlite.busy-timeout": timedelta(seconds=30),
     "action-state.sqlite.max-record-bytes": 8 * 1024 * 1024,
+    "action-state.kafka.bootstrap-servers": None,
+    "action-state.kafka.topic": "flink-agents-action-state",
+    "action-state.kafka.partitions": 8,
+    "action-state.kafka.replication-factor": -1,
+    "action-state.kafka.min-insync-replicas": 0,
+    "action-state.kafka.lease": timedelta(seconds=10),
+    "action-state.kafka.append-timeout": timedelta(seconds=120),
+    "action-state.kafka.rebuild-timeout": timedelta(seconds=120),
+    "action-state.kafka.max-record-bytes": 8 * 1024 * 1024,
     "local.restart.attempts": 3,
     "local.restart.delay": timedelta(seconds=1),
 }

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import random
+import time
 from collections import Counter
 from datetime import timedelta
 from typing import Any
@@ -12,6 +13,7 @@ from durable_tools import EFFECTS, SEEN, counted, effect, forget, one_action
 
 from flink_agents import Agent, InputEvent, OutputEvent
 from flink_agents.api.event_time import EventTime
+from flink_agents.runtime.replays import MAX_TOLD
 from flink_agents.runtime.state import Head
 from flink_agents.testing import OperatorHarness
 from flink_agents.testing.faults import Faults
@@ -141,6 +143,50 @@ def test_a_recorded_input_goes_on_without_the_one_before_it_that_never_comes() -
     assert counted()["b", ("gone",)] == 1
 
 
+def wait_in_vain(harness: OperatorHarness, keys: int) -> str:
+    """What is told when all runs of so many keys wait for another input."""
+    while harness.run_metrics.get("inputs_held_back", 0) < keys:
+        commit(harness)
+    with pytest.raises(TimeoutError) as caught:
+        harness.settle(0.01)
+    return str(caught.value)
+
+
+def test_inputs_that_are_held_back_are_told_where_the_harness_gives_up() -> None:
+    config = {"action-state.reorder-timeout": timedelta(hours=1)}
+    agent = one_action(tell_unless)
+    with OperatorHarness(agent, lambda record: record[-1], config=config, settle=False) as harness:
+        before = harness.snapshot()
+        harness.push_all(["one-a", "two-a", "quiet-b", "two-b"])
+        harness.settle()
+        harness.restore(before)
+        harness.push_all(["two-a", "new-a", "two-b"])
+        text = wait_in_vain(harness, 2)
+        assert text.startswith("no run ended within 0.01 s: inputs wait for those of recorded runs: ")
+        assert "key 'a' holds 2 back, for the input of recorded run 0" in text
+        assert "key 'b' holds 1 back, for the input of run 0, which recorded nothing" in text
+        assert "action-state.reorder-timeout, 3600 s, bounds the wait" in text
+        harness.push_all(["one-a", "quiet-b"])
+        harness.settle()
+        assert harness.memory("a") == {"before": ["one-a", "two-a", "new-a"]}
+        assert harness.memory("b") == {"before": ["quiet-b", "two-b"]}
+
+
+def test_many_keys_that_hold_inputs_back_are_counted() -> None:
+    config = {"action-state.reorder-timeout": timedelta(hours=1), "queue.max-per-key": 1}
+    keys = range(MAX_TOLD + 3)
+    with OperatorHarness(one_action(tell), lambda record: record[1], config=config, settle=False) as harness:
+        before = harness.snapshot()
+        harness.push_all([(name, key) for key in keys for name in ("gone", "b", "c")])
+        harness.settle()
+        harness.restore(before)
+        harness.push_all([(name, key) for key in keys for name in ("b", "c")])
+        text = wait_in_vain(harness, len(keys))
+    # One of each two waits in state only.
+    assert text.count(" holds 2 back, for the input of recorded run 0") == MAX_TOLD
+    assert "; and so do 3 more keys. " in text
+
+
 def test_the_end_of_a_bounded_input_lets_held_inputs_go() -> None:
     with OperatorHarness(one_action(tell), settle=False) as harness:
         before = harness.snapshot()
@@ -237,3 +283,34 @@ def test_what_an_action_does_to_its_input_does_not_hide_the_record() -> None:
         assert harness.outputs == outputs == [["a", "changed"], ["b", "changed"]]
     assert set(map(len, EFFECTS)) == {2}
     assert len(EFFECTS) == 2
+
+
+@pytest.mark.parametrize("limits", [{"queue.max-per-key": 1}, {"queue.max-total": 1, "run.max-in-flight": 1}])
+def test_inputs_that_are_held_back_leave_room_for_those_they_wait_for(limits: dict[str, int]) -> None:
+    """Else the awaited input stayed in state, or in front of a subtask that takes nothing more."""
+    config = {"action-state.reorder-timeout": timedelta(hours=1), **limits}
+    inputs = [f"{number}{key}" for number in range(3) for key in "abc"]
+    with OperatorHarness(one_action(tell), lambda text: text[1], config=config, settle=False) as harness:
+        before = harness.snapshot()
+        harness.push_all(inputs)
+        expected = sorted(harness.settle())
+        harness.restore(before)
+        harness.push_all(inputs[::-1])
+        assert sorted(harness.settle(20)) == expected
+    assert len(EFFECTS) == len(inputs)
+
+
+def test_a_recorded_run_that_comes_too_late_keeps_its_number_and_takes_no_other() -> None:
+    config = {"action-state.reorder-timeout": timedelta(0)}
+    with OperatorHarness(one_action(tell), config=config, settle=False) as harness:
+        before = harness.snapshot()
+        harness.push_all("abc")
+        harness.settle()
+        harness.restore(before)
+        harness.push_all("bc")
+        while harness.run_metrics.get("action_replays", 0) < 2:
+            time.sleep(0.001)
+        harness.push_all("ad")
+        assert sorted(output[0] for output in harness.settle()) == [0, 1, 2, 3]
+        assert harness.sequence_number() == 4
+    assert len(EFFECTS) == 4

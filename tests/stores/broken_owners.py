@@ -5,7 +5,7 @@ from __future__ import annotations
 import asyncio
 import dataclasses
 import uuid
-from collections.abc import Collection, Sequence
+from collections.abc import Sequence
 from typing import Any
 
 from broken_stores import Broken
@@ -291,36 +291,55 @@ class ClosesOnce(Broken):
 
 
 class KnowsNothingOfBefore(Broken):
-    def may_have(self, journal: JournalKey) -> bool:
+    def may_have(self, journal: JournalKey, marker: bytes | None = None, pending: bool = True) -> bool:
         return super().may_have(journal) and self._known is None
 
 
 class ForgetsWhatWasPruned(Broken):
-    def may_have(self, journal: JournalKey) -> bool:
+    def may_have(self, journal: JournalKey, marker: bytes | None = None, pending: bool = True) -> bool:
         return super().may_have(journal) and (self._known is None or bool(self._runs(journal)))
 
 
 class HasLargeMarkers(Broken):
-    def recovery_marker(self) -> bytes:
-        return super().recovery_marker() * 13
+    def recovery_marker(self, journal: JournalKey) -> bytes:
+        return super().recovery_marker(journal) * 13
 
-    async def rebuild(self, markers: Collection[bytes]) -> None:
+    async def rebuild(
+        self, journal: JournalKey | None = None, marker: bytes | None = None, pending: bool = True
+    ) -> None:
         self._here()
 
 
 class SkipsWhatAMarkerNeeds(Broken):
-    async def rebuild(self, markers: Collection[bytes]) -> None:
-        await super().rebuild(markers)
-        if markers:
-            for journal in self._place.journals.values():
-                journal.runs.pop(0, None)
+    async def rebuild(
+        self, journal: JournalKey | None = None, marker: bytes | None = None, pending: bool = True
+    ) -> None:
+        await super().rebuild(journal, marker, pending)
+        if marker is not None:
+            for kept in self._place.journals.values():
+                kept.runs.pop(1, None)
 
 
 class SkipsAllWithoutMarkers(Broken):
-    async def rebuild(self, markers: Collection[bytes]) -> None:
-        await super().rebuild(markers)
-        if not markers:
+    async def rebuild(
+        self, journal: JournalKey | None = None, marker: bytes | None = None, pending: bool = True
+    ) -> None:
+        await super().rebuild(journal, marker, pending)
+        if marker is None:
             self._place.journals.clear()
+
+
+class BelievesAllMarkers(Broken):
+    """Takes a marker of one key for all others that state does not know."""
+
+    async def rebuild(
+        self, journal: JournalKey | None = None, marker: bytes | None = None, pending: bool = True
+    ) -> None:
+        await super().rebuild(journal, marker, pending)
+        if marker is not None and not pending:
+            for key, kept in self._place.journals.items():
+                if key != journal:
+                    kept.runs.clear()
 
 
 # -- listings ---------------------------------------------------------------------------

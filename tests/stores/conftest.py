@@ -6,7 +6,7 @@ from pathlib import Path
 
 import pytest
 
-for name in ("base", "content", "lifecycle", "ownership", "pruning"):
+for name in ("base", "content", "forgetting", "lifecycle", "ownership", "pruning"):
     pytest.register_assert_rewrite(f"flink_agents.testing.store_conformance.{name}")
 
 

@@ -7,7 +7,6 @@ from pathlib import Path
 
 import pytest
 from broken_stores import kill_in_memory
-from example_store import FileStore
 
 from flink_agents.api.action_state import ActionStateStore
 from flink_agents.connectors.action_state.memory import MemoryPlace, MemoryStore
@@ -35,15 +34,3 @@ class TestSQLite(ActionStateStoreSuite):
     async def kill(self, store: ActionStateStore) -> None:
         assert isinstance(store, SQLiteStore)
         store.kill()
-
-
-class TestExample(ActionStateStoreSuite):
-    @pytest.fixture
-    def make_store(self, tmp_path: Path) -> Callable[[], ActionStateStore]:
-        return lambda: FileStore(tmp_path / "example.store")
-
-    async def kill(self, store: ActionStateStore) -> None:
-        # As the system does for a process that is gone.
-        assert isinstance(store, FileStore) and store.lease is not None
-        store.lease.close()
-        store.lease = None

@@ -48,7 +48,7 @@ def test_a_marker_of_another_place_is_refused() -> None:
     async def body() -> None:
         first, second = await opened(MemoryStore()), await opened(MemoryStore())
         with pytest.raises(StoreMismatchError):
-            await second.rebuild([first.recovery_marker()])
+            await second.rebuild(JOURNAL, first.recovery_marker(JOURNAL))
 
     asyncio.run(body())
 

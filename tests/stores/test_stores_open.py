@@ -5,18 +5,23 @@ from __future__ import annotations
 import asyncio
 import sys
 from pathlib import Path
+from typing import Any
 
 import pytest
 
+from flink_agents import Agent, InputEvent
 from flink_agents.api.action_state import decode_text, encode_text
 from flink_agents.api.errors import (
     JobDefinitionError,
     OptionError,
     UnknownStoreError,
 )
-from flink_agents.connectors.action_state import open_store, store_names
+from flink_agents.api.options import Configuration
+from flink_agents.connectors.action_state import check_store, open_store, store_names
 from flink_agents.connectors.action_state.memory import MemoryStore
 from flink_agents.connectors.action_state.sqlite import SQLiteStore
+from flink_agents.plan import AgentCode, bind, compile_agent
+from flink_agents.runtime.stores import StoreChoice
 
 PROVIDER = """
 from flink_agents.connectors.action_state.memory import MemoryStore
@@ -122,6 +127,55 @@ def test_options_reach_the_store(tmp_path: Path) -> None:
     assert (store.path, store.max_record_bytes) == (tmp_path / "a.db", 100)
     assert (store._lease_seconds, store._busy_seconds) == (2.0, 3.0)
     asyncio.run(store.close())
+
+
+# -- what is told when an agent is applied -------------------------------------------------
+
+
+def chosen(local: bool = False, **options: object) -> StoreChoice | None:
+    """What ``apply`` takes; nothing is opened by it."""
+    agent = Agent(name="chooses").add_action("act", [InputEvent], lambda event, ctx: None)
+    bound = bind(compile_agent(agent), AgentCode.of(agent))
+    keys: dict[Any, object] = {
+        "action-state." + name.replace("_", "."): value for name, value in options.items()
+    }
+    return StoreChoice.of(Configuration(keys), bound, local)
+
+
+@pytest.mark.parametrize("local", [False, True])
+def test_a_name_that_nobody_provides_is_refused_when_the_agent_is_applied(local: bool) -> None:
+    with pytest.raises(UnknownStoreError, match=r"(?s)'redis'.*memory, sqlite"):
+        chosen(local, store="redis")
+
+
+def test_options_are_checked_when_the_agent_is_applied(tmp_path: Path) -> None:
+    with pytest.raises(OptionError, match=r"needs its option 'action-state\.sqlite\.path'"):
+        chosen(store="sqlite")
+    path = tmp_path / "directory" / "store.db"
+    assert chosen(store="sqlite", sqlite_path=str(path)) == StoreChoice("sqlite", {"path": str(path)})
+    assert not path.parent.exists()
+    local = chosen(True, store="sqlite")
+    assert local is not None and Path(local.options["path"]).name == "action-state.sqlite"
+    assert chosen(store="memory") == StoreChoice("memory", {})
+
+
+def test_a_third_partys_store_is_not_imported_when_the_agent_is_applied(installed: Path) -> None:
+    with pytest.raises(UnknownStoreError, match="no store 'theirs'"):
+        chosen(store="theirs")
+    distribution(installed, "theirs", "theirs = their_stores:Missing")
+    assert chosen(store="theirs", theirs_depth=3) == StoreChoice("theirs", {"depth": 3})
+    assert "their_stores" not in sys.modules
+    distribution(installed, "others", "theirs = other_stores:OtherStore")
+    with pytest.raises(UnknownStoreError, match="several"):
+        chosen(store="theirs")
+
+
+def test_options_of_kafkas_client_are_left_to_it() -> None:
+    check_store("kafka", {"bootstrap-servers": "kafka:9092", "client.security_protocol": "SSL"})
+    with pytest.raises(OptionError, match="has no option 'client.security_protocol'"):
+        check_store("memory", {"client.security_protocol": "SSL"})
+    with pytest.raises(OptionError, match="needs its option 'action-state.kafka.bootstrap-servers'"):
+        check_store("kafka", {})
 
 
 def test_any_text_comes_back() -> None:

@@ -138,9 +138,9 @@ def test_a_run_is_found_by_an_index(file: Path) -> None:
 def test_a_store_of_another_file_does_not_know_the_marker(tmp_path: Path) -> None:
     async def body() -> None:
         first, second = await opened(tmp_path / "a.db"), await opened(tmp_path / "b.db")
-        await first.rebuild([first.recovery_marker()])
+        await first.rebuild(JOURNAL, first.recovery_marker(JOURNAL))
         with pytest.raises(StoreMismatchError, match=f"(?s){second.store_id}.*{first.store_id}"):
-            await second.rebuild([second.recovery_marker(), first.recovery_marker()])
+            await second.rebuild(JOURNAL, first.recovery_marker(JOURNAL))
         for store in (first, second):
             await store.close()
 

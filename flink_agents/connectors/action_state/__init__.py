@@ -1,6 +1,6 @@
 """Stores of durable execution, by name.
 
-``memory`` and ``sqlite`` are part of this package. Another distribution adds one by an entry point
+``memory``, ``sqlite`` and ``kafka`` are part of this package. Another distribution adds one by an entry point
 of the group ``flink_agents.action_state_stores``, which names a function, or a class, that takes a
 mapping of options and returns an :class:`~flink_agents.api.action_state.ActionStateStore`.
 """
@@ -15,8 +15,10 @@ from typing import Any
 from flink_agents.api.action_state import ActionStateStore
 from flink_agents.api.errors import UnknownStoreError
 from flink_agents.api.store_names import BUILT_IN_STORES, ENTRY_POINT_GROUP, third_party_stores
+from flink_agents.connectors.action_state.options import read_options
 
 BUILT_IN = {
+    "kafka": "flink_agents.connectors.action_state.kafka.store:KafkaStore.from_options",
     "memory": "flink_agents.connectors.action_state.memory:MemoryStore.from_options",
     "sqlite": "flink_agents.connectors.action_state.sqlite:SQLiteStore.from_options",
 }
@@ -47,6 +49,23 @@ def open_store(name: str, options: Mapping[str, Any] | None = None) -> ActionSta
     return made
 
 
+def check_store(name: str, options: Mapping[str, Any] | None = None) -> None:
+    """Refuse what :func:`open_store` would, as far as that can be told without importing a store.
+
+    Args:
+        name: Which one; that of a third party has to be installed here as well.
+        options: Its options. Those of a third party are checked where its store is made.
+
+    Raises:
+        UnknownStoreError: There is no such store, or several.
+        OptionError: A store of this package has no such option, or a value does not fit.
+    """
+    if name in BUILT_IN:
+        read_options(name, options or {})
+    else:
+        _entry_point(name)
+
+
 def store_names() -> list[str]:
     """The names of all stores that are installed."""
     return sorted({*BUILT_IN_STORES, *third_party_stores()})
@@ -59,9 +78,13 @@ def _factory(name: str) -> StoreFactory:
         for part in path.split("."):
             found = getattr(found, part)
         return found
+    return _load(_entry_point(name))
+
+
+def _entry_point(name: str) -> EntryPoint:
     points = list(entry_points(group=ENTRY_POINT_GROUP, name=name))
     if len({point.value for point in points}) == 1:
-        return _load(points[0])
+        return points[0]
     raise UnknownStoreError(
         f"several distributions provide a store {name!r}" if points else f"there is no store {name!r}",
         expected=f"one of {', '.join(store_names())}",

@@ -5,7 +5,7 @@ from __future__ import annotations
 import threading
 import uuid
 import weakref
-from collections.abc import Collection, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from typing import Any
 
 from flink_agents.api.action_state import (
@@ -175,6 +175,16 @@ class MemoryStore(ActionStateStore):
                 kept.pruned_through = through_seq
                 kept.runs = {seq: records for seq, records in kept.runs.items() if seq > through_seq}
 
+    async def forget(self, journal_id: str) -> None:
+        """See the protocol."""
+        place = self._here()
+        if self._owner is None:
+            raise closed_error("the store was opened without an owner")
+        with place.lock:
+            self._check_owner()
+            for journal in [journal for journal in place.journals if journal.journal_id == journal_id]:
+                del place.journals[journal]
+
     async def pruned_through(self, journal: JournalKey) -> int:
         """See the protocol."""
         place = self._here()
@@ -182,20 +192,22 @@ class MemoryStore(ActionStateStore):
             kept = place.journals.get(journal)
             return NOTHING_PRUNED if kept is None else kept.pruned_through
 
-    def may_have(self, journal: JournalKey) -> bool:
+    def may_have(self, journal: JournalKey, marker: bytes | None = None, pending: bool = True) -> bool:
         """See the protocol."""
         self._here()
         return self._known is None or journal in self._known
 
-    async def rebuild(self, markers: Collection[bytes]) -> None:
-        """See the protocol; all that is left to do is to compare the markers."""
-        if set(markers) - {self.recovery_marker()}:
+    async def rebuild(
+        self, journal: JournalKey | None = None, marker: bytes | None = None, pending: bool = True
+    ) -> None:
+        """See the protocol; all that is left to do is to compare the marker."""
+        if marker not in (None, uuid.UUID(self._here().store_id).bytes):
             raise StoreMismatchError(
                 "state belongs to a store in memory that does not exist any more",
                 fix="use the store sqlite or kafka for jobs that are restored in another process",
             )
 
-    def recovery_marker(self) -> bytes:
+    def recovery_marker(self, journal: JournalKey) -> bytes:
         """See the protocol: there is one position, the place."""
         return uuid.UUID(self._here().store_id).bytes
 

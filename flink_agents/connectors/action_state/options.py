@@ -7,11 +7,13 @@ from typing import Any
 
 from flink_agents.api.errors import OptionError
 from flink_agents.api.options import options_below
-from flink_agents.api.store_names import STORE_PREFIX
+from flink_agents.api.store_names import CLIENT_OPTIONS, STORE_PREFIX
 
 
 def read_options(store: str, given: Mapping[str, Any]) -> dict[str, Any]:
     """The value of each option that ``AgentOptions`` has of ``store``, by its name there.
+
+    What goes to Kafka's client as it is, is left out.
 
     Args:
         store: Name of the store. An option without a default must be given.
@@ -21,7 +23,8 @@ def read_options(store: str, given: Mapping[str, Any]) -> dict[str, Any]:
         OptionError: An option is unknown, missing, or has a value that does not fit.
     """
     known = options_below(STORE_PREFIX + store)
-    unknown = sorted(set(given) - set(known))
+    free = CLIENT_OPTIONS.removeprefix(f"{STORE_PREFIX}{store}.")
+    unknown = sorted(name for name in set(given) - set(known) if not name.startswith(free))
     if unknown:
         raise OptionError(
             f"store {store!r} has no option {unknown[0]!r}",

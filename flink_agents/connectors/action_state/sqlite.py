@@ -42,7 +42,7 @@ from flink_agents.connectors.action_state.sqlite_file import (
     translate,
 )
 from flink_agents.connectors.action_state.sqlite_owners import Lease, all_owners, claim
-from flink_agents.connectors.action_state.sqlite_writer import SQLiteWriter, Write
+from flink_agents.connectors.action_state.sqlite_writer import Forget, SQLiteWriter, Write
 
 T = TypeVar("T")
 
@@ -211,19 +211,24 @@ class SQLiteStore(ActionStateStore):
         records = tuple(records)
         check_records(records, self._max_record_bytes)
         if records:
-            await self._submit(writer, journal, records, None)
+            await self._submit(writer, functools.partial(Write, journal, records, None))
 
     async def prune(self, journal: JournalKey, through_seq: int) -> None:
         """See the protocol."""
-        await self._submit(self._require_open(), journal, (), through_seq)
+        await self._submit(self._require_open(), functools.partial(Write, journal, (), through_seq))
 
-    async def _submit(
-        self, writer: SQLiteWriter, journal: JournalKey, records: Sequence[Record], through: int | None
-    ) -> None:
+    async def forget(self, journal_id: str) -> None:
+        """See the protocol."""
+        writer = self._require_open()
+        if self._owner is None:
+            raise closed_error("the store was opened without an owner")
+        await self._submit(writer, functools.partial(Forget, journal_id))
+
+    async def _submit(self, writer: SQLiteWriter, make: Callable[[asyncio.Future[None]], Write]) -> None:
         future: asyncio.Future[None] = asyncio.get_running_loop().create_future()
         self._waiting.add(future)
         try:
-            writer.submit(Write(journal, records, through, future))
+            writer.submit(make(future))
             # A cancelled caller takes its future along; the write goes on.
             await future
         finally:
@@ -259,23 +264,25 @@ class SQLiteStore(ActionStateStore):
         self._require_open()
         return await self._ask(reader.pruned_through, journal)
 
-    def may_have(self, journal: JournalKey) -> bool:
+    def may_have(self, journal: JournalKey, marker: bytes | None = None, pending: bool = True) -> bool:
         """See the protocol."""
         self._require_open()
         return self._known is None or hash(journal) in self._known
 
-    async def rebuild(self, markers: Collection[bytes]) -> None:
-        """See the protocol; all that is left to do is to compare the markers."""
-        own = self.recovery_marker()
-        if foreign := set(markers) - {own}:
+    async def rebuild(
+        self, journal: JournalKey | None = None, marker: bytes | None = None, pending: bool = True
+    ) -> None:
+        """See the protocol; all that is left to do is to compare the marker."""
+        own = uuid.UUID(self.store_id).bytes
+        if marker not in (None, own):
             raise StoreMismatchError(
                 f"the state to restore belongs to another store than {self.path}",
                 expected=f"store {self._store_id}",
-                found=", ".join(sorted(_describe_marker(marker) for marker in foreign)),
+                found=_describe_marker(marker),
                 fix="configure the path of the file that the job used before",
             )
 
-    def recovery_marker(self) -> bytes:
+    def recovery_marker(self, journal: JournalKey) -> bytes:
         """See the protocol: the file knows where its records are, so there is one position, the file."""
         return uuid.UUID(self.store_id).bytes
 

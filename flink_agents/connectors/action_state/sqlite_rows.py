@@ -1,7 +1,8 @@
 """The statements of one transaction: few, since the interpreter goes to other threads in each of them.
 
 With a busy event loop beside it, a statement per record cost most of the writer's time (measured):
-journals are looked up, and records are inserted, many at a time.
+journals are looked up, and records are inserted, many at a time. A row that is read is such a
+moment too, so that a look-up answers in one row.
 """
 
 from __future__ import annotations
@@ -12,16 +13,8 @@ from typing import Any
 
 from flink_agents.api.action_state import JournalKey, Record, encode_text, pruned_error
 
-MANY = 64
+MANY = 100
 """How many journals or records a statement is about, at most. SQLite allows 999 parameters everywhere."""
-
-Names = tuple[bytes, bytes]
-"""Job and key of a journal, as they stand in the file."""
-
-
-def names_of(journal: JournalKey) -> Names:
-    """The names of a journal."""
-    return encode_text(journal.journal_id), encode_text(journal.key)
 
 
 class Rows:
@@ -35,10 +28,10 @@ class Rows:
     def __init__(self, connection: sqlite3.Connection, journals: Iterable[JournalKey]) -> None:
         self._connection = connection
         self._records: list[tuple[Any, ...]] = []
-        self._journals: dict[Names, tuple[int, int]] = {}
-        names = list({names_of(journal) for journal in journals})
-        for start in range(0, len(names), MANY):
-            self._look_up(names[start : start + MANY])
+        self._journals: dict[JournalKey, tuple[int, int]] = {}
+        asked = list(set(journals))
+        for start in range(0, len(asked), MANY):
+            self._look_up(asked[start : start + MANY])
 
     def append(self, journal: JournalKey, records: Sequence[Record]) -> None:
         """Add records to a journal.
@@ -46,11 +39,12 @@ class Rows:
         Raises:
             RecordsPrunedError: One of them belongs to a run that was pruned. Nothing was added.
         """
-        names = names_of(journal)
-        if names not in self._journals:
+        found = self._journals.get(journal)
+        if found is None:
+            names = [encode_text(name) for name in journal]
             made = self._connection.execute("INSERT INTO journals VALUES (NULL, ?, ?, -1)", names)
-            self._journals[names] = (made.lastrowid or 0, -1)
-        row, pruned_through = self._journals[names]
+            found = self._journals[journal] = (made.lastrowid or 0, -1)
+        row, pruned_through = found
         for record in records:
             if record.seq <= pruned_through:
                 raise pruned_error(journal, record.seq, pruned_through)
@@ -60,13 +54,23 @@ class Rows:
 
     def prune(self, journal: JournalKey, through: int) -> None:
         """Remove the records of the first runs of a journal."""
-        names = names_of(journal)
-        row, pruned_through = self._journals.get(names, (0, through))
+        row, pruned_through = self._journals.get(journal, (0, through))
         if through > pruned_through:
             self.flush()
             self._connection.execute("UPDATE journals SET pruned_through = ? WHERE id = ?", (through, row))
             self._connection.execute("DELETE FROM records WHERE journal = ? AND seq <= ?", (row, through))
-            self._journals[names] = (row, through)
+            self._journals[journal] = (row, through)
+
+    def forget(self, journal_id: str) -> None:
+        """Remove all journals of a job."""
+        self.flush()
+        job = encode_text(journal_id)
+        self._connection.execute(
+            "DELETE FROM records WHERE journal IN (SELECT id FROM journals WHERE journal_id = ?)", (job,)
+        )
+        self._connection.execute("DELETE FROM journals WHERE journal_id = ?", (job,))
+        for journal in [journal for journal in self._journals if journal.journal_id == journal_id]:
+            del self._journals[journal]
 
     def flush(self) -> None:
         """Insert what was added."""
@@ -77,13 +81,14 @@ class Rows:
             values = [value for record in some for value in record]
             self._connection.execute(f"INSERT INTO records VALUES {rows}", values)
 
-    def _look_up(self, names: list[Names]) -> None:
-        rows = ", ".join(["(?, ?)"] * len(names))
-        found = self._connection.execute(
-            f"WITH asked (job, text) AS (VALUES {rows}) "
-            "SELECT job, text, id, pruned_through FROM asked CROSS JOIN journals "
-            "ON journals.journal_id = job AND journals.key = text",
-            [name for pair in names for name in pair],
-        )
-        for journal_id, key, row, pruned_through in found.fetchall():
-            self._journals[bytes(journal_id), bytes(key)] = (row, pruned_through)
+    def _look_up(self, asked: list[JournalKey]) -> None:
+        rows = ", ".join(f"({number}, ?, ?)" for number in range(len(asked)))
+        (found,) = self._connection.execute(
+            f"WITH asked (number, job, text) AS (VALUES {rows}) "
+            "SELECT group_concat(number || ' ' || id || ' ' || pruned_through) "
+            "FROM asked CROSS JOIN journals ON journals.journal_id = job AND journals.key = text",
+            [encode_text(name) for journal in asked for name in journal],
+        ).fetchone()
+        for one in found.split(",") if found else ():
+            number, row, pruned_through = map(int, one.split())
+            self._journals[asked[number]] = (row, pruned_through)

@@ -42,8 +42,10 @@ BATCH_BYTES = 16 * 1024 * 1024
 """A transaction takes no more appends than this, and no more after so many bytes."""
 
 BUSY = 8
-PAUSE_SECONDS = 0.003
-"""After a batch of so many the next one is let grow: each of them takes the interpreter from the others."""
+PAUSE_SECONDS = 0.0001
+LONGEST_PAUSE_SECONDS = 0.01
+"""After a batch of so many the next one is let grow, for so long for each of them, and no longer than this:
+a batch takes the interpreter from the others, for many appends no oftener than for few."""
 
 FREE_PAGES = 4096
 GIVEN_BACK = 1024
@@ -95,6 +97,22 @@ class Write:
             rows.prune(self.journal, self.through)
         else:
             rows.append(self.journal, self.records)
+
+
+class Forget(Write):
+    """The removal of all journals of a job.
+
+    Args:
+        journal_id: Which ones.
+        future: Resolved on its loop.
+    """
+
+    def __init__(self, journal_id: str, future: asyncio.Future[None]) -> None:
+        super().__init__(JournalKey(journal_id, ""), (), None, future)
+
+    def apply(self, rows: Rows) -> None:
+        """See the base class."""
+        rows.forget(self.journal.journal_id)
 
 
 def _apply(write: Write, rows: Rows) -> Outcome:
@@ -176,7 +194,7 @@ class SQLiteWriter:
                 if batch:
                     self._tell(batch, self._write(batch))
                     if len(batch) >= BUSY:
-                        time.sleep(PAUSE_SECONDS)
+                        time.sleep(min(LONGEST_PAUSE_SECONDS, len(batch) * PAUSE_SECONDS))
                 elif not self._stopping:
                     self._beat()
         except BaseException:

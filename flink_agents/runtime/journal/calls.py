@@ -26,7 +26,7 @@ TURNS = 10
 """How often the loop turns between the outcomes of two replayed calls."""
 
 
-@dataclass
+@dataclass(slots=True)
 class StepRecords:
     """What one execution of an action recorded.
 
@@ -60,7 +60,7 @@ def steps_of(codec: ValueCodec, records: Iterable[Record]) -> dict[str, StepReco
     return steps
 
 
-@dataclass
+@dataclass(slots=True)
 class Call:
     """One durable call of an execution.
 
@@ -116,7 +116,7 @@ class StepCalls:
         self._waiting: list[asyncio.Future[None]] = []
         self.made = 0
         # What ends now ends behind all that is recorded, which would wait for it otherwise.
-        self.ended = 1 + max((call.order for call in records.calls.values()), default=-1)
+        self.ended = 1 + max(call.order for call in records.calls.values()) if records.calls else 0
         self.failed: dict[int, CallRecord] = {}
         self.mismatch: Mismatch | None = None
 
@@ -172,6 +172,8 @@ class StepCalls:
 
     def failed_among(self, among: frozenset[int] | None = None) -> dict[int, CallRecord]:
         """Failures to be recorded, since what happens next depends on them: those of ``among``, or all."""
+        if not self.failed:
+            return {}
         return {index: record for index, record in self.failed.items() if among is None or index in among}
 
     def keep(self, recorded: dict[int, CallRecord]) -> None:

@@ -7,6 +7,7 @@ values of different types (``1``, ``1.0``, ``True``) differ. BLAKE2b: RFC 7693.
 from __future__ import annotations
 
 import hashlib
+import re
 from typing import Any
 
 import msgpack
@@ -15,6 +16,9 @@ from flink_agents.api.errors import UnserializableValueError
 from flink_agents.runtime.codec import ValueCodec, unordered
 
 DIGEST_BYTES = 16
+
+_MAP = re.compile(rb"[\x81-\x8f\xde\xdf]")
+"""A byte that a map with entries begins with, in MessagePack; other values may contain it too."""
 
 
 class _Pairs(list[tuple[Any, Any]]):
@@ -45,6 +49,11 @@ def digest_of_bytes(data: bytes) -> bytes:
 
 def canonical(data: bytes) -> bytes:
     """Bytes that are equal for equal values, of the bytes that ``codec`` wrote."""
+    # Most values have nothing that could stand in another order, and sorting is most of the time.
+    return _ordered(data) if _MAP.search(data, 1) else b"=" + data[1:]
+
+
+def _ordered(data: bytes) -> bytes:
     free = False
 
     def pairs(entries: list[tuple[Any, Any]]) -> _Pairs:
@@ -59,7 +68,6 @@ def canonical(data: bytes) -> bytes:
         strict_map_key=False,
         unicode_errors="surrogatepass",
     )
-    # Most values have nothing that could stand in another order, and sorting is most of the time.
     return _form(tree) if free else b"=" + data[1:]
 
 

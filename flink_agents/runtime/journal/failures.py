@@ -6,32 +6,68 @@ from typing import Any
 
 from flink_agents.api.errors import RecordedFailureError, StateError
 from flink_agents.runtime.codec import ValueCodec
-from flink_agents.runtime.typenames import error_name, find_error
+from flink_agents.runtime.typenames import GROUPS, error_name, find_error
+
+CALL_FAILURES: tuple[type[BaseException], ...] = (Exception, SystemExit, *GROUPS)
+"""What a durable call can raise that its policy decides about, and that is recorded."""
 
 MAX_MESSAGE = 10_000
 
+MAX_BYTES = 2 * 1024 * 1024
+"""How large arguments, attributes, and members of a group may be; larger ones are not kept."""
 
-def describe(codec: ValueCodec, error: BaseException) -> dict[str, Any]:
-    """What is recorded of ``error``; its arguments and attributes as far as they can be encoded."""
+MAX_DEPTH = 10
+"""How deep groups may stand in groups; the members of deeper ones are not kept."""
+
+
+def describe(codec: ValueCodec, error: BaseException, depth: int = 0) -> dict[str, Any]:
+    """What is recorded of ``error``; its arguments and attributes as far as they can be encoded.
+
+    Args:
+        codec: Encodes them.
+        error: The exception.
+        depth: In how many groups it stands.
+    """
     kept: dict[str, Any] = {"type": error_name(type(error)), "message": _text(error)}
-    # An OSError keeps the name of its file apart from its arguments.
-    args = OSError.__reduce__(error)[1] if isinstance(error, OSError) else error.args
-    for name, value in (("args", list(args)), ("state", dict(vars(error)))):
+    parts: dict[str, Any] = {"args": _arguments(error), "state": dict(vars(error))}
+    if isinstance(error, GROUPS) and depth < MAX_DEPTH:
+        parts["members"] = [describe(codec, one, depth + 1) for one in _members(error)]
+    for name, value in parts.items():
         try:
-            kept[name] = codec.encode(value)
+            data = codec.encode(value)
         except (StateError, RecursionError):
-            kept[name] = None
+            data = None
+        kept[name] = data if data is not None and len(data) <= MAX_BYTES else None
     return kept
 
 
-def rebuild(codec: ValueCodec, kept: dict[str, Any]) -> BaseException:
-    """An exception of the same type and message.
+def _arguments(error: Any) -> list[Any]:
+    if isinstance(error, OSError):
+        # It keeps the name of its file apart from its arguments.
+        return list(OSError.__reduce__(error)[1])
+    # The second one of a group are its members.
+    return [error.message] if isinstance(error, GROUPS) else list(error.args)
+
+
+def _members(group: Any) -> tuple[BaseException, ...]:
+    return group.exceptions
+
+
+def rebuild(
+    codec: ValueCodec, kept: dict[str, Any], among: tuple[type[BaseException], ...] = CALL_FAILURES
+) -> BaseException:
+    """An exception of the same type and message; of a group, with members that are made again as well.
 
     Where that cannot be made, since its class is gone or needs what was not recorded, it is a
     ``RecordedFailureError`` that names both.
+
+    Args:
+        codec: Decodes what was kept.
+        kept: What :func:`describe` gave.
+        among: What it may be.
     """
     error = _rebuilt(codec, kept)
-    if error is not None:
+    if isinstance(error, among):
         return error
     return RecordedFailureError(
         kept["message"],
@@ -47,14 +83,20 @@ def _rebuilt(codec: ValueCodec, kept: dict[str, Any]) -> BaseException | None:
     if kind is None or kept.get("args") is None:
         return None
     try:
-        args = codec.decode(kept["args"])
-        error = kind.__new__(kind, *args)
+        args, builtin = codec.decode(kept["args"]), _builtin(kind)
+        if issubclass(kind, GROUPS):
+            args.append([rebuild(codec, one, (BaseException,)) for one in codec.decode(kept["members"])])
+            error = builtin.__new__(kind, *args)
+        else:
+            error = kind.__new__(kind, *args)
         # Some builtin classes keep more than their arguments, which their constructor sets. That of
         # the class itself may take other arguments, and is not called.
-        _builtin(kind).__init__(error, *args)
+        builtin.__init__(error, *args)
         if kept.get("state") is not None:
             vars(error).update(codec.decode(kept["state"]))
-        return error if _text(error) == kept["message"] else None
+        # A group of class BaseExceptionGroup has become another one where none of its members needs that.
+        same = type(error) is kind or not isinstance(error, GROUPS)
+        return error if same and _text(error) == kept["message"] else None
     except Exception:
         # Foreign classes run their own code here; whatever it raises, the record is what counts.
         return None

@@ -15,6 +15,7 @@ from flink_agents.runtime.journal.order import RecordedRuns
 from flink_agents.runtime.journal.plans import Plans
 from flink_agents.runtime.journal.records import RunHeader
 from flink_agents.runtime.journal.run_journal import RunJournal
+from flink_agents.runtime.pruning import Pruner
 
 
 class Journals:
@@ -33,6 +34,7 @@ class Journals:
         plan: Fingerprint of the agent's plan.
         on_call: Told of each durable call, by its ``Invocation``, before anything else happens; for
             debugging, or None.
+        pruner: Removes records that no checkpoint can ask for; None where nothing does.
     """
 
     def __init__(
@@ -52,27 +54,45 @@ class Journals:
         self.plan = plan.fingerprint
         self._settled: set[JournalKey] = set()
         self.on_call: Callable[[Any, Call], None] | None = None
+        self.pruner: Pruner | None = None
 
     async def open(self) -> None:
         """Open the store; from then on no other attempt of the subtask can append."""
         await self.store.open(self._owner)
         self.store_id = self.store.store_id
         await self._plans.remember()
+        if self.pruner is not None:
+            self.pruner.open(self.store)
 
     async def close(self) -> None:
         """Close the store."""
+        if self.pruner is not None:
+            await self.pruner.close()
         await self.store.close()
 
     def key(self, journal_id: str, key_text: str) -> JournalKey:
         """The journal of a key. Agents of one job have journals of their own."""
         return JournalKey(f"{journal_id}/{self._agent}", key_text)
 
-    def may_have(self, journal_id: str, key_text: str) -> bool:
-        """Whether runs of the key may have been recorded by an earlier attempt. For any thread."""
-        journal = self.key(journal_id, key_text)
-        return self.store.may_have(journal) and journal not in self._settled
+    def may_have(self, journal_id: str, key_text: str, marker: bytes | None, pending: bool) -> bool:
+        """Whether runs of the key may have been recorded by an earlier attempt. For any thread.
 
-    async def recorded(self, journal_id: str, key_text: str, from_seq: int) -> RecordedRuns:
+        Args:
+            journal_id: Identity of the job that the key's runs belong to.
+            key_text: The key.
+            marker: Where its records can lie, as state says; None where it does not.
+            pending: Whether inputs of it wait in state.
+        """
+        journal = self.key(journal_id, key_text)
+        return self.store.may_have(journal, marker, pending) and journal not in self._settled
+
+    def marker(self, journal_id: str, key_text: str) -> bytes:
+        """Before what is recorded of the key from now on. For any thread."""
+        return self.store.recovery_marker(self.key(journal_id, key_text))
+
+    async def recorded(
+        self, journal_id: str, key_text: str, from_seq: int, marker: bytes | None, pending: bool
+    ) -> RecordedRuns:
         """The recorded runs of the key from number ``from_seq`` on.
 
         Raises:
@@ -80,6 +100,9 @@ class Journals:
             PlanChangedError: The agent's plan cannot go on with them.
         """
         journal = self.key(journal_id, key_text)
+        await self.store.rebuild(journal, marker, pending)
+        if not self.store.may_have(journal, marker, pending):
+            return RecordedRuns(self.codec, ())
         runs = RecordedRuns(self.codec, await self.store.scan(journal, from_seq))
         for fingerprint, actions in runs.plans():
             await self._plans.check(fingerprint, actions)
@@ -90,6 +113,24 @@ class Journals:
     def settle(self, journal_id: str, key_text: str) -> None:
         """Note that nothing which an earlier attempt recorded for the key is left to be run."""
         self._settled.add(self.key(journal_id, key_text))
+
+    def committed(self, journal_id: str, key_text: str, through_seq: int, runs: int) -> None:
+        """Note that only a restore can ask for the runs of a key up to ``through_seq``. For Flink's thread.
+
+        Args:
+            journal_id: Identity of the job that the key's runs belong to.
+            key_text: The key.
+            through_seq: The last of them.
+            runs: How many of them with records were committed since this was last called for the key;
+                0 where they are those of the checkpoint that the job was restored from.
+        """
+        if self.pruner is None:
+            return
+        journal = self.key(journal_id, key_text)
+        if runs:
+            self.pruner.committed(journal, through_seq, runs)
+        else:
+            self.pruner.restored(journal, through_seq)
 
     def of_run(
         self,

@@ -7,8 +7,7 @@ the number of the layout. A field that is added goes to the end, and readers tak
 
 from __future__ import annotations
 
-from dataclasses import dataclass
-from typing import Any
+from typing import Any, NamedTuple
 
 from flink_agents.api.errors import StateFormatError
 from flink_agents.runtime.codec import ValueCodec
@@ -16,8 +15,7 @@ from flink_agents.runtime.codec import ValueCodec
 _LAYOUT = 1
 
 
-@dataclass(frozen=True)
-class RunHeader:
+class RunHeader(NamedTuple):
     """Which input a run belongs to.
 
     Attributes:
@@ -44,8 +42,7 @@ class RunHeader:
         return cls(*_fields(codec, data, 5))
 
 
-@dataclass(frozen=True)
-class CallIdentity:
+class CallIdentity(NamedTuple):
     """What was called.
 
     Attributes:
@@ -72,8 +69,7 @@ class CallIdentity:
         return cls(*_fields(codec, data, 3))
 
 
-@dataclass(frozen=True)
-class CallRecord:
+class CallRecord(NamedTuple):
     """How a call ended.
 
     Attributes:
@@ -116,8 +112,7 @@ class CallRecord:
         return cls(CallIdentity(function, arguments, request), *rest)
 
 
-@dataclass(frozen=True)
-class ActionRecord:
+class ActionRecord(NamedTuple):
     """What an execution of an action did that made durable calls.
 
     Attributes:

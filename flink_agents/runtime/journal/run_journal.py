@@ -24,6 +24,8 @@ class RunJournal:
     Attributes:
         replayed: Whether earlier attempts recorded something of the run.
         begun: Whether anything was recorded of it.
+        end: A marker behind its records, once it has ended; None while the key has runs that were
+            recorded before, and wherever the run recorded nothing.
     """
 
     def __init__(
@@ -42,7 +44,8 @@ class RunJournal:
         self._header = header
         known = list(records)
         self.replayed = self.begun = self._headed = bool(known)
-        self._steps: dict[str, StepRecords] = steps_of(codec, known)
+        self.end: bytes | None = None
+        self._steps: dict[str, StepRecords] = steps_of(codec, known) if known else {}
 
     def step(self, step: str) -> StepRecords:
         """What was recorded of one execution of an action."""

@@ -16,6 +16,7 @@ records, as attempts of a job do. A store with leases should take short ones her
 
 from flink_agents.testing.store_conformance.base import Stores
 from flink_agents.testing.store_conformance.content import ContentCases
+from flink_agents.testing.store_conformance.forgetting import ForgettingCases
 from flink_agents.testing.store_conformance.lifecycle import LifecycleCases
 from flink_agents.testing.store_conformance.ownership import OwnershipCases
 from flink_agents.testing.store_conformance.pruning import PruningCases
@@ -23,5 +24,5 @@ from flink_agents.testing.store_conformance.pruning import PruningCases
 __all__ = ["ActionStateStoreSuite", "Stores"]
 
 
-class ActionStateStoreSuite(ContentCases, PruningCases, OwnershipCases, LifecycleCases):
+class ActionStateStoreSuite(ContentCases, PruningCases, ForgettingCases, OwnershipCases, LifecycleCases):
     """All cases; see the module."""

@@ -37,7 +37,7 @@ class Stores:
         store = self.make()
         self._opened.append(store)
         await store.open(owner)
-        await store.rebuild([])
+        await store.rebuild()
         return store
 
     async def close(self) -> None:

@@ -39,15 +39,21 @@ async def _refuses_all(store: ActionStateStore) -> None:
         lambda: store.read(JOURNAL, 0),
         lambda: store.scan(JOURNAL),
         lambda: store.prune(JOURNAL, 0),
+        lambda: store.forget("job"),
         lambda: store.pruned_through(JOURNAL),
-        lambda: store.rebuild([]),
+        lambda: store.rebuild(),
         lambda: store.journals(),
         lambda: store.stats(),
     ]
     for use in uses:
         with pytest.raises(StoreClosedError):
             await use()
-    for ask in (lambda: store.store_id, lambda: store.may_have(JOURNAL), store.recovery_marker):
+    asked: list[Callable[[], object]] = [
+        lambda: store.store_id,
+        lambda: store.may_have(JOURNAL),
+        lambda: store.recovery_marker(JOURNAL),
+    ]
+    for ask in asked:
         with pytest.raises(StoreClosedError):
             ask()
 
@@ -152,7 +158,7 @@ class LifecycleCases(SuiteBase):
     async def test_a_marker_is_small(self, stores: Stores) -> None:
         store = await stores.open()
         for seq in range(20):
-            marker = store.recovery_marker()
+            marker = store.recovery_marker(JOURNAL)
             assert isinstance(marker, bytes)
             assert len(marker) <= MAX_MARKER_BYTES
             await store.append(JOURNAL, [record(seq)])
@@ -161,18 +167,46 @@ class LifecycleCases(SuiteBase):
     async def test_what_was_recorded_after_a_marker_is_found(self, stores: Stores) -> None:
         first = await stores.open()
         await first.append(OTHER, [record(0)])
-        marker = first.recovery_marker()
+        marker = first.recovery_marker(JOURNAL)
         await first.append(JOURNAL, [record(0, 1)])
+        later = first.recovery_marker(JOURNAL)
         await first.append(JOURNAL, [record(1, 2)])
-        for markers in ([marker], [marker, first.recovery_marker()]):
+        for markers in ([marker], [later, marker], [marker, later], [later, None]):
             again = stores.make()
             await again.open(Owner.create("job-1", "orders/agent"))
-            await again.rebuild(markers)
-            assert again.may_have(JOURNAL)
-            assert indexes(await again.scan(JOURNAL)) == [1, 2]
-            await again.rebuild([marker])
+            for each in markers:
+                await again.rebuild(JOURNAL, each)
+                assert again.may_have(JOURNAL, each)
+                assert indexes(await again.scan(JOURNAL, 1)) == [2]
             assert indexes(await again.scan(JOURNAL)) == [1, 2]
             await again.close()
+
+    @case
+    async def test_a_marker_behind_all_records_finds_nothing_or_more(self, stores: Stores) -> None:
+        first = await stores.open()
+        await first.append(JOURNAL, [record(0, 1)])
+        marker = first.recovery_marker(JOURNAL)
+        again = stores.make()
+        await again.open(Owner.create("job-1", "orders/agent"))
+        await again.rebuild(JOURNAL, marker, pending=False)
+        await again.append(JOURNAL, [record(1, 2)])
+        assert indexes(await again.scan(JOURNAL, 1)) == [2]
+        await again.close()
+
+    @case
+    async def test_what_a_marker_of_another_subtask_leaves_out(self, stores: Stores) -> None:
+        """A key that state does not know has its records behind the markers of its own subtask only."""
+        first = await stores.open(subtask=0, parallelism=2)
+        other = await stores.open(subtask=1, parallelism=2)
+        await other.append(JOURNAL, [record(0, 1)])
+        marker = first.recovery_marker(OTHER)
+        again = stores.make()
+        await again.open(Owner.create("job-1", "orders/agent", 1, 2))
+        await again.rebuild(OTHER, marker, pending=False)
+        await again.rebuild(JOURNAL, None, pending=False)
+        assert again.may_have(JOURNAL, None, pending=False)
+        assert indexes(await again.scan(JOURNAL)) == [1]
+        await again.close()
 
     @case
     async def test_without_markers_all_is_found(self, stores: Stores) -> None:

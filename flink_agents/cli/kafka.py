@@ -1,0 +1,108 @@
+"""``flink-agents kafka``: a Kafka broker for development, without Docker."""
+
+from __future__ import annotations
+
+import json
+from enum import Enum
+from pathlib import Path
+from typing import TYPE_CHECKING, Annotated
+
+import typer
+
+from flink_agents.cli.errors import prints_errors
+
+if TYPE_CHECKING:
+    from flink_agents.testing.kafka import KafkaBroker
+
+NOT_RUNNING = 1
+"""Exit code of ``status`` where no broker runs."""
+
+kafka_app = typer.Typer(help="Run a Kafka broker for development.", no_args_is_help=True)
+
+
+class _Security(str, Enum):
+    PLAINTEXT = "PLAINTEXT"
+    SSL = "SSL"
+    SASL_PLAINTEXT = "SASL_PLAINTEXT"
+    SASL_SSL = "SASL_SSL"
+
+
+Data = Annotated[Path | None, typer.Option("--data", help="Its directory. Default: .flink-agents/kafka.")]
+Json = Annotated[bool, typer.Option("--json", help="Print JSON, with the arguments for clients.")]
+
+
+@kafka_app.command("start")
+@prints_errors
+def kafka_start(
+    data: Data = None,
+    port: Annotated[
+        int | None,
+        typer.Option(min=1, max=65535, help="Port for clients. Default: as before, else a free one."),
+    ] = None,
+    security: Annotated[
+        _Security | None, typer.Option(help="How clients are served. Default: as before, else PLAINTEXT.")
+    ] = None,
+    as_json: Json = False,
+) -> None:
+    """Start a broker, and return when it answers requests. One that runs already stays as it is."""
+    broker = _broker(data, port, security)
+    started = broker.start()
+    if as_json:
+        _print_json(broker)
+    else:
+        typer.echo(f"Kafka {'runs' if started else 'already runs'} at {broker.bootstrap_servers}")
+        _print_places(broker)
+
+
+@kafka_app.command("stop")
+@prints_errors
+def kafka_stop(data: Data = None) -> None:
+    """Stop the broker; its records stay."""
+    typer.echo("Kafka is stopped" if _broker(data).stop() else "no Kafka runs here")
+
+
+@kafka_app.command("status")
+@prints_errors
+def kafka_status(data: Data = None, as_json: Json = False) -> None:
+    """Say whether the broker runs, and where. The exit code is 0 if it does and 1 if not."""
+    broker = _broker(data)
+    status = broker.status()
+    if as_json:
+        _print_json(broker)
+    elif status.running:
+        typer.echo(f"Kafka runs at {status.bootstrap_servers}, process {status.pid}")
+        _print_places(broker)
+    else:
+        typer.echo("Kafka does not run")
+        _print_places(broker)
+    if not status.running:
+        raise typer.Exit(NOT_RUNNING)
+
+
+def _broker(data: Path | None, port: int | None = None, security: _Security | None = None) -> KafkaBroker:
+    from flink_agents.testing.kafka import DEFAULT_DATA, KafkaBroker
+
+    chosen = None if security is None else security.value
+    return KafkaBroker(data or DEFAULT_DATA, port=port, security=chosen)
+
+
+def _print_places(broker: KafkaBroker) -> None:
+    status = broker.status()
+    typer.echo(f"  directory  {status.data}")
+    if status.security not in (None, "PLAINTEXT"):
+        typer.echo(f"  security   {status.security}; --json has the arguments for clients")
+
+
+def _print_json(broker: KafkaBroker) -> None:
+    status = broker.status()
+    found = {
+        "running": status.running,
+        "pid": status.pid,
+        "bootstrap_servers": status.bootstrap_servers,
+        "security": status.security,
+        "data": str(status.data),
+        "log": str(status.log),
+        "version": status.version,
+        "client_options": None if status.bootstrap_servers is None else broker.client_options,
+    }
+    typer.echo(json.dumps(found, indent=2))

@@ -1,0 +1,6 @@
+"""The store ``kafka``: journals in a topic, for jobs whose subtasks run on many machines.
+
+``layout`` is the format, ``topics`` the two topics, ``claims`` who may append, ``scan`` reads
+partitions into ``index``, ``writer`` appends, ``garbage`` finds what can be removed, and ``store``
+puts them together. ``docs/design/kafka.md`` says why it is built so.
+"""

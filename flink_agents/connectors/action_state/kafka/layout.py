@@ -1,0 +1,171 @@
+"""The bytes of the store ``kafka``: keys and values of records in its two topics.
+
+The topic of journals is compacted and holds *batches*. A batch is one Kafka record: appends and
+removals of many journals of one partition that were written together. Its key is the token of who
+wrote it and a number; its value the entries. A record with the same key and no value says that
+nothing in the batch is needed any more.
+
+The topic of claims is compacted too and has one partition. Its order is the order in which owners
+took over. See ``claims``.
+"""
+
+from __future__ import annotations
+
+import hashlib
+from collections.abc import Sequence
+from typing import Any, NamedTuple
+
+import msgpack
+
+from flink_agents.api.action_state import JournalKey, Record, RecordKind, encode_text
+from flink_agents.api.errors import StoreFormatError
+
+VERSION = 1
+
+FORGET = 2**63
+"""What ``Entry.through`` is where a journal is unknown from then on; no run has this number."""
+
+_pack = msgpack.Packer(unicode_errors="surrogatepass").pack
+
+
+class Entry(NamedTuple):
+    """One append to a journal, or one removal.
+
+    Attributes:
+        journal: Which one.
+        records: What is appended.
+        through: The last run that is removed; None for an append.
+    """
+
+    journal: JournalKey
+    records: Sequence[Record]
+    through: int | None = None
+
+
+class BatchKey(NamedTuple):
+    """Names a batch.
+
+    Attributes:
+        token: Who wrote it; see ``Owner.token``.
+        number: The how manieth of that owner.
+    """
+
+    token: str
+    number: int
+
+
+class Marker(NamedTuple):
+    """A recovery marker.
+
+    Attributes:
+        topic: The first bytes of the topic's id.
+        partition: Which partition.
+        offset: Before which no record lies that was appended after the marker was made.
+        writer: The first bytes of the token of who made it.
+        subtask: Its subtask.
+        parallelism: How many subtasks there were.
+    """
+
+    topic: bytes
+    partition: int
+    offset: int
+    writer: bytes
+    subtask: int
+    parallelism: int
+
+
+def partition_of(journal: JournalKey, partitions: int) -> int:
+    """The partition of a journal."""
+    text = encode_text(f"{len(journal.journal_id)}:{journal.journal_id}{journal.key}")
+    return int.from_bytes(hashlib.blake2b(text, digest_size=8).digest(), "big") % partitions
+
+
+def pack_key(key: BatchKey) -> bytes:
+    """The key of a Kafka record."""
+    return _pack(["batch", *key])
+
+
+def unpack_key(data: bytes | None) -> BatchKey | None:
+    """What :func:`pack_key` was given; None for a record that is none of this store."""
+    try:
+        kind, token, number = _unpack(data or b"")
+        ours = kind == "batch" and isinstance(token, str) and isinstance(number, int)
+        return BatchKey(token, number) if ours else None
+    except (StoreFormatError, TypeError, ValueError):
+        return None
+
+
+def pack_entry(entry: Entry) -> bytes:
+    """The bytes of an entry; a batch is a list of them."""
+    content: Any = entry.through
+    if content is None:
+        content = [(int(r.kind), r.seq, r.step, r.index, r.data) for r in entry.records]
+    return _pack((entry.journal.journal_id, entry.journal.key, content))
+
+
+def pack_batch(entries: Sequence[bytes]) -> bytes:
+    """The value of a Kafka record, of packed entries."""
+    packer = msgpack.Packer()
+    return b"".join([bytes([VERSION]), packer.pack_array_header(len(entries)), *entries])
+
+
+def unpack_batch(data: bytes) -> list[Entry]:
+    """The entries of a batch.
+
+    Raises:
+        StoreFormatError: It is corrupt, or of an unknown version.
+    """
+    if data[:1] != bytes([VERSION]):
+        raise StoreFormatError(
+            "a batch of the store is of a format that this version cannot read",
+            expected=f"version {VERSION}",
+            found=f"version {data[0]}" if data else "no bytes",
+            fix="run the version of flink-agents-python that wrote it, or a newer one",
+        )
+    try:
+        return [_entry(*parts) for parts in _unpack(data[1:])]
+    except (TypeError, ValueError) as error:
+        raise StoreFormatError("a batch of the store cannot be read", found=str(error)) from error
+
+
+def _entry(journal_id: str, key: str, content: Any) -> Entry:
+    journal = JournalKey(journal_id, key)
+    if isinstance(content, int):
+        return Entry(journal, (), content)
+    return Entry(journal, [Record(RecordKind(kind), *rest) for kind, *rest in content])
+
+
+def pack_marker(marker: Marker) -> bytes:
+    """The bytes of a marker."""
+    return _pack(list(marker))
+
+
+def unpack_marker(data: bytes) -> Marker | None:
+    """What :func:`pack_marker` was given; None for a marker of another store."""
+    try:
+        return Marker(*_unpack(data))
+    except (StoreFormatError, TypeError):
+        return None
+
+
+def pack_claim(kind: str, token: str, content: Any) -> tuple[bytes, bytes]:
+    """Key and value of a record of the topic of claims."""
+    return _pack([kind, token]), bytes([VERSION]) + _pack(content)
+
+
+def unpack_claim(key: bytes | None, value: bytes | None) -> tuple[str, str, Any] | None:
+    """Kind, token and content; None for a record that is none of this store, or was removed."""
+    if key is None or not value or value[:1] != bytes([VERSION]):
+        return None
+    try:
+        kind, token = _unpack(key)
+        return kind, token, _unpack(value[1:])
+    except (StoreFormatError, TypeError, ValueError):
+        return None
+
+
+def _unpack(data: bytes) -> Any:
+    try:
+        return msgpack.unpackb(data, unicode_errors="surrogatepass", strict_map_key=False)
+    except (ValueError, msgpack.UnpackException) as error:
+        raise StoreFormatError("bytes of the store cannot be read", found=str(error)) from error

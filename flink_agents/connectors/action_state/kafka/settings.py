@@ -1,0 +1,242 @@
+"""What the store ``kafka`` is told, and the clients that it makes."""
+
+from __future__ import annotations
+
+import logging
+from collections.abc import Iterator, Mapping
+from contextlib import contextmanager
+from dataclasses import dataclass, field
+from typing import TYPE_CHECKING, Any
+
+from flink_agents.api.action_state import MAX_RECORD_BYTES
+from flink_agents.api.errors import OptionError, StoreError, StoreUnavailableError
+from flink_agents.connectors.action_state.options import read_options
+
+if TYPE_CHECKING:
+    from kafka import KafkaAdminClient, KafkaConsumer, KafkaProducer
+
+CLIENT_PREFIX = "client."
+"""Options behind it go to kafka-python as they are, such as ``client.security_protocol``."""
+
+OWN_OPTIONS = frozenset(
+    (
+        "acks",
+        "enable_idempotence",
+        "transactional_id",
+        "delivery_timeout_ms",
+        "bootstrap_servers",
+        "partitioner",
+    )
+    + ("group_id", "group_instance_id", "enable_auto_commit", "auto_offset_reset", "isolation_level")
+    + ("exclude_internal_topics", "allow_auto_create_topics", "max_request_size")
+)
+"""Options of kafka-python on which it depends that the store is one."""
+
+SECURITY_PROTOCOLS = ("PLAINTEXT", "SSL", "SASL_PLAINTEXT", "SASL_SSL")
+
+SLACK_BYTES = 1024 * 1024
+"""What a message may have beside two records of the largest size."""
+
+REQUEST_MS = 30_000
+RECONNECT_MS = 1000
+"""The longest pause before a broker that was away is tried again; by itself, the client waits up to 30 s."""
+
+FETCH_BYTES = 4 * 1024 * 1024
+
+
+@dataclass(frozen=True)
+class KafkaSettings:
+    """Options of the store.
+
+    Attributes:
+        bootstrap_servers: Some brokers, ``host:port``.
+        topic: Topic of the journals; that of the claims has ``-claims`` behind it.
+        partitions: How many partitions the topic gets, where it is made.
+        replication_factor: How many copies a topic gets that is made; -1: as many as the brokers say.
+        min_insync_replicas: How many copies must have a record; 0: as many as the brokers say.
+        lease_seconds: How long another job waits for this one, if this one dies.
+        append_seconds: How long an append waits for the brokers.
+        rebuild_seconds: How long reading may go without any progress.
+        max_record_bytes: The most bytes of data of a record.
+        client: Options of kafka-python.
+    """
+
+    bootstrap_servers: str
+    topic: str = "flink-agents-action-state"
+    partitions: int = 8
+    replication_factor: int = -1
+    min_insync_replicas: int = 0
+    lease_seconds: float = 10.0
+    append_seconds: float = 120.0
+    rebuild_seconds: float = 120.0
+    max_record_bytes: int = MAX_RECORD_BYTES
+    client: Mapping[str, Any] = field(default_factory=dict)
+
+    @classmethod
+    def from_options(cls, options: Mapping[str, Any]) -> KafkaSettings:
+        """Settings out of the options of a job.
+
+        Raises:
+            OptionError: An option is unknown, missing, or has a value that does not fit.
+        """
+        client = {
+            key.removeprefix(CLIENT_PREFIX): value
+            for key, value in options.items()
+            if key.startswith(CLIENT_PREFIX)
+        }
+        values = read_options("kafka", options)
+        return cls(
+            values["bootstrap-servers"],
+            values["topic"],
+            values["partitions"],
+            values["replication-factor"],
+            values["min-insync-replicas"],
+            values["lease"].total_seconds(),
+            values["append-timeout"].total_seconds(),
+            values["rebuild-timeout"].total_seconds(),
+            values["max-record-bytes"],
+            {key.replace("-", "_"): value for key, value in client.items()},
+        )
+
+    @property
+    def claims_topic(self) -> str:
+        """Topic of the claims."""
+        return f"{self.topic}-claims"
+
+    @property
+    def message_bytes(self) -> int:
+        """The most bytes of a message."""
+        return 2 * self.max_record_bytes + SLACK_BYTES
+
+    def admin(self) -> KafkaAdminClient:
+        """A client for topics."""
+        return self._make("KafkaAdminClient", request_timeout_ms=REQUEST_MS)
+
+    def producer(self) -> KafkaProducer:
+        """A client that appends: in order, each record once, acknowledged by all replicas in sync."""
+        return self._make(
+            "KafkaProducer",
+            acks="all",
+            enable_idempotence=True,
+            max_request_size=self.message_bytes,
+            batch_size=SLACK_BYTES,
+            delivery_timeout_ms=int(self.append_seconds * 1000),
+            request_timeout_ms=request_ms(self.append_seconds),
+            max_block_ms=int(self.append_seconds * 1000),
+            metrics_enabled=False,
+        )
+
+    def consumer(self) -> KafkaConsumer:
+        """A client that reads, of no group."""
+        return self._make(
+            "KafkaConsumer",
+            group_id=None,
+            enable_auto_commit=False,
+            auto_offset_reset="none",
+            fetch_max_wait_ms=100,
+            max_partition_fetch_bytes=FETCH_BYTES,
+            max_poll_records=10_000,
+            allow_auto_create_topics=False,
+            metrics_enabled=False,
+        )
+
+    def _make(self, name: str, **options: Any) -> Any:
+        try:
+            import kafka
+        except ImportError as error:
+            raise StoreUnavailableError(
+                "the store kafka needs the package kafka-python",
+                found=str(error),
+                fix="pip install 'flink-agents-python[kafka]', in the workers of the cluster as well",
+            ) from error
+        made = getattr(kafka, name)
+        known = made.DEFAULT_CONFIG
+        given = {key: _parsed(key, value, known[key]) for key, value in self.client.items() if key in known}
+        with translated(f"no broker of {self.bootstrap_servers} answers"):
+            made_with = {"reconnect_backoff_max_ms": RECONNECT_MS, **options, **given}
+            return made(bootstrap_servers=self.bootstrap_servers.split(","), **made_with)
+
+    def check_client_options(self) -> None:
+        """See that each option of a client is one.
+
+        Raises:
+            OptionError: None of the clients knows it, its value does not fit, or the store needs its own.
+        """
+        import kafka
+
+        clients = (kafka.KafkaProducer, kafka.KafkaConsumer, kafka.KafkaAdminClient)
+        known = {key: value for client in clients for key, value in client.DEFAULT_CONFIG.items()}
+        for key, value in self.client.items():
+            if key not in known:
+                raise OptionError(
+                    f"kafka-python has no option {key!r}",
+                    expected="an option of its producer, consumer or admin client",
+                    found=f"action-state.kafka.{CLIENT_PREFIX}{key}",
+                    fix="see https://kafka-python.readthedocs.io for their names",
+                )
+            if key in OWN_OPTIONS or key.endswith("serializer"):
+                raise OptionError(
+                    f"the option {key!r} of kafka-python is set by the store, which depends on it",
+                    found=f"action-state.kafka.{CLIENT_PREFIX}{key}",
+                    fix="leave it out",
+                )
+            _parsed(key, value, known[key])
+
+
+def request_ms(seconds: float) -> int:
+    """How long to wait for one answer of the brokers, where all of it may take so many seconds."""
+    return min(REQUEST_MS, int(seconds * 1000))
+
+
+def _parsed(key: str, value: Any, default: Any) -> Any:
+    """A value that may be a text, as configuration files have them, in the type of its default."""
+    expected = type(default).__name__
+    if key == "security_protocol":
+        # Anything else would be taken for PLAINTEXT.
+        if value in SECURITY_PROTOCOLS:
+            return value
+        expected = ", ".join(SECURITY_PROTOCOLS)
+    else:
+        if not isinstance(value, str) or not isinstance(default, (bool, int, float)):
+            return value
+        try:
+            if isinstance(default, bool):
+                return {"true": True, "false": False}[value.strip().lower()]
+            return type(default)(value)
+        except (KeyError, ValueError):
+            pass
+    raise OptionError(
+        f"the option {key!r} of kafka-python has a value that does not fit",
+        expected=expected,
+        found=repr(value),
+        fix=f"correct action-state.kafka.{CLIENT_PREFIX}{key}",
+    )
+
+
+@contextmanager
+def translated(what: str) -> Iterator[None]:
+    """Turn what kafka-python raises into an error of a store.
+
+    Raises:
+        StoreUnavailableError: Kafka failed.
+    """
+    try:
+        yield
+    except StoreError:
+        raise
+    except Exception as error:
+        raise unavailable(what, error) from error
+
+
+def unavailable(what: str, error: BaseException) -> StoreUnavailableError:
+    """The error that says that Kafka failed."""
+    return StoreUnavailableError(
+        what,
+        found=f"{type(error).__name__}: {error}",
+        fix="see that the brokers run, that they can be reached from here, and what they permit",
+    )
+
+
+def quiet_client() -> None:
+    """Keep kafka-python from telling each connection at the level of information."""
+    logging.getLogger("kafka").setLevel(logging.WARNING)

@@ -1,0 +1,474 @@
+"""The store ``kafka``; see the package."""
+
+from __future__ import annotations
+
+import asyncio
+import functools
+import sys
+import threading
+import time
+import weakref
+from collections import Counter
+from collections.abc import Callable, Collection, Mapping, Sequence
+from concurrent.futures import ThreadPoolExecutor
+from typing import Any, TypeVar
+
+from flink_agents.api.action_state import (
+    ActionStateStore,
+    JournalInfo,
+    JournalKey,
+    Owner,
+    Record,
+    StoreStats,
+    check_records,
+    closed_error,
+    in_use_error,
+)
+from flink_agents.api.errors import (
+    AppendOutcomeUnknownError,
+    RecordsPrunedError,
+    RecordTooLargeError,
+    StoreMismatchError,
+)
+from flink_agents.connectors.action_state.kafka.claims import Claims, ClaimsWriter, check_topic
+from flink_agents.connectors.action_state.kafka.garbage import Garbage
+from flink_agents.connectors.action_state.kafka.layout import (
+    FORGET,
+    Entry,
+    Marker,
+    pack_marker,
+    partition_of,
+    unpack_marker,
+)
+from flink_agents.connectors.action_state.kafka.scan import Scanner
+from flink_agents.connectors.action_state.kafka.settings import KafkaSettings, quiet_client
+from flink_agents.connectors.action_state.kafka.topics import find_topics, stored_bytes
+from flink_agents.connectors.action_state.kafka.writer import KafkaWriter, Write
+from flink_agents.connectors.action_state.store_metrics import StoreMetrics
+
+T = TypeVar("T")
+
+CLOSE_SECONDS = 15.0
+"""How long :meth:`KafkaStore.close` waits for the brokers."""
+
+POLLS_PER_LEASE = 20
+"""How often a job looks at the lease of another one while it waits."""
+
+FRAME_BYTES = 1024
+"""What a message has beside its records, at most."""
+
+TOKEN_BYTES = 8
+"""How much of an owner's token a marker has, and of a topic's id."""
+
+
+class KafkaStore(ActionStateStore):
+    """See the package. A store is opened once.
+
+    Args:
+        settings: Which brokers and topic, and limits.
+    """
+
+    def __init__(self, settings: KafkaSettings) -> None:
+        self.settings = settings
+        self.measured = StoreMetrics()
+        self._owner: Owner | None = None
+        self._writer: KafkaWriter | None = None
+        self._closed = False
+        self._positions: dict[int, int] = {}
+        self._floors: dict[int, int] = {}
+        self._garbage = Garbage()
+        self._waiting: set[asyncio.Future[None]] = set()
+        self._appending: Counter[JournalKey] = Counter()
+        self._fresh: dict[int, asyncio.Future[None]] = {}
+        self._fresh_lock = threading.Lock()
+        # One thread: a consumer is not for several at a time.
+        self._threads = ThreadPoolExecutor(1, "store-reader")
+
+    @classmethod
+    def from_options(cls, options: Mapping[str, Any]) -> KafkaStore:
+        """A store with the options ``action-state.kafka.*``."""
+        return cls(KafkaSettings.from_options(options))
+
+    @property
+    def store_id(self) -> str:
+        """See the protocol: the id of the topic, which one that is made anew does not have."""
+        self._require_open()
+        return str(self._topic.id)
+
+    @property
+    def max_record_bytes(self) -> int:
+        """See the protocol."""
+        return self.settings.max_record_bytes
+
+    def metrics(self) -> Mapping[str, int]:
+        """See the protocol."""
+        return {**self.measured.values(), **self._garbage.counts()}
+
+    def _require_open(self) -> KafkaWriter:
+        if self._writer is None or self._closed:
+            raise closed_error()
+        if self._ended.done():
+            raise closed_error("the thread that writes has ended; the log says why")
+        return self._writer
+
+    # -- open and close ---------------------------------------------------------------
+
+    async def open(self, owner: Owner | None) -> None:
+        """See the protocol."""
+        if self._writer is not None or self._closed:
+            raise closed_error("a store is opened once")
+        loop = asyncio.get_running_loop()
+        closers: list[Callable[[], object]] = []
+        try:
+            await self._in_thread(lambda: self._connect(owner, closers))
+            if owner is not None:
+                await self._take_over(owner)
+        except BaseException:
+            self._closed = True
+            self._threads.submit(lambda: [close() for close in closers])
+            self._threads.shutdown(wait=False)
+            raise
+        self._owner = owner
+        self._ended = loop.create_future()
+        # Without a reference to the store, which could not be forgotten otherwise.
+        ended = functools.partial(_end, self._ended, self._waiting, self.settings.topic)
+        self._writer = KafkaWriter(
+            self.settings,
+            self._topic,
+            self._producer,
+            self._claims,
+            owner,
+            self._claims_writer,
+            self._garbage,
+            self._positions,
+            loop,
+            self.measured,
+            ended,
+        )
+        # A store that is forgotten must not keep its lease.
+        self._forgotten = weakref.finalize(self, _forget, self._writer, self._close_reader, self._threads)
+        self._forgotten.atexit = False
+
+    def _connect(self, owner: Owner | None, closers: list[Callable[[], object]]) -> None:
+        quiet_client()
+        self.settings.check_client_options()
+        self._topic, claims_topic = find_topics(self.settings, create=owner is not None)
+        self._claims = Claims(self.settings, claims_topic)
+        closers.append(self._claims.close)
+        seen = Claims(self.settings, claims_topic)
+        closers.append(seen.close)
+        self._scanner = Scanner(
+            self.settings, self._topic, seen, self._garbage, owner.token if owner is not None else None
+        )
+        closers.append(self._scanner.close)
+        self._close_reader = [seen.close, self._scanner.close]
+        self._producer = self.settings.producer()
+        closers.append(lambda: self._producer.close(timeout=0))
+        self._claims_writer = ClaimsWriter(self._producer, claims_topic, self.settings)
+        self._claims.refresh()
+        check_topic(self._claims, self._topic)
+        if self._claims.described is None and owner is not None:
+            self._claims_writer.describe(self._topic)
+
+    async def _take_over(self, owner: Owner) -> None:
+        """Become the one who may append; wait for the lease of a job that died."""
+        begun = time.monotonic()
+        beats: dict[str, int] = {}
+        ended: set[str] = set()
+        while True:
+            others = await self._in_thread(lambda: self._look(owner))
+            alive = {token: claim for token, claim in others.items() if token not in ended}
+            if not alive:
+                await self._in_thread(lambda: self._claim(owner, ended))
+                return
+            for token, claim in alive.items():
+                if claim.beat > beats.setdefault(token, claim.beat):
+                    raise in_use_error(owner, claim.owner.job_id)
+            if not beats.keys() >= alive.keys():
+                continue
+            if time.monotonic() - begun >= max(claim.lease_seconds for claim in alive.values()):
+                ended.update(alive)
+            await asyncio.sleep(min(claim.lease_seconds for claim in alive.values()) / POLLS_PER_LEASE)
+
+    def _look(self, owner: Owner) -> dict[str, Any]:
+        self._claims.refresh()
+        return self._claims.in_the_way(owner)
+
+    def _claim(self, owner: Owner, ended: Collection[str]) -> None:
+        """Claim, and fence those before."""
+        self._claims_writer.claim(owner)
+        self._claims.refresh()
+        for claim in self._claims.before(owner.token):
+            others = claim.owner.group == owner.group and claim.owner.job_id != owner.job_id
+            if others and claim.owner.token not in ended:
+                # It was faster.
+                self._claims_writer.withdraw(owner)
+                raise in_use_error(owner, claim.owner.job_id)
+        ends = self._scanner.log_ends(list(range(self._topic.partitions)))
+        self._claims_writer.fence(owner, ends)
+        self._positions.update(ends)
+
+    async def close(self) -> None:
+        """See the protocol."""
+        if self._writer is None or self._closed:
+            return
+        self._closed = True
+        self._forgotten.detach()
+        self._writer.stop()
+        await asyncio.wait({self._ended}, timeout=CLOSE_SECONDS)
+        _end(self._ended, self._waiting, self.settings.topic)
+        closed = [asyncio.wrap_future(self._threads.submit(close)) for close in self._close_reader]
+        self._threads.shutdown(wait=False)
+        await asyncio.wait(closed, timeout=CLOSE_SECONDS)
+
+    def kill(self) -> None:
+        """End as a process that is killed: what waits is lost, and the lease is not given back."""
+        self._require_open()
+        self._closed = True
+        self._forgotten()
+
+    # -- writing ----------------------------------------------------------------------
+
+    async def append(self, journal: JournalKey, records: Sequence[Record]) -> None:
+        """See the protocol."""
+        writer = self._require_open()
+        if self._owner is None:
+            raise closed_error("the store was opened without an owner")
+        records = tuple(records)
+        check_records(records, self.max_record_bytes)
+        _check_sum(journal, records, self.settings.message_bytes)
+        if not records:
+            return
+        self._appending[journal] += 1
+        try:
+            await self._submit(writer, Entry(journal, records))
+        finally:
+            self._appending[journal] -= 1
+            if not self._appending[journal]:
+                del self._appending[journal]
+
+    async def prune(self, journal: JournalKey, through_seq: int) -> None:
+        """See the protocol."""
+        writer = self._require_open()
+        if not self._knows(journal):
+            await self.rebuild(journal)
+        if self._knows(journal):
+            await self._submit(writer, Entry(journal, (), through_seq))
+
+    async def forget(self, journal_id: str) -> None:
+        """See the protocol."""
+        writer = self._require_open()
+        if self._owner is None:
+            raise closed_error("the store was opened without an owner")
+        await self.rebuild()
+        found = await self._in_thread(lambda: self._scanner.index.describe(journal_id, None, sys.maxsize))
+        await asyncio.gather(*(self._submit(writer, Entry(info.journal, (), FORGET)) for info in found))
+
+    def _knows(self, journal: JournalKey) -> bool:
+        """Whether something was recorded for a journal, or is on its way."""
+        return journal in self._appending or self._garbage.knows(journal)
+
+    async def _submit(self, writer: KafkaWriter, entry: Entry) -> None:
+        future: asyncio.Future[None] = asyncio.get_running_loop().create_future()
+        self._waiting.add(future)
+        try:
+            writer.submit(Write(entry, future))
+            # A cancelled caller takes its future along; the write goes on.
+            await future
+        finally:
+            self._waiting.discard(future)
+
+    # -- markers ----------------------------------------------------------------------
+
+    def may_have(self, journal: JournalKey, marker: bytes | None = None, pending: bool = True) -> bool:
+        """See the protocol."""
+        self._require_open()
+        if self._owner is None or journal in self._scanner.known:
+            return True
+        partition = partition_of(journal, self._topic.partitions)
+        start = self._scanner.starts.get(partition)
+        if start is None:
+            return True
+        read = self._unpack(marker)
+        if marker is not None and read is None:
+            return True
+        wanted = self._start(read, partition, pending)
+        return wanted is None or wanted < start
+
+    async def rebuild(
+        self, journal: JournalKey | None = None, marker: bytes | None = None, pending: bool = True
+    ) -> None:
+        """See the protocol."""
+        self._require_open()
+        if journal is None:
+            await self._read(dict.fromkeys(range(self._topic.partitions), 0))
+            return
+        partition = partition_of(journal, self._topic.partitions)
+        read = self._unpack(marker)
+        if marker is not None and (read is None or read.partition != partition or self._foreign(read)):
+            raise self._mismatch(marker)
+        wanted = self._start(read, partition, pending) or 0
+        if read is not None and self._is_of_before(read):
+            self._floors[partition] = max(read.offset, self._floors.get(partition, 0))
+        start = self._scanner.starts.get(partition)
+        if start is None or wanted < start:
+            await self._read({partition: wanted})
+        if read is not None and pending:
+            self._check_begin(journal, partition, wanted)
+
+    def recovery_marker(self, journal: JournalKey) -> bytes:
+        """See the protocol: where the partition ended when this subtask last heard of it."""
+        self._require_open()
+        partition = partition_of(journal, self._topic.partitions)
+        owner = self._owner or Owner("", "", 0, 0, "")
+        return pack_marker(
+            Marker(
+                self._topic.id.bytes[:TOKEN_BYTES],
+                partition,
+                self._positions.get(partition, 0),
+                owner.token[:TOKEN_BYTES].encode(),
+                owner.subtask,
+                owner.parallelism,
+            )
+        )
+
+    def _start(self, marker: Marker | None, partition: int, pending: bool) -> int | None:
+        """From where on the journal of a key is needed; None for a marker that is of no use."""
+        own = 0 if marker is None else marker.offset
+        if marker is not None and (marker.partition != partition or self._foreign(marker)):
+            return None
+        return own if pending else max(own, self._floors.get(partition, 0))
+
+    def _unpack(self, marker: bytes | None) -> Marker | None:
+        return None if marker is None else unpack_marker(marker)
+
+    def _foreign(self, marker: Marker) -> bool:
+        return marker.topic != self._topic.id.bytes[:TOKEN_BYTES]
+
+    def _is_of_before(self, marker: Marker) -> bool:
+        """Whether an earlier attempt of this subtask made the marker: it lies before the checkpoint."""
+        owner = self._owner
+        return (
+            owner is not None
+            and marker.writer != owner.token[:TOKEN_BYTES].encode()
+            and (marker.subtask, marker.parallelism) == (owner.subtask, owner.parallelism)
+        )
+
+    def _check_begin(self, journal: JournalKey, partition: int, wanted: int) -> None:
+        log_start = self._scanner.begins.get(partition, 0)
+        if log_start > wanted:
+            raise RecordsPrunedError(
+                f"records of key {journal.key[:200]!r}, of which inputs wait, were removed from the topic",
+                expected=f"partition {partition} of {self.settings.topic!r} from offset {wanted} on",
+                found=f"it begins at offset {log_start}",
+                fix="let nobody but the store remove records of this topic: no retention, no DeleteRecords",
+            )
+
+    def _mismatch(self, marker: bytes) -> StoreMismatchError:
+        return StoreMismatchError(
+            f"the state to restore belongs to another store than topic {self.settings.topic!r}",
+            expected=f"markers of the topic with the id {self._topic.id}",
+            found=str(unpack_marker(marker) or f"a marker of {len(marker)} bytes"),
+            fix="configure the topic that the job used before",
+        )
+
+    # -- reading ----------------------------------------------------------------------
+
+    async def _in_thread(self, call: Callable[[], T]) -> T:
+        return await self._begin(call)
+
+    def _begin(self, call: Callable[[], T]) -> asyncio.Future[T]:
+        """Have the thread that reads do something."""
+        try:
+            return asyncio.get_running_loop().run_in_executor(self._threads, call)
+        except RuntimeError as error:  # the store was closed while its caller waited
+            raise closed_error() from error
+
+    async def _read(self, wanted: Mapping[int, int]) -> None:
+        """Have what lies behind given offsets, up to the present ends."""
+        await self._in_thread(lambda: self._scanner.read(wanted))
+        self.measured.rebuild_records = self._scanner.records
+        self.measured.rebuild_seconds = self._scanner.seconds
+
+    async def _refresh(self, partition: int) -> None:
+        """Have what was appended to a partition before this was called; many callers share one look."""
+        with self._fresh_lock:
+            waiting = self._fresh.get(partition)
+            if waiting is None:
+                waiting = self._fresh[partition] = self._begin(lambda: self._read_fresh(partition))
+        await asyncio.shield(waiting)
+
+    def _read_fresh(self, partition: int) -> None:
+        with self._fresh_lock:
+            del self._fresh[partition]
+        self._scanner.read({partition: self._scanner.starts.get(partition, 0)})
+
+    async def read(self, journal: JournalKey, seq: int) -> list[Record]:
+        """See the protocol."""
+        return await self.scan(journal, seq, seq)
+
+    async def scan(
+        self, journal: JournalKey, from_seq: int | None = None, to_seq: int | None = None
+    ) -> list[Record]:
+        """See the protocol."""
+        self._require_open()
+        await self._refresh(partition_of(journal, self._topic.partitions))
+        return await self._in_thread(lambda: self._scanner.index.scan(journal, from_seq, to_seq))
+
+    async def pruned_through(self, journal: JournalKey) -> int:
+        """See the protocol."""
+        self._require_open()
+        await self._refresh(partition_of(journal, self._topic.partitions))
+        return await self._in_thread(lambda: self._scanner.index.pruned_through(journal))
+
+    async def journals(
+        self, journal_id: str | None = None, after: JournalKey | None = None, limit: int = 1000
+    ) -> list[JournalInfo]:
+        """See the protocol."""
+        await self.rebuild()
+        return await self._in_thread(lambda: self._scanner.index.describe(journal_id, after, limit))
+
+    async def stats(self) -> StoreStats:
+        """See the protocol."""
+        await self.rebuild()
+        journals, records, data_bytes = await self._in_thread(self._scanner.index.totals)
+        owners = await self._in_thread(self._scanner.owners)
+        details = await self._in_thread(self._scanner.details)
+        size = await self._in_thread(lambda: stored_bytes(self.settings))
+        return StoreStats(journals, records, data_bytes, size, owners, details)
+
+
+def _check_sum(journal: JournalKey, records: Sequence[Record], limit: int) -> None:
+    """Refuse an append that no message can hold."""
+    size = (len(journal.journal_id) + len(journal.key)) * 4 + FRAME_BYTES
+    size += sum(len(record.data) + len(record.step) * 4 + 64 for record in records)
+    if size > limit:
+        raise RecordTooLargeError(
+            "the records of one append are too large together",
+            expected=f"at most {limit} bytes",
+            found=f"about {size} bytes in {len(records)} records",
+            fix="record less: return references to large data, or parts of it",
+        )
+
+
+def _forget(
+    writer: KafkaWriter, closers: Collection[Callable[[], object]], threads: ThreadPoolExecutor
+) -> None:
+    """End all threads without a word, and without waiting for them."""
+    writer.abandon()
+    for close in closers:
+        threads.submit(close)
+    threads.shutdown(wait=False)
+
+
+def _end(ended: asyncio.Future[None], waiting: Collection[asyncio.Future[None]], topic: str) -> None:
+    """Answer the appends that no thread will answer any more."""
+    for future in [one for one in waiting if not one.done()]:
+        future.set_exception(
+            AppendOutcomeUnknownError(
+                f"the store in topic {topic!r} was closed while an append was on its way, and did not answer",
+                expected=f"an answer of the brokers within {CLOSE_SECONDS:g} s",
+            )
+        )
+    if not ended.done():
+        ended.set_result(None)

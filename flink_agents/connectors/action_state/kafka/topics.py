@@ -1,0 +1,192 @@
+"""The topics of the store ``kafka``: made, or found to be as they must be."""
+
+from __future__ import annotations
+
+import time
+import uuid
+from typing import TYPE_CHECKING, Any, NamedTuple
+
+from flink_agents.api.errors import StoreFormatError, StoreUnavailableError
+from flink_agents.connectors.action_state.kafka.settings import KafkaSettings, translated
+
+if TYPE_CHECKING:
+    from kafka import KafkaAdminClient
+
+SEGMENT_BYTES = 64 * 1024 * 1024
+SEGMENT_MS = 600_000
+DELETE_RETENTION_MS = 300_000
+"""Compaction leaves the last segment alone, so that segments must not be large or old."""
+
+CREATE_SECONDS = 30.0
+POLL_SECONDS = 0.05
+
+
+class Topic(NamedTuple):
+    """A topic as it was found.
+
+    Attributes:
+        name: Its name.
+        id: Its id; a topic that is made anew has another one.
+        partitions: Number of its partitions.
+    """
+
+    name: str
+    id: uuid.UUID
+    partitions: int
+
+
+def find_topics(settings: KafkaSettings, create: bool) -> tuple[Topic, Topic]:
+    """The topics of journals and of claims.
+
+    Args:
+        settings: Which ones.
+        create: Whether to make those that do not exist.
+
+    Raises:
+        StoreFormatError: One of them is not as the store needs it.
+        StoreUnavailableError: One does not exist, or the brokers do not answer.
+    """
+    wanted = {settings.topic: settings.partitions, settings.claims_topic: 1}
+    with translated(f"the topic {settings.topic!r} cannot be looked at"):
+        admin = settings.admin()
+        try:
+            missing = {name: count for name, count in wanted.items() if _find(admin, name) is None}
+            if missing and not create:
+                raise _no_topic(min(missing), settings)
+            if missing:
+                _create(admin, settings, missing)
+            journals, claims = (_checked(admin, settings, name) for name in wanted)
+        finally:
+            admin.close()
+    if claims.partitions != 1:
+        raise _unfit(claims.name, "partitions", "1", str(claims.partitions))
+    return journals, claims
+
+
+def stored_bytes(settings: KafkaSettings) -> int | None:
+    """What both topics take on the disks of the brokers, all replicas together; None where nobody may ask."""
+    from kafka.errors import AuthorizationError
+
+    names = [settings.topic, settings.claims_topic]
+    with translated(f"the size of topic {settings.topic!r} cannot be asked for"):
+        admin = settings.admin()
+        try:
+            found = admin.describe_log_dirs(names)  # pyright: ignore[reportCallIssue]
+        except AuthorizationError:
+            return None
+        finally:
+            admin.close()
+    topics = [topic for broker in found for log_dir in broker["log_dirs"] for topic in log_dir["topics"]]
+    own = [topic for topic in topics if topic["name"] in names]
+    if not own:  # a broker that lets nobody ask answers with nothing
+        return None
+    return sum(partition["partition_size"] for topic in own for partition in topic["partitions"])
+
+
+def _find(admin: KafkaAdminClient, name: str) -> dict[str, Any] | None:
+    (found,) = admin.describe_topics([name])
+    if found["error_code"] or not found["partitions"]:
+        return None
+    return found
+
+
+def _create(admin: KafkaAdminClient, settings: KafkaSettings, missing: dict[str, int]) -> None:
+    deadline = time.monotonic() + CREATE_SECONDS
+    for name, partitions in missing.items():
+        new = {
+            "num_partitions": partitions,
+            "replication_factor": settings.replication_factor,
+            "configs": _configs(settings),
+        }
+        while not _made(admin, name, new, time.monotonic() > deadline):
+            time.sleep(POLL_SECONDS)
+    while any((found := _find(admin, name)) is None or not _led(found) for name in missing):
+        if time.monotonic() > deadline:
+            raise StoreUnavailableError(
+                f"topics were made, and have no leader after {CREATE_SECONDS:g} s: {', '.join(missing)}",
+                fix="see the log of the brokers",
+            )
+        time.sleep(POLL_SECONDS)
+
+
+def _made(admin: KafkaAdminClient, name: str, new: dict[str, Any], last: bool) -> bool:
+    """Make a topic; False where too few brokers are there at present, and it is not the last time."""
+    from kafka.errors import InvalidReplicationFactorError, TopicAlreadyExistsError
+
+    try:
+        # What its types say is an older form.
+        admin.create_topics({name: new})  # pyright: ignore[reportArgumentType]
+    except TopicAlreadyExistsError:
+        pass  # by another subtask, a moment ago
+    except InvalidReplicationFactorError:
+        if last:
+            raise
+        return False
+    return True
+
+
+def _led(topic: dict[str, Any]) -> bool:
+    return all(each["leader_id"] >= 0 for each in topic["partitions"])
+
+
+def _configs(settings: KafkaSettings) -> dict[str, str]:
+    configs = {
+        "cleanup.policy": "compact",
+        "max.message.bytes": str(settings.message_bytes),
+        "segment.bytes": str(SEGMENT_BYTES),
+        "segment.ms": str(SEGMENT_MS),
+        "delete.retention.ms": str(DELETE_RETENTION_MS),
+        "min.cleanable.dirty.ratio": "0.2",
+        "message.timestamp.type": "LogAppendTime",
+    }
+    if settings.min_insync_replicas:
+        configs["min.insync.replicas"] = str(settings.min_insync_replicas)
+    return configs
+
+
+def _checked(admin: KafkaAdminClient, settings: KafkaSettings, name: str) -> Topic:
+    """The topic, if records are safe in it."""
+    from kafka.admin import ConfigResource, ConfigResourceType
+
+    found = _find(admin, name)
+    if found is None:
+        raise _no_topic(name, settings)
+    asked = [ConfigResource(ConfigResourceType.TOPIC, name)]
+    configs: Any = admin.describe_configs(asked, config_filter="all")  # pyright: ignore[reportCallIssue]
+    values = {key: str(value["value"]) for key, value in configs["topic"][name].items()}
+    if values["cleanup.policy"] != "compact":
+        raise _unfit(name, "cleanup.policy", "compact", values["cleanup.policy"])
+    if int(values["max.message.bytes"]) < settings.message_bytes:
+        raise _unfit(
+            name, "max.message.bytes", f"at least {settings.message_bytes}", values["max.message.bytes"]
+        )
+    replicas = min(len(each["replica_nodes"]) for each in found["partitions"])
+    # Brokers take as enough what a topic has, where it is asked for more copies in sync than there are.
+    needed = max(settings.replication_factor, settings.min_insync_replicas)
+    if replicas < needed:
+        raise _unfit(name, "replicas", f"at least {needed}", str(replicas))
+    if int(values["min.insync.replicas"]) < settings.min_insync_replicas:
+        raise _unfit(
+            name,
+            "min.insync.replicas",
+            f"at least {settings.min_insync_replicas}",
+            values["min.insync.replicas"],
+        )
+    return Topic(name, uuid.UUID(str(found["topic_id"])), len(found["partitions"]))
+
+
+def _no_topic(name: str, settings: KafkaSettings) -> StoreUnavailableError:
+    return StoreUnavailableError(
+        f"there is no topic {name!r}",
+        found=f"brokers at {settings.bootstrap_servers}",
+        fix="correct action-state.kafka.topic; a job makes its topics when it begins",
+    )
+
+
+def _unfit(name: str, what: str, expected: str, found: str) -> StoreFormatError:
+    return StoreFormatError(
+        f"the topic {name!r} is not as the store needs it: {what}",
+        expected=expected,
+        found=found,
+        fix="let the store make the topic, or change its configuration; with the option at hand it fits",
+    )

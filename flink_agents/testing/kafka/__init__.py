@@ -1,0 +1,17 @@
+"""An Apache Kafka broker for development and tests, without Docker.
+
+::
+
+    from flink_agents.testing.kafka import KafkaBroker
+
+    with KafkaBroker("kafka-data") as broker:
+        producer = KafkaProducer(**broker.client_options)
+
+One node in KRaft mode, listening on this machine only. Needs the extra ``kafka``.
+"""
+
+from flink_agents.testing.kafka.artifacts import KAFKA_VERSION
+from flink_agents.testing.kafka.broker import BrokerStatus, KafkaBroker
+from flink_agents.testing.kafka.settings import DEFAULT_DATA, Security
+
+__all__ = ["DEFAULT_DATA", "KAFKA_VERSION", "BrokerStatus", "KafkaBroker", "Security"]

@@ -1,0 +1,160 @@
+"""What a broker is executed with: a Java runtime, and Kafka's jar files from Maven Central.
+
+The package ``jgo`` resolves and downloads the jar files, from the repositories and into the caches
+of its own settings (``~/.config/jgo.conf``, ``JGO_CACHE_DIR``, ``M2_REPO``). A list of the files is kept
+beside its cache, so that only the first start needs the network.
+"""
+
+from __future__ import annotations
+
+import json
+import os
+import zipfile
+from collections.abc import Iterator
+from concurrent.futures import ThreadPoolExecutor
+from contextlib import contextmanager
+from importlib.util import find_spec
+from pathlib import Path
+from typing import Any
+
+from flink_agents.api.errors import BrokerDownloadError, JavaNotFoundError, MissingExtraError
+from flink_agents.runtime.jvm import INSTALL_JAVA, find_java_home, search_java
+
+KAFKA_VERSION = "4.3.1"
+"""The version of Apache Kafka that is started."""
+
+KAFKA = f"org.apache.kafka:kafka_2.13:{KAFKA_VERSION}"
+
+LOGGING = "org.apache.logging.log4j:log4j-slf4j-impl"
+"""Kafka's jars do not depend on it, and without it the broker logs nothing."""
+
+OLDEST_JAVA = 17
+"""Kafka 4 runs on no older Java."""
+
+_TRIES = 3
+_DOWNLOADS = 8
+
+
+def require_extra() -> None:
+    """Check that the packages of the extra ``kafka`` are there.
+
+    Raises:
+        MissingExtraError: One of them is missing.
+    """
+    missing = [name for name in ("jgo", "psutil") if find_spec(name) is None]
+    if missing:
+        raise MissingExtraError(
+            "A Kafka broker needs packages that are not installed.",
+            expected="the extra kafka",
+            found=f"no package {', '.join(missing)}",
+            fix='pip install "flink-agents-python[kafka]"',
+        )
+
+
+def find_java() -> Path:
+    """Find the home of a Java runtime for Kafka, in the places where Flink's is looked for.
+
+    Raises:
+        JavaNotFoundError: There is none that is new enough.
+    """
+    without_home = {name: value for name, value in os.environ.items() if name != "JAVA_HOME"}
+    found: list[str] = []
+    for environ in (os.environ, without_home):
+        runtime = search_java(environ).runtime
+        if runtime is not None and runtime.version >= OLDEST_JAVA:
+            return runtime.home
+        if runtime is not None:
+            found.append(f"{runtime.home} is Java {runtime.version}")
+    if not found:
+        return find_java_home().home
+    raise JavaNotFoundError(
+        "No Java runtime that Kafka can use was found.",
+        expected=f"Java {OLDEST_JAVA} or 21",
+        found="; ".join(dict.fromkeys(found)),
+        fix=INSTALL_JAVA,
+    )
+
+
+def class_path() -> list[Path]:
+    """Return Kafka's jar files; downloads them where they are not there yet.
+
+    Raises:
+        BrokerDownloadError: They cannot be fetched.
+    """
+    from jgo.config import GlobalSettings
+
+    settings = GlobalSettings.load()
+    listing = Path(settings.cache_dir) / f"flink-agents-kafka-{KAFKA_VERSION}.json"
+    if jars := _listed(listing):
+        return jars
+    try:
+        listing.parent.mkdir(parents=True, exist_ok=True)
+        with exclusive(listing.with_suffix(".lock")):
+            jars = _listed(listing) or _fetch(settings.repositories)
+            replace_text(listing, json.dumps([str(jar) for jar in jars]))
+    except Exception as error:
+        # What the resolver raises is not documented: errors of HTTP, of XML, of files, and plain ones.
+        raise BrokerDownloadError(
+            f"Kafka {KAFKA_VERSION} cannot be fetched.",
+            expected=f"{KAFKA} and what it needs, from Maven Central or a repository in jgo's settings",
+            found=f"{type(error).__name__}: {error}",
+            fix="check the network and its proxy, or name a repository in ~/.config/jgo.conf; then try again",
+        ) from error
+    return jars
+
+
+def _listed(listing: Path) -> list[Path]:
+    """The files of an earlier resolution, unless one is gone."""
+    try:
+        jars = [Path(one) for one in json.loads(listing.read_text(encoding="utf-8"))]
+    except (OSError, ValueError):
+        return []
+    return jars if all(jar.is_file() for jar in jars) else []
+
+
+def _fetch(repositories: dict[str, str]) -> list[Path]:
+    import jgo
+
+    artifacts = list(jgo.resolve(KAFKA, repositories=repositories))
+    known = {(one.groupId, one.artifactId) for one in artifacts}
+    version = next(one.version for one in artifacts if one.artifactId == "log4j-core")
+    # Resolved by itself: together with Kafka, its parent's list of versions would choose other clients.
+    logging = jgo.resolve(f"{LOGGING}:{version}", repositories=repositories)
+    artifacts += [one for one in logging if (one.groupId, one.artifactId) not in known]
+    with ThreadPoolExecutor(_DOWNLOADS) as pool:
+        return list(pool.map(_download, artifacts))
+
+
+def _download(artifact: Any) -> Path:
+    """Return the file of an artifact of jgo, which is complete."""
+    for attempt in range(1, _TRIES + 1):
+        try:
+            jar = Path(artifact.resolve())
+        except Exception:
+            # jgo takes the rest of an interrupted download for the file.
+            Path(artifact.cached_path).unlink(missing_ok=True)
+            if attempt == _TRIES:
+                raise
+            continue
+        if zipfile.is_zipfile(jar):
+            return jar
+        jar.unlink()
+    raise RuntimeError(f"{artifact} is no jar file")
+
+
+@contextmanager
+def exclusive(path: Path) -> Iterator[None]:
+    """Let one process or thread at a time pass; the others wait."""
+    import fcntl
+
+    with path.open("w") as file:
+        fcntl.flock(file, fcntl.LOCK_EX)
+        yield
+
+
+def replace_text(path: Path, text: str) -> None:
+    """Write a file that others see whole, and that only its owner reads."""
+    new = path.with_name(f"{path.name}.{os.getpid()}.new")
+    with open(os.open(new, os.O_WRONLY | os.O_CREAT | os.O_TRUNC, 0o600), "w", encoding="utf-8") as file:
+        file.write(text)
+    new.replace(path)

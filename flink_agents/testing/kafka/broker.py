@@ -1,0 +1,346 @@
+"""A broker's life: start, stop, and what tests do to it in between."""
+
+from __future__ import annotations
+
+import signal
+import subprocess
+import time
+from collections.abc import Mapping
+from dataclasses import dataclass, replace
+from pathlib import Path
+from types import TracebackType
+from typing import TYPE_CHECKING, Any
+
+from flink_agents.api.errors import BrokerError, BrokerMismatchError, BrokerStartError
+from flink_agents.testing.kafka import process as processes
+from flink_agents.testing.kafka import settings, tools
+from flink_agents.testing.kafka.artifacts import (
+    KAFKA_VERSION,
+    class_path,
+    exclusive,
+    find_java,
+    replace_text,
+    require_extra,
+)
+from flink_agents.testing.kafka.guard import Guard
+from flink_agents.testing.kafka.settings import DEFAULT_DATA, BrokerState, Security
+
+if TYPE_CHECKING:
+    import psutil
+
+_POLL_SECONDS = 0.05
+
+
+@dataclass(frozen=True)
+class BrokerStatus:
+    """What is known of a broker from outside.
+
+    Attributes:
+        running: Whether its process is there.
+        pid: Number of its process while it runs.
+        bootstrap_servers: Where clients connect; None before the first start.
+        security: How clients are served; None before the first start.
+        data: Its directory.
+        log: File with what it printed.
+        version: Version of Kafka that a start takes.
+    """
+
+    running: bool
+    pid: int | None
+    bootstrap_servers: str | None
+    security: Security | None
+    data: Path
+    log: Path
+    version: str = KAFKA_VERSION
+
+
+class KafkaBroker:
+    """An Apache Kafka broker of this machine: one node, in KRaft mode, without Docker.
+
+    As a context manager it is started, and stopped if it did not run before, even where this process is
+    killed. Otherwise it goes on after this process until it is stopped. Another ``KafkaBroker`` with the
+    same directory is the same broker.
+
+    Args:
+        data: Its directory, ``.flink-agents/kafka`` by default. Records, port and password stay there.
+        port: Where clients connect. By default that of the last start, else one that is free.
+        security: How clients are served, by default as at the last start, else ``PLAINTEXT``. With ``SSL``
+            it makes its own certificate, with ``SASL`` the one user and password that
+            ``client_options`` has.
+        options: More properties of the broker, which win over those that are set here.
+        memory: Limit of its heap, as Java writes it.
+        timeout: Seconds until a broker that does not answer counts as failed.
+    """
+
+    def __init__(
+        self,
+        data: str | Path = DEFAULT_DATA,
+        *,
+        port: int | None = None,
+        security: Security | None = None,
+        options: Mapping[str, str] | None = None,
+        memory: str = "512m",
+        timeout: float = 120.0,
+    ) -> None:
+        if security is not None and security not in settings.SECURITIES:
+            raise ValueError(f"security is one of {', '.join(settings.SECURITIES)}, not {security!r}")
+        require_extra()
+        self.data = Path(data).resolve()
+        self._port = port
+        self._security: Security | None = security
+        self._options = dict(options or {})
+        self._memory = memory
+        self._timeout = timeout
+        self._child: subprocess.Popen[bytes] | None = None
+        self._guard: Guard | None = None
+
+    def __enter__(self) -> KafkaBroker:
+        if self.start():
+            self._guard = Guard(self.data)
+        return self
+
+    def __exit__(
+        self,
+        exc_type: type[BaseException] | None,
+        exc_value: BaseException | None,
+        traceback: TracebackType | None,
+    ) -> None:
+        if self._guard is not None:
+            self.stop()
+            self._guard.release()
+            self._guard = None
+
+    @property
+    def bootstrap_servers(self) -> str:
+        """Address for clients, ``host:port``."""
+        return self.client_options["bootstrap_servers"]
+
+    @property
+    def client_options(self) -> dict[str, Any]:
+        """Arguments for the clients of kafka-python: address, and where needed certificate and user."""
+        return settings.client_options(self._known(), self.data / tools.CERTIFICATE)
+
+    @property
+    def running(self) -> bool:
+        """Whether its process is there; a paused one is."""
+        return self._process() is not None
+
+    @property
+    def log(self) -> Path:
+        """File with all that it printed."""
+        return self.data / "broker.log"
+
+    def status(self) -> BrokerStatus:
+        """Return what is known of it."""
+        state, process = self._state(), self._process()
+        return BrokerStatus(
+            running=process is not None,
+            pid=None if process is None else process.pid,
+            bootstrap_servers=None if state is None else f"{settings.HOST}:{state.port}",
+            security=None if state is None else state.security,
+            data=self.data,
+            log=self.log,
+        )
+
+    def start(self) -> bool:
+        """Start it, and return when it answers requests.
+
+        Returns:
+            False where it ran already.
+
+        Raises:
+            BrokerPortInUseError: Another program has the port.
+            BrokerMismatchError: It runs already, with another port or security than was asked for.
+            BrokerDownloadError: Kafka cannot be fetched.
+            BrokerStartError: It ended at once, or did not answer in time.
+            JavaNotFoundError: There is no Java runtime for it.
+        """
+        try:
+            self.data.mkdir(parents=True, exist_ok=True)
+            with exclusive(self.data / "lock"):
+                if self.running:
+                    self._require_same()
+                    self._wait(log_start=0)
+                    return False
+                self._launch()
+                return True
+        except OSError as error:
+            raise BrokerStartError(
+                f"A Kafka broker cannot use the directory {self.data}.",
+                found=f"{type(error).__name__}: {error}",
+                fix="name another directory, or correct its permissions",
+            ) from error
+
+    def stop(self, timeout: float = 30.0) -> bool:
+        """End it in order; kill it where it has not ended after ``timeout`` seconds.
+
+        Returns:
+            False where it did not run.
+        """
+        if not self.data.is_dir():
+            return False
+        with exclusive(self.data / "lock"):
+            process = self._process()
+            if process is not None:
+                processes.end_process(process, timeout)
+                self._reap(ended=True)
+            state = self._state()
+            if state is not None and state.pid is not None:
+                replace(state, pid=None).write(self._state_file)
+            return process is not None
+
+    def restart(self) -> None:
+        """Stop it and start it again, with its records and port."""
+        self.stop()
+        self.start()
+
+    def kill(self) -> None:
+        """End it by SIGKILL, as a crash would."""
+        processes.kill_process(self._alive())
+        self._reap(ended=True)
+
+    def pause(self) -> None:
+        """Let it stand still (SIGSTOP): it keeps its connections and answers nothing."""
+        self._alive().send_signal(signal.SIGSTOP)
+
+    def resume(self) -> None:
+        """Let it go on after a pause."""
+        self._alive().send_signal(signal.SIGCONT)
+
+    @property
+    def _state_file(self) -> Path:
+        return self.data / "broker.json"
+
+    @property
+    def _properties(self) -> Path:
+        return self.data / tools.PROPERTIES
+
+    def _state(self) -> BrokerState | None:
+        return settings.read_state(self._state_file)
+
+    def _known(self) -> BrokerState:
+        state = self._state()
+        if state is None:
+            raise BrokerError("The Kafka broker was never started.", fix=f"start it: directory {self.data}")
+        return state
+
+    def _process(self) -> psutil.Process | None:
+        import psutil
+
+        self._reap()
+        state = self._state()
+        if state is None or state.pid is None:
+            return None
+        if self._child is not None and self._child.pid == state.pid:
+            # Its arguments can be read a moment later only.
+            return psutil.Process(state.pid)
+        return processes.find_process(state.pid, self._properties)
+
+    def _alive(self) -> psutil.Process:
+        process = self._process()
+        if process is None:
+            raise BrokerError("The Kafka broker does not run.", fix=f"start it: directory {self.data}")
+        return process
+
+    def _reap(self, ended: bool = False) -> None:
+        """Take note of the end of a process that this one began; wait for that where it must come."""
+        if self._child is not None and ended:
+            self._child.wait()
+        if self._child is not None and self._child.poll() is not None:
+            self._child = None
+
+    def _require_same(self) -> None:
+        state = self._known()
+        for what, wanted, found in (
+            ("port", self._port, state.port),
+            ("security", self._security, state.security),
+        ):
+            if wanted is not None and wanted != found:
+                raise BrokerMismatchError(
+                    f"The Kafka broker of {self.data} runs already, with another {what}.",
+                    expected=f"{what} {wanted}",
+                    found=f"{what} {found}",
+                    fix="stop it first, or name another directory",
+                )
+
+    def _launch(self) -> None:
+        state = self._next_state()
+        settings.require_free(state.port)
+        java, jars = find_java(), class_path()
+        replace_text(self._properties, settings.properties(state, self._options))
+        replace_text(self.data / "log4j2.properties", settings.LOG4J)
+        state.write(self._state_file)
+        if state.security.endswith("SSL"):
+            tools.make_certificate(java, self.data, state.store_password)
+        tools.format_storage(java, jars, self.data, state.cluster)
+        start = self.log.stat().st_size if self.log.exists() else 0
+        self._child = child = self._execute(java, jars)
+        try:
+            replace(state, pid=child.pid).write(self._state_file)
+            self._wait(start)
+        except BaseException:
+            # Whoever asked for it does not know of it, and would leave it behind.
+            child.kill()
+            child.wait()
+            state.write(self._state_file)
+            raise
+
+    def _next_state(self) -> BrokerState:
+        last = self._state()
+        if last is None:
+            return settings.new_state(self._security or "PLAINTEXT", self._port)
+        port = self._port or last.port
+        # Nobody but the broker itself knows this one.
+        controller = last.controller_port
+        if controller == port or not settings.is_free(controller):
+            controller = settings.free_port(port)
+        security = self._security or last.security
+        return replace(last, port=port, controller_port=controller, security=security, pid=None)
+
+    def _execute(self, java: Path, jars: list[Path]) -> subprocess.Popen[bytes]:
+        command = [
+            str(java / "bin" / "java"),
+            f"-Xmx{self._memory}",
+            # Tests start it often; the other compiler and collectors cost more than they save in such a life.
+            "-XX:+UseSerialGC",
+            "-XX:TieredStopAtLevel=1",
+            "-XX:+ExitOnOutOfMemoryError",
+            "-Dlog4j2.configurationFile=log4j2.properties",
+            "-cp",
+            tools.join_jars(jars),
+            processes.MAIN_CLASS,
+            str(self._properties),
+        ]
+        with self.log.open("ab") as log:
+            return subprocess.Popen(
+                command,
+                cwd=self.data,
+                stdin=subprocess.DEVNULL,
+                stdout=log,
+                stderr=subprocess.STDOUT,
+                # Ctrl-C in the terminal is for the caller, who stops the broker in order.
+                start_new_session=True,
+            )
+
+    def _wait(self, log_start: int) -> None:
+        """Wait until it answers; it counts as failed where it ends, or where that takes too long."""
+        deadline = time.monotonic() + self._timeout
+        while not processes.answers(self.client_options):
+            ended = not self.running
+            if ended or time.monotonic() > deadline:
+                raise self._failed(log_start, "ended at once" if ended else f"no answer in {self._timeout} s")
+            time.sleep(_POLL_SECONDS)
+
+    def _failed(self, log_start: int, what: str) -> BrokerError:
+        with self.log.open("rb") as file:
+            file.seek(log_start)
+            text = file.read().decode("utf-8", "replace")
+        if "Address already in use" in text:
+            state = self._known()
+            return settings.port_in_use(f"port {state.port} or {state.controller_port}")
+        return BrokerStartError(
+            "The Kafka broker did not start.",
+            expected="a process that answers requests",
+            found=f"{what}; the end of {self.log}:\n{processes.tail(text)}",
+            fix="correct what its log says; without need of its records, remove its directory",
+        )

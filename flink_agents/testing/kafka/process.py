@@ -1,0 +1,117 @@
+"""The process of a broker: found again by what it executes, never by its number alone."""
+
+from __future__ import annotations
+
+import contextlib
+import re
+import signal
+import socket
+import time
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+if TYPE_CHECKING:
+    import psutil
+
+MAIN_CLASS = "kafka.Kafka"
+
+TAIL_LINES = 15
+"""How many lines of a broker's log an error shows."""
+
+_SEVERE = re.compile(r" (ERROR|FATAL) |^(Caused by: )?[\w.]+(Exception|Error): ")
+_POLL_SECONDS = 0.02
+_LIMITS: dict[str, Any] = {"bootstrap_timeout_ms": 5_000, "request_timeout_ms": 5_000}
+
+
+def find_process(pid: int, properties: Path) -> psutil.Process | None:
+    """Return the process with this number if it is the broker that was started with these properties.
+
+    A number that now belongs to another program is nobody's; so is a process that has ended and that
+    its parent did not take note of yet.
+    """
+    import psutil
+
+    try:
+        process = psutil.Process(pid)
+        arguments = [] if _has_ended(process) else process.cmdline()
+    except (psutil.NoSuchProcess, psutil.AccessDenied):
+        # Gone, or another user's.
+        return None
+    return process if arguments[-2:] == [MAIN_CLASS, str(properties)] else None
+
+
+def end_process(process: psutil.Process, seconds: float) -> None:
+    """Ask a process to end, and kill it where it does not in time."""
+    import psutil
+
+    with contextlib.suppress(psutil.NoSuchProcess):
+        process.send_signal(signal.SIGTERM)
+        # One that is paused would not hear it.
+        process.send_signal(signal.SIGCONT)
+    deadline = time.monotonic() + seconds
+    while not _has_ended(process):
+        if time.monotonic() >= deadline:
+            return kill_process(process)
+        time.sleep(_POLL_SECONDS)
+
+
+def kill_process(process: psutil.Process) -> None:
+    """Kill a process, and wait until it has ended."""
+    import psutil
+
+    with contextlib.suppress(psutil.NoSuchProcess):
+        process.kill()
+    while not _has_ended(process):
+        time.sleep(_POLL_SECONDS)
+
+
+def _has_ended(process: psutil.Process) -> bool:
+    """Whether it executes nothing any more; its parent, in some containers nobody, may not know yet."""
+    import psutil
+
+    try:
+        # The first thread can be over while others still hold files and ports.
+        if process.status() == psutil.STATUS_ZOMBIE:
+            return process.num_threads() <= 1
+        return not process.is_running()
+    except psutil.NoSuchProcess:
+        return True
+
+
+def answers(options: dict[str, Any]) -> bool:
+    """Tell whether a broker takes requests: whether it describes its cluster, and itself in it."""
+    from kafka import KafkaAdminClient
+    from kafka.errors import KafkaError
+
+    if not _listens(options["bootstrap_servers"]):
+        return False
+    try:
+        admin = KafkaAdminClient(**{**options, **_LIMITS})
+    except (KafkaError, OSError):
+        return False
+    try:
+        return bool(admin.describe_cluster()["brokers"])
+    except (KafkaError, OSError):
+        return False
+    finally:
+        admin.close()
+
+
+def _listens(address: str) -> bool:
+    """Spares the client, which logs every failure, most of the waiting."""
+    host, _, port = address.partition(":")
+    try:
+        with socket.create_connection((host, int(port)), timeout=1) as connection:
+            # From the very port that it tries to reach, a client can connect to itself.
+            return connection.getsockname() != connection.getpeername()
+    except OSError:
+        return False
+
+
+def tail(text: str) -> str:
+    """The last lines of what a program printed, and before them those that name errors; no Java frames."""
+    lines = [line for line in text.splitlines() if not line.startswith("\tat ")]
+    earlier, last = lines[:-TAIL_LINES], lines[-TAIL_LINES:]
+    severe = [line for line in earlier if _SEVERE.search(line)][:TAIL_LINES]
+    shown = [*severe, "...", *last] if severe else last
+    return "\n".join(f"    {line}" for line in shown)

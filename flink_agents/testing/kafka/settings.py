@@ -1,0 +1,219 @@
+"""Settings of a broker: what its directory remembers, its properties, and what clients are given."""
+
+from __future__ import annotations
+
+import base64
+import json
+import random
+import secrets
+import socket
+from collections.abc import Mapping
+from dataclasses import asdict, dataclass, fields
+from pathlib import Path
+from typing import Any, Literal, get_args
+
+from flink_agents.api.errors import BrokerPortInUseError
+from flink_agents.testing.kafka.artifacts import replace_text
+
+Security = Literal["PLAINTEXT", "SSL", "SASL_PLAINTEXT", "SASL_SSL"]
+"""How clients are served: encrypted or not, with a user and password or not."""
+
+SECURITIES: tuple[str, ...] = get_args(Security)
+
+DEFAULT_DATA = Path(".flink-agents") / "kafka"
+"""Directory of a broker that is given none."""
+
+HOST = "127.0.0.1"
+
+FREE_PORTS = range(12_000, 30_000)
+"""Below those that systems give to clients. A client that tries to reach a stopped broker's port from just
+that port would connect to itself, and the broker could not come back."""
+
+LOG4J = """\
+# Or what the broker does at its end would not be in the log.
+shutdownHook=disable
+rootLogger.level=info
+rootLogger.appenderRef.out.ref=out
+appender.out.type=Console
+appender.out.name=out
+appender.out.layout.type=PatternLayout
+appender.out.layout.pattern=%d %p %m (%c)%n
+# These print every setting, of the broker and of each client inside of it.
+logger.config.name=org.apache.kafka.common.config.AbstractConfig
+logger.config.level=warn
+"""
+"""Logging of the broker, for Log4j 2."""
+
+_DEFAULTS = {
+    "process.roles": "broker,controller",
+    "node.id": "1",
+    "controller.listener.names": "CONTROLLER",
+    "inter.broker.listener.name": "CLIENT",
+    # Relative to the directory in which the broker runs: a comma in a path would make two of it.
+    "log.dirs": "data",
+    "offsets.topic.replication.factor": "1",
+    "offsets.topic.num.partitions": "1",
+    "transaction.state.log.replication.factor": "1",
+    "transaction.state.log.min.isr": "1",
+    "transaction.state.log.num.partitions": "1",
+    "share.coordinator.state.topic.replication.factor": "1",
+    "share.coordinator.state.topic.min.isr": "1",
+    "share.coordinator.state.topic.num.partitions": "1",
+    "group.initial.rebalance.delay.ms": "0",
+    "num.network.threads": "2",
+    "num.io.threads": "4",
+    "log.cleaner.dedupe.buffer.size": str(16 << 20),
+    # A broker that was killed is let in again when its session has ended.
+    "broker.session.timeout.ms": "3000",
+    "broker.heartbeat.interval.ms": "300",
+}
+
+
+@dataclass(frozen=True)
+class BrokerState:
+    """What the directory of a broker remembers from one start to the next, as ``broker.json``.
+
+    Attributes:
+        port: Where clients connect.
+        controller_port: Where the node talks to itself.
+        security: How clients are served.
+        user: Name of the one user.
+        password: Password of that user.
+        store_password: Password of the file with the broker's key.
+        cluster: Identity of the cluster.
+        pid: The last process, or None after a stop.
+    """
+
+    port: int
+    controller_port: int
+    security: Security
+    user: str
+    password: str
+    store_password: str
+    cluster: str
+    pid: int | None = None
+
+    def write(self, path: Path) -> None:
+        """Write it; only the owner of the file can read it."""
+        replace_text(path, json.dumps(asdict(self), indent=2))
+
+
+def new_state(security: Security, port: int | None) -> BrokerState:
+    """Choose what the first start in a directory has to choose."""
+    chosen = free_port() if port is None else port
+    return BrokerState(
+        port=chosen,
+        controller_port=free_port(chosen),
+        security=security,
+        user="agents",
+        password=secrets.token_urlsafe(12),
+        store_password=secrets.token_urlsafe(12),
+        cluster=_cluster_id(),
+    )
+
+
+def _cluster_id() -> str:
+    """A random one in Kafka's form; never one that begins with a dash, as an option would."""
+    first, *rest = secrets.token_bytes(16)
+    return base64.urlsafe_b64encode(bytes([first & 0x7F, *rest])).decode().rstrip("=")
+
+
+def read_state(path: Path) -> BrokerState | None:
+    """Read it, or return None where there is none."""
+    try:
+        content = json.loads(path.read_text(encoding="utf-8"))
+        return BrokerState(**{field.name: content[field.name] for field in fields(BrokerState)})
+    except (OSError, ValueError, KeyError, TypeError):
+        return None
+
+
+def client_options(state: BrokerState, certificate: Path) -> dict[str, Any]:
+    """Arguments for the clients of kafka-python."""
+    options: dict[str, Any] = {
+        "bootstrap_servers": f"{HOST}:{state.port}",
+        "security_protocol": state.security,
+    }
+    if state.security.endswith("SSL"):
+        options["ssl_cafile"] = str(certificate)
+    if state.security.startswith("SASL"):
+        options["sasl_mechanism"] = "PLAIN"
+        options["sasl_plain_username"] = state.user
+        options["sasl_plain_password"] = state.password
+    return options
+
+
+def properties(state: BrokerState, extra: Mapping[str, str]) -> str:
+    """The broker's file of properties."""
+    found = {
+        **_DEFAULTS,
+        "controller.quorum.voters": f"1@{HOST}:{state.controller_port}",
+        "listeners": f"CLIENT://{HOST}:{state.port},CONTROLLER://{HOST}:{state.controller_port}",
+        "advertised.listeners": f"CLIENT://{HOST}:{state.port}",
+        "listener.security.protocol.map": f"CLIENT:{state.security},CONTROLLER:PLAINTEXT",
+    }
+    if state.security.endswith("SSL"):
+        found["ssl.keystore.type"] = "PKCS12"
+        found["ssl.keystore.location"] = "broker.p12"
+        found["ssl.keystore.password"] = found["ssl.key.password"] = state.store_password
+        found["ssl.truststore.type"] = "PEM"
+        found["ssl.truststore.location"] = "ca.pem"
+    if state.security.startswith("SASL"):
+        found["sasl.enabled.mechanisms"] = "PLAIN"
+        found["sasl.mechanism.inter.broker.protocol"] = "PLAIN"
+        found["listener.name.client.plain.sasl.jaas.config"] = (
+            "org.apache.kafka.common.security.plain.PlainLoginModule required"
+            f' username="{state.user}" password="{state.password}" user_{state.user}="{state.password}";'
+        )
+    return "".join(f"{name}={_escaped(value)}\n" for name, value in {**found, **extra}.items())
+
+
+def _escaped(value: str) -> str:
+    """A value in the one encoding of Java's properties, which is Latin-1."""
+    text = value.replace("\\", "\\\\").replace("\n", "\\n")
+    units = text.encode("utf-16-be", "surrogatepass")
+    pairs = [int.from_bytes(units[at : at + 2], "big") for at in range(0, len(units), 2)]
+    return "".join(chr(unit) if unit < 0x7F else f"\\u{unit:04x}" for unit in pairs)
+
+
+def free_port(*taken: int) -> int:
+    """Return a port of this machine that nobody listens on."""
+    for port in random.sample(FREE_PORTS, 200):
+        if port not in taken and is_free(port):
+            return port
+    raise BrokerPortInUseError(
+        "No free port was found.",
+        expected=f"a free port from {FREE_PORTS.start} to {FREE_PORTS.stop - 1}",
+        fix="name a port that is free",
+    )
+
+
+def is_free(port: int) -> bool:
+    """Tell whether a broker could listen on the port."""
+    with socket.socket() as probe:
+        # As Java does: connections of an earlier broker that are winding up do not count.
+        probe.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
+        try:
+            probe.bind((HOST, port))
+        except OSError:
+            return False
+    return True
+
+
+def require_free(port: int) -> None:
+    """Check that a broker can listen on the port.
+
+    Raises:
+        BrokerPortInUseError: It cannot.
+    """
+    if not is_free(port):
+        raise port_in_use(f"port {port}")
+
+
+def port_in_use(what: str) -> BrokerPortInUseError:
+    """The error where somebody else listens on a port of the broker."""
+    return BrokerPortInUseError(
+        f"A Kafka broker cannot listen on {HOST}, {what}.",
+        expected="a port that is free, and that this user may listen on",
+        found="another program has it, or it is reserved",
+        fix="end that program, or name another port",
+    )

@@ -1,0 +1,82 @@
+"""Java programs that prepare a broker's directory: its certificate, and the format of its storage."""
+
+from __future__ import annotations
+
+import os
+import subprocess
+from collections.abc import Sequence
+from pathlib import Path
+
+from flink_agents.api.errors import BrokerStartError
+from flink_agents.testing.kafka.process import tail
+
+KEY_STORE = "broker.p12"
+CERTIFICATE = "ca.pem"
+PROPERTIES = "broker.properties"
+
+_SECONDS = 120
+_PASSWORD = "FLINK_AGENTS_STORE_PASSWORD"
+# What a short run of Java wants.
+_QUICK = ["-XX:+UseSerialGC", "-XX:TieredStopAtLevel=1", "-Xmx128m"]
+
+
+def make_certificate(java: Path, directory: Path, password: str) -> None:
+    """Make the broker's key, and its certificate, which is its own authority. Keeps what is there."""
+    certificate, store = directory / CERTIFICATE, directory / KEY_STORE
+    if certificate.exists() and store.exists():
+        return
+    store.unlink(missing_ok=True)
+    certificate.unlink(missing_ok=True)
+    keytool = [str(java / "bin" / "keytool"), *(f"-J{option}" for option in _QUICK)]
+    common = ["-alias", "broker", "-keystore", KEY_STORE, "-storepass:env", _PASSWORD]
+    subject = ["-dname", "CN=localhost", "-ext", "san=dns:localhost,ip:127.0.0.1", "-ext", "bc:c=ca:true"]
+    kind = ["-storetype", "PKCS12", "-keyalg", "EC", "-groupname", "secp256r1", "-validity", "3650"]
+    environ = {**os.environ, _PASSWORD: password}
+    _run([*keytool, "-genkeypair", *common, *kind, *subject], directory, environ)
+    # Written last, so that it says that both are complete.
+    _run([*keytool, "-exportcert", "-rfc", *common, "-file", f"{CERTIFICATE}.new"], directory, environ)
+    (directory / f"{CERTIFICATE}.new").replace(certificate)
+
+
+def format_storage(java: Path, jars: Sequence[Path], directory: Path, cluster: str) -> None:
+    """Format the directory of records, unless that was done before."""
+    if (directory / "data" / "meta.properties").exists():
+        return
+    program = [str(java / "bin" / "java"), *_QUICK, "-cp", join_jars(jars), "kafka.tools.StorageTool"]
+    options = ["--cluster-id", cluster, "--config", PROPERTIES, "--ignore-formatted"]
+    _run([*program, "format", *options], directory, None)
+
+
+def join_jars(jars: Sequence[Path]) -> str:
+    """The argument for Java's class path."""
+    return os.pathsep.join(map(str, jars))
+
+
+def _run(command: list[str], directory: Path, environ: dict[str, str] | None) -> None:
+    tool = Path(command[0]).name
+    try:
+        done = subprocess.run(
+            command,
+            cwd=directory,
+            env=environ,
+            stdin=subprocess.DEVNULL,
+            stdout=subprocess.PIPE,
+            stderr=subprocess.STDOUT,
+            text=True,
+            errors="replace",
+            timeout=_SECONDS,
+            check=False,
+        )
+    except (OSError, subprocess.TimeoutExpired) as error:
+        raise BrokerStartError(
+            f"The directory of a Kafka broker cannot be prepared: {tool} could not run.",
+            found=f"{type(error).__name__}: {error}",
+            fix="use a complete Java runtime of version 17 or 21; see flink-agents doctor",
+        ) from error
+    if done.returncode != 0:
+        raise BrokerStartError(
+            f"The directory of a Kafka broker cannot be prepared: {tool} failed.",
+            expected=f"settings that Kafka knows, and a directory of a broker: {directory}",
+            found=f"exit code {done.returncode}, and this text:\n{tail(done.stdout)}",
+            fix="correct what it says; without need of its records, remove the directory",
+        )

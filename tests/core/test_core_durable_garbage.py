@@ -1,0 +1,52 @@
+"""Runs leave nothing to Python's collector of cycles, which would take a part of every call."""
+
+from __future__ import annotations
+
+import gc
+from typing import Any
+
+import pytest
+
+from flink_agents import Agent, Event, InputEvent, OutputEvent, action
+from flink_agents.runtime.run import Run
+from flink_agents.testing import OperatorHarness
+
+
+async def ask(number: int) -> int:
+    return number + 1
+
+
+class Asking(Agent):
+    @action(InputEvent)
+    async def ask(self, event: InputEvent, ctx: Any) -> Event:
+        ctx.short_term_memory.set("last", event.input)
+        return OutputEvent(output=await ctx.durable_execute_async(ask, event.input))
+
+
+class Silent(Agent):
+    """Makes its call only where it is asked to, so that its runs have journals without records."""
+
+    @action(InputEvent)
+    async def ask(self, event: InputEvent, ctx: Any) -> Event:
+        return OutputEvent(output=await ctx.durable_execute_async(ask, 1) if event.input < 0 else 0)
+
+
+@pytest.mark.parametrize("agent", [Asking, Silent])
+def test_runs_that_were_committed_need_no_collector(agent: type[Agent]) -> None:
+    with OperatorHarness(agent, settle=False) as harness:
+        harness.push_all(range(10))
+        harness.settle()
+        gc.collect()
+        before = _runs()
+        gc.disable()
+        try:
+            harness.push_all(range(10, 30))
+            harness.settle()
+            left = [run for run in _runs() if all(run is not one for one in before)]
+            assert len(left) <= 1, f"{len(left)} of 20 runs are left; the harness may still hold the last one"
+        finally:
+            gc.enable()
+
+
+def _runs() -> list[Run]:
+    return [found for found in gc.get_objects() if isinstance(found, Run)]
