@@ -1,6 +1,10 @@
 """Kill TaskManagers of a real cluster while a durable job runs; check each output and each effect.
 
     python -m tests.chaos --store sqlite --events 5000 --keys 50 --kills 5 --seed 1 --json
+    python -m tests.chaos --store kafka --events 100000 --kills 30 --overlaps 3 --outage 60 --json
+
+With the store kafka, a broker is started for the run. It stands still, is stopped or is killed for up to two
+seconds again and again, and some of the kills fall into the rebuild from the kill before.
 
 Exit code 1 if anything was lost, duplicated, reordered, repeated after its record, or differs from
 the model, or if the job stopped moving. The directory of a failed run stays.
@@ -13,13 +17,23 @@ import json
 import random
 import shutil
 import tempfile
+from contextlib import ExitStack
 from pathlib import Path
 
+from flink_agents.testing.kafka import KafkaBroker
+from tests.cluster.blows import HEARTBEATS, PATIENT
+from tests.cluster.broker_trouble import BrokerTrouble
 from tests.cluster.durable_check import Workload
 from tests.cluster.durable_run import Chaos, DurableRun, Report, tell
 from tests.cluster.durable_stores import RunStore
 from tests.cluster.flink_cluster import FlinkCluster
 from tests.cluster.settings import Combination
+
+BROKERED = "kafka"
+"""The store that needs a broker."""
+
+CLIENT_SECONDS = 30.0
+"""The longest pause of a client between two attempts to reach a broker."""
 
 
 def parse_arguments(arguments: list[str] | None = None) -> argparse.Namespace:
@@ -43,12 +57,22 @@ def parse_arguments(arguments: list[str] | None = None) -> argparse.Namespace:
     parser.add_argument("--taskmanagers", type=int, default=2, help="at 2, one lives on")
     parser.add_argument("--stuck-after", type=float, default=60, help="seconds without new output")
     parser.add_argument("--directory", type=Path, help="where the run is kept; default: a temporary one")
+    parser.add_argument("--overlaps", type=int, default=0, help="attempts that go on beside their successors")
+    parser.add_argument("--rebuilds", type=int, help="kills in a rebuild; default: one in six, with a broker")
+    parser.add_argument("--outage", type=float, default=0, help="seconds for which the broker is away once")
+    parser.add_argument("--calm-broker", action="store_true", help="only the outage, and kills in a rebuild")
     parser.add_argument("--json", action="store_true", help="print one JSON object")
     options = parser.parse_args(arguments)
     if options.parallelism % options.taskmanagers:
         parser.error("the parallelism must be a multiple of the number of TaskManagers")
     if unfit := [option for option in options.store_option if "=" not in option]:
         parser.error(f"--store-option takes NAME=VALUE, not {unfit[0]!r}")
+    if options.rebuilds is None:
+        options.rebuilds = -(-options.kills // 6) if options.store == BROKERED and options.kills > 1 else 0
+    if options.rebuilds and options.store != BROKERED:
+        parser.error(f"only the store {BROKERED} is rebuilt")
+    if 2 * options.rebuilds > options.kills:
+        parser.error("--rebuilds takes two of the --kills each")
     return options
 
 
@@ -57,16 +81,35 @@ def chaos_of(options: argparse.Namespace) -> Chaos:
     seed = random.SystemRandom().randrange(1_000_000) if options.seed is None else options.seed
     combination = Combination(options.backend, options.unaligned, options.parallelism, options.taskmanagers)
     workload = Workload(options.events, options.keys)
-    return Chaos(workload, options.kills, seed, options.per_second, combination, options.stuck_after)
+    # A client of a broker that was away comes back after its pause between two attempts, at most.
+    stuck_after = options.stuck_after + options.outage + (CLIENT_SECONDS if options.store == BROKERED else 0)
+    return Chaos(
+        workload,
+        options.kills,
+        seed,
+        options.per_second,
+        combination,
+        stuck_after,
+        options.rebuilds,
+        options.overlaps,
+    )
 
 
 def run(options: argparse.Namespace, directory: Path) -> Report:
     """Run in a cluster of its own."""
     given = dict(option.split("=", 1) for option in options.store_option)
-    chaos, store = chaos_of(options), RunStore.of(options.store, directory, given)
+    chaos = chaos_of(options)
     tell(f"seed {chaos.seed}, {chaos.combination}, in {directory}")
-    with FlinkCluster(directory / "flink") as cluster:
-        return DurableRun(cluster, directory, chaos, store).execute()
+    with ExitStack() as stack:
+        trouble: BrokerTrouble | None = None
+        store = RunStore.of(options.store, directory, given)
+        if options.store == BROKERED:
+            broker = stack.enter_context(KafkaBroker(directory / "kafka"))
+            store = RunStore.in_kafka(broker.bootstrap_servers, given)
+            trouble = BrokerTrouble(broker, chaos.seed, options.outage, not options.calm_broker)
+        flink = (HEARTBEATS, PATIENT) if chaos.overlaps else (None, None)
+        cluster = stack.enter_context(FlinkCluster(directory / "flink", *flink))
+        return DurableRun(cluster, directory, chaos, store, trouble).execute()
 
 
 def show(report: Report, as_json: bool) -> int:

@@ -206,10 +206,11 @@ def test_scripts_are_executable_and_parse() -> None:
 
 
 @pytest.mark.parametrize(
-    ("failing", "ran"), [("test", ["setup", "test"]), ("", ["setup", "test", "test", "lint", "demo"])]
+    ("failing", "ran"),
+    [("test", ["setup", "test"]), ("", ["setup", "test", "test", "lint", "demo", "compose-on-host"])],
 )
 def test_ci_stops_at_the_first_failure(checkout: Checkout, failing: str, ran: list[str]) -> None:
-    for name in ("setup", "test", "lint", "demo"):
+    for name in ("setup", "test", "lint", "demo", "compose-on-host"):
         script = checkout.root / "scripts" / name
         script.write_text(
             f"#!/bin/sh\necho {name} >>\"$NOTES\"\necho '1 passed'\n[ {name} != '{failing}' ]\n"

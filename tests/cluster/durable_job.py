@@ -30,7 +30,7 @@ def parse_arguments(arguments: list[str] | None = None) -> argparse.Namespace:
 
 
 def source(flink: Any, options: argparse.Namespace) -> Any:
-    """The numbers at a steady speed, with timestamps; goes on where a checkpoint left it."""
+    """The numbers in their order, at a steady speed, with timestamps; goes on where a checkpoint left it."""
     from pyflink.common import Types, WatermarkStrategy
     from pyflink.common.watermark_strategy import TimestampAssigner
     from pyflink.datastream.connectors.number_seq import NumberSequenceSource
@@ -39,7 +39,9 @@ def source(flink: Any, options: argparse.Namespace) -> Any:
         def extract_timestamp(self, value: Any, record_timestamp: int) -> int:
             return stamp(value)
 
-    pause = 1 / options.per_second
+    pause, parallelism = 1 / options.per_second, flink.get_parallelism()
+    # Of what PyFlink makes for timestamps, only the last operator has the parallelism that one sets.
+    flink.set_parallelism(1)
 
     def slowly(number: int) -> int:
         time.sleep(pause)
@@ -48,10 +50,11 @@ def source(flink: Any, options: argparse.Namespace) -> Any:
     numbers = flink.from_source(
         NumberSequenceSource(0, options.events - 1), WatermarkStrategy.no_watermarks(), "numbers"
     )
-    numbers = numbers.uid("numbers").set_parallelism(1)
-    numbers = numbers.map(slowly, output_type=Types.LONG()).uid("slowly").set_parallelism(1)
+    numbers = numbers.uid("numbers").map(slowly, output_type=Types.LONG()).uid("slowly")
     strategy = WatermarkStrategy.for_monotonous_timestamps().with_timestamp_assigner(Stamps())
-    return numbers.assign_timestamps_and_watermarks(strategy).uid("timestamps").set_parallelism(1)
+    numbers = numbers.assign_timestamps_and_watermarks(strategy).uid("timestamps")
+    flink.set_parallelism(parallelism)
+    return numbers
 
 
 def sums(outputs: Any) -> Any:
@@ -84,16 +87,20 @@ def sink(directory: str) -> Any:
     )
 
 
-def main() -> None:
-    options = parse_arguments()
+def build(env: AgentsExecutionEnvironment, options: argparse.Namespace) -> None:
+    """Add the job to an environment."""
     keys = options.keys
-    env = AgentsExecutionEnvironment.get_execution_environment()
     numbers = source(env.stream_env, options)
     agent = ChainAgent(options.seed, options.effects)
     stream = env.from_datastream(numbers, lambda number: number % keys).apply(agent, event_time=HOLD)
     outputs = stream.to_datastream()
     outputs.sink_to(sink(options.output)).uid("outputs")
     sums(outputs).sink_to(sink(options.windows)).uid("sums")
+
+
+def main() -> None:
+    env = AgentsExecutionEnvironment.get_execution_environment()
+    build(env, parse_arguments())
     env.execute("durable")
 
 

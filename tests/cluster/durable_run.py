@@ -5,9 +5,9 @@ from __future__ import annotations
 import random
 import sys
 import time
-from collections.abc import Callable
-from contextlib import suppress
-from dataclasses import dataclass, field
+from collections.abc import Callable, Iterable
+from contextlib import nullcontext, suppress
+from dataclasses import asdict, dataclass, field
 from functools import partial
 from operator import itemgetter
 from pathlib import Path
@@ -15,6 +15,8 @@ from statistics import median
 from typing import Any
 
 from flink_agents.api.errors import AgentsError
+from tests.cluster.blows import Blown, Blows, blow_plan
+from tests.cluster.broker_trouble import BrokerTrouble, Troubles
 from tests.cluster.counting_check import CommittedOutput
 from tests.cluster.durable_check import Verdict, Workload, judge
 from tests.cluster.durable_stores import RunStore
@@ -25,12 +27,6 @@ from tests.cluster.settings import Combination
 SCRIPT = Path(__file__).with_name("durable_job.py")
 STUCK_KEYS = 10
 RUNS_OF_A_STUCK_KEY = 2
-
-AGAIN = 0.25
-"""How many of the kills fall into the recovery from the kill before."""
-
-AGAIN_SECONDS = 10.0
-"""How long after that one, at most."""
 
 OPTIONS = {"execution.checkpointing.interval": "500 ms"}
 """Flink options of the job: fewer files, and more than one record between two checkpoints."""
@@ -51,6 +47,8 @@ class Chaos:
         per_second: Speed of the source.
         combination: How Flink runs the job.
         stuck_after: Seconds without any new output after which the run fails.
+        rebuilds: How many of the kills fall into the rebuild of a store in a broker.
+        overlaps: How many attempts stand still, and go on beside their successors.
     """
 
     workload: Workload
@@ -59,6 +57,51 @@ class Chaos:
     per_second: float = 250
     combination: Combination = field(default_factory=lambda: Combination("hashmap", unaligned=False))
     stuck_after: float = 60
+    rebuilds: int = 0
+    overlaps: int = 0
+
+
+class RunFiles:
+    """What the durable job writes.
+
+    Args:
+        directory: Where its sinks write.
+        effects: The file for the effects of calls. Default: one in the directory.
+    """
+
+    def __init__(self, directory: Path, effects: Path | None = None) -> None:
+        self.outputs = CommittedOutput(directory / "out")
+        self.windows = CommittedOutput(directory / "windows")
+        self._directory = directory
+        self._effects = effects or directory / "effects"
+
+    def arguments(self, workload: Workload, per_second: float, seed: int) -> list[str]:
+        """Arguments of the job that writes them."""
+        return [
+            *("--output", str(self._directory / "out"), "--windows", str(self._directory / "windows")),
+            *("--effects", str(self._effects), "--events", str(workload.events)),
+            *("--keys", str(workload.keys), "--per-second", str(per_second), "--seed", str(seed)),
+        ]
+
+    def effect_bytes(self) -> int:
+        """Length of the file of effects."""
+        return self._effects.stat().st_size if self._effects.exists() else 0
+
+    def effects(self, begin: int = 0) -> list[str]:
+        """The lines of the file of effects, from a position on."""
+        text = self._effects.read_bytes()[begin:].decode("ascii") if self._effects.exists() else ""
+        # A job that did not end may be writing a line.
+        return [line[:-1] for line in text.splitlines(keepends=True) if line.endswith("\n")]
+
+    def verdict(self, workload: Workload, effects: Iterable[str] | None = None) -> Verdict:
+        """In what they differ from the model.
+
+        Args:
+            workload: What the job had to do.
+            effects: The lines of effects that count; None for all.
+        """
+        lines = self.effects() if effects is None else effects
+        return judge(self.outputs.lines(), self.windows.lines(), lines, workload)
 
 
 @dataclass
@@ -69,7 +112,8 @@ class Report:
         chaos: What it was made of.
         store: Name of the store.
         verdict: Differences from the model.
-        kills: How many TaskManagers were killed.
+        done: What was done to TaskManagers.
+        broker: What was done to the broker of the store; None for a store without one.
         checkpoints: How many completed.
         recoveries: How often the job was restored from one.
         recovery_seconds: From each kill, or the last of some in a row, until there was new output.
@@ -79,7 +123,8 @@ class Report:
     chaos: Chaos
     store: str
     verdict: Verdict = field(default_factory=Verdict)
-    kills: int = 0
+    done: Blown = field(default_factory=Blown)
+    broker: Troubles | None = None
     checkpoints: int = 0
     recoveries: int = 0
     recovery_seconds: list[float] = field(default_factory=list)
@@ -92,21 +137,25 @@ class Report:
 
     def as_json(self) -> dict[str, Any]:
         """One object with all counters; the failure by its first line."""
-        seconds = sorted(self.recovery_seconds)
         seconds = self.recovery_seconds
         spread = {"p50": median(seconds), "max": max(seconds)} if seconds else {}
+        done = asdict(self.done)
+        done["late_effects"] = len(done.pop("late"))
         found: dict[str, Any] = {
             "store": self.store,
             "seed": self.chaos.seed,
             "events": self.verdict.events,
             "keys": self.chaos.workload.keys,
             "combination": str(self.chaos.combination),
-            "kills": self.kills,
+            **done,
             **self.verdict.counts(),
             "checkpoints": self.checkpoints,
             "recoveries": self.recoveries,
             "recovery_seconds": {name: round(value, 1) for name, value in spread.items()},
         }
+        if self.broker is not None:
+            longest = round(self.broker.longest_seconds, 1)
+            found["broker"] = {**asdict(self.broker), "longest_seconds": longest}
         if examples := self.verdict.examples():
             found["examples"] = examples
         if self.failure is not None:
@@ -122,23 +171,25 @@ class DurableRun:
         directory: Where the job writes.
         chaos: What it is made of.
         store: Where durable calls are recorded.
+        trouble: What the broker of the store has to go through; None for a store without one.
     """
 
-    def __init__(self, cluster: FlinkCluster, directory: Path, chaos: Chaos, store: RunStore) -> None:
+    def __init__(
+        self,
+        cluster: FlinkCluster,
+        directory: Path,
+        chaos: Chaos,
+        store: RunStore,
+        trouble: BrokerTrouble | None = None,
+    ) -> None:
         self._cluster = cluster
         self._chaos = chaos
         self._store = store
-        self._outputs = CommittedOutput(directory / "out")
-        self._windows = CommittedOutput(directory / "windows")
-        self._effects = directory / "effects"
+        self._trouble = trouble
+        self.files = RunFiles(directory)
         self._chance = random.Random(chaos.seed)
         self._slots = chaos.combination.parallelism // chaos.combination.taskmanagers
-        self._arguments = [
-            *("--output", str(directory / "out"), "--windows", str(directory / "windows")),
-            *("--effects", str(self._effects), "--events", str(chaos.workload.events)),
-            *("--keys", str(chaos.workload.keys), "--per-second", str(chaos.per_second)),
-            *("--seed", str(chaos.seed)),
-        ]
+        self._arguments = self.files.arguments(chaos.workload, chaos.per_second, chaos.seed)
 
     def execute(self) -> Report:
         """Run the job to its end, kill meanwhile, and compare."""
@@ -149,17 +200,19 @@ class DurableRun:
             SCRIPT, *self._arguments, parallelism=chaos.combination.parallelism, options=options
         )
         try:
-            self._hurt(job, report)
-            self._advance(job, "the end of the job", lambda: job.state() == "FINISHED")
-        except StuckError as error:
+            with self._trouble or nullcontext():
+                self._hurt(job, report)
+                self.advance(job, "the end of the job", lambda: job.state() == "FINISHED")
+        except AssertionError as error:
             report.failure = str(error)
+        report.broker = self._trouble.done if self._trouble else None
         # Whatever is missing after a failure must not hide it.
         with suppress(OSError, AssertionError):
             counts = job.checkpoints()
             report.checkpoints, report.recoveries = counts["completed"], counts["restored"]
             if report.failure is not None:
                 job.cancel()
-        report.verdict = self._verdict()
+        report.verdict = self._verdict(report.done)
         try:
             report.verdict.repeated_after_record += self._store.recorded_twice()
         except AgentsError as error:
@@ -167,35 +220,42 @@ class DurableRun:
         return report
 
     def _hurt(self, job: ClusterJob, report: Report) -> None:
-        """Kill TaskManagers at moments that follow from the seed."""
-        for part, pauses in kill_plan(self._chance, self._chaos.kills):
-            wanted = int(part * self._chaos.workload.events)
-            self._advance(job, f"{wanted} outputs", partial(self._has_outputs, wanted))
-            for pause in pauses:
-                time.sleep(pause)
-                self._cluster.kill(self._chance.choice(self._cluster.taskmanagers))
-                self._cluster.start_taskmanager(self._slots)
-                report.kills += 1
-            killed, before = time.monotonic(), self._progress()
-            self._advance(job, "new output after a kill", partial(self._has_more_than, before))
-            report.recovery_seconds.append(time.monotonic() - killed)
-            tell(f"{report.kills} of {self._chaos.kills} killed, {self._outputs.count()} outputs")
+        """Do to TaskManagers what follows from the seed."""
+        chaos = self._chaos
+        watched = _Watched(self, job)
+        blows = Blows(self._cluster, self._slots, self._store, watched, self._chance, self._trouble)
+        report.done = blows.done
+        for blow in blow_plan(self._chance, chaos.kills, chaos.rebuilds, chaos.overlaps):
+            wanted = int(blow.part * chaos.workload.events)
+            self.advance(job, f"{wanted} outputs", partial(self._has_outputs, wanted))
+            blows.strike(blow)
+            if blow.kind != "overlap":  # there was output before it ended, and the job may have ended since
+                struck = time.monotonic()
+                watched.wait_for_output()
+                report.recovery_seconds.append(time.monotonic() - struck)
+            done = f"{blow.kind}: {report.done.kills} of {chaos.kills} killed"
+            tell(f"{done}, {self.files.outputs.count()} outputs")
 
     # -- watching ---------------------------------------------------------------------
 
-    def _progress(self) -> int:
-        return self._outputs.count() + self._windows.count()
+    def progress(self) -> int:
+        """How many lines of output there are."""
+        return self.files.outputs.count() + self.files.windows.count()
 
     def _has_outputs(self, count: int) -> bool:
-        return self._outputs.count() >= count
+        return self.files.outputs.count() >= count
+
+    def has_all_output(self, job: ClusterJob) -> bool:
+        """Whether the job has ended, and nothing more will come."""
+        return self._has_outputs(self._chaos.workload.events) and job.state() == "FINISHED"
 
     def _has_more_than(self, progress: int) -> bool:
-        return self._progress() > progress
+        return self.progress() > progress
 
-    def _advance(self, job: ClusterJob, what: str, reached: Callable[[], bool]) -> None:
+    def advance(self, job: ClusterJob, what: str, reached: Callable[[], bool]) -> None:
         """Wait as long as there is new output, until ``reached``."""
         while not reached():
-            before = self._progress()
+            before = self.progress()
 
             def moved(before: int = before) -> bool:
                 return self._has_more_than(before) or reached()
@@ -209,29 +269,50 @@ class DurableRun:
     def _stuck_keys(self) -> str:
         """The journals of keys that are the farthest behind, from their first run without output."""
         events, keys = self._chaos.workload.events, self._chaos.workload.keys
-        came = {int(line.split()[1]) for line in self._outputs.lines()}
+        came = {int(line.split()[1]) for line in self.files.outputs.lines()}
         missing = {number % keys: number // keys for number in reversed(range(events)) if number not in came}
         behind = sorted(missing.items(), key=itemgetter(1))[:STUCK_KEYS]
         runs = [(key, seq + more) for key, seq in behind for more in range(RUNS_OF_A_STUCK_KEY)]
         return self._store.show(runs)
 
-    def _verdict(self) -> Verdict:
-        text = self._effects.read_text(encoding="ascii") if self._effects.exists() else ""
-        # A job that did not end may be writing a line.
-        effects = [line[:-1] for line in text.splitlines(keepends=True) if line.endswith("\n")]
-        return judge(self._outputs.lines(), self._windows.lines(), effects, self._chaos.workload)
+    def _verdict(self, done: Blown) -> Verdict:
+        # What a stale attempt did by itself is judged by its results, which must not be anybody's.
+        late = set(done.late)
+        effects = [line for line in self.files.effects() if line not in late]
+        return self.files.verdict(self._chaos.workload, effects)
 
 
-def kill_plan(chance: random.Random, kills: int) -> list[tuple[float, list[float]]]:
-    """When to kill: after which part of the output, and the seconds to wait before each kill there."""
-    pauses: list[list[float]] = []
-    for _ in range(kills):
-        if pauses and chance.random() < AGAIN:
-            pauses[-1].append(chance.uniform(0, AGAIN_SECONDS))
-        else:
-            # Output grows when a checkpoint completes; the kill must be able to fall anywhere else.
-            pauses.append([chance.uniform(0, 1)])
-    return list(zip(sorted(chance.uniform(0.05, 0.8) for _ in pauses), pauses, strict=True))
+class _Watched:
+    """The job of a run, as blows see it."""
+
+    def __init__(self, run: DurableRun, job: ClusterJob) -> None:
+        self._run = run
+        self._job = job
+
+    def effect_bytes(self) -> int:
+        return self._run.files.effect_bytes()
+
+    def effects_behind(self, position: int) -> list[str]:
+        return self._run.files.effects(position)
+
+    def wait_for(self, what: str, reached: Callable[[], bool]) -> None:
+        def reached_in_time() -> bool:
+            if not reached() and self._job.state() == "FINISHED":
+                raise StuckError(f"the job ended before {what}: it needs more events, or fewer a second")
+            return reached()
+
+        self._run.advance(self._job, what, reached_in_time)
+
+    def restored(self) -> int:
+        return self._job.checkpoints()["restored"]
+
+    def wait_for_output(self) -> None:
+        before = self._run.progress()
+
+        def came() -> bool:
+            return self._run.progress() > before or self._run.has_all_output(self._job)
+
+        self._run.advance(self._job, "new output", came)
 
 
 def tell(line: str) -> None:

@@ -3,13 +3,22 @@
 from __future__ import annotations
 
 import json
+import secrets
+import sqlite3
+import sys
 from collections.abc import Callable, Iterable, Mapping
+from contextlib import closing
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
+from typer.testing import CliRunner
+
 from flink_agents.api.action_state import ActionStateStore, JournalKey, RecordKind
-from flink_agents.cli.journals import PAGE, Place, show_key
+from flink_agents.cli.journals import PAGE, Place, list_journals, show_key
+from flink_agents.cli.main import app
+from flink_agents.runtime.codec import ValueCodec
+from flink_agents.runtime.journal.records import CallRecord
 from flink_agents.runtime.keys import encode_key
 from tests.cluster.durable_check import recorded_twice
 
@@ -17,6 +26,11 @@ OPTIONS: dict[str, Callable[[Path], Mapping[str, str]]] = {
     "sqlite": lambda directory: {"path": str(directory / "action-state.sqlite")},
 }
 """Options of a store for a run in a directory; other stores get only those that are given."""
+
+FREE: dict[str, Callable[[Mapping[str, str]], bool]] = {
+    "sqlite": lambda options: _unlocked(Path(options["path"])),
+}
+"""Of stores in which a process that stands still can be in the way of all others: whether none is."""
 
 KINDS = (RecordKind.CALL, RecordKind.ACTION)
 
@@ -39,6 +53,12 @@ class RunStore:
         own = OPTIONS[name](directory) if name in OPTIONS else {}
         return cls(name, {**own, **(given or {})})
 
+    @classmethod
+    def in_kafka(cls, bootstrap_servers: str, given: Mapping[str, str] | None = None) -> RunStore:
+        """A store in topics of its own, unless the options that are given say otherwise."""
+        own = {"bootstrap-servers": bootstrap_servers, "topic": f"run-{secrets.token_hex(4)}"}
+        return cls("kafka", {**own, **(given or {})})
+
     @property
     def flink_options(self) -> dict[str, str]:
         """What the job is submitted with."""
@@ -57,7 +77,7 @@ class RunStore:
                 for info in page:
                     records = await store.scan(info.journal)
                     found += recorded_twice(
-                        (info.journal.key, record.seq, record.step, record.kind.name, record.index)
+                        (info.journal, record.seq, record.step, record.kind.name, record.index)
                         for record in records
                         if record.kind in KINDS
                     )
@@ -65,6 +85,36 @@ class RunStore:
             return found
 
         return Place(self.name, self.options).ask(find)
+
+    def journals(self) -> list[dict[str, Any]]:
+        """What ``flink-agents state list --json`` shows."""
+        return Place(self.name, self.options).ask(lambda store: list_journals(store, None, sys.maxsize))
+
+    def returned(self) -> set[str]:
+        """The values that recorded calls returned."""
+        codec = ValueCodec(allow_pickle=False)
+
+        async def find(store: ActionStateStore) -> set[str]:
+            found: set[str] = set()
+            for each in await list_journals(store, None, sys.maxsize):
+                for record in await store.scan(JournalKey(each["job"], each["raw"])):
+                    if record.kind is RecordKind.CALL:
+                        call = CallRecord.unpack(codec, record.data)
+                        found |= set() if call.value is None else {codec.decode(call.value)}
+            return found
+
+        return Place(self.name, self.options).ask(find)
+
+    def prune(self, job: str, key: str, through: int) -> None:
+        """Remove the runs of a key up to ``through``, by ``flink-agents state prune``."""
+        options = [word for name, value in self.options.items() for word in ("--option", f"{name}={value}")]
+        words = ["state", "prune", key, "--through", str(through), "--job", job, "--store", self.name]
+        done = CliRunner().invoke(app, [*words, *options])
+        assert done.exit_code == 0, done.output
+
+    def is_free(self) -> bool:
+        """Whether another process may append; for a moment at which the one that does stands still."""
+        return self.name not in FREE or FREE[self.name](self.options)
 
     def show(self, runs: Iterable[tuple[int, int]]) -> str:
         """What the journals say about runs, given by key and sequence number."""
@@ -85,3 +135,14 @@ class RunStore:
 def _lines(run: dict[str, Any]) -> list[dict[str, Any]]:
     """What is known of a run, and its records, a line each."""
     return [{name: value for name, value in run.items() if name != "records"}, *run["records"]]
+
+
+def _unlocked(path: Path) -> bool:
+    """Whether no transaction that writes is open in a file."""
+    with closing(sqlite3.connect(path, timeout=0, isolation_level=None)) as connection:
+        try:
+            connection.execute("BEGIN IMMEDIATE")
+            connection.execute("ROLLBACK")
+        except sqlite3.OperationalError:
+            return False
+    return True

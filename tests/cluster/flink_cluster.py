@@ -28,6 +28,7 @@ from typing import Any, TypeVar
 import yaml
 
 import flink_agents
+from flink_agents import AgentsExecutionEnvironment
 from flink_agents.runtime.jvm import find_java_home
 from tests.cluster.flink_rest import ClusterJob, FlinkRest
 from tests.cluster.waiting import tail, wait_until
@@ -72,6 +73,15 @@ class FlinkProcess:
             pass
         self.popen.wait()
 
+    def freeze(self) -> None:
+        """Stop it by SIGSTOP: from then on it does nothing at all, but its connections stay open."""
+        os.killpg(self.popen.pid, signal.SIGSTOP)
+        os.waitpid(self.popen.pid, os.WUNTRACED)
+
+    def thaw(self) -> None:
+        """Let it go on."""
+        os.killpg(self.popen.pid, signal.SIGCONT)
+
 
 class FlinkCluster:
     """See the module.
@@ -79,14 +89,21 @@ class FlinkCluster:
     Args:
         directory: Where configuration, logs, checkpoints and temporary files go.
         options: Flink options of the cluster, over :data:`DEFAULTS`.
+        taskmanager_options: Those of TaskManagers alone, over these.
     """
 
-    def __init__(self, directory: Path, options: Mapping[str, str] | None = None) -> None:
+    def __init__(
+        self,
+        directory: Path,
+        options: Mapping[str, str] | None = None,
+        taskmanager_options: Mapping[str, str] | None = None,
+    ) -> None:
         self.directory = directory
+        self._taskmanager_options = taskmanager_options or {}
         self.taskmanagers: list[FlinkProcess] = []
         self._flink = _pyflink_directory()
         self._processes: list[FlinkProcess] = []
-        rest_port, rpc_port = _free_ports(2)
+        rest_port, rpc_port = free_ports(2)
         self._write_configuration(rest_port, rpc_port, options or {})
         self._environment = self._make_environment()
         self.rest = FlinkRest(f"http://localhost:{rest_port}")
@@ -111,7 +128,8 @@ class FlinkCluster:
 
     def start_taskmanager(self, slots: int) -> FlinkProcess:
         """Start a TaskManager. Does not wait for it: jobs wait until there are slots for them."""
-        started = self._start("taskmanager", f"-Dtaskmanager.numberOfTaskSlots={slots}")
+        options = {**self._taskmanager_options, "taskmanager.numberOfTaskSlots": str(slots)}
+        started = self._start("taskmanager", *(f"-D{key}={value}" for key, value in options.items()))
         self.taskmanagers.append(started)
         return started
 
@@ -160,6 +178,38 @@ class FlinkCluster:
         if status != 0 or found is None:
             raise AssertionError(f"flink run ended with {status}\n{tail(log)}\n{self.report()}")
         return ClusterJob(self.rest, found[1])
+
+    def submit_here(
+        self,
+        build: Callable[[AgentsExecutionEnvironment], None],
+        parallelism: int,
+        savepoint: str | None = None,
+        options: Mapping[str, str] | None = None,
+    ) -> ClusterJob:
+        """Submit a job from this process. Its JVM starts once; ``flink run`` takes seconds each time.
+
+        Args:
+            build: Adds the job to an environment.
+            parallelism: Default parallelism of its operators.
+            savepoint: Where it begins; a checkpoint will do.
+            options: Flink options of the job.
+        """
+        from flink_agents.runtime import environment, flink_compat
+
+        self.wait_for("the JobManager", self._answers, seconds=START_SECONDS)
+        given = {**self._options, **(options or {}), "parallelism.default": str(parallelism)}
+        given["pipeline.jars"] = next((self._flink / "opt").glob("flink-python*.jar")).as_uri()
+        if savepoint is not None:
+            given["execution.state-recovery.path"] = savepoint
+        configuration = environment.FlinkConfiguration()
+        for key, value in given.items():
+            configuration.set_string(key, str(value))
+        flink = environment.StreamExecutionEnvironment.get_execution_environment(configuration)
+        # An environment that is made outside of `flink run` is local at first.
+        flink_compat.configure(flink, {"execution.target": "remote"})
+        env = environment.create(flink, None, None)
+        build(env)
+        return ClusterJob(self.rest, str(env.stream_env.execute_async().get_job_id()))
 
     def _run(self, command: list[str], stream: Any) -> int:
         client = FlinkProcess("flink run", self._popen(command, stream), self.directory / "log")
@@ -240,12 +290,14 @@ class FlinkCluster:
         path = conf / "config.yaml"
         own = {
             "jobmanager.rpc.port": rpc_port,
+            "rest.address": "localhost",
             "rest.port": rest_port,
             "io.tmp.dirs": str(self.directory / "tmp"),
             "execution.checkpointing.dir": (self.directory / "checkpoints").as_uri(),
         }
         packaged = dict(_flat(yaml.safe_load(path.read_text(encoding="utf-8"))))
-        path.write_text(yaml.safe_dump({**packaged, **DEFAULTS, **own, **options}), encoding="utf-8")
+        self._options = {**DEFAULTS, **own, **options}
+        path.write_text(yaml.safe_dump({**packaged, **self._options}), encoding="utf-8")
 
     def _make_environment(self) -> dict[str, str]:
         """What the scripts need; of the tests' own environment only what does not concern Python."""
@@ -287,7 +339,8 @@ def _pyflink_directory() -> Path:
     return Path(spec.origin).parent
 
 
-def _free_ports(count: int) -> list[int]:
+def free_ports(count: int) -> list[int]:
+    """Ports of this machine that nobody uses."""
     sockets = [socket.socket() for _ in range(count)]
     try:
         for each in sockets:

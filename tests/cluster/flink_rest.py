@@ -24,7 +24,7 @@ class FlinkRest:
     """
 
     def __init__(self, address: str) -> None:
-        self._address = address
+        self.address = address
 
     def get(self, path: str) -> Any:
         return self._request("GET", path, None)
@@ -38,7 +38,7 @@ class FlinkRest:
     def _request(self, method: str, path: str, body: dict[str, Any] | None) -> Any:
         data = None if body is None else json.dumps(body).encode()
         headers = {"Content-Type": "application/json"}
-        request = urllib.request.Request(self._address + path, data, headers, method=method)
+        request = urllib.request.Request(self.address + path, data, headers, method=method)
         try:
             with urllib.request.urlopen(request, timeout=REQUEST_SECONDS) as answer:
                 return json.loads(answer.read() or b"null")

@@ -53,6 +53,9 @@ class Settings:
         durable_kills: How many TaskManagers are killed while durable calls are made.
         durable_events: How many events that job has.
         durable_in: How it runs.
+        kafka_events: How many events that job has with the store kafka.
+        kafka_overlaps: How many attempts then go on beside their successors.
+        kafka_outage: For how many seconds the broker is away once.
     """
 
     seed: int
@@ -65,6 +68,9 @@ class Settings:
     durable_kills: int
     durable_events: int
     durable_in: Sequence[Combination]
+    kafka_events: int
+    kafka_overlaps: int
+    kafka_outage: float
 
     @classmethod
     def from_environment(cls) -> Settings:
@@ -89,6 +95,9 @@ class Settings:
             durable_kills=durable_kills,
             durable_events=int(os.environ.get("CHAOS_EVENTS", 500 * (durable_kills + 1))),
             durable_in=durable if long else durable[:1],
+            kafka_events=int(os.environ.get("CHAOS_EVENTS", 100_000 if long else 500 * (durable_kills + 1))),
+            kafka_overlaps=3 if long else 0,
+            kafka_outage=60 if long else 0,
         )
 
 

@@ -11,10 +11,12 @@ import pytest
 
 from flink_agents.api.action_state import Record, RecordKind
 from tests.chaos import chaos_of, parse_arguments, show
+from tests.cluster.blows import Blown, blow_plan
+from tests.cluster.broker_trouble import Troubles
 from tests.cluster.durable_agent import steps_of
 from tests.cluster.durable_check import MUST_BE_NONE, Verdict, recorded_twice
 from tests.cluster.durable_files import WORK, Files, effect, fill, record, token
-from tests.cluster.durable_run import Chaos, Report, kill_plan
+from tests.cluster.durable_run import Chaos, Report
 from tests.cluster.durable_stores import RunStore
 
 
@@ -191,9 +193,10 @@ def test_a_store_that_cannot_be_opened_is_reported(tmp_path: Path) -> None:
 # -- reports --------------------------------------------------------------------------
 
 
-def report(verdict: Verdict, failure: str | None = None) -> Report:
+def report(verdict: Verdict, failure: str | None = None, broker: Troubles | None = None) -> Report:
     options = parse_arguments(["--events", "900", "--keys", "4", "--seed", "5"])
-    return Report(chaos_of(options), "sqlite", verdict, 3, 40, 3, [2.0, 9.0, 3.04], failure)
+    done = Blown(kills=3, overlaps=1, late=["effect 1 5 charge t i 77"])
+    return Report(chaos_of(options), "sqlite", verdict, done, broker, 40, 3, [2.0, 9.0, 3.04], failure)
 
 
 def test_a_clean_report(files: Files, capsys: pytest.CaptureFixture[str]) -> None:
@@ -205,6 +208,10 @@ def test_a_clean_report(files: Files, capsys: pytest.CaptureFixture[str]) -> Non
         "keys": 4,
         "combination": "hashmap-aligned-p2-2tm",
         "kills": 3,
+        "kills_in_rebuild": 0,
+        "overlaps": 1,
+        "stale_refused": 0,
+        "late_effects": 1,
         **dict.fromkeys((*MUST_BE_NONE, "repeated_in_window"), 0),
         "checkpoints": 40,
         "recoveries": 3,
@@ -226,6 +233,13 @@ def test_a_repeat_in_the_window_is_no_error(capsys: pytest.CaptureFixture[str]) 
     assert "repeated_in_window     1" in capsys.readouterr().out
 
 
+def test_what_a_broker_went_through_is_reported(capsys: pytest.CaptureFixture[str]) -> None:
+    troubles = Troubles(pauses=3, stops=1, longest_seconds=60.04)
+    assert show(report(Verdict(), broker=troubles), as_json=True) == 0
+    found = json.loads(capsys.readouterr().out)["broker"]
+    assert found == {"pauses": 3, "stops": 1, "kills": 0, "outages": 0, "longest_seconds": 60.0}
+
+
 def test_a_run_that_did_not_end_is_an_error(capsys: pytest.CaptureFixture[str]) -> None:
     assert show(report(Verdict(), "waited in vain\nlogs"), as_json=True) == 1
     shown = capsys.readouterr()
@@ -234,12 +248,21 @@ def test_a_run_that_did_not_end_is_an_error(capsys: pytest.CaptureFixture[str]) 
 
 
 def test_the_seed_decides_about_kills() -> None:
-    plan = kill_plan(random.Random(7), 30)
-    assert plan == kill_plan(random.Random(7), 30) != kill_plan(random.Random(8), 30)
-    assert sum(len(pauses) for _, pauses in plan) == 30
+    plan = blow_plan(random.Random(7), 30)
+    assert plan == blow_plan(random.Random(7), 30) != blow_plan(random.Random(8), 30)
+    assert {blow.kind for blow in plan} == {"kill"}
+    assert sum(len(blow.pauses) for blow in plan) == 30
     assert 1 < len(plan) < 30, "some fall into a recovery"
-    assert [part for part, _ in plan] == sorted(part for part, _ in plan)
+    assert [blow.part for blow in plan] == sorted(blow.part for blow in plan)
     assert isinstance(chaos_of(parse_arguments([])), Chaos)
+
+
+def test_kills_in_a_rebuild_and_overlaps_are_planned() -> None:
+    plan = blow_plan(random.Random(7), 30, rebuilds=4, overlaps=3)
+    kinds = [blow.kind for blow in plan]
+    assert (kinds.count("rebuild"), kinds.count("overlap")) == (4, 3)
+    assert sum(len(blow.pauses) for blow in plan) == 30 - 2 * 4, "two kills belong to each rebuild"
+    assert kinds != sorted(kinds), "they are mixed"
 
 
 @pytest.mark.parametrize(
@@ -247,6 +270,8 @@ def test_the_seed_decides_about_kills() -> None:
     [
         (["--parallelism", "3"], "a multiple of the number of TaskManagers"),
         (["--store-option", "path"], "NAME=VALUE, not 'path'"),
+        (["--rebuilds", "1"], "only the store kafka is rebuilt"),
+        (["--store", "kafka", "--kills", "3", "--rebuilds", "2"], "two of the --kills each"),
     ],
 )
 def test_arguments_that_do_not_fit(

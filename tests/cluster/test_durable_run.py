@@ -30,7 +30,6 @@ class StandIn:
         self.killed: list[str] = []
         self.cancelled = False
         self.options: dict[str, str] = {}
-        self._restarted = False
         self._directory = directory
         self._ends = ends
 
@@ -54,11 +53,9 @@ class StandIn:
         self.killed.append(taskmanager)
 
     def start_taskmanager(self, slots: int) -> None:
-        self._restarted = True
+        (self._directory / "out" / f"part-more-{len(self.killed)}").write_text("0 0 more\n")
 
     def wait_for(self, what: str, condition: Callable[[], Any], job: Any, seconds: float) -> Any:
-        if self._restarted:
-            (self._directory / "out" / f"part-more-{len(self.killed)}").write_text("0 0 more\n")
         return wait_until(what, condition, seconds, lambda: "the ends of all logs")
 
     # -- of the job ---------------------------------------------------------------------
@@ -95,7 +92,7 @@ def test_kills_are_counted(tmp_path: Path) -> None:
     cluster = StandIn(tmp_path)
     cluster.write(Files())
     report = execute(cluster, tmp_path, kills=1)
-    assert (report.kills, report.recoveries, len(report.recovery_seconds)) == (1, 1, 1)
+    assert (report.done.kills, report.recoveries, len(report.recovery_seconds)) == (1, 1, 1)
     assert report.as_json()["recovery_seconds"].keys() == {"p50", "max"}
     assert report.as_json()["duplicated"] == 1, "the stand-in's line after a kill"
 

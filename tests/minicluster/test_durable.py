@@ -19,7 +19,7 @@ import pytest
 
 from flink_agents import Agent, AgentsExecutionEnvironment, Event, InputEvent, OutputEvent, action
 from flink_agents.api.action_state import JournalKey
-from flink_agents.api.errors import JobFailedError, StoreNotConfiguredError
+from flink_agents.api.errors import OptionError, StoreNotConfiguredError, UnknownStoreError
 from flink_agents.connectors.action_state import open_store
 from flink_agents.runtime import flink_compat
 
@@ -268,14 +268,6 @@ def test_the_job_identifier_says_whose_records_a_new_job_uses(
     assert len(in_store(path)) == 2 * len(journals)
 
 
-def test_a_store_that_nobody_provides_is_named(agents_environment: MakeEnvironment, tmp_path: Path) -> None:
-    env = agents_environment(config={"action-state.store": "postgres"})
-    numbers(env, 5).apply(Orders(directory=str(tmp_path), waits=False)).to_list()
-    with pytest.raises(JobFailedError, match=r"(?s)there is no store 'postgres'.*FA3006"):
-        env.execute()
-    assert not (tmp_path / "effects").exists()
-
-
 def on_a_cluster(env: AgentsExecutionEnvironment) -> AgentsExecutionEnvironment:
     """What ``flink run`` makes; nothing is executed there."""
     flink_compat.configure(env.stream_env, {"execution.target": "remote"})
@@ -291,3 +283,13 @@ def test_a_job_on_a_cluster_has_to_name_its_store(
     numbers(agents_environment()).apply(orders)
     config = {"action-state.store": "sqlite", "action-state.sqlite.path": str(tmp_path / "store.db")}
     numbers(on_a_cluster(agents_environment(config=config))).apply(orders)
+
+
+def test_a_store_that_cannot_be_made_is_refused_when_the_agent_is_applied(
+    agents_environment: MakeEnvironment, tmp_path: Path
+) -> None:
+    orders = Orders(directory=str(tmp_path), waits=False)
+    with pytest.raises(UnknownStoreError, match=r"(?s)there is no store 'postgres'.*FA3006"):
+        numbers(agents_environment(config={"action-state.store": "postgres"})).apply(orders)
+    with pytest.raises(OptionError, match=r"action-state\.sqlite\.path"):
+        numbers(on_a_cluster(agents_environment(config={"action-state.store": "sqlite"}))).apply(orders)

@@ -1,0 +1,270 @@
+"""How a store ``kafka`` ends: in order, by a kill, forgotten, and while brokers are away or come back."""
+
+from __future__ import annotations
+
+import asyncio
+import gc
+import threading
+from collections.abc import Iterator
+from dataclasses import replace
+
+import psutil
+import pytest
+
+from flink_agents.api.action_state import JournalKey
+from flink_agents.api.errors import AppendOutcomeUnknownError, OptionError, StoreClosedError
+from flink_agents.connectors.action_state.kafka.settings import KafkaSettings
+from flink_agents.connectors.action_state.kafka.store import KafkaStore
+from flink_agents.testing.kafka import KafkaBroker
+from tests.kafka.kafka_stores import (
+    go_on,
+    indexes,
+    journal_in,
+    opened,
+    record,
+    run,
+    wait_until,
+)
+
+
+def threads() -> set[threading.Thread]:
+    """Those of stores and their clients; asyncio keeps its own for later."""
+    return {one for one in threading.enumerate() if not one.name.startswith("asyncio_")}
+
+
+def connections(settings: KafkaSettings) -> int:
+    """How many this process has to the broker."""
+    port = int(settings.bootstrap_servers.rpartition(":")[2])
+    found = psutil.Process().net_connections("tcp")
+    return sum(one.raddr != () and one.raddr.port == port for one in found)
+
+
+@pytest.fixture
+def nothing_left(settings: KafkaSettings) -> Iterator[None]:
+    """See that the test leaves no thread and no connection behind."""
+    gc.collect()
+    before, connected = threads(), connections(settings)
+    yield
+    wait_until(lambda: threads() <= before)
+    wait_until(lambda: connections(settings) <= connected)
+
+
+@pytest.mark.usefixtures("nothing_left")
+def test_nothing_is_left_behind_a_close(settings: KafkaSettings) -> None:
+    async def body() -> None:
+        store = await opened(settings)
+        await store.rebuild()
+        await store.append(journal_in(settings, 0), [record()])
+        assert connections(settings) > 0
+        await store.close()
+
+    run(body())
+
+
+@pytest.mark.usefixtures("nothing_left")
+def test_nothing_is_left_behind_a_kill(settings: KafkaSettings) -> None:
+    async def body() -> None:
+        store = await opened(settings)
+        await store.append(journal_in(settings, 0), [record()])
+        waiting = [
+            asyncio.ensure_future(store.append(journal_in(settings, 0), [record(1, number)]))
+            for number in range(10)
+        ]
+        await asyncio.sleep(0)
+        store.kill()
+        errors = await asyncio.gather(*waiting, return_exceptions=True)
+        assert {type(error) for error in errors} <= {StoreClosedError, AppendOutcomeUnknownError, type(None)}
+        again = await opened(settings)
+        await again.rebuild()
+        stored = indexes(await again.scan(journal_in(settings, 0), 1))
+        assert {number for number, error in enumerate(errors) if error is None} <= set(stored)
+        assert not {n for n, error in enumerate(errors) if isinstance(error, StoreClosedError)} & set(stored)
+        await again.close()
+
+    run(body())
+
+
+@pytest.mark.usefixtures("nothing_left")
+def test_nothing_is_left_where_a_store_does_not_open(settings: KafkaSettings) -> None:
+    async def body() -> None:
+        await (await opened(settings)).close()
+        with pytest.raises(OptionError):
+            await opened(replace(settings, client={"nonsense": 1}))
+        holder = await opened(settings)
+        with pytest.raises(Exception, match="another job is running"):
+            await opened(settings, job_id="job-2")
+        await holder.close()
+
+    run(body())
+
+
+@pytest.mark.usefixtures("nothing_left")
+def test_a_store_that_is_forgotten_gives_up_its_lease(settings: KafkaSettings) -> None:
+    async def body() -> None:
+        store = await opened(settings)
+        await store.append(journal_in(settings, 0), [record()])
+        del store
+        gc.collect()
+        second = await opened(settings, job_id="job-2")
+        await second.close()
+
+    run(body())
+    gc.collect()
+
+
+def test_close_waits_for_what_was_appended_and_refuses_the_rest(settings: KafkaSettings) -> None:
+    journal = journal_in(settings, 0)
+
+    async def body() -> None:
+        store = await opened(settings)
+        appending = [asyncio.ensure_future(store.append(journal, [record(0, n)])) for n in range(50)]
+        reading = [asyncio.ensure_future(store.scan(journal)) for _ in range(5)]
+        await asyncio.sleep(0)
+        await asyncio.gather(store.close(), store.close())
+        errors = await asyncio.gather(*appending, return_exceptions=True)
+        assert errors == [None] * 50
+        read = await asyncio.gather(*reading, return_exceptions=True)
+        assert all(isinstance(one, (list, StoreClosedError)) for one in read), read
+        again = await opened(settings)
+        await again.rebuild()
+        assert indexes(await again.scan(journal)) == list(range(50))
+        await again.close()
+
+    run(body())
+
+
+# -- brokers that are away ----------------------------------------------------------------
+
+
+@pytest.fixture
+def paused(kafka_broker: KafkaBroker) -> Iterator[KafkaBroker]:
+    """The broker, which goes on in any case behind the test."""
+    yield kafka_broker
+    go_on(kafka_broker)
+
+
+def test_an_append_does_not_wait_for_ever(settings: KafkaSettings, paused: KafkaBroker) -> None:
+    impatient = replace(settings, append_seconds=1.0)
+    journals = [journal_in(settings, partition) for partition in range(settings.partitions)]
+
+    async def body() -> None:
+        store = await opened(impatient)
+        for journal in journals:
+            await store.append(journal, [record(0, 1)])
+        paused.pause()
+        # Of all partitions, which all wait together.
+        errors = await asyncio.gather(
+            *(store.append(journal, [record(0, 2)]) for journal in journals), return_exceptions=True
+        )
+        assert {type(error) for error in errors} == {AppendOutcomeUnknownError}
+        with pytest.raises(StoreClosedError):
+            await store.append(journals[0], [record(0, 3)])
+        await store.close()
+        paused.resume()
+        again = await opened(settings)
+        await again.rebuild()
+        for journal in journals:
+            assert indexes(await again.scan(journal)) in ([1], [1, 2])
+        await again.close()
+
+    run(body())
+
+
+def test_a_pause_that_ends_is_no_error(settings: KafkaSettings, paused: KafkaBroker) -> None:
+    journal = journal_in(settings, 0)
+
+    async def body() -> None:
+        store = await opened(settings)
+        await store.append(journal, [record(0, 1)])
+        paused.pause()
+        appending = [asyncio.ensure_future(store.append(journal, [record(0, n)])) for n in range(2, 40)]
+        done, _ = await asyncio.wait(appending, timeout=1.0)
+        assert not done
+        paused.resume()
+        await asyncio.gather(*appending)
+        assert indexes(await store.scan(journal)) == list(range(1, 40))
+        await store.close()
+
+    run(body())
+
+
+def test_close_ends_while_no_broker_answers(settings: KafkaSettings, paused: KafkaBroker) -> None:
+    impatient = replace(settings, append_seconds=2.0, rebuild_seconds=2.0)
+
+    async def body() -> None:
+        store = await opened(impatient)
+        await store.append(journal_in(settings, 0), [record(0, 1)])
+        paused.pause()
+        appending = asyncio.ensure_future(store.append(journal_in(settings, 0), [record(0, 2)]))
+        await asyncio.sleep(0)
+        await store.close()
+        assert appending.done()
+        # It may have come through just before the broker stood still.
+        assert isinstance(appending.exception(), (AppendOutcomeUnknownError, type(None)))
+        paused.resume()
+
+    run(body())
+
+
+# kafka-python forgets the sockets of connections that were refused.
+@pytest.mark.filterwarnings("ignore:unclosed:ResourceWarning")
+def test_a_broker_that_is_killed_loses_nothing(settings: KafkaSettings, kafka_broker: KafkaBroker) -> None:
+    """Twice, while all journals are appended to: what was called done is found, in order, once."""
+    stored: dict[str, list[int]] = {f"s{number}": [] for number in range(20)}
+
+    async def flood(store: KafkaStore, key: str) -> None:
+        for index in range(2**60):
+            if ended.is_set():
+                return
+            await store.append(JournalKey("job", key), [record(0, index)])
+            stored[key].append(index)
+
+    async def body() -> None:
+        store = await opened(settings)
+        floods = [asyncio.ensure_future(flood(store, key)) for key in stored]
+        for _ in range(2):
+            before = sum(map(len, stored.values()))
+            while sum(map(len, stored.values())) < before + 200:
+                await asyncio.sleep(0)
+            kafka_broker.kill()
+            await asyncio.to_thread(kafka_broker.start)
+        before = sum(map(len, stored.values()))
+        while sum(map(len, stored.values())) < before + 20:
+            await asyncio.sleep(0)
+        ended.set()
+        await asyncio.gather(*floods)
+        again = await opened(settings)
+        await again.rebuild()
+        for key, expected in stored.items():
+            assert indexes(await again.scan(JournalKey("job", key))) == expected
+        await store.close()
+        await again.close()
+
+    ended = threading.Event()
+    try:
+        run(body(), 180)
+    finally:
+        kafka_broker.start()
+        go_on(kafka_broker)
+        gc.collect()
+
+
+def test_an_owner_is_refused_at_once_where_it_was_outranked_while_idle(settings: KafkaSettings) -> None:
+    """The sign of life that it gives tells it, so that it sends nothing more."""
+
+    async def body() -> None:
+        old = await opened(settings)
+        new = await opened(settings)
+        writer = old._writer
+        assert writer is not None
+        while writer._failure is None:
+            await asyncio.sleep(0.01)
+        with pytest.raises(Exception, match="took over"):
+            await old.append(journal_in(settings, 0), [record()])
+        looked = KafkaStore(settings)
+        await looked.open(None)
+        assert await looked.journals() == []
+        for store in (old, new, looked):
+            await store.close()
+
+    run(body())

@@ -1,0 +1,280 @@
+"""What the store ``kafka`` removes: all that nobody needs, and nothing else."""
+
+from __future__ import annotations
+
+import asyncio
+import random
+from collections import defaultdict
+
+import pytest
+
+from flink_agents.api.action_state import JournalKey, Record
+from flink_agents.connectors.action_state.kafka.garbage import Batch, Garbage
+from flink_agents.connectors.action_state.kafka.layout import BatchKey, Entry
+from flink_agents.connectors.action_state.kafka.settings import KafkaSettings
+from flink_agents.connectors.action_state.kafka.store import KafkaStore
+from tests.kafka.kafka_stores import (
+    Raw,
+    batches,
+    compact,
+    indexes,
+    journal_in,
+    opened,
+    record,
+    run,
+)
+
+KEYS = [JournalKey("job", f"s{number}") for number in range(500)]
+
+
+def removals_only(found: list[Raw]) -> bool:
+    """Whether batches hold nothing but removals."""
+    kept = [one.entries for one in found if one.key is not None and one.entries is not None]
+    return all(entry.through is not None for entries in kept for entry in entries)
+
+
+async def append_and_prune(store: KafkaStore, seq: int) -> None:
+    """One run of each key, which is then removed."""
+    await asyncio.gather(*(store.append(key, [record(seq, seq, b"x" * 200)]) for key in KEYS))
+    await asyncio.gather(*(store.prune(key, seq) for key in KEYS))
+
+
+def test_when_all_is_pruned_only_removals_are_left(settings: KafkaSettings) -> None:
+    async def body() -> None:
+        store = await opened(settings)
+        for seq in range(3):
+            await append_and_prune(store, seq)
+        await store.close()
+        await asyncio.to_thread(compact, settings, lambda found: _compacted(found) and removals_only(found))
+        again = await opened(settings)
+        await again.rebuild()
+        assert {await again.pruned_through(key) for key in KEYS[:20]} == {2}
+        assert (await again.stats()).records == 0
+        await again.close()
+
+    run(body())
+
+
+def _compacted(found: list[Raw]) -> bool:
+    """Whether nothing is there twice, and no batch beside what says that it was removed."""
+    keys = [(one.partition, one.key) for one in found if one.key is not None]
+    return len(keys) == len(set(keys))
+
+
+def test_the_size_stays_the_same(settings: KafkaSettings) -> None:
+    sizes: list[int] = []
+
+    async def body() -> None:
+        store = await opened(settings)
+        for seq in range(20):
+            await append_and_prune(store, seq)
+            sizes.append(sum(one.size for one in await asyncio.to_thread(batches, settings)))
+        await store.close()
+
+    run(body())
+    assert max(sizes[10:]) < 1.5 * max(sizes[:5]), sizes
+
+
+def test_a_batch_with_one_run_that_waits_survives(settings: KafkaSettings) -> None:
+    async def body() -> None:
+        store = await opened(settings)
+        await asyncio.gather(*(store.append(key, [record(0, 7)]) for key in KEYS[:50]))
+        await asyncio.gather(*(store.prune(key, 0) for key in KEYS[1:50]))
+        await store.close()
+        await asyncio.to_thread(compact, settings, _compacted)
+        again = await opened(settings)
+        await again.rebuild()
+        assert indexes(await again.scan(KEYS[0])) == [7]
+        await again.prune(KEYS[0], 0)
+        await again.close()
+        await asyncio.to_thread(compact, settings, lambda found: _compacted(found) and removals_only(found))
+
+    run(body())
+
+
+def test_batches_that_never_counted_are_removed(settings: KafkaSettings) -> None:
+    journal = journal_in(settings, 0)
+
+    async def body() -> None:
+        old = await opened(settings)
+        await old.append(journal, [record(0, 1)])
+        new = await opened(settings)
+        with pytest.raises(Exception, match="took over"):
+            await old.append(journal, [record(0, 2)])
+        await new.append(journal, [record(0, 3)])
+        await old.close()
+        await new.close()
+        found = await asyncio.to_thread(batches, settings)
+        assert len(found) >= 2
+        last = await opened(settings)
+        await last.rebuild()
+        assert indexes(await last.scan(journal)) == [1, 3]
+        await last.close()
+        found = await asyncio.to_thread(batches, settings)
+        assert [one.index for raw in found for entry in raw.entries or () for one in entry.records] == [1, 3]
+
+    run(body())
+
+
+def test_few_removals_of_a_batch_are_written_anew(settings: KafkaSettings) -> None:
+    async def body() -> None:
+        store = await opened(settings)
+        await append_and_prune(store, 0)
+        before = {
+            one.key for one in await asyncio.to_thread(batches, settings) if len(one.entries or ()) >= 40
+        }
+        assert before, "no batch is large enough"
+        # All but each tenth, so that each batch is needed for a few.
+        many = [key for number, key in enumerate(KEYS) if number % 10 != 9]
+        await asyncio.gather(*(store.append(key, [record(1)]) for key in many))
+        await asyncio.gather(*(store.prune(key, 1) for key in many))
+        while before & {one.key for one in await asyncio.to_thread(batches, settings)}:
+            pass
+        again = await opened(settings)
+        await again.rebuild()
+        assert await again.pruned_through(KEYS[0]) == 1
+        assert await again.pruned_through(KEYS[-1]) == 0
+        await store.close()
+        await again.close()
+
+    run(body())
+
+
+# -- the counting, without a broker -------------------------------------------------------
+
+
+def entry(name: str, *seqs: int, through: int | None = None) -> Entry:
+    return Entry(JournalKey("job", name), [record(seq) for seq in seqs], through)
+
+
+def batch(token: str, number: int) -> Batch:
+    return Batch(0, BatchKey(token, number))
+
+
+def test_two_who_write_the_same_removal_anew_keep_one_of_them() -> None:
+    """Each of them has its own first, and then sees that of the other."""
+    first, second = Garbage(), Garbage()
+    old, mine, theirs = batch("old", 0), batch("a", 0), batch("b", 0)
+    for garbage in (first, second):
+        garbage.add(old, 0, [entry("x", through=5)])
+    first.add(mine, 1, [entry("x", through=5)])
+    second.add(theirs, 2, [entry("x", through=5)])
+    first.add(theirs, 2, [entry("x", through=5)])
+    second.add(mine, 1, [entry("x", through=5)])
+    dead = {*first.take_dead(), *second.take_dead()}
+    assert old in dead
+    assert theirs not in dead
+
+
+def test_what_is_counted_again_counts_once() -> None:
+    garbage = Garbage()
+    for _ in range(2):
+        garbage.add(batch("a", 0), 0, [entry("x", 1), entry("y", 1)])
+    garbage.add(batch("a", 1), 1, [entry("x", through=1)])
+    assert garbage.take_dead() == []
+    garbage.add(batch("a", 2), 2, [entry("y", through=1)])
+    assert garbage.take_dead() == [batch("a", 0)]
+
+
+def test_older_batches_may_be_counted_later() -> None:
+    garbage = Garbage()
+    garbage.add(batch("a", 3), 3, [entry("x", through=5), entry("y", 0)])
+    garbage.add(batch("a", 1), 1, [entry("x", 3, 4), entry("x", through=2)])
+    assert garbage.take_dead() == [batch("a", 1)]
+    garbage.add(batch("a", 2), 2, [entry("x", 5, 6)])
+    assert garbage.take_dead() == []
+    assert garbage.pruned_through(JournalKey("job", "x")) == 5
+
+
+# -- all of it against a model ------------------------------------------------------------
+
+
+class Model:
+    """What must be found; all that is done is done here as well.
+
+    Args:
+        chosen: What is done.
+    """
+
+    def __init__(self, chosen: random.Random) -> None:
+        self.chosen = chosen
+        self.journals = [JournalKey("job", f"s{number}") for number in range(12)]
+        self.records: defaultdict[JournalKey, list[Record]] = defaultdict(list)
+        self.pruned: defaultdict[JournalKey, int] = defaultdict(lambda: -1)
+        self.last: defaultdict[JournalKey, int] = defaultdict(int)
+        self.markers: dict[JournalKey, bytes] = {}
+
+    def left(self, journal: JournalKey) -> list[Record]:
+        """What was appended and not removed, in the order of a scan."""
+        left = [one for one in self.records[journal] if one.seq > self.pruned[journal]]
+        return sorted(left, key=lambda one: one.seq)
+
+    async def append(self, store: KafkaStore, journal: JournalKey, number: int) -> None:
+        later = self.last[journal] + (self.chosen.random() < 0.7)
+        seq = self.last[journal] = max(later, self.pruned[journal] + 1)
+        records = [record(seq, number), record(seq, -number)]
+        self.records[journal] += records
+        await store.append(journal, records)
+
+    async def prune(self, store: KafkaStore, journal: JournalKey) -> None:
+        if self.records[journal]:
+            through = self.chosen.randrange(self.last[journal] + 1)
+            self.pruned[journal] = max(self.pruned[journal], through)
+            await store.prune(journal, through)
+
+    async def work(self, store: KafkaStore) -> None:
+        """Some rounds of appends and removals, each at a time."""
+        for turn in range(4):
+            appended = self.chosen.sample(self.journals, 8)
+            await asyncio.gather(*(self.append(store, one, 10 * turn + 1) for one in appended))
+            for journal in self.journals:
+                if not self.left(journal):
+                    self.markers[journal] = store.recovery_marker(journal)
+            pruned = self.chosen.sample(self.journals, 6)
+            await asyncio.gather(*(self.prune(store, one) for one in pruned))
+
+    async def check(self, store: KafkaStore) -> None:
+        """Compare all."""
+        for journal in self.journals:
+            assert await store.scan(journal) == self.left(journal), journal
+            assert await store.pruned_through(journal) == self.pruned[journal]
+
+
+@pytest.mark.parametrize("seed", range(3))
+def test_nothing_that_is_needed_is_ever_removed(settings: KafkaSettings, seed: int) -> None:
+    """Owners come and go, append and prune at random, and the broker compacts."""
+    chosen = random.Random(seed)
+    model = Model(chosen)
+
+    async def body() -> None:
+        for attempt in range(4):
+            store = await opened(settings)
+            for journal in chosen.sample(model.journals, 6):
+                await store.rebuild(journal, model.markers.get(journal))
+                assert await store.scan(journal) == model.left(journal)
+            if chosen.random() < 0.5:
+                await store.rebuild()
+            await model.work(store)
+            await store.rebuild()
+            await model.check(store)
+            if chosen.random() < 0.5:
+                await store.close()
+            else:
+                store.kill()
+            if attempt % 2:
+                await asyncio.to_thread(compact, settings, lambda found: _gap(found))
+        looking = KafkaStore(settings)
+        await looking.open(None)
+        await looking.rebuild()
+        await model.check(looking)
+        await looking.close()
+
+    run(body())
+
+
+def _gap(found: list[Raw]) -> bool:
+    """Whether something was compacted away."""
+    offsets = defaultdict(list)
+    for one in found:
+        offsets[one.partition].append(one.offset)
+    return any(each[-1] - each[0] >= len(each) for each in offsets.values() if each)

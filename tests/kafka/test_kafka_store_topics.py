@@ -1,0 +1,182 @@
+"""Topics that are missing, made anew or unfit, brokers that cannot be reached: each has a named error."""
+
+from __future__ import annotations
+
+import asyncio
+import gc
+import socket
+from collections.abc import Iterator
+from dataclasses import replace
+from typing import Any
+
+import pytest
+
+from flink_agents.api.action_state import Owner
+from flink_agents.api.errors import (
+    OptionError,
+    StoreClosedError,
+    StoreError,
+    StoreFormatError,
+    StoreMismatchError,
+    StoreUnavailableError,
+)
+from flink_agents.connectors.action_state.kafka.settings import KafkaSettings
+from flink_agents.connectors.action_state.kafka.store import KafkaStore
+from flink_agents.connectors.action_state.kafka.topics import find_topics
+from tests.kafka.kafka_stores import (
+    admin,
+    configure,
+    journal_in,
+    opened,
+    record,
+    run,
+)
+
+
+async def used(settings: KafkaSettings) -> None:
+    """Have topics with a record."""
+    store = await opened(settings)
+    await store.append(journal_in(settings, 0), [record()])
+    await store.close()
+
+
+def refused(settings: KafkaSettings, error: type[StoreError] | type[OptionError], told: str) -> None:
+    """See that a store does not open, and says why; the threads of the attempt end."""
+    with pytest.raises(error, match=f"(?s){told}"):
+        run(opened(settings))
+
+
+@pytest.fixture
+def made(settings: KafkaSettings) -> KafkaSettings:
+    """Settings of a store that was used before."""
+    run(used(settings))
+    return settings
+
+
+def test_topics_are_made_as_they_must_be(settings: KafkaSettings) -> None:
+    async def several() -> None:
+        stores = await asyncio.gather(*(opened(settings, subtask, 4) for subtask in range(4)))
+        assert len({store.store_id for store in stores}) == 1
+        await asyncio.gather(*(store.close() for store in stores))
+
+    run(several())
+    journals, claims = find_topics(settings, create=False)
+    assert (journals.name, journals.partitions) == (settings.topic, settings.partitions)
+    assert (claims.name, claims.partitions) == (f"{settings.topic}-claims", 1)
+
+
+def test_a_topic_that_exists_keeps_its_number_of_partitions(made: KafkaSettings) -> None:
+    run(used(replace(made, partitions=7)))
+    assert find_topics(made, create=False)[0].partitions == made.partitions
+
+
+def test_a_topic_that_was_made_anew(made: KafkaSettings) -> None:
+    with admin(made) as client:
+        client.delete_topics([made.topic])
+    refused(made, StoreMismatchError, "deleted and made anew")
+    refused(made, StoreMismatchError, "deleted and made anew")
+
+
+def test_a_topic_with_more_partitions_than_before(made: KafkaSettings) -> None:
+    more: Any = {made.topic: made.partitions + 2}
+    with admin(made) as client:
+        client.create_partitions(more)
+    refused(made, StoreMismatchError, "number of partitions.*4 partitions.*6")
+
+
+@pytest.mark.parametrize("topic", ["topic", "claims_topic"])
+@pytest.mark.parametrize(
+    ("configs", "told"),
+    [
+        ({"cleanup_policy": "delete"}, "cleanup.policy.*compact.*delete"),
+        ({"cleanup_policy": "compact,delete"}, "cleanup.policy"),
+        ({"max_message_bytes": 1_000_000}, "max.message.bytes.*17825792.*1000000"),
+    ],
+)
+def test_a_topic_that_is_not_as_it_must_be(
+    made: KafkaSettings, topic: str, configs: dict[str, Any], told: str
+) -> None:
+    configure(made, getattr(made, topic), **configs)
+    refused(made, StoreFormatError, f"{getattr(made, topic)}'.*{told}")
+
+
+def test_a_topic_of_claims_with_more_partitions(made: KafkaSettings) -> None:
+    more: Any = {made.claims_topic: 2}
+    with admin(made) as client:
+        client.create_partitions(more)
+    refused(made, StoreFormatError, "-claims.*partitions.*1.*2")
+
+
+def test_too_few_replicas(made: KafkaSettings) -> None:
+    refused(replace(made, replication_factor=2), StoreFormatError, "replicas.*at least 2.*1")
+    # A broker takes one for enough where a topic has no more.
+    refused(replace(made, min_insync_replicas=2), StoreFormatError, "replicas.*at least 2.*1")
+    configure(made, made.claims_topic, min_insync_replicas=2)
+    refused(replace(made, min_insync_replicas=2), StoreFormatError, "replicas.*at least 2.*1")
+
+
+def test_more_replicas_than_brokers(settings: KafkaSettings) -> None:
+    refused(replace(settings, replication_factor=2), StoreUnavailableError, "(?i)replication")
+
+
+def test_who_only_looks_makes_no_topic(settings: KafkaSettings) -> None:
+    for _ in range(2):
+        with pytest.raises(
+            StoreUnavailableError, match=f"(?s)no topic '{settings.topic}.*action-state.kafka"
+        ):
+            run(KafkaStore(settings).open(None))
+
+
+@pytest.fixture
+def silent() -> Iterator[str]:
+    """Somebody who listens and never answers."""
+    with socket.create_server(("127.0.0.1", 0)) as server:
+        yield f"127.0.0.1:{server.getsockname()[1]}"
+
+
+@pytest.mark.filterwarnings("ignore:unclosed:ResourceWarning")
+def test_nobody_answers(settings: KafkaSettings, silent: str) -> None:
+    quick = {"bootstrap_timeout_ms": 500, "request_timeout_ms": 500}
+    for nowhere in ("127.0.0.1:1", "nowhere.invalid:9092", silent):
+        bad = replace(settings, bootstrap_servers=nowhere, client=quick)
+        refused(bad, StoreUnavailableError, "no broker of")
+    gc.collect()  # kafka-python forgets a socket where a client cannot be made
+
+
+def test_options_of_the_client(made: KafkaSettings) -> None:
+    refused(replace(made, client={"nonsense": 1}), OptionError, "client.nonsense")
+    texts = {"bootstrap-servers": made.bootstrap_servers, "topic": made.topic, "client.client-id": "me"}
+    texts |= {"client.request-timeout-ms": "5000", "client.retry_backoff_ms": "50", "append-timeout": "9s"}
+    run(used(KafkaSettings.from_options(texts)))
+
+
+@pytest.mark.parametrize(
+    ("option", "value"),
+    [
+        ("security_protocol", "nonsense"),
+        ("request_timeout_ms", "soon"),
+        ("ssl_check_hostname", "perhaps"),
+        ("acks", 0),
+        ("enable_idempotence", False),
+        ("group_id", "mine"),
+        ("value_deserializer", str),
+    ],
+)
+def test_options_of_the_client_that_the_store_cannot_have(
+    settings: KafkaSettings, option: str, value: Any
+) -> None:
+    refused(replace(settings, client={option: value}), OptionError, option)
+
+
+def test_a_store_that_did_not_open_is_closed(settings: KafkaSettings) -> None:
+    async def body() -> None:
+        store = KafkaStore(replace(settings, client={"nonsense": 1}))
+        with pytest.raises(OptionError):
+            await store.open(Owner.create("job-1", "group"))
+        await store.close()
+        with pytest.raises(StoreClosedError):
+            await store.open(Owner.create("job-1", "group"))
+        with pytest.raises(StoreClosedError):
+            await store.rebuild()
+
+    run(body())
