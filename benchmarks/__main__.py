@@ -9,15 +9,17 @@ from __future__ import annotations
 import argparse
 import json
 from collections.abc import Callable, Sequence
+from contextlib import nullcontext
 
+from benchmarks.brokers import broker_for_jobs
 from benchmarks.cases import CASES
 from benchmarks.report import Runner, measure, run_job
 from flink_agents.runtime.jvm import prepare_process
 
-PARAMETERS = ("events", "keys")
+PARAMETERS = ("events", "keys", "records")
 """Numbers among the parameters of cases that the command line can change."""
 
-STORES = ("sqlite", "memory", "none")
+STORES = ("sqlite", "kafka", "memory", "none")
 
 
 def main(arguments: Sequence[str] | None = None, run: Runner = run_job) -> None:
@@ -40,7 +42,9 @@ def main(arguments: Sequence[str] | None = None, run: Runner = run_job) -> None:
         parameters[name] = value
     prepare_process()  # Only ours would find Java and Python by itself.
     progress: Callable[[str], None] = (lambda line: None) if options.json else print
-    print(json.dumps(measure(options.case, case, parameters, options.rounds, run, progress)))
+    with broker_for_jobs() if parameters.get("store") == "kafka" else nullcontext():
+        report = measure(options.case, case, parameters, options.rounds, run, progress)
+    print(json.dumps(report))
 
 
 def _parser() -> argparse.ArgumentParser:

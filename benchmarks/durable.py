@@ -17,6 +17,7 @@ import time
 from pathlib import Path
 from typing import Any
 
+from benchmarks.brokers import kafka_options
 from benchmarks.common import WARM_UP, agents, discard, numbers, source, tell
 from benchmarks.waiting import Arrivals, paced
 from flink_agents import Agent, InputEvent, OutputEvent, action
@@ -139,6 +140,8 @@ def options(store: str, directory: str) -> dict[str, Any]:
     if store == DIRECT:
         return {}
     named: dict[str, Any] = {"action-state.store": store}
+    if store == "kafka":
+        named |= kafka_options("action-state.kafka.")
     if store == "sqlite":
         named["action-state.sqlite.path"] = str(Path(directory) / "store.db")
     return named

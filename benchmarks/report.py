@@ -22,7 +22,7 @@ import subprocess
 import sys
 import time
 from collections.abc import Callable, Iterable, Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from statistics import median
 from typing import Any, Literal
 
@@ -61,6 +61,7 @@ class Target:
         relation: Which side of the limit is good.
         limit: The limit.
         statistic: Which round counts; ``max`` where the worst does.
+        of_store: Other limits, by the parameter ``store`` of the case.
     """
 
     part: Literal["ours", "ratio", "difference"]
@@ -68,17 +69,19 @@ class Target:
     relation: Literal["at_least", "at_most"]
     limit: float
     statistic: Literal["median", "max"] = "median"
+    of_store: Mapping[str, float] = field(default_factory=dict[str, float])
 
     def judge(self, report: Mapping[str, Any]) -> dict[str, Any]:
         """The target's entry in the report."""
         measured = report[self.part][self.figure][self.statistic]
+        limit = self.of_store.get(report["parameters"].get("store"), self.limit)
         return {
             "part": self.part,
             "figure": self.figure,
             "statistic": self.statistic,
-            self.relation: self.limit,
+            self.relation: limit,
             "measured": measured,
-            "met": measured >= self.limit if self.relation == "at_least" else measured <= self.limit,
+            "met": measured >= limit if self.relation == "at_least" else measured <= limit,
         }
 
 

@@ -14,9 +14,11 @@ import statistics
 import tempfile
 import time
 from collections.abc import Sequence
+from contextlib import nullcontext
 from pathlib import Path
 from typing import Any
 
+from benchmarks.brokers import broker_for_jobs, kafka_options
 from flink_agents.api.action_state import ActionStateStore, JournalKey, Owner, Record, RecordKind
 from flink_agents.connectors.action_state import open_store
 from flink_agents.connectors.action_state.memory import MemoryStore
@@ -67,6 +69,7 @@ async def run(
     stores = [Nothing() if name == "none" else open_store(name, options) for _ in range(subtasks)]
     for subtask, store in enumerate(stores):
         await store.open(Owner.create("benchmark", "benchmark", subtask, subtasks))
+        await store.rebuild()
     rates = [await rate(stores, appends, at_a_time) for _ in range(3)]
     took = await latencies(stores[0], 300, 0.005)
     # What is fast because it stores nothing is no store.
@@ -86,15 +89,22 @@ async def run(
 
 def main() -> None:
     parser = argparse.ArgumentParser(prog="python -m benchmarks.store", description=__doc__)
-    parser.add_argument("--store", default="sqlite", choices=["sqlite", "memory", "none"])
+    parser.add_argument("--store", default="sqlite", choices=["sqlite", "kafka", "memory", "none"])
     parser.add_argument("--appends", type=int, default=20_000)
     parser.add_argument("--at-a-time", type=int, default=100)
     parser.add_argument("--subtasks", type=int, default=1)
     given = parser.parse_args()
     with tempfile.TemporaryDirectory() as directory:
-        options = {"path": str(Path(directory) / "store.db")} if given.store == "sqlite" else {}
-        figures = run(given.store, options, given.appends, given.at_a_time, given.subtasks)
-        print(json.dumps(asyncio.run(figures)))
+        with broker_for_jobs() if given.store == "kafka" else nullcontext():
+            options = _options(given.store, directory)
+            figures = run(given.store, options, given.appends, given.at_a_time, given.subtasks)
+            print(json.dumps(asyncio.run(figures)))
+
+
+def _options(store: str, directory: str) -> dict[str, Any]:
+    if store == "kafka":
+        return kafka_options()
+    return {"path": str(Path(directory) / "store.db")} if store == "sqlite" else {}
 
 
 if __name__ == "__main__":

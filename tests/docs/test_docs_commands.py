@@ -11,6 +11,7 @@ from importlib.util import find_spec
 
 import pytest
 import typer
+import yaml
 from docs_pages import ROOT, Snippet, snippets, snippets_of
 
 from flink_agents.api.options import CONFIG_FILE_VARIABLE, ENVIRONMENT_PREFIX, all_options, environment_name
@@ -52,6 +53,8 @@ def test_command_exists(snippet: Snippet, line: str) -> None:
         check_python(snippet, arguments)
     elif name == "pip":
         check_pip(arguments)
+    elif name == "docker":
+        check_compose(arguments)
     else:
         assert name in FOREIGN, f"an unknown command: {line}"
         if name == "export":
@@ -111,6 +114,15 @@ def check_python(snippet: Snippet, arguments: list[str]) -> None:
     else:
         shown = {one.file_name for one in snippets_of(snippet.page)} | PLACEHOLDERS
         assert (ROOT / arguments[0]).is_file() or arguments[0] in shown, f"no script {arguments[0]}"
+
+
+def check_compose(arguments: list[str]) -> None:
+    """A file that is there, and of ``run`` a service that it has."""
+    compose, flag, file, command, *rest = arguments
+    assert (compose, flag) == ("compose", "-f"), arguments
+    services = yaml.safe_load((ROOT / file).read_text(encoding="utf-8"))["services"]
+    assert command in ("up", "down", "run"), f"an unknown command: {command}"
+    assert command != "run" or rest[-1] in services, f"{file} has no service {rest[-1]}"
 
 
 def check_pip(arguments: list[str]) -> None:

@@ -11,6 +11,7 @@ from __future__ import annotations
 import logging
 import time
 from collections.abc import Callable, Mapping
+from dataclasses import replace
 from datetime import datetime, timezone
 from typing import Any
 
@@ -69,6 +70,8 @@ class Scanner:
         self.records = 0
         self.seconds = 0.0
         self._written: dict[Batch, int] = {}
+        # Of a range that lies before what was read, what garbage is told when all of it was read.
+        self._older: dict[Batch, tuple[int, list[Entry]]] | None = None
 
     def close(self) -> None:
         """Close the connection."""
@@ -122,8 +125,13 @@ class Scanner:
         behind = {p: (self._ends.get(p, wanted[p]), ends[p]) for p in wanted}
         before = {p: (start, self.starts[p]) for p, start in wanted.items() if start < self.starts.get(p, 0)}
         older, newer = JournalIndex(), JournalIndex()
+        self._older = {}
         self._read_ranges(before, older)
+        noted, self._older = self._older, None
         self._read_ranges(behind, newer)
+        # The last first: what was forgotten must not make garbage of what came after it.
+        for batch, (offset, entries) in reversed(noted.items()):
+            self._garbage.add(batch, offset, entries)
         # Only now: what fails half way is read again, and must not be there twice.
         self.index.prepend(older)
         self.index.extend(newer)
@@ -187,6 +195,8 @@ class Scanner:
             batch = Batch(partition, key)
             if record.value is None:
                 self._garbage.gone(batch)
+                if self._older is not None:
+                    self._older.pop(batch, None)
                 continue
             if key.token not in voids:
                 voids[key.token] = self._claims.void_from(key.token).get(partition)
@@ -204,8 +214,12 @@ class Scanner:
     def _note(self, batch: Batch, offset: int, entries: list[Entry]) -> None:
         self.known.update(entry.journal for entry in entries)
         # A removal that may come to nothing must not make anything garbage.
-        if not self._claims.undecided(batch.key.token):
+        if self._claims.undecided(batch.key.token):
+            return
+        if self._older is None:
             self._garbage.add(batch, offset, entries)
+        else:
+            self._older[batch] = offset, [_without_data(entry) for entry in entries]
 
     def _retried(self, ask: Callable[[], dict[TopicPartition, int]]) -> dict[TopicPartition, int]:
         progress = _Progress(self._settings, 0)
@@ -215,6 +229,12 @@ class Scanner:
             except Exception as error:
                 progress.failed(error)
                 time.sleep(RETRY_SECONDS)
+
+
+def _without_data(entry: Entry) -> Entry:
+    """What garbage needs of an entry."""
+    first = {record.seq: record for record in entry.records}
+    return entry._replace(records=[replace(record, step="", data=b"") for record in first.values()])
 
 
 class _Progress:
