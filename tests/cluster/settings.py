@@ -53,6 +53,7 @@ class Settings:
         durable_kills: How many TaskManagers are killed while durable calls are made.
         durable_events: How many events that job has.
         durable_in: How it runs.
+        restored_from: Stores of the jobs that begin at what another one left.
         kafka_events: How many events that job has with the store kafka.
         kafka_overlaps: How many attempts then go on beside their successors.
         kafka_outage: For how many seconds the broker is away once.
@@ -68,6 +69,7 @@ class Settings:
     durable_kills: int
     durable_events: int
     durable_in: Sequence[Combination]
+    restored_from: tuple[str, ...]
     kafka_events: int
     kafka_overlaps: int
     kafka_outage: float
@@ -95,6 +97,7 @@ class Settings:
             durable_kills=durable_kills,
             durable_events=int(os.environ.get("CHAOS_EVENTS", 500 * (durable_kills + 1))),
             durable_in=durable if long else durable[:1],
+            restored_from=("sqlite", "kafka") if long else ("sqlite",),
             kafka_events=int(os.environ.get("CHAOS_EVENTS", 100_000 if long else 500 * (durable_kills + 1))),
             kafka_overlaps=3 if long else 0,
             kafka_outage=60 if long else 0,

@@ -13,6 +13,7 @@ from pathlib import Path
 import pytest
 
 from flink_agents.api.errors import RecordsPrunedError, StaleOwnerError
+from flink_agents.testing.kafka import KafkaBroker
 from tests.cluster.durable_check import Workload
 from tests.cluster.durable_restores import CLUSTER_OPTIONS, SLOWLY, TASKMANAGER_OPTIONS, Restores
 from tests.cluster.durable_run import RunFiles
@@ -24,7 +25,6 @@ pytestmark = [pytest.mark.minicluster, pytest.mark.cluster]
 
 WORKLOAD = Workload(events=900, keys=20)
 SHORT = Workload(events=200, keys=20)
-STORES = ["sqlite"]
 
 
 @pytest.fixture(scope="module")
@@ -33,9 +33,12 @@ def cluster(tmp_path_factory: pytest.TempPathFactory) -> Iterator[FlinkCluster]:
         yield started
 
 
-@pytest.fixture(params=STORES)
+@pytest.fixture(params=SETTINGS.restored_from)
 def store(request: pytest.FixtureRequest, tmp_path: Path) -> RunStore:
-    return RunStore.of(request.param, tmp_path)
+    if request.param != "kafka":
+        return RunStore.of(request.param, tmp_path)
+    broker: KafkaBroker = request.getfixturevalue("kafka_broker")
+    return RunStore.in_kafka(broker.bootstrap_servers)
 
 
 @pytest.fixture

@@ -12,9 +12,10 @@ from flink_agents.api import errors
 from flink_agents.api.errors import AgentsError
 
 PAGE = "docs/errors.md"
-CLASSES: list[type[AgentsError]] = [
-    value for value in vars(errors).values() if isinstance(value, type) and issubclass(value, AgentsError)
-]
+CLASSES: list[type[AgentsError]] = sorted(
+    (value for value in vars(errors).values() if isinstance(value, type) and issubclass(value, AgentsError)),
+    key=lambda cls: cls.code,
+)
 FAILED_ACTION = {
     "agent": "Shop",
     "action": "check",

@@ -406,10 +406,6 @@ class KafkaWriter:
             except RuntimeError:
                 _log.debug("nobody waits for the end of the store")
 
-    def knows(self, journal: JournalKey) -> bool:
-        """Whether something of the journal was written or read."""
-        return self._garbage.knows(journal)
-
 
 def _wait(report: Any, seconds: float) -> None:
     """Wait until a report is there, for so long at most."""
