@@ -12,8 +12,8 @@ from flink_agents.connectors.action_state.kafka.settings import KafkaSettings, t
 if TYPE_CHECKING:
     from kafka import KafkaAdminClient
 
-SEGMENT_BYTES = 64 * 1024 * 1024
-SEGMENT_MS = 600_000
+SEGMENT_BYTES = 32 * 1024 * 1024
+SEGMENT_MS = 120_000
 DELETE_RETENTION_MS = 300_000
 """Compaction leaves the last segment alone, so that segments must not be large or old."""
 
@@ -133,7 +133,7 @@ def _configs(settings: KafkaSettings) -> dict[str, str]:
     configs = {
         "cleanup.policy": "compact",
         "max.message.bytes": str(settings.message_bytes),
-        "segment.bytes": str(SEGMENT_BYTES),
+        "segment.bytes": str(max(SEGMENT_BYTES, settings.message_bytes)),
         "segment.ms": str(SEGMENT_MS),
         "delete.retention.ms": str(DELETE_RETENTION_MS),
         "min.cleanable.dirty.ratio": "0.2",
