@@ -16,7 +16,7 @@ from benchmarks.cases import CASES
 from benchmarks.report import Runner, measure, run_job
 from flink_agents.runtime.jvm import prepare_process
 
-PARAMETERS = ("events", "keys", "records")
+PARAMETERS = ("events", "keys")
 """Numbers among the parameters of cases that the command line can change."""
 
 STORES = ("sqlite", "kafka", "memory", "none")

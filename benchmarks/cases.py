@@ -107,15 +107,15 @@ CASES: dict[str, Case] = {
         meaning="seconds in which a store in Kafka reads all records of a topic, of which nine runs in ten "
         "were pruned, and those behind markers behind which a hundredth lies; megabytes that it keeps; "
         "beside a bare consumer of the same records",
-        parameters={"store": "kafka", "records": 1_000_000},
+        parameters={"store": "kafka", "events": 1_000_000},
         ours=(
             Job(
                 "store",
-                "benchmarks.rebuild {records}",
+                "benchmarks.rebuild {events}",
                 ("all_seconds", "tail_seconds", "kept_mb", "records_kept"),
             ),
         ),
-        baselines=(Job("bare", "benchmarks.rebuild --bare {records}", ("all_seconds",)),),
+        baselines=(Job("bare", "benchmarks.rebuild --bare {events}", ("all_seconds",)),),
         targets=(Target("ours", "all_seconds", "at_most", 40.0),),
     ),
 }

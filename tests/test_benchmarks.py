@@ -14,6 +14,7 @@ import pytest
 
 from benchmarks import __main__ as command_line
 from benchmarks import durable, waiting
+from benchmarks.brokers import ADDRESS
 from benchmarks.cases import CASES
 from benchmarks.hold import Checks
 from benchmarks.report import Case, Figures, Job, Target, measure, run_job
@@ -118,6 +119,7 @@ def test_case_prints_one_object_with_its_targets_judged(
     name: str, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(command_line, "prepare_process", lambda: None)
+    monkeypatch.setenv(ADDRESS, "nowhere:9092")
     case = CASES[name]
     jobs = Invented(case)
     command_line.main([name, "--json", "--rounds", "2", "--events", "7"], jobs)
@@ -251,7 +253,9 @@ def test_documentation_shows_every_case_with_its_targets() -> None:
     assert shown == list(CASES)
     core = (ROOT / "docs" / "design" / "core.md").read_text("utf-8")
     event_time = (ROOT / "docs" / "design" / "event-time.md").read_text("utf-8")
-    calls = (ROOT / "docs" / "design" / "durable.md").read_text("utf-8")
+    calls = "".join(
+        (ROOT / "docs" / "design" / page).read_text("utf-8") for page in ("durable.md", "kafka.md")
+    )
     for name, case in CASES.items():
         elsewhere = event_time + calls
         assert f"`{name}`" in core or f"benchmarks {name}`" in elsewhere, f"no figures of {name}"

@@ -150,7 +150,8 @@ class Claims:
         for claim in self._by_group[own.owner.group]:
             if claim.offset >= own.offset:
                 return
-            outranked = any(other is not own for other in self.over(claim.owner.token))
+            # Of several that race, each looks only at those before it: so the first one wins.
+            outranked = any(other.offset < own.offset for other in self.over(claim.owner.token))
             if not claim.ended and not outranked:
                 yield claim
 
