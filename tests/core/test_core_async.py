@@ -97,6 +97,7 @@ def test_runs_of_a_key_follow_each_other_before_they_are_committed(make: MakeHar
     assert (harness.sequence_number("a"), harness.pending("a"), harness.memory("a")) == (3, 0, {"count": 3})
 
 
+@pytest.mark.executes_once
 def test_a_checkpoint_in_the_middle_holds_what_is_not_committed(make: MakeHarness, gates: Gates) -> None:
     harness = make()
     harness.push_all(["a1", "a2", "b1"])
@@ -127,6 +128,7 @@ def test_what_does_not_fit_into_memory_waits_in_state(make: MakeHarness, gates: 
     assert harness.settle() == [(record, place, place) for place, record in enumerate(records)]
 
 
+@pytest.mark.executes_once
 def test_end_of_input_waits_for_all_keys_at_once(make: MakeHarness, gates: Gates) -> None:
     """Restored keys begin before the first of them is waited for."""
     first = make()

@@ -11,6 +11,8 @@ from flink_agents import Agent, Event, InputEvent, OutputEvent, action
 from flink_agents.runtime.run import Run
 from flink_agents.testing import OperatorHarness
 
+pytestmark = pytest.mark.executes_once
+
 
 async def ask(number: int) -> int:
     return number + 1

@@ -755,6 +755,7 @@ def test_committed_runs_leave_the_store(pruners: list[Pruned]) -> None:
     assert stored(place)["i0"] == ([5], 4)
 
 
+@pytest.mark.executes_once
 def test_a_restore_from_what_is_retained_finds_its_records(pruners: list[Pruned]) -> None:
     place = MemoryPlace()
     harness = OperatorHarness(agent(), store=lambda: MemoryStore(place))
@@ -801,6 +802,7 @@ def test_records_of_a_former_attempt_leave_with_its_key(pruners: list[Pruned]) -
     assert stored(place)["sb"] == ([0], -1), "it did not come again"
 
 
+@pytest.mark.executes_once
 def test_runs_that_record_nothing_are_not_noted(pruners: list[Pruned]) -> None:
     async def act(event: Any, ctx: Any) -> None:
         if event.input % 2:
@@ -821,6 +823,7 @@ async def pay_or_wait(event: Any, ctx: Any) -> Any:
     return await pay(event, ctx)
 
 
+@pytest.mark.executes_once
 def test_a_run_whose_input_comes_late_can_still_record(pruners: list[Pruned]) -> None:
     """After a gap in the numbers nothing is noted before the key is idle."""
     GATE.clear()
