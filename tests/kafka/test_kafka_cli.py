@@ -77,7 +77,14 @@ def test_a_port_in_use_ends_with_2(kafka_broker: KafkaBroker, tmp_path: Path) ->
 def test_an_interrupted_start_leaves_nothing_behind(tmp_path: Path) -> None:
     """Ctrl-C while it waits: nobody was told of the broker."""
     command = [str(Path(sys.executable).with_name("flink-agents")), "kafka", "start", "--data", "data"]
-    start = subprocess.Popen(command, cwd=tmp_path, stdout=subprocess.PIPE, stderr=subprocess.PIPE)
+    start = subprocess.Popen(
+        command,
+        cwd=tmp_path,
+        stdout=subprocess.PIPE,
+        stderr=subprocess.PIPE,
+        # Where these tests run in the background of a shell, it would inherit that it is ignored.
+        preexec_fn=lambda: signal.signal(signal.SIGINT, signal.SIG_DFL),
+    )
     broker = KafkaBroker(tmp_path / "data")
     while (pid := broker.status().pid) is None:
         assert start.poll() is None, start.communicate()
