@@ -3,13 +3,12 @@
 from __future__ import annotations
 
 import asyncio
-import json
 import sys
-from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
 import pytest
+from journal_files import Cli, loaded, write
 from typer.testing import CliRunner, Result
 
 from flink_agents.api.action_state import JournalKey, Owner, Record, RecordKind
@@ -33,8 +32,6 @@ class Receipt:
     number: int
 """
 
-Cli = Callable[..., Result]
-
 
 def call(value: Any = None, error: dict[str, Any] | None = None, attempts: int = 1) -> bytes:
     encoded = None if error is not None else CODEC.encode(value)
@@ -49,40 +46,6 @@ def header(seq: int) -> Record:
         0,
         RunHeader(b"\x0a" * 16, BEGUN, "plan-1", CODEC.encode(["order", 5])).pack(CODEC),
     )
-
-
-def write(file: Path, *journals: tuple[str, Any, list[Record]], prune: int | None = None) -> None:
-    async def append() -> None:
-        store = SQLiteStore(file)
-        await store.open(Owner.create("flink-job", "orders/shop"))
-        for job, key, records in journals:
-            await store.append(JournalKey(job, encode_key(key)), records)
-            if prune is not None:
-                await store.prune(JournalKey(job, encode_key(key)), prune)
-        await store.close()
-
-    asyncio.run(append())
-
-
-@pytest.fixture
-def file(tmp_path: Path) -> Path:
-    return tmp_path / "calls.db"
-
-
-@pytest.fixture
-def cli(file: Path, monkeypatch: pytest.MonkeyPatch) -> Cli:
-    monkeypatch.chdir(file.parent)
-    monkeypatch.setattr(sys, "path", list(sys.path))
-    for name in ("FLINK_AGENTS_CONFIG", "FLINK_AGENTS_ACTION_STATE_STORE"):
-        monkeypatch.delenv(name, raising=False)
-
-    def run(*arguments: str, code: int = 0, store: bool = True) -> Result:
-        options = ["--store", "sqlite", "--path", str(file)] if store else []
-        result = CliRunner().invoke(app, ["state", *arguments, *options])
-        assert result.exit_code == code, result.output
-        return result
-
-    return run
 
 
 @pytest.fixture
@@ -111,10 +74,6 @@ def journal(file: Path) -> list[Record]:
     ]
     write(file, ("orders", "order-1", records))
     return records
-
-
-def loaded(result: Result) -> Any:
-    return json.loads(result.stdout)
 
 
 # -- list ----------------------------------------------------------------------------

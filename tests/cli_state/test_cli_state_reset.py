@@ -3,54 +3,15 @@
 from __future__ import annotations
 
 import asyncio
-import json
-from collections.abc import Callable
 from pathlib import Path
-from typing import Any
 
-import pytest
-from typer.testing import CliRunner, Result
+from journal_files import Cli, loaded, write
 
 from flink_agents.api.action_state import JournalKey, Owner, Record, RecordKind
-from flink_agents.cli.main import app
 from flink_agents.connectors.action_state.sqlite import SQLiteStore
 from flink_agents.runtime.keys import encode_key
 
 RECORD, LATER = (Record(RecordKind.CALL, seq, "0/pay", 0, b"data") for seq in (0, 1))
-
-Cli = Callable[..., Result]
-
-
-def write(file: Path, *journals: tuple[str, Any, list[Record]], prune: int | None = None) -> None:
-    async def append() -> None:
-        store = SQLiteStore(file)
-        await store.open(Owner.create("flink-job", "orders/shop"))
-        for job, key, records in journals:
-            await store.append(JournalKey(job, encode_key(key)), records)
-            if prune is not None:
-                await store.prune(JournalKey(job, encode_key(key)), prune)
-        await store.close()
-
-    asyncio.run(append())
-
-
-@pytest.fixture
-def file(tmp_path: Path) -> Path:
-    return tmp_path / "calls.db"
-
-
-@pytest.fixture
-def cli(file: Path) -> Cli:
-    def run(*arguments: str, code: int = 0) -> Result:
-        result = CliRunner().invoke(app, ["state", *arguments, "--store", "sqlite", "--path", str(file)])
-        assert result.exit_code == code, result.output
-        return result
-
-    return run
-
-
-def loaded(result: Result) -> Any:
-    return json.loads(result.stdout)
 
 
 def test_reset(file: Path, cli: Cli) -> None:
