@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+from collections.abc import Mapping
 from typing import Any
 
 import pytest
@@ -53,6 +54,33 @@ def test_behind_a_fresh_marker_only_the_tail_is_read(settings: KafkaSettings) ->
         await of_one_run(again, settings, range(43, 45))
         assert indexes(await again.scan(journal)) == [40, 41, 42, 43, 44]
         assert read_count(again) == 5
+        await again.close()
+        await first.close()
+
+    run(body())
+
+
+def test_keys_that_come_again_together_share_what_is_read(settings: KafkaSettings) -> None:
+    journal = journal_in(settings, 0)
+
+    async def body() -> None:
+        first = await opened(settings)
+        markers: list[bytes] = []
+        for index in range(30):
+            markers.append(first.recovery_marker(journal))
+            await of_one_run(first, settings, range(index, index + 1))
+        again = await opened(settings)
+        read, reads = again._scanner.read, []
+
+        def counted(wanted: Mapping[int, int]) -> None:
+            reads.append(wanted)
+            read(wanted)
+
+        again._scanner.read = counted
+        await asyncio.gather(*(again.rebuild(journal, marker) for marker in reversed(markers)))
+        # The first caller may be on its way before the others have asked.
+        assert len(reads) <= 2
+        assert indexes(await again.scan(journal)) == list(range(30))
         await again.close()
         await first.close()
 

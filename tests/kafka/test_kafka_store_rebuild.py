@@ -354,3 +354,20 @@ def test_stores_side_by_side_read_each_other(settings: KafkaSettings) -> None:
             await store.close()
 
     run(body())
+
+
+def test_what_was_written_and_read_is_measured(settings: KafkaSettings) -> None:
+    journal = journal_in(settings, 0)
+
+    async def body() -> None:
+        await written(settings, journal, 20)
+        store = await opened(settings)
+        await store.rebuild()
+        await asyncio.gather(*(store.append(journal, [record(1, index)]) for index in range(30)))
+        values = store.metrics()
+        assert values["rebuild_records"] == 20 and values["rebuild_millis"] >= 0
+        assert values["appends"] == 30 and values["append_errors"] == 0
+        assert values["append_bytes"] > 30 * len(record().data) and values["append_micros"] > 0
+        await store.close()
+
+    run(body())

@@ -77,6 +77,24 @@ def test_a_topic_that_was_made_anew(made: KafkaSettings) -> None:
     refused(made, StoreMismatchError, "deleted and made anew")
 
 
+def test_claims_that_were_deleted(made: KafkaSettings) -> None:
+    """Of attempts that were outranked nobody knows any more which records count."""
+    with admin(made) as client:
+        client.delete_topics([f"{made.topic}-claims"])
+    refused(made, StoreMismatchError, "claims of topic .* are lost")
+    refused(made, StoreMismatchError, "claims of topic .* are lost")
+
+
+def test_claims_that_were_deleted_before_anything_was_written(settings: KafkaSettings) -> None:
+    async def opened_only() -> None:
+        await (await opened(settings)).close()
+
+    run(opened_only())
+    with admin(settings) as client:
+        client.delete_topics([f"{settings.topic}-claims"])
+    run(used(settings))
+
+
 def test_a_topic_with_more_partitions_than_before(made: KafkaSettings) -> None:
     more: Any = {made.topic: made.partitions + 2}
     with admin(made) as client:

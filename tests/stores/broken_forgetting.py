@@ -7,7 +7,7 @@ from collections.abc import Sequence
 from broken_stores import Broken
 
 from flink_agents.api.action_state import JournalKey, Record
-from flink_agents.connectors.action_state.memory import _Journal
+from flink_agents.connectors.action_state.journals import Journal
 
 
 class ForgetsNothing(Broken):
@@ -43,7 +43,7 @@ class ForgetsRecordsOnly(Broken):
         known = [journal for journal in self._here().journals if journal.journal_id == journal_id]
         await super().forget(journal_id)
         for journal in known:
-            self._place.journals[journal] = _Journal()
+            self._place.journals[journal] = Journal()
 
 
 class PrunesInsteadOfForgetting(Broken):
@@ -59,7 +59,7 @@ class KeepsWhatWasPruned(Broken):
         await super().forget(journal_id)
         for name, through in pruned.items():
             if name.journal_id == journal_id and through >= 0:
-                self._place.journals[name] = _Journal()
+                self._place.journals[name] = Journal()
                 self._place.journals[name].pruned_through = through
 
 

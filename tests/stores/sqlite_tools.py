@@ -44,7 +44,7 @@ async def until(condition: Callable[[], Any]) -> None:
 
 
 def writer_of(store: SQLiteStore) -> SQLiteWriter:
-    assert store._writer is not None
+    assert isinstance(store._writer, SQLiteWriter)
     return store._writer
 
 

@@ -53,11 +53,11 @@ def test_appends_that_wait_become_one_transaction(file: Path, monkeypatch: pytes
     assert commits_of(file, monkeypatch, b"") <= 2
 
 
-@pytest.mark.parametrize(("limit", "value"), [("BATCH", 10), ("BATCH_BYTES", 1000)])
+@pytest.mark.parametrize(("limit", "value"), [("writes", 10), ("size", 1000)])
 def test_a_transaction_is_bounded(
     file: Path, monkeypatch: pytest.MonkeyPatch, limit: str, value: int
 ) -> None:
-    monkeypatch.setattr(sqlite_writer, limit, value)
+    monkeypatch.setattr(sqlite_writer, "LIMITS", sqlite_writer.LIMITS._replace(**{limit: value}))
     assert commits_of(file, monkeypatch, b"x" * 100) >= 10
 
 

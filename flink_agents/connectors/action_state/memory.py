@@ -19,21 +19,13 @@ from flink_agents.api.action_state import (
     StoreStats,
     check_records,
     closed_error,
-    encode_text,
     in_use_error,
     pruned_error,
     stale_error,
 )
 from flink_agents.api.errors import StoreMismatchError
+from flink_agents.connectors.action_state.journals import Journal, describe, totals
 from flink_agents.connectors.action_state.options import read_options
-
-
-class _Journal:
-    """The records of one journal by run."""
-
-    def __init__(self) -> None:
-        self.runs: dict[int, list[Record]] = {}
-        self.pruned_through = NOTHING_PRUNED
 
 
 class MemoryPlace:
@@ -48,7 +40,7 @@ class MemoryPlace:
     def __init__(self) -> None:
         self.store_id = str(uuid.uuid4())
         self.lock = threading.Lock()
-        self.journals: dict[JournalKey, _Journal] = {}
+        self.journals: dict[JournalKey, Journal] = {}
         self.owners: dict[str, tuple[Owner, weakref.ref[MemoryStore]]] = {}
 
     def claim(self, owner: Owner, store: MemoryStore) -> None:
@@ -135,7 +127,7 @@ class MemoryStore(ActionStateStore):
         check_records(records, self._max_record_bytes)
         with place.lock:
             self._check_owner()
-            kept = place.journals.get(journal) or _Journal()
+            kept = place.journals.get(journal) or Journal()
             for record in records:
                 if record.seq <= kept.pruned_through:
                     raise pruned_error(journal, record.seq, kept.pruned_through)
@@ -156,14 +148,7 @@ class MemoryStore(ActionStateStore):
             kept = place.journals.get(journal)
             if kept is None:
                 return []
-            if from_seq is not None and from_seq <= kept.pruned_through:
-                raise pruned_error(journal, from_seq, kept.pruned_through)
-            wanted = sorted(
-                seq
-                for seq in kept.runs
-                if (from_seq is None or seq >= from_seq) and (to_seq is None or seq <= to_seq)
-            )
-            return [record for seq in wanted for record in kept.runs[seq]]
+            return kept.scan(journal, from_seq, to_seq)
 
     async def prune(self, journal: JournalKey, through_seq: int) -> None:
         """See the protocol."""
@@ -171,9 +156,8 @@ class MemoryStore(ActionStateStore):
         with place.lock:
             self._check_owner()
             kept = place.journals.get(journal)
-            if kept is not None and through_seq > kept.pruned_through:
-                kept.pruned_through = through_seq
-                kept.runs = {seq: records for seq, records in kept.runs.items() if seq > through_seq}
+            if kept is not None:
+                kept.prune(through_seq)
 
     async def forget(self, journal_id: str) -> None:
         """See the protocol."""
@@ -217,40 +201,12 @@ class MemoryStore(ActionStateStore):
         """See the protocol."""
         place = self._here()
         with place.lock:
-            found = sorted((_order(key), key) for key in place.journals)
-            return [
-                _describe(key, place.journals[key])
-                for order, key in found
-                if (journal_id is None or key.journal_id == journal_id)
-                and (after is None or order > _order(after))
-            ][:limit]
+            return describe(place.journals, journal_id, after, limit)
 
     async def stats(self) -> StoreStats:
         """See the protocol."""
         place = self._here()
         with place.lock:
-            infos = [_describe(key, journal) for key, journal in place.journals.items()]
-            return StoreStats(
-                journals=len(infos),
-                records=sum(info.records for info in infos),
-                data_bytes=sum(info.data_bytes for info in infos),
-                stored_bytes=None,
-                owners=tuple(owner for owner, _ in place.owners.values()),
-            )
-
-
-def _order(key: JournalKey) -> tuple[bytes, bytes]:
-    return encode_text(key.journal_id), encode_text(key.key)
-
-
-def _describe(key: JournalKey, journal: _Journal) -> JournalInfo:
-    records = [record for run in journal.runs.values() for record in run]
-    return JournalInfo(
-        journal=key,
-        runs=len(journal.runs),
-        records=len(records),
-        data_bytes=sum(len(record.data) for record in records),
-        first_seq=min(journal.runs, default=None),
-        last_seq=max(journal.runs, default=None),
-        pruned_through=journal.pruned_through,
-    )
+            journals, records, data_bytes = totals(place.journals)
+            owners = tuple(owner for owner, _ in place.owners.values())
+        return StoreStats(journals, records, data_bytes, None, owners)

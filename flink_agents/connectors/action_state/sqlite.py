@@ -14,15 +14,12 @@ import asyncio
 import functools
 import sqlite3
 import uuid
-import weakref
-from collections.abc import Callable, Collection, Mapping, Sequence
-from concurrent.futures import ThreadPoolExecutor
+from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
 from typing import Any, TypeVar
 
 from flink_agents.api.action_state import (
     MAX_RECORD_BYTES,
-    ActionStateStore,
     JournalInfo,
     JournalKey,
     Owner,
@@ -32,7 +29,7 @@ from flink_agents.api.action_state import (
     closed_error,
     in_use_error,
 )
-from flink_agents.api.errors import AppendOutcomeUnknownError, StoreMismatchError
+from flink_agents.api.errors import StoreMismatchError
 from flink_agents.connectors.action_state import sqlite_reader as reader
 from flink_agents.connectors.action_state.options import read_options
 from flink_agents.connectors.action_state.sqlite_file import (
@@ -43,17 +40,18 @@ from flink_agents.connectors.action_state.sqlite_file import (
 )
 from flink_agents.connectors.action_state.sqlite_owners import Lease, all_owners, claim
 from flink_agents.connectors.action_state.sqlite_writer import Forget, SQLiteWriter, Write
+from flink_agents.connectors.action_state.threaded import ThreadedStore
 
 T = TypeVar("T")
 
 CLOSE_SECONDS = 10.0
-"""How long :meth:`SQLiteStore.close` waits for the disk."""
+"""How long :meth:`~SQLiteStore.close` waits for the disk."""
 
 POLLS_PER_LEASE = 40
 """How often a job looks at the lease of another one while it waits."""
 
 
-class SQLiteStore(ActionStateStore):
+class SQLiteStore(ThreadedStore[Write]):
     """See the module. A store is opened once.
 
     Args:
@@ -72,17 +70,12 @@ class SQLiteStore(ActionStateStore):
         max_record_bytes: int = MAX_RECORD_BYTES,
     ) -> None:
         self.path = Path(path).expanduser().absolute()
+        super().__init__(str(self.path), CLOSE_SECONDS)
         self._lease_seconds = lease_seconds
         self._busy_seconds = busy_seconds
         self._max_record_bytes = max_record_bytes
-        self._owner: Owner | None = None
-        self._writer: SQLiteWriter | None = None
-        self._closed = False
         self._store_id = ""
         self._known: frozenset[int] | None = None
-        self._waiting: set[asyncio.Future[None]] = set()
-        # One thread: SQLite's connections are not for several at a time.
-        self._threads = ThreadPoolExecutor(1, "store-reader")
 
     @classmethod
     def from_options(cls, options: Mapping[str, Any]) -> SQLiteStore:
@@ -106,54 +99,37 @@ class SQLiteStore(ActionStateStore):
         """See the protocol."""
         return self._max_record_bytes
 
-    def _require_open(self) -> SQLiteWriter:
-        if self._writer is None or self._closed:
-            raise closed_error()
-        if self._ended.done():
-            raise closed_error("the thread that writes has ended; the log says why")
-        return self._writer
-
-    # -- open and close ---------------------------------------------------------------
-
-    async def open(self, owner: Owner | None) -> None:
+    def metrics(self) -> Mapping[str, int]:
         """See the protocol."""
-        if self._writer is not None or self._closed:
-            raise closed_error("a store is opened once")
-        connections: list[sqlite3.Connection] = []
+        return self.measured.values()
+
+    # -- open -------------------------------------------------------------------------
+
+    async def _connect(
+        self, owner: Owner | None, closers: list[Callable[[], object]]
+    ) -> Callable[[Callable[[], None]], SQLiteWriter]:
+        make = functools.partial(open_file, self.path, owner is not None, self._busy_seconds)
+        self._connection = await self._in_thread(make)
+        closers.append(self._connection.close)
+        of_writer = await self._in_thread(make)
         try:
-            for _ in range(2):
-                make = functools.partial(open_file, self.path, owner is not None, self._busy_seconds)
-                connections.append(await self._in_thread(make))
-            self._connection = connections[0]
             self._store_id = await self._ask(read_store_id)
             if owner is not None:
                 await self._claim(owner)
                 self._known = await self._ask(reader.known_journals)
         except BaseException:
-            self._closed = True
-            for connection in connections:
-                connection.close()
-            self._threads.shutdown(wait=False)
+            closers.append(of_writer.close)
             raise
-        self._start(connections[1], owner)
-
-    def _start(self, connection: sqlite3.Connection, owner: Owner | None) -> None:
-        self._owner = owner
-        loop = asyncio.get_running_loop()
-        self._ended = loop.create_future()
-        self._writer = SQLiteWriter(
-            connection,
+        return functools.partial(
+            SQLiteWriter,
+            of_writer,
             self.path,
             owner,
-            loop,
+            asyncio.get_running_loop(),
             self._lease_seconds,
             self._busy_seconds,
-            # Without a reference to the store, which could not be forgotten otherwise.
-            functools.partial(_end, self._ended, self._waiting, self.path),
+            self.measured,
         )
-        # A store that is forgotten must not keep its lease.
-        self._forgotten = weakref.finalize(self, self._writer.abandon)
-        self._forgotten.atexit = False
 
     async def _claim(self, owner: Owner) -> None:
         """Become the one who may append; wait for the lease of a job that died."""
@@ -179,35 +155,11 @@ class SQLiteStore(ActionStateStore):
                 ended = first
             await asyncio.sleep(min(lease.seconds for lease in alive) / POLLS_PER_LEASE)
 
-    async def close(self) -> None:
-        """See the protocol."""
-        if self._writer is None or self._closed:
-            return
-        self._closed = True
-        self._forgotten.detach()
-        self._writer.stop()
-        await asyncio.wait({self._ended}, timeout=CLOSE_SECONDS)
-        _end(self._ended, self._waiting, self.path)
-        reader_ended = asyncio.wrap_future(self._threads.submit(self._connection.close))
-        self._threads.shutdown(wait=False)
-        await asyncio.wait({reader_ended}, timeout=CLOSE_SECONDS)
-
-    def kill(self) -> None:
-        """End as a process that is killed: what waits is lost, and the lease is not given back."""
-        writer = self._require_open()
-        self._closed = True
-        self._forgotten.detach()
-        writer.abandon()
-        self._threads.submit(self._connection.close)
-        self._threads.shutdown(wait=False)
-
     # -- writing ----------------------------------------------------------------------
 
     async def append(self, journal: JournalKey, records: Sequence[Record]) -> None:
         """See the protocol."""
-        writer = self._require_open()
-        if self._owner is None:
-            raise closed_error("the store was opened without an owner")
+        writer = self._require_owned()
         records = tuple(records)
         check_records(records, self._max_record_bytes)
         if records:
@@ -219,25 +171,10 @@ class SQLiteStore(ActionStateStore):
 
     async def forget(self, journal_id: str) -> None:
         """See the protocol."""
-        writer = self._require_open()
-        if self._owner is None:
-            raise closed_error("the store was opened without an owner")
+        writer = self._require_owned()
         await self._submit(writer, functools.partial(Forget, journal_id))
 
-    async def _submit(self, writer: SQLiteWriter, make: Callable[[asyncio.Future[None]], Write]) -> None:
-        future: asyncio.Future[None] = asyncio.get_running_loop().create_future()
-        self._waiting.add(future)
-        try:
-            writer.submit(make(future))
-            # A cancelled caller takes its future along; the write goes on.
-            await future
-        finally:
-            self._waiting.discard(future)
-
     # -- reading ----------------------------------------------------------------------
-
-    async def _in_thread(self, call: Callable[[], T]) -> T:
-        return await asyncio.get_running_loop().run_in_executor(self._threads, call)
 
     async def _ask(self, question: Callable[..., T], *arguments: Any) -> T:
         """The answer of ``question(connection, *arguments)``."""
@@ -300,19 +237,6 @@ class SQLiteStore(ActionStateStore):
         owners = await self._ask(all_owners)
         size = await self._in_thread(lambda: stored_bytes(self.path))
         return StoreStats(journals, records, data_bytes, size, owners)
-
-
-def _end(ended: asyncio.Future[None], waiting: Collection[asyncio.Future[None]], path: Path) -> None:
-    """Answer the appends that no thread will answer any more."""
-    for future in [one for one in waiting if not one.done()]:
-        future.set_exception(
-            AppendOutcomeUnknownError(
-                f"{path} was closed while an append was on its way, and did not answer",
-                expected=f"an answer of the disk within {CLOSE_SECONDS:g} s",
-            )
-        )
-    if not ended.done():
-        ended.set_result(None)
 
 
 def _describe_marker(marker: bytes) -> str:

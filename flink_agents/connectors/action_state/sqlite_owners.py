@@ -14,9 +14,6 @@ from typing import NamedTuple
 from flink_agents.api.action_state import Owner, decode_text, encode_text
 from flink_agents.connectors.action_state.sqlite_file import begin
 
-BEATS_PER_LEASE = 4
-"""A lease is renewed so many times before it would end."""
-
 
 class Lease(NamedTuple):
     """The lease of another job that has the group."""

@@ -247,14 +247,26 @@ class ClaimsWriter:
             raise unavailable(f"the topic {self._topic!r} cannot be written", error) from error
 
 
-def check_topic(claims: Claims, journals: Topic) -> None:
+def check_topic(claims: Claims, journals: Topic, is_used: bool) -> None:
     """See that the topic of journals is that which the claims belong to.
 
+    Args:
+        claims: Read after ``is_used`` was asked.
+        journals: The topic as it was found.
+        is_used: Whether something was ever written to it.
+
     Raises:
-        StoreMismatchError: It was made anew, or has another number of partitions.
+        StoreMismatchError: One of both was made anew, or the topic has another number of partitions.
     """
     described = claims.described
     if described is None:
+        if is_used:
+            raise StoreMismatchError(
+                f"the claims of topic {journals.name!r} are lost: nobody can tell which of its records count",
+                expected="the topic of claims as it was when the records were written",
+                found="records of journals, and a topic of claims without a word about them",
+                fix="use another topic, or delete both and start without state",
+            )
         return
     known = uuid.UUID(bytes=described["id"])
     if known != journals.id:

@@ -4,36 +4,16 @@ from __future__ import annotations
 
 from collections.abc import Iterable
 
-from flink_agents.api.action_state import (
-    NOTHING_PRUNED,
-    JournalInfo,
-    JournalKey,
-    Record,
-    encode_text,
-    pruned_error,
-)
+from flink_agents.api.action_state import NOTHING_PRUNED, JournalInfo, JournalKey, Record
+from flink_agents.connectors.action_state.journals import Journal, describe, totals
 from flink_agents.connectors.action_state.kafka.layout import FORGET, Entry
-
-
-class _Journal:
-    __slots__ = ("runs", "through")
-
-    def __init__(self) -> None:
-        self.runs: dict[int, list[Record]] = {}
-        self.through = NOTHING_PRUNED
-
-    def prune(self, through: int) -> None:
-        if through > self.through:
-            self.through = through
-            for seq in [seq for seq in self.runs if seq <= through]:
-                del self.runs[seq]
 
 
 class JournalIndex:
     """See the module. Entries are applied in the order of their partition."""
 
     def __init__(self) -> None:
-        self._journals: dict[JournalKey, _Journal] = {}
+        self._journals: dict[JournalKey, Journal] = {}
         self._forgotten: set[JournalKey] = set()
 
     def __contains__(self, journal: JournalKey) -> bool:
@@ -51,12 +31,12 @@ class JournalIndex:
                 continue
             kept = self._journals.get(entry.journal)
             if kept is None:
-                kept = self._journals[entry.journal] = _Journal()
+                kept = self._journals[entry.journal] = Journal()
             if entry.through is not None:
                 kept.prune(entry.through)
                 continue
             for record in entry.records:
-                if record.seq > kept.through:
+                if record.seq > kept.pruned_through:
                     kept.runs.setdefault(record.seq, []).append(record)
 
     def extend(self, newer: JournalIndex) -> None:
@@ -69,9 +49,9 @@ class JournalIndex:
             if kept is None:
                 self._journals[journal] = behind
                 continue
-            kept.prune(behind.through)
+            kept.prune(behind.pruned_through)
             for seq, records in behind.runs.items():
-                if seq > kept.through:
+                if seq > kept.pruned_through:
                     kept.runs.setdefault(seq, []).extend(records)
 
     def prepend(self, older: JournalIndex) -> None:
@@ -85,58 +65,25 @@ class JournalIndex:
                 continue
             for seq, records in before.runs.items():
                 kept.runs[seq] = records + kept.runs.get(seq, [])
-            through = max(kept.through, before.through)
-            kept.through = NOTHING_PRUNED
+            through = max(kept.pruned_through, before.pruned_through)
+            kept.pruned_through = NOTHING_PRUNED
             kept.prune(through)
         self._forgotten |= older._forgotten
 
     def pruned_through(self, journal: JournalKey) -> int:
         """See the protocol of stores."""
         kept = self._journals.get(journal)
-        return NOTHING_PRUNED if kept is None else kept.through
+        return NOTHING_PRUNED if kept is None else kept.pruned_through
 
     def scan(self, journal: JournalKey, from_seq: int | None, to_seq: int | None) -> list[Record]:
         """See the protocol of stores."""
         kept = self._journals.get(journal)
-        if kept is None:
-            return []
-        if from_seq is not None and from_seq <= kept.through:
-            raise pruned_error(journal, from_seq, kept.through)
-        return [
-            record
-            for seq in sorted(kept.runs)
-            if (from_seq is None or seq >= from_seq) and (to_seq is None or seq <= to_seq)
-            for record in kept.runs[seq]
-        ]
+        return [] if kept is None else kept.scan(journal, from_seq, to_seq)
 
     def describe(self, journal_id: str | None, after: JournalKey | None, limit: int) -> list[JournalInfo]:
         """See ``ActionStateStore.journals``."""
-        found = sorted(
-            (_order(journal), journal)
-            for journal in self._journals
-            if journal_id is None or journal.journal_id == journal_id
-        )
-        behind = [journal for order, journal in found if after is None or order > _order(after)]
-        return [self._info(journal) for journal in behind[:limit]]
+        return describe(self._journals, journal_id, after, limit)
 
     def totals(self) -> tuple[int, int, int]:
         """Numbers of journals and records, and the bytes of their data."""
-        records = [record for kept in self._journals.values() for run in kept.runs.values() for record in run]
-        return len(self._journals), len(records), sum(len(record.data) for record in records)
-
-    def _info(self, journal: JournalKey) -> JournalInfo:
-        kept = self._journals[journal]
-        records = [record for run in kept.runs.values() for record in run]
-        return JournalInfo(
-            journal=journal,
-            runs=len(kept.runs),
-            records=len(records),
-            data_bytes=sum(len(record.data) for record in records),
-            first_seq=min(kept.runs, default=None),
-            last_seq=max(kept.runs, default=None),
-            pruned_through=kept.through,
-        )
-
-
-def _order(key: JournalKey) -> tuple[bytes, bytes]:
-    return encode_text(key.journal_id), encode_text(key.key)
+        return totals(self._journals)

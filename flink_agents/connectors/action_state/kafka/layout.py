@@ -12,6 +12,7 @@ took over. See ``claims``.
 from __future__ import annotations
 
 import hashlib
+import threading
 from collections.abc import Sequence
 from typing import Any, NamedTuple
 
@@ -25,7 +26,15 @@ VERSION = 1
 FORGET = 2**63
 """What ``Entry.through`` is where a journal is unknown from then on; no run has this number."""
 
-_pack = msgpack.Packer(unicode_errors="surrogatepass").pack
+
+class _Packers(threading.local):
+    """A packer for each thread: markers are packed by Flink's and the loop's, entries by the writers'."""
+
+    def __init__(self) -> None:
+        self.pack = msgpack.Packer(unicode_errors="surrogatepass").pack
+
+
+_packers = _Packers()
 
 
 class Entry(NamedTuple):
@@ -82,7 +91,7 @@ def partition_of(journal: JournalKey, partitions: int) -> int:
 
 def pack_key(key: BatchKey) -> bytes:
     """The key of a Kafka record."""
-    return _pack(["batch", *key])
+    return _packers.pack(["batch", *key])
 
 
 def unpack_key(data: bytes | None) -> BatchKey | None:
@@ -100,7 +109,7 @@ def pack_entry(entry: Entry) -> bytes:
     content: Any = entry.through
     if content is None:
         content = [(int(r.kind), r.seq, r.step, r.index, r.data) for r in entry.records]
-    return _pack((entry.journal.journal_id, entry.journal.key, content))
+    return _packers.pack((entry.journal.journal_id, entry.journal.key, content))
 
 
 def pack_batch(entries: Sequence[bytes]) -> bytes:
@@ -137,7 +146,7 @@ def _entry(journal_id: str, key: str, content: Any) -> Entry:
 
 def pack_marker(marker: Marker) -> bytes:
     """The bytes of a marker."""
-    return _pack(list(marker))
+    return _packers.pack(list(marker))
 
 
 def unpack_marker(data: bytes) -> Marker | None:
@@ -150,7 +159,7 @@ def unpack_marker(data: bytes) -> Marker | None:
 
 def pack_claim(kind: str, token: str, content: Any) -> tuple[bytes, bytes]:
     """Key and value of a record of the topic of claims."""
-    return _pack([kind, token]), bytes([VERSION]) + _pack(content)
+    return _packers.pack([kind, token]), bytes([VERSION]) + _packers.pack(content)
 
 
 def unpack_claim(key: bytes | None, value: bytes | None) -> tuple[str, str, Any] | None:

@@ -7,25 +7,20 @@ import functools
 import sys
 import threading
 import time
-import weakref
 from collections import Counter
 from collections.abc import Callable, Collection, Mapping, Sequence
-from concurrent.futures import ThreadPoolExecutor
 from typing import Any, TypeVar
 
 from flink_agents.api.action_state import (
-    ActionStateStore,
     JournalInfo,
     JournalKey,
     Owner,
     Record,
     StoreStats,
     check_records,
-    closed_error,
     in_use_error,
 )
 from flink_agents.api.errors import (
-    AppendOutcomeUnknownError,
     RecordsPrunedError,
     RecordTooLargeError,
     StoreMismatchError,
@@ -44,12 +39,12 @@ from flink_agents.connectors.action_state.kafka.scan import Scanner
 from flink_agents.connectors.action_state.kafka.settings import KafkaSettings, quiet_client
 from flink_agents.connectors.action_state.kafka.topics import find_topics, stored_bytes
 from flink_agents.connectors.action_state.kafka.writer import KafkaWriter, Write
-from flink_agents.connectors.action_state.store_metrics import StoreMetrics
+from flink_agents.connectors.action_state.threaded import ThreadedStore
 
 T = TypeVar("T")
 
 CLOSE_SECONDS = 15.0
-"""How long :meth:`KafkaStore.close` waits for the brokers."""
+"""How long :meth:`~KafkaStore.close` waits for the brokers."""
 
 POLLS_PER_LEASE = 20
 """How often a job looks at the lease of another one while it waits."""
@@ -61,7 +56,7 @@ TOKEN_BYTES = 8
 """How much of an owner's token a marker has, and of a topic's id."""
 
 
-class KafkaStore(ActionStateStore):
+class KafkaStore(ThreadedStore[Write]):
     """See the package. A store is opened once.
 
     Args:
@@ -69,20 +64,15 @@ class KafkaStore(ActionStateStore):
     """
 
     def __init__(self, settings: KafkaSettings) -> None:
+        super().__init__(f"the store in topic {settings.topic!r}", CLOSE_SECONDS)
         self.settings = settings
-        self.measured = StoreMetrics()
-        self._owner: Owner | None = None
-        self._writer: KafkaWriter | None = None
-        self._closed = False
         self._positions: dict[int, int] = {}
         self._floors: dict[int, int] = {}
         self._garbage = Garbage()
-        self._waiting: set[asyncio.Future[None]] = set()
         self._appending: Counter[JournalKey] = Counter()
         self._fresh: dict[int, asyncio.Future[None]] = {}
-        self._fresh_lock = threading.Lock()
-        # One thread: a consumer is not for several at a time.
-        self._threads = ThreadPoolExecutor(1, "store-reader")
+        self._wanted: dict[int, int] = {}
+        self._lock = threading.Lock()
 
     @classmethod
     def from_options(cls, options: Mapping[str, Any]) -> KafkaStore:
@@ -104,35 +94,21 @@ class KafkaStore(ActionStateStore):
         """See the protocol."""
         return {**self.measured.values(), **self._garbage.counts()}
 
-    def _require_open(self) -> KafkaWriter:
-        if self._writer is None or self._closed:
-            raise closed_error()
-        if self._ended.done():
-            raise closed_error("the thread that writes has ended; the log says why")
-        return self._writer
+    # -- open -------------------------------------------------------------------------
 
-    # -- open and close ---------------------------------------------------------------
-
-    async def open(self, owner: Owner | None) -> None:
-        """See the protocol."""
-        if self._writer is not None or self._closed:
-            raise closed_error("a store is opened once")
-        loop = asyncio.get_running_loop()
-        closers: list[Callable[[], object]] = []
+    async def _connect(
+        self, owner: Owner | None, closers: list[Callable[[], object]]
+    ) -> Callable[[Callable[[], None]], KafkaWriter]:
+        of_writer: list[Callable[[], object]] = []
         try:
-            await self._in_thread(lambda: self._connect(owner, closers))
+            await self._in_thread(lambda: self._connect_clients(owner, closers, of_writer))
             if owner is not None:
                 await self._take_over(owner)
         except BaseException:
-            self._closed = True
-            self._threads.submit(lambda: [close() for close in closers])
-            self._threads.shutdown(wait=False)
+            closers.extend(of_writer)
             raise
-        self._owner = owner
-        self._ended = loop.create_future()
-        # Without a reference to the store, which could not be forgotten otherwise.
-        ended = functools.partial(_end, self._ended, self._waiting, self.settings.topic)
-        self._writer = KafkaWriter(
+        return functools.partial(
+            KafkaWriter,
             self.settings,
             self._topic,
             self._producer,
@@ -141,32 +117,34 @@ class KafkaStore(ActionStateStore):
             self._claims_writer,
             self._garbage,
             self._positions,
-            loop,
+            asyncio.get_running_loop(),
             self.measured,
-            ended,
         )
-        # A store that is forgotten must not keep its lease.
-        self._forgotten = weakref.finalize(self, _forget, self._writer, self._close_reader, self._threads)
-        self._forgotten.atexit = False
 
-    def _connect(self, owner: Owner | None, closers: list[Callable[[], object]]) -> None:
+    def _connect_clients(
+        self,
+        owner: Owner | None,
+        of_reader: list[Callable[[], object]],
+        of_writer: list[Callable[[], object]],
+    ) -> None:
         quiet_client()
         self.settings.check_client_options()
         self._topic, claims_topic = find_topics(self.settings, create=owner is not None)
         self._claims = Claims(self.settings, claims_topic)
-        closers.append(self._claims.close)
+        of_writer.append(self._claims.close)
         seen = Claims(self.settings, claims_topic)
-        closers.append(seen.close)
+        of_reader.append(seen.close)
         self._scanner = Scanner(
             self.settings, self._topic, seen, self._garbage, owner.token if owner is not None else None
         )
-        closers.append(self._scanner.close)
-        self._close_reader = [seen.close, self._scanner.close]
+        of_reader.append(self._scanner.close)
         self._producer = self.settings.producer()
-        closers.append(lambda: self._producer.close(timeout=0))
+        of_writer.append(functools.partial(self._producer.close, timeout=0))
         self._claims_writer = ClaimsWriter(self._producer, claims_topic, self.settings)
+        # In this order: who appends has described the topic before.
+        ends = self._scanner.log_ends(list(range(self._topic.partitions)))
         self._claims.refresh()
-        check_topic(self._claims, self._topic)
+        check_topic(self._claims, self._topic, is_used=any(ends.values()))
         if self._claims.described is None and owner is not None:
             self._claims_writer.describe(self._topic)
 
@@ -208,32 +186,11 @@ class KafkaStore(ActionStateStore):
         self._claims_writer.fence(owner, ends)
         self._positions.update(ends)
 
-    async def close(self) -> None:
-        """See the protocol."""
-        if self._writer is None or self._closed:
-            return
-        self._closed = True
-        self._forgotten.detach()
-        self._writer.stop()
-        await asyncio.wait({self._ended}, timeout=CLOSE_SECONDS)
-        _end(self._ended, self._waiting, self.settings.topic)
-        closed = [asyncio.wrap_future(self._threads.submit(close)) for close in self._close_reader]
-        self._threads.shutdown(wait=False)
-        await asyncio.wait(closed, timeout=CLOSE_SECONDS)
-
-    def kill(self) -> None:
-        """End as a process that is killed: what waits is lost, and the lease is not given back."""
-        self._require_open()
-        self._closed = True
-        self._forgotten()
-
     # -- writing ----------------------------------------------------------------------
 
     async def append(self, journal: JournalKey, records: Sequence[Record]) -> None:
         """See the protocol."""
-        writer = self._require_open()
-        if self._owner is None:
-            raise closed_error("the store was opened without an owner")
+        writer = self._require_owned()
         records = tuple(records)
         check_records(records, self.max_record_bytes)
         _check_sum(journal, records, self.settings.message_bytes)
@@ -241,7 +198,7 @@ class KafkaStore(ActionStateStore):
             return
         self._appending[journal] += 1
         try:
-            await self._submit(writer, Entry(journal, records))
+            await self._submit(writer, functools.partial(Write, Entry(journal, records)))
         finally:
             self._appending[journal] -= 1
             if not self._appending[journal]:
@@ -253,30 +210,19 @@ class KafkaStore(ActionStateStore):
         if not self._knows(journal):
             await self.rebuild(journal)
         if self._knows(journal):
-            await self._submit(writer, Entry(journal, (), through_seq))
+            await self._submit(writer, functools.partial(Write, Entry(journal, (), through_seq)))
 
     async def forget(self, journal_id: str) -> None:
         """See the protocol."""
-        writer = self._require_open()
-        if self._owner is None:
-            raise closed_error("the store was opened without an owner")
+        writer = self._require_owned()
         await self.rebuild()
         found = await self._in_thread(lambda: self._scanner.index.describe(journal_id, None, sys.maxsize))
-        await asyncio.gather(*(self._submit(writer, Entry(info.journal, (), FORGET)) for info in found))
+        removals = [functools.partial(Write, Entry(info.journal, (), FORGET)) for info in found]
+        await asyncio.gather(*(self._submit(writer, make) for make in removals))
 
     def _knows(self, journal: JournalKey) -> bool:
         """Whether something was recorded for a journal, or is on its way."""
         return journal in self._appending or self._garbage.knows(journal)
-
-    async def _submit(self, writer: KafkaWriter, entry: Entry) -> None:
-        future: asyncio.Future[None] = asyncio.get_running_loop().create_future()
-        self._waiting.add(future)
-        try:
-            writer.submit(Write(entry, future))
-            # A cancelled caller takes its future along; the write goes on.
-            await future
-        finally:
-            self._waiting.discard(future)
 
     # -- markers ----------------------------------------------------------------------
 
@@ -310,9 +256,8 @@ class KafkaStore(ActionStateStore):
         wanted = self._start(read, partition, pending) or 0
         if read is not None and self._is_of_before(read):
             self._floors[partition] = max(read.offset, self._floors.get(partition, 0))
-        start = self._scanner.starts.get(partition)
-        if start is None or wanted < start:
-            await self._read({partition: wanted})
+        if not self._has_read(partition, wanted):
+            await self._reach(partition, wanted)
         if read is not None and pending:
             self._check_begin(journal, partition, wanted)
 
@@ -374,32 +319,45 @@ class KafkaStore(ActionStateStore):
 
     # -- reading ----------------------------------------------------------------------
 
-    async def _in_thread(self, call: Callable[[], T]) -> T:
-        return await self._begin(call)
-
-    def _begin(self, call: Callable[[], T]) -> asyncio.Future[T]:
-        """Have the thread that reads do something."""
-        try:
-            return asyncio.get_running_loop().run_in_executor(self._threads, call)
-        except RuntimeError as error:  # the store was closed while its caller waited
-            raise closed_error() from error
-
     async def _read(self, wanted: Mapping[int, int]) -> None:
         """Have what lies behind given offsets, up to the present ends."""
         await self._in_thread(lambda: self._scanner.read(wanted))
+        self._measure()
+
+    def _measure(self) -> None:
         self.measured.rebuild_records = self._scanner.records
         self.measured.rebuild_seconds = self._scanner.seconds
 
+    def _has_read(self, partition: int, wanted: int) -> bool:
+        start = self._scanner.starts.get(partition)
+        return start is not None and start <= wanted
+
+    async def _reach(self, partition: int, wanted: int) -> None:
+        """Have what lies behind an offset; many callers share one look, as keys come again together."""
+        with self._lock:
+            self._wanted[partition] = min(wanted, self._wanted.get(partition, wanted))
+        await self._in_thread(lambda: self._read_wanted(partition, wanted))
+        self._measure()
+
+    def _read_wanted(self, partition: int, wanted: int) -> None:
+        with self._lock:
+            asked, self._wanted = self._wanted, {}
+        # Whoever took it along before may have failed.
+        asked[partition] = min(wanted, asked.get(partition, wanted))
+        left = {p: start for p, start in asked.items() if not self._has_read(p, start)}
+        if left:
+            self._scanner.read(left)
+
     async def _refresh(self, partition: int) -> None:
         """Have what was appended to a partition before this was called; many callers share one look."""
-        with self._fresh_lock:
+        with self._lock:
             waiting = self._fresh.get(partition)
             if waiting is None:
                 waiting = self._fresh[partition] = self._begin(lambda: self._read_fresh(partition))
         await asyncio.shield(waiting)
 
     def _read_fresh(self, partition: int) -> None:
-        with self._fresh_lock:
+        with self._lock:
             del self._fresh[partition]
         self._scanner.read({partition: self._scanner.starts.get(partition, 0)})
 
@@ -449,26 +407,3 @@ def _check_sum(journal: JournalKey, records: Sequence[Record], limit: int) -> No
             found=f"about {size} bytes in {len(records)} records",
             fix="record less: return references to large data, or parts of it",
         )
-
-
-def _forget(
-    writer: KafkaWriter, closers: Collection[Callable[[], object]], threads: ThreadPoolExecutor
-) -> None:
-    """End all threads without a word, and without waiting for them."""
-    writer.abandon()
-    for close in closers:
-        threads.submit(close)
-    threads.shutdown(wait=False)
-
-
-def _end(ended: asyncio.Future[None], waiting: Collection[asyncio.Future[None]], topic: str) -> None:
-    """Answer the appends that no thread will answer any more."""
-    for future in [one for one in waiting if not one.done()]:
-        future.set_exception(
-            AppendOutcomeUnknownError(
-                f"the store in topic {topic!r} was closed while an append was on its way, and did not answer",
-                expected=f"an answer of the brokers within {CLOSE_SECONDS:g} s",
-            )
-        )
-    if not ended.done():
-        ended.set_result(None)

@@ -1,8 +1,7 @@
 """The thread that appends to a store ``kafka``.
 
-All that waits becomes one batch for each partition, so that one round trip serves many appends: while
-one is under way, the next one gathers. An append is done when Kafka has it and the claims, read
-after that, name no other owner; see ``claims``.
+A turn sends one batch to each partition, so that one round trip serves many appends. An append is done
+when Kafka has it and the claims, read after that, name no other owner; see ``claims``.
 """
 
 from __future__ import annotations
@@ -12,10 +11,8 @@ import contextlib
 import copy
 import itertools
 import logging
-import queue
-import threading
 import time
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Callable
 from typing import Any, NamedTuple
 
 from kafka import KafkaProducer
@@ -24,11 +21,11 @@ from flink_agents.api.action_state import (
     NOTHING_PRUNED,
     JournalKey,
     Owner,
-    closed_error,
     pruned_error,
     stale_error,
 )
-from flink_agents.api.errors import AppendOutcomeUnknownError, StoreError
+from flink_agents.api.errors import StoreError
+from flink_agents.connectors.action_state.group_writer import GroupWriter, Limits, Outcome, Pending
 from flink_agents.connectors.action_state.kafka.claims import Claims, ClaimsWriter
 from flink_agents.connectors.action_state.kafka.garbage import Batch, Garbage
 from flink_agents.connectors.action_state.kafka.layout import (
@@ -46,26 +43,19 @@ from flink_agents.connectors.action_state.store_metrics import StoreMetrics
 
 _log = logging.getLogger("flink_agents.store")
 
-BATCH = 2000
 BATCH_BYTES = 1024 * 1024
-"""A turn takes no more appends than the first; a batch no more after so many bytes."""
+"""A Kafka record takes no more appends after so many bytes."""
 
-BUSY = 8
-PAUSE_SECONDS = 0.0001
-LONGEST_PAUSE_SECONDS = 0.02
-"""After a turn of so many the next one is let grow, for so long for each of them, and no longer than this:
-a turn takes the interpreter from the others several times, for many appends no oftener than for few."""
+LIMITS = Limits(writes=2000, size=BATCH_BYTES, pause_seconds=0.02)
+"""Of a turn; sizes are known when appends are packed, so that bytes do not limit it."""
 
-BEATS_PER_LEASE = 4
 SPARSE_AT_ONCE = 10_000
 SLICE_SECONDS = 0.2
 ABANDONED_SECONDS = 0.0
 CLOSE_SECONDS = 5.0
 
-Outcome = BaseException | None
 
-
-class Write:
+class Write(Pending):
     """One append, or one removal, on its way.
 
     Args:
@@ -73,13 +63,12 @@ class Write:
         future: Resolved on its loop; None where nobody waits.
     """
 
-    __slots__ = ("entry", "future", "partition", "size")
+    __slots__ = ("entry", "partition")
 
     def __init__(self, entry: Entry, future: asyncio.Future[None] | None) -> None:
+        super().__init__(future)
         self.entry = entry
-        self.future = future
         self.partition = 0
-        self.size = 0
 
 
 class _Sent(NamedTuple):
@@ -90,7 +79,7 @@ class _Sent(NamedTuple):
     report: Any
 
 
-class KafkaWriter:
+class KafkaWriter(GroupWriter[Write]):
     """See the module.
 
     Args:
@@ -121,6 +110,8 @@ class KafkaWriter:
         metrics: StoreMetrics,
         on_end: Callable[[], None],
     ) -> None:
+        place = f"topic {journals.name}"
+        super().__init__(place, LIMITS, settings.lease_seconds, loop, metrics, on_end)
         self._settings = settings
         self._topic = journals.name
         self._partitions = journals.partitions
@@ -131,80 +122,15 @@ class KafkaWriter:
         self._claims_writer = claims_writer
         self._garbage = garbage
         self._positions = positions
-        self._loop = loop
-        self._metrics = metrics
-        self._on_end = on_end
         self._numbers = itertools.count()
-        self._queue: queue.SimpleQueue[Write | None] = queue.SimpleQueue()
-        self._stopping = False
         self._wrote = False
-        self._abandoned = False
-        self._failure: StoreError | None = None
-        self._beat_seconds = settings.lease_seconds / BEATS_PER_LEASE
-        self._beat_at = time.monotonic() + self._beat_seconds
-        self._thread = threading.Thread(target=self._serve, name="store-writer", daemon=True)
-        self._thread.start()
-
-    @property
-    def token(self) -> str:
-        """Under which it writes."""
-        return self._token
-
-    def submit(self, write: Write) -> None:
-        """Write ``write`` after all that was submitted before."""
-        self._queue.put(write)
-
-    def stop(self) -> None:
-        """Write what was submitted, say that the owner has ended, and end."""
-        self._queue.put(None)
-
-    def abandon(self) -> None:
-        """End without writing what waits, and without a word, as a process that is killed."""
-        self._abandoned = True
-        self._queue.put(None)
-
-    # -- the thread -------------------------------------------------------------------
-
-    def _serve(self) -> None:
-        try:
-            while not self._stopping:
-                batch = self._take()
-                if batch:
-                    self._tell(batch, self._write(batch))
-                    if len(batch) >= BUSY:
-                        time.sleep(min(LONGEST_PAUSE_SECONDS, len(batch) * PAUSE_SECONDS))
-                elif not self._stopping:
-                    self._beat()
-        except BaseException:
-            _log.exception("the thread that writes to topic %s ended", self._topic)
-        finally:
-            self._end()
-
-    def _take(self) -> list[Write]:
-        """All that waits, up to a limit; waits until there is something, or for the next beat."""
-        batch: list[Write] = []
-        try:
-            write = self._queue.get(timeout=max(0.0, self._beat_at - time.monotonic()))
-            while write is not None:
-                batch.append(write)
-                if len(batch) >= BATCH:
-                    return batch
-                write = self._queue.get_nowait()
-            self._stopping = True
-        except queue.Empty:
-            pass
-        return batch
 
     def _write(self, batch: list[Write]) -> list[Outcome]:
-        if self._abandoned or self._failure is not None:
-            return [self._refusal() for _ in batch]
-        began = time.perf_counter()
         outcomes: dict[Write, Outcome] = {}
         self._wrote = True
         sent = self._send(batch, outcomes)
         self._wait_for(sent, outcomes)
         self._check(sent, outcomes)
-        self._metrics.appended(len(batch), sum(write.size for write in batch), time.perf_counter() - began)
         if time.monotonic() > self._beat_at:
             self._beat()
         return [outcomes[write] for write in batch]
@@ -281,7 +207,7 @@ class KafkaWriter:
                     raise TimeoutError("no report")
                 at = report.get(timeout=0).offset
             except Exception as error:
-                failure = self._unknown(error)
+                failure = self._not_acknowledged(error)
                 for write in writes:
                     outcomes[write] = copy.copy(failure)
                 continue
@@ -310,18 +236,18 @@ class KafkaWriter:
             self._claims.refresh(self._settings.append_seconds)
             while self._claims.undecided(self._token):
                 if time.monotonic() > deadline or self._abandoned:
-                    return self._unknown(TimeoutError("another owner claims, and does not go on"))
+                    return self._not_acknowledged(TimeoutError("another owner claims, and does not go on"))
                 time.sleep(0.005)
                 self._claims.refresh(self._settings.append_seconds)
         except StoreError as error:
-            return self._unknown(error)
+            return self._not_acknowledged(error)
         if not self._claims.void_from(self._token):
             return None
         self._failure = stale_error(self._owner)
         return self._failure
 
     def _beat(self) -> None:
-        """Tell that the owner lives, look whether it still is one, and tidy up."""
+        """See the base class; also look whether the owner still is one, and tidy up."""
         self._beat_at = time.monotonic() + self._beat_seconds
         if self._failure is not None:
             return
@@ -358,36 +284,10 @@ class KafkaWriter:
                 return pruned_error(entry.journal, record.seq, through)
         return None
 
-    def _unknown(self, cause: BaseException) -> StoreError:
-        self._metrics.failed()
-        self._failure = AppendOutcomeUnknownError(
-            f"an append to topic {self._topic!r} was not acknowledged: nobody can tell what is stored",
-            found=f"{type(cause).__name__}: {cause}",
-            fix="none is needed where the job restarts: the next attempt reads what was stored",
-        )
-        return self._failure
+    def _not_acknowledged(self, cause: BaseException) -> StoreError:
+        return self._unknown(f"an append to topic {self._topic!r} was not acknowledged", cause)
 
-    def _refusal(self) -> StoreError:
-        if self._owner is not None and type(self._failure) is type(stale_error(self._owner)):
-            return stale_error(self._owner)
-        return closed_error(
-            "the store was closed before this could be written"
-            if self._failure is None
-            else "the store takes nothing more after an append of unknown outcome"
-        )
-
-    def _tell(self, writes: Sequence[Write], outcomes: Iterable[Outcome]) -> None:
-        told = [
-            (write.future, outcome)
-            for write, outcome in zip(writes, outcomes, strict=True)
-            if write.future is not None
-        ]
-        try:
-            self._loop.call_soon_threadsafe(_resolve, told)
-        except RuntimeError:  # the loop is closed: nobody waits
-            _log.debug("nobody waits for %d appends", len(told))
-
-    def _end(self) -> None:
+    def _finish(self) -> None:
         try:
             if not self._abandoned:
                 self._send_dead()
@@ -401,10 +301,6 @@ class KafkaWriter:
             except Exception as error:  # brokers that are away do not take what is left
                 _log.warning("the producer of topic %s was not closed in order: %s", self._topic, error)
             self._claims.close()
-            try:
-                self._loop.call_soon_threadsafe(self._on_end)
-            except RuntimeError:
-                _log.debug("nobody waits for the end of the store")
 
 
 def _wait(report: Any, seconds: float) -> None:
@@ -413,13 +309,3 @@ def _wait(report: Any, seconds: float) -> None:
 
     with contextlib.suppress(KafkaTimeoutError):
         report.get(seconds)
-
-
-def _resolve(told: Sequence[tuple[asyncio.Future[None], Outcome]]) -> None:
-    for future, outcome in told:
-        if future.done():  # its caller was cancelled
-            continue
-        if outcome is None:
-            future.set_result(None)
-        else:
-            future.set_exception(outcome)

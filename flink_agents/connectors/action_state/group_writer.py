@@ -1,0 +1,222 @@
+"""The thread that writes for many who wait: all that waits becomes one batch.
+
+One flush of a disk, or one round trip, serves many appends: while one batch is under way, the next
+one gathers. What a batch is, and where it goes, is told by a subclass.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import copy
+import logging
+import queue
+import threading
+import time
+from abc import ABC, abstractmethod
+from collections.abc import Callable, Sequence
+from typing import Generic, NamedTuple, TypeVar
+
+from flink_agents.api.action_state import closed_error
+from flink_agents.api.errors import AppendOutcomeUnknownError, StaleOwnerError, StoreError
+from flink_agents.connectors.action_state.store_metrics import StoreMetrics
+
+_log = logging.getLogger("flink_agents.store")
+
+BUSY = 8
+PAUSE_SECONDS = 0.0001
+"""After a batch of so many the next one is let grow, for so long for each of them: a batch takes the
+interpreter from the others several times, for many appends no oftener than for few."""
+
+BEATS_PER_LEASE = 4
+"""How often an owner tells that it lives."""
+
+Outcome = BaseException | None
+
+
+class Pending:
+    """Something to write that somebody waits for.
+
+    Args:
+        future: Resolved on its loop; None where nobody waits.
+
+    Attributes:
+        size: Its bytes, as far as they are known.
+    """
+
+    __slots__ = ("future", "size")
+
+    def __init__(self, future: asyncio.Future[None] | None) -> None:
+        self.future = future
+        self.size = 0
+
+
+class Limits(NamedTuple):
+    """Of batches.
+
+    Attributes:
+        writes: A batch has no more of them.
+        size: It takes no more after so many bytes.
+        pause_seconds: The longest time for which the next one is let grow.
+    """
+
+    writes: int
+    size: int
+    pause_seconds: float
+
+
+P = TypeVar("P", bound=Pending)
+
+
+class GroupWriter(ABC, Generic[P]):
+    """See the module. The thread begins with :meth:`start`.
+
+    Args:
+        place: Where it writes, for messages.
+        limits: Of batches.
+        lease_seconds: Length of the owner's lease, which this thread renews.
+        loop: Where futures are resolved.
+        metrics: Of the store.
+        on_end: Called on the loop when the thread has ended, behind all outcomes.
+    """
+
+    def __init__(
+        self,
+        place: str,
+        limits: Limits,
+        lease_seconds: float,
+        loop: asyncio.AbstractEventLoop,
+        metrics: StoreMetrics,
+        on_end: Callable[[], None],
+    ) -> None:
+        self._place = place
+        self._limits = limits
+        self._loop = loop
+        self._metrics = metrics
+        self._on_end = on_end
+        self._queue: queue.SimpleQueue[P | None] = queue.SimpleQueue()
+        self._stopping = False
+        self._abandoned = False
+        self._failure: StoreError | None = None
+        self._beat_seconds = lease_seconds / BEATS_PER_LEASE
+        self._beat_at = time.monotonic() + self._beat_seconds
+        self._thread = threading.Thread(target=self._serve, name="store-writer", daemon=True)
+
+    def start(self) -> None:
+        """Begin to write."""
+        self._thread.start()
+
+    def submit(self, write: P) -> None:
+        """Write ``write`` after all that was submitted before."""
+        self._queue.put(write)
+
+    def stop(self) -> None:
+        """Write what was submitted, give the lease back, and end."""
+        self._queue.put(None)
+
+    def abandon(self) -> None:
+        """End without writing what waits, and without giving the lease back, as a process that is killed."""
+        self._abandoned = True
+        self._queue.put(None)
+
+    # -- what a subclass tells --------------------------------------------------------
+
+    @abstractmethod
+    def _write(self, batch: list[P]) -> list[Outcome]:
+        """Write a batch; what became of each of them."""
+
+    @abstractmethod
+    def _beat(self) -> None:
+        """Renew the lease while there is nothing to write, and note when to do it again; raises nothing."""
+
+    @abstractmethod
+    def _finish(self) -> None:
+        """Give the lease back unless all was abandoned, and close what was opened; raises nothing."""
+
+    # -- the thread -------------------------------------------------------------------
+
+    def _serve(self) -> None:
+        try:
+            while not self._stopping:
+                batch = self._take()
+                if batch:
+                    self._tell(batch, self._attempt(batch))
+                    if len(batch) >= BUSY:
+                        time.sleep(min(self._limits.pause_seconds, len(batch) * PAUSE_SECONDS))
+                elif not self._stopping:
+                    self._beat()
+        except BaseException:
+            _log.exception("the thread that writes to %s ended", self._place)
+        finally:
+            try:
+                self._finish()
+            finally:
+                self._call(self._on_end)
+
+    def _take(self) -> list[P]:
+        """All that waits, up to a limit; waits until there is something, or for the next beat."""
+        batch: list[P] = []
+        size = 0
+        try:
+            write = self._queue.get(timeout=max(0.0, self._beat_at - time.monotonic()))
+            while write is not None:
+                batch.append(write)
+                size += write.size
+                if len(batch) >= self._limits.writes or size >= self._limits.size:
+                    return batch
+                write = self._queue.get_nowait()
+            self._stopping = True
+        except queue.Empty:
+            pass
+        return batch
+
+    def _attempt(self, batch: list[P]) -> list[Outcome]:
+        """Write a batch, unless nothing can be written any more."""
+        if self._abandoned or self._failure is not None:
+            return [self._refusal() for _ in batch]
+        began = time.perf_counter()
+        outcomes = self._write(batch)
+        self._metrics.appended(len(batch), sum(write.size for write in batch), time.perf_counter() - began)
+        return outcomes
+
+    def _unknown(self, what: str, cause: BaseException | None) -> StoreError:
+        """The failure of a write that is stored or not; nothing is written after it."""
+        self._metrics.failed()
+        self._failure = AppendOutcomeUnknownError(
+            f"{what}: nobody can tell what is stored",
+            found=f"{type(cause).__name__}: {cause}",
+            fix="none is needed where the job restarts: the next attempt reads what was stored",
+        )
+        return self._failure
+
+    def _refusal(self) -> StoreError:
+        if isinstance(self._failure, StaleOwnerError):
+            return copy.copy(self._failure)
+        return closed_error(
+            "the store was closed before this could be written"
+            if self._failure is None
+            else "the store takes nothing more after an append of unknown outcome"
+        )
+
+    def _tell(self, writes: Sequence[P], outcomes: Sequence[Outcome]) -> None:
+        told = [
+            (write.future, outcome)
+            for write, outcome in zip(writes, outcomes, strict=True)
+            if write.future is not None
+        ]
+        self._call(_resolve, told)
+
+    def _call(self, callback: Callable[..., None], *arguments: object) -> None:
+        try:
+            self._loop.call_soon_threadsafe(callback, *arguments)
+        except RuntimeError:  # the loop is closed
+            _log.debug("nobody waits for %s any more", self._place)
+
+
+def _resolve(told: Sequence[tuple[asyncio.Future[None], Outcome]]) -> None:
+    for future, outcome in told:
+        if future.done():  # its caller was cancelled
+            continue
+        if outcome is None:
+            future.set_result(None)
+        else:
+            future.set_exception(outcome)

@@ -1,0 +1,165 @@
+"""What the stores share that read in one thread and write in another one."""
+
+from __future__ import annotations
+
+import asyncio
+import functools
+import weakref
+from abc import abstractmethod
+from collections.abc import Callable, Collection, Sequence
+from concurrent.futures import ThreadPoolExecutor
+from typing import Any, Generic, TypeVar
+
+from flink_agents.api.action_state import ActionStateStore, Owner, closed_error
+from flink_agents.api.errors import AppendOutcomeUnknownError
+from flink_agents.connectors.action_state.group_writer import GroupWriter, Pending
+from flink_agents.connectors.action_state.store_metrics import StoreMetrics
+
+T = TypeVar("T")
+P = TypeVar("P", bound=Pending)
+
+
+class ThreadedStore(ActionStateStore, Generic[P]):
+    """A store with a thread that reads, and a :class:`GroupWriter`. It is opened once.
+
+    Args:
+        place: Where it keeps records, for messages.
+        close_seconds: How long :meth:`close` waits for either thread.
+
+    Attributes:
+        measured: What it measures of itself.
+    """
+
+    def __init__(self, place: str, close_seconds: float) -> None:
+        self.measured = StoreMetrics()
+        self._place = place
+        self._close_seconds = close_seconds
+        self._owner: Owner | None = None
+        self._writer: GroupWriter[P] | None = None
+        self._closed = False
+        self._waiting: set[asyncio.Future[None]] = set()
+        self._closers: Sequence[Callable[[], object]] = ()
+        # One thread: what reads is not for several at a time.
+        self._threads = ThreadPoolExecutor(1, "store-reader")
+
+    # -- open and close ---------------------------------------------------------------
+
+    async def open(self, owner: Owner | None) -> None:
+        """See the protocol."""
+        if self._writer is not None or self._closed:
+            raise closed_error("a store is opened once")
+        closers: list[Callable[[], object]] = []
+        try:
+            make = await self._connect(owner, closers)
+        except BaseException:
+            self._closed = True
+            _close_in(self._threads, closers)
+            raise
+        self._owner = owner
+        self._closers = closers
+        self._ended: asyncio.Future[None] = asyncio.get_running_loop().create_future()
+        # Without a reference to the store, which could not be forgotten otherwise.
+        on_end = functools.partial(_end, self._ended, self._waiting, self._place, self._close_seconds)
+        self._writer = make(on_end)
+        # A store that is forgotten must not keep its lease.
+        self._forgotten = weakref.finalize(self, _forget, self._writer, closers, self._threads)
+        self._forgotten.atexit = False
+        self._writer.start()
+
+    @abstractmethod
+    async def _connect(
+        self, owner: Owner | None, closers: list[Callable[[], object]]
+    ) -> Callable[[Callable[[], None]], GroupWriter[P]]:
+        """Connect, and become the one who may append.
+
+        Args:
+            owner: Who appends.
+            closers: Where to put what closes whatever the thread that reads uses.
+
+        Returns:
+            Makes the writer, given what it calls at its end.
+        """
+
+    async def close(self) -> None:
+        """See the protocol."""
+        if self._writer is None or self._closed:
+            return
+        self._closed = True
+        self._forgotten.detach()
+        self._writer.stop()
+        await asyncio.wait({self._ended}, timeout=self._close_seconds)
+        _end(self._ended, self._waiting, self._place, self._close_seconds)
+        closed = [asyncio.wrap_future(one) for one in _close_in(self._threads, self._closers)]
+        await asyncio.wait(closed, timeout=self._close_seconds)
+
+    def kill(self) -> None:
+        """End as a process that is killed: what waits is lost, and the lease is not given back."""
+        self._require_open()
+        self._closed = True
+        self._forgotten()
+
+    def _require_open(self) -> GroupWriter[P]:
+        if self._writer is None or self._closed:
+            raise closed_error()
+        if self._ended.done():
+            raise closed_error("the thread that writes has ended; the log says why")
+        return self._writer
+
+    def _require_owned(self) -> GroupWriter[P]:
+        writer = self._require_open()
+        if self._owner is None:
+            raise closed_error("the store was opened without an owner")
+        return writer
+
+    # -- the threads ------------------------------------------------------------------
+
+    async def _submit(self, writer: GroupWriter[P], make: Callable[[asyncio.Future[None]], P]) -> None:
+        """Have something written, and wait for it."""
+        future: asyncio.Future[None] = asyncio.get_running_loop().create_future()
+        self._waiting.add(future)
+        try:
+            writer.submit(make(future))
+            # A cancelled caller takes its future along; the write goes on.
+            await future
+        finally:
+            self._waiting.discard(future)
+
+    async def _in_thread(self, call: Callable[[], T]) -> T:
+        return await self._begin(call)
+
+    def _begin(self, call: Callable[[], T]) -> asyncio.Future[T]:
+        """Have the thread that reads do something."""
+        try:
+            return asyncio.get_running_loop().run_in_executor(self._threads, call)
+        except RuntimeError as error:  # the store was closed while its caller waited
+            raise closed_error() from error
+
+
+def _close_in(threads: ThreadPoolExecutor, closers: Collection[Callable[[], object]]) -> list[Any]:
+    """End the thread that reads, behind what it closes; nothing is awaited."""
+    closed = [threads.submit(close) for close in closers]
+    threads.shutdown(wait=False)
+    return closed
+
+
+def _forget(
+    writer: GroupWriter[Any], closers: Collection[Callable[[], object]], threads: ThreadPoolExecutor
+) -> None:
+    """End all threads without a word, and without waiting for them."""
+    writer.abandon()
+    _close_in(threads, closers)
+
+
+def _end(
+    ended: asyncio.Future[None], waiting: Collection[asyncio.Future[None]], place: str, seconds: float
+) -> None:
+    """Answer the appends that no thread will answer any more."""
+    for future in [one for one in waiting if not one.done()]:
+        future.set_exception(
+            AppendOutcomeUnknownError(
+                f"{place} was closed while an append was on its way, and did not answer",
+                expected=f"an answer within {seconds:g} s",
+            )
+        )
+    if not ended.done():
+        ended.set_result(None)
