@@ -84,7 +84,7 @@ class Journals:
             pending: Whether inputs of it wait in state.
         """
         journal = self.key(journal_id, key_text)
-        return self.store.may_have(journal, marker, pending) and journal not in self._settled
+        return journal not in self._settled and self.store.may_have(journal, marker, pending)
 
     def marker(self, journal_id: str, key_text: str) -> bytes:
         """Before what is recorded of the key from now on. For any thread."""
