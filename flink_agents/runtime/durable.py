@@ -143,6 +143,8 @@ class DurableCalls:
         if call.recorded is not None:
             self._metrics.count("action_calls_replayed", step.action.name)
             return await self._replayed(calls, what, call.recorded)
+        if step.run.journal is not None and step.run.journal.replayed:
+            self._metrics.count("action_calls_reexecuted", step.action.name)
         if what.reconciler is not None and not call.begun:
             failed = calls.failed_among(call.after)
             await self._stored(_journal(step).add_intent(step.path, call, failed))

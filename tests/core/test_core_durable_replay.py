@@ -491,3 +491,26 @@ def test_a_call_that_was_cancelled_by_a_timeout_is_so_again() -> None:
     crash_and_replay(one_action(wait_for_it), "slow")
     assert SEEN == ["late", "late"]
     assert EFFECTS == ["slow", "next"]
+
+
+def three(event: InputEvent, ctx: Any) -> OutputEvent:
+    return OutputEvent(output=[ctx.durable_execute(effect, number) for number in range(3)])
+
+
+def test_what_is_replayed_is_counted() -> None:
+    agent = one_action(three, blocking=True)
+    harness = crash_and_replay(agent, choose=at_record(RecordKind.CALL, Fault.REFUSED, 1))
+    assert EFFECTS == [0, 1, 1, 2]
+    metrics = harness.run_metrics
+    counts = {name: metrics[f"action_calls_{name}"] for name in ("replayed", "reexecuted", "recorded")}
+    assert counts == {"replayed": 1, "reexecuted": 2, "recorded": 2}
+    assert metrics["action.act.calls_reexecuted"] == 2
+    assert "action_replays" not in metrics
+
+
+def test_an_action_that_is_taken_from_its_record_is_counted() -> None:
+    agent = one_action(three, blocking=True)
+    harness = crash_and_replay(agent, choose=at_record(RecordKind.ACTION, Fault.UNACKNOWLEDGED))
+    assert EFFECTS == [0, 1, 2]
+    assert harness.run_metrics["action_replays"] == 1
+    assert "action_calls_reexecuted" not in harness.run_metrics

@@ -59,6 +59,8 @@ def test_garbage_is_the_same_from_wherever_it_is_read(cut: int, again: bool) -> 
     assert dead == set(range(len(LOG))) - KEPT
     assert garbage.pruned_through(JOURNAL) == 2
     assert garbage.with_runs() == {batch(0), batch(5)}
+    counts = garbage.counts()
+    assert (counts["runs_kept"], counts["batches_kept"]) == (2, len(KEPT))
 
 
 @pytest.mark.parametrize("cut", range(len(LOG) + 1))

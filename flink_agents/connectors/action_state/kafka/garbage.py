@@ -56,6 +56,7 @@ class Garbage:
         self._offsets: dict[Batch, int] = {}
         self._sizes: dict[Batch, int] = {}
         self._dead: list[Batch] = []
+        self._kept_runs = 0
         self.found = 0
 
     def pruned_through(self, journal: JournalKey) -> int:
@@ -64,8 +65,12 @@ class Garbage:
         return NOTHING_PRUNED if removal is None else removal.through
 
     def counts(self) -> dict[str, int]:
-        """How many batches are needed, as far as is known here, and how many were removed."""
-        return {"batches_kept": len(self._needed), "batches_removed": self.found}
+        """Runs and batches that are needed, as far as is known here, and batches that were removed."""
+        return {
+            "runs_kept": self._kept_runs,
+            "batches_kept": len(self._needed),
+            "batches_removed": self.found,
+        }
 
     def with_runs(self) -> set[Batch]:
         """The batches that hold runs which were not pruned."""
@@ -142,8 +147,14 @@ class Garbage:
         through = self.pruned_through(entry.journal)
         for seq in {record.seq for record in entry.records}:
             if seq > through:
-                self._runs.setdefault(entry.journal, {}).setdefault(seq, []).append(batch)
+                self._note_run(entry.journal, seq, batch)
                 self._needed[batch] += 1
+
+    def _note_run(self, journal: JournalKey, seq: int, batch: Batch) -> None:
+        batches = self._runs.setdefault(journal, {}).setdefault(seq, [])
+        if not batches:
+            self._kept_runs += 1
+        batches.append(batch)
 
     def _remove(self, journal: JournalKey, removal: _Removal) -> None:
         known = self._removals.get(journal)
@@ -159,6 +170,7 @@ class Garbage:
         if runs is None:
             return
         for seq in [seq for seq in runs if seq <= removal.through]:
+            self._kept_runs -= 1
             for each in runs.pop(seq):
                 self._release(each)
         if not runs:
@@ -183,12 +195,13 @@ class Garbage:
             del self._removals[journal]
             self._release(removal.batch)
         runs = self._runs.pop(journal, {})
+        self._kept_runs -= len(runs)
         for seq, batches in runs.items():
             for batch in batches:
                 if self._offsets.get(batch, -1) < forgotten.offset:
                     self._release(batch)
                 else:
-                    self._runs.setdefault(journal, {}).setdefault(seq, []).append(batch)
+                    self._note_run(journal, seq, batch)
 
     def _release(self, batch: Batch) -> None:
         needed = self._needed.get(batch)
