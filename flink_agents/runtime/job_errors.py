@@ -14,14 +14,22 @@ _PYTHON_EXCEPTION = re.compile(r"PythonException: <class '(?P<cls>[\w.]+)'>: (?P
 _JAVA_FRAME = re.compile(r"\n\s*(?:at |\.\.\. \d+ more|Caused by: |Suppressed: )")
 _CAUSE = re.compile(r"^Caused by: (?P<cls>[\w.$]+)(?:: (?P<text>.*))?$", re.MULTILINE)
 
-
 _FIX = "the full Java text is in the java_trace attribute of this error"
+
+INTERRUPTED_START = "java.lang.Error: java.lang.InterruptedException"
+"""What a TaskManager says at every start of a task after its first start of Python was interrupted."""
+
 _KNOWN = {
     "NoSuchFieldException: loadedLibraryNames": (
         "this TaskManager process has run a Python job already, and PyFlink cannot load its native "
         "library a second time on this Java",
         "run one job per TaskManager process (application mode does), or use Java 11",
-    )
+    ),
+    INTERRUPTED_START: (
+        "Flink cancelled a task while this TaskManager process started Python; PyFlink does not start it a "
+        "second time, so that no Python task will run in this process any more",
+        "restart the TaskManager; docs/running.md says how to have that done",
+    ),
 }
 """Causes that Flink's own text does not explain: what it contains, what it means, the fix."""
 

@@ -82,10 +82,6 @@ class Watched(Protocol):
         """Wait until ``reached``; fail where the job stops moving."""
         ...
 
-    def restored(self) -> int:
-        """How often the job was restored."""
-        ...
-
     def wait_for_output(self) -> None:
         """Wait until there is new output."""
         ...
@@ -154,8 +150,11 @@ class Blows:
         """Let a TaskManager stand still until another has its place, and then go on beside that one."""
         stale = self._freeze()
         self._cluster.start_taskmanager(self._slots)
-        before = self._watched.restored()
-        self._watched.wait_for("another attempt", lambda: self._watched.restored() > before)
+        # Until then it may be given a part of the next attempt, which would be nobody's rival.
+        self._watched.wait_for("the end of a TaskManager", lambda: not self._cluster.knows(stale))
+        position = self._watched.effect_bytes()
+        others = {process.popen.pid for process in self._cluster.taskmanagers if process is not stale}
+        self._watched.wait_for("calls of all others", lambda: others <= self._callers_behind(position))
         self._watched.wait_for_output()
         logged, position = stale.log.stat().st_size, self._watched.effect_bytes()
         stale.thaw()
@@ -163,11 +162,14 @@ class Blows:
         self._cluster.kill(stale)
         # Calls that it had begun take effect, as those of any dead process.
         made = self._watched.effects_behind(position)
-        pid = str(stale.popen.pid)
-        self.done.late += [line for line in made if line.startswith("effect ") and line.endswith(f" {pid}")]
+        self.done.late += [line for line in made if _caller(line) == stale.popen.pid]
         told = stale.log.read_bytes()[logged:].decode(errors="replace")
         self.done.stale_refused += StaleOwnerError.code in told
         self.done.overlaps += 1
+
+    def _callers_behind(self, position: int) -> set[int | None]:
+        """The processes that made calls."""
+        return {_caller(line) for line in self._watched.effects_behind(position)}
 
     def _freeze(self) -> FlinkProcess:
         """Stop a TaskManager at a moment at which it is in nobody's way."""
@@ -177,6 +179,11 @@ class Blows:
             if self._store.is_free():
                 return stale
             stale.thaw()
+
+
+def _caller(line: str) -> int | None:
+    """The process that took an effect."""
+    return int(line.rsplit(" ", 1)[1]) if line.startswith("effect ") else None
 
 
 def blow_plan(chance: random.Random, kills: int, rebuilds: int = 0, overlaps: int = 0) -> list[Blow]:

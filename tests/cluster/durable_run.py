@@ -26,6 +26,7 @@ from tests.cluster.settings import Combination
 
 SCRIPT = Path(__file__).with_name("durable_job.py")
 STUCK_KEYS = 10
+LOOK_SECONDS = 5.0
 RUNS_OF_A_STUCK_KEY = 2
 
 OPTIONS = {"execution.checkpointing.interval": "500 ms"}
@@ -117,6 +118,7 @@ class Report:
         checkpoints: How many completed.
         recoveries: How often the job was restored from one.
         recovery_seconds: From each kill, or the last of some in a row, until there was new output.
+        replaced: How many TaskManagers could run no Python any more.
         failure: Why the run did not come to its end; None where it did.
     """
 
@@ -128,6 +130,7 @@ class Report:
     checkpoints: int = 0
     recoveries: int = 0
     recovery_seconds: list[float] = field(default_factory=list)
+    replaced: int = 0
     failure: str | None = None
 
     @property
@@ -151,6 +154,7 @@ class Report:
             **self.verdict.counts(),
             "checkpoints": self.checkpoints,
             "recoveries": self.recoveries,
+            "replaced": self.replaced,
             "recovery_seconds": {name: round(value, 1) for name, value in spread.items()},
         }
         if self.broker is not None:
@@ -188,6 +192,8 @@ class DurableRun:
         self._trouble = trouble
         self.files = RunFiles(directory)
         self._chance = random.Random(chaos.seed)
+        self._replaced = 0
+        self._looked = time.monotonic()
         self._slots = chaos.combination.parallelism // chaos.combination.taskmanagers
         self._arguments = self.files.arguments(chaos.workload, chaos.per_second, chaos.seed)
 
@@ -206,6 +212,7 @@ class DurableRun:
         except AssertionError as error:
             report.failure = str(error)
         report.broker = self._trouble.done if self._trouble else None
+        report.replaced = self._replaced
         # Whatever is missing after a failure must not hide it.
         with suppress(OSError, AssertionError):
             counts = job.checkpoints()
@@ -258,6 +265,7 @@ class DurableRun:
             before = self.progress()
 
             def moved(before: int = before) -> bool:
+                self._replace_broken(job)
                 return self._has_more_than(before) or reached()
 
             try:
@@ -265,6 +273,12 @@ class DurableRun:
                 self._cluster.wait_for(awaited, moved, job, self._chaos.stuck_after)
             except AssertionError as error:
                 raise StuckError(f"{error}\n{self._stuck_keys()}") from None
+
+    def _replace_broken(self, job: ClusterJob) -> None:
+        """Replace TaskManagers that can run no Python any more, now and then."""
+        if time.monotonic() > self._looked + LOOK_SECONDS:
+            self._looked = time.monotonic()
+            self._replaced += self._cluster.replace_broken(job, self._slots)
 
     def _stuck_keys(self) -> str:
         """The journals of keys that are the farthest behind, from their first run without output."""
@@ -302,9 +316,6 @@ class _Watched:
             return reached()
 
         self._run.advance(self._job, what, reached_in_time)
-
-    def restored(self) -> int:
-        return self._job.checkpoints()["restored"]
 
     def wait_for_output(self) -> None:
         before = self._run.progress()

@@ -56,7 +56,7 @@ class FlinkProcess:
     """A JobManager or TaskManager.
 
     Attributes:
-        name: Its name in the tests.
+        name: Its name in the tests; Flink knows a TaskManager by it, too.
         popen: The process; Flink's scripts become Java by ``exec``, so that its id stays.
         log: What it writes.
     """
@@ -145,6 +145,20 @@ class FlinkCluster:
         self.taskmanagers.remove(taskmanager)
         self._processes.remove(taskmanager)
         taskmanager.kill()
+
+    def knows(self, taskmanager: FlinkProcess) -> bool:
+        """Whether the JobManager counts a TaskManager among its own."""
+        known = self.rest.get("/taskmanagers")["taskmanagers"]
+        return any(each["id"] == taskmanager.name for each in known)
+
+    def replace_broken(self, job: ClusterJob, slots: int) -> int:
+        """Replace TaskManagers that can run no Python any more, as a supervisor would; returns how many."""
+        names = job.without_python()
+        broken = [process for process in self.taskmanagers if process.name in names]
+        for process in broken:
+            self.kill(process)
+            self.start_taskmanager(slots)
+        return len(broken)
 
     # -- jobs -------------------------------------------------------------------------
 
@@ -264,10 +278,12 @@ class FlinkCluster:
 
     def _start(self, kind: str, *arguments: str) -> FlinkProcess:
         number = len(list((self.directory / "log").glob(f"{kind}-*.out")))
-        log = self.directory / "log" / f"{kind}-{number}.out"
-        command = [str(self._flink / "bin" / f"{kind}.sh"), "start-foreground", *arguments]
+        name = f"{kind}-{number}"
+        log = self.directory / "log" / f"{name}.out"
+        named = [f"-Dtaskmanager.resource-id={name}"] if kind == "taskmanager" else []
+        command = [str(self._flink / "bin" / f"{kind}.sh"), "start-foreground", *named, *arguments]
         with log.open("wb") as stream:
-            process = FlinkProcess(f"{kind} {number}", self._popen(command, stream), log)
+            process = FlinkProcess(name, self._popen(command, stream), log)
         self._processes.append(process)
         return process
 

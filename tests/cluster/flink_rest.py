@@ -8,7 +8,7 @@ import urllib.request
 from pathlib import Path
 from typing import Any
 
-from flink_agents.runtime.job_errors import job_failed
+from flink_agents.runtime.job_errors import INTERRUPTED_START, job_failed
 from tests.cluster.waiting import wait_until
 
 REQUEST_SECONDS = 20
@@ -67,11 +67,20 @@ class ClusterJob:
         """Numbers of checkpoints by kind: ``completed``, ``failed``, ``restored``, ..."""
         return self._rest.get(f"/jobs/{self.id}/checkpoints")["counts"]
 
+    def without_python(self) -> set[str]:
+        """Names of TaskManagers whose Python was interrupted when it started, so that it never will."""
+        return {
+            entry["taskManagerId"] for entry in self._failures() if INTERRUPTED_START in entry["stacktrace"]
+        }
+
     def exceptions(self) -> str:
         """What made the job fail, newest first, each with the Python side first."""
-        history = self._rest.get(f"/jobs/{self.id}/exceptions")["exceptionHistory"]["entries"]
+        history = self._failures()
         texts = [str(job_failed(self.id, entry["stacktrace"])) for entry in history[:REPORTED_FAILURES]]
         return "\n".join([f"--- newest {len(texts)} of {len(history)} failures of the job", *texts])
+
+    def _failures(self) -> list[dict[str, Any]]:
+        return self._rest.get(f"/jobs/{self.id}/exceptions")["exceptionHistory"]["entries"]
 
     def cancel(self) -> None:
         """Ask for the end of the job."""

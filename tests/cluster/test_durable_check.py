@@ -196,7 +196,7 @@ def test_a_store_that_cannot_be_opened_is_reported(tmp_path: Path) -> None:
 def report(verdict: Verdict, failure: str | None = None, broker: Troubles | None = None) -> Report:
     options = parse_arguments(["--events", "900", "--keys", "4", "--seed", "5"])
     done = Blown(kills=3, overlaps=1, late=["effect 1 5 charge t i 77"])
-    return Report(chaos_of(options), "sqlite", verdict, done, broker, 40, 3, [2.0, 9.0, 3.04], failure)
+    return Report(chaos_of(options), "sqlite", verdict, done, broker, 40, 3, [2.0, 9.0, 3.04], 1, failure)
 
 
 def test_a_clean_report(files: Files, capsys: pytest.CaptureFixture[str]) -> None:
@@ -215,6 +215,7 @@ def test_a_clean_report(files: Files, capsys: pytest.CaptureFixture[str]) -> Non
         **dict.fromkeys((*MUST_BE_NONE, "repeated_in_window"), 0),
         "checkpoints": 40,
         "recoveries": 3,
+        "replaced": 1,
         "recovery_seconds": {"p50": 3.0, "max": 9.0},
     }
 
