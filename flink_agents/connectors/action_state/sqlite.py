@@ -106,21 +106,15 @@ class SQLiteStore(ThreadedStore[Write]):
     # -- open -------------------------------------------------------------------------
 
     async def _connect(
-        self, owner: Owner | None, closers: list[Callable[[], object]]
-    ) -> Callable[[Callable[[], None]], SQLiteWriter]:
-        make = functools.partial(open_file, self.path, owner is not None, self._busy_seconds)
-        self._connection = await self._in_thread(make)
-        closers.append(self._connection.close)
-        of_writer = await self._in_thread(make)
-        try:
-            self._store_id = await self._ask(read_store_id)
-            if owner is not None:
-                await self._claim(owner)
-                self._known = await self._ask(reader.known_journals)
-        except BaseException:
-            closers.append(of_writer.close)
-            raise
-        return functools.partial(
+        self, owner: Owner | None, opened: list[Callable[[], object]]
+    ) -> tuple[Callable[[Callable[[], None]], SQLiteWriter], list[Callable[[], object]]]:
+        self._connection = await self._in_thread(lambda: self._open_file(owner, opened))
+        of_writer = await self._in_thread(lambda: self._open_file(owner, opened))
+        self._store_id = await self._ask(read_store_id)
+        if owner is not None:
+            await self._claim(owner)
+            self._known = await self._ask(reader.known_journals)
+        make = functools.partial(
             SQLiteWriter,
             of_writer,
             self.path,
@@ -130,6 +124,12 @@ class SQLiteStore(ThreadedStore[Write]):
             self._busy_seconds,
             self.measured,
         )
+        return make, [self._connection.close]
+
+    def _open_file(self, owner: Owner | None, opened: list[Callable[[], object]]) -> sqlite3.Connection:
+        connection = open_file(self.path, owner is not None, self._busy_seconds)
+        opened.append(connection.close)
+        return connection
 
     async def _claim(self, owner: Owner) -> None:
         """Become the one who may append; wait for the lease of a job that died."""

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import functools
+import logging
 import weakref
 from abc import abstractmethod
 from collections.abc import Callable, Collection, Sequence
@@ -14,6 +15,8 @@ from flink_agents.api.action_state import ActionStateStore, Owner, closed_error
 from flink_agents.api.errors import AppendOutcomeUnknownError
 from flink_agents.connectors.action_state.group_writer import GroupWriter, Pending
 from flink_agents.connectors.action_state.store_metrics import StoreMetrics
+
+_log = logging.getLogger("flink_agents.store")
 
 T = TypeVar("T")
 P = TypeVar("P", bound=Pending)
@@ -48,12 +51,14 @@ class ThreadedStore(ActionStateStore, Generic[P]):
         """See the protocol."""
         if self._writer is not None or self._closed:
             raise closed_error("a store is opened once")
-        closers: list[Callable[[], object]] = []
+        opened: list[Callable[[], object]] = []
         try:
-            make = await self._connect(owner, closers)
+            make, closers = await self._connect(owner, opened)
         except BaseException:
             self._closed = True
-            _close_in(self._threads, closers)
+            # In the thread that may be about to open something still.
+            self._threads.submit(_close_all, opened)
+            self._threads.shutdown(wait=False)
             raise
         self._owner = owner
         self._closers = closers
@@ -68,16 +73,17 @@ class ThreadedStore(ActionStateStore, Generic[P]):
 
     @abstractmethod
     async def _connect(
-        self, owner: Owner | None, closers: list[Callable[[], object]]
-    ) -> Callable[[Callable[[], None]], GroupWriter[P]]:
+        self, owner: Owner | None, opened: list[Callable[[], object]]
+    ) -> tuple[Callable[[Callable[[], None]], GroupWriter[P]], list[Callable[[], object]]]:
         """Connect, and become the one who may append.
 
         Args:
             owner: Who appends.
-            closers: Where to put what closes whatever the thread that reads uses.
+            opened: Where to put what closes whatever is opened, at once, for the case that this fails.
 
         Returns:
-            Makes the writer, given what it calls at its end.
+            What makes the writer, given what it calls at its end, and what closes whatever the thread
+            that reads uses.
         """
 
     async def close(self) -> None:
@@ -133,6 +139,14 @@ class ThreadedStore(ActionStateStore, Generic[P]):
             return asyncio.get_running_loop().run_in_executor(self._threads, call)
         except RuntimeError as error:  # the store was closed while its caller waited
             raise closed_error() from error
+
+
+def _close_all(opened: Sequence[Callable[[], object]]) -> None:
+    for close in opened:
+        try:
+            close()
+        except Exception as error:  # the others are still to be closed
+            _log.warning("what a store had opened was not closed in order: %s", error)
 
 
 def _close_in(threads: ThreadPoolExecutor, closers: Collection[Callable[[], object]]) -> list[Any]:

@@ -97,17 +97,12 @@ class KafkaStore(ThreadedStore[Write]):
     # -- open -------------------------------------------------------------------------
 
     async def _connect(
-        self, owner: Owner | None, closers: list[Callable[[], object]]
-    ) -> Callable[[Callable[[], None]], KafkaWriter]:
-        of_writer: list[Callable[[], object]] = []
-        try:
-            await self._in_thread(lambda: self._connect_clients(owner, closers, of_writer))
-            if owner is not None:
-                await self._take_over(owner)
-        except BaseException:
-            closers.extend(of_writer)
-            raise
-        return functools.partial(
+        self, owner: Owner | None, opened: list[Callable[[], object]]
+    ) -> tuple[Callable[[Callable[[], None]], KafkaWriter], list[Callable[[], object]]]:
+        of_reader = await self._in_thread(lambda: self._open_clients(owner, opened))
+        if owner is not None:
+            await self._take_over(owner)
+        make = functools.partial(
             KafkaWriter,
             self.settings,
             self._topic,
@@ -120,26 +115,25 @@ class KafkaStore(ThreadedStore[Write]):
             asyncio.get_running_loop(),
             self.measured,
         )
+        return make, of_reader
 
-    def _connect_clients(
-        self,
-        owner: Owner | None,
-        of_reader: list[Callable[[], object]],
-        of_writer: list[Callable[[], object]],
-    ) -> None:
+    def _open_clients(
+        self, owner: Owner | None, opened: list[Callable[[], object]]
+    ) -> list[Callable[[], object]]:
+        """Connect; returns what closes the clients of the thread that reads."""
         quiet_client()
         self.settings.check_client_options()
         self._topic, claims_topic = find_topics(self.settings, create=owner is not None)
         self._claims = Claims(self.settings, claims_topic)
-        of_writer.append(self._claims.close)
+        opened.append(self._claims.close)
         seen = Claims(self.settings, claims_topic)
-        of_reader.append(seen.close)
+        opened.append(seen.close)
         self._scanner = Scanner(
             self.settings, self._topic, seen, self._garbage, owner.token if owner is not None else None
         )
-        of_reader.append(self._scanner.close)
+        opened.append(self._scanner.close)
         self._producer = self.settings.producer()
-        of_writer.append(functools.partial(self._producer.close, timeout=0))
+        opened.append(functools.partial(self._producer.close, timeout=0))
         self._claims_writer = ClaimsWriter(self._producer, claims_topic, self.settings)
         # In this order: who appends has described the topic before.
         ends = self._scanner.log_ends(list(range(self._topic.partitions)))
@@ -147,6 +141,7 @@ class KafkaStore(ThreadedStore[Write]):
         check_topic(self._claims, self._topic, is_used=any(ends.values()))
         if self._claims.described is None and owner is not None:
             self._claims_writer.describe(self._topic)
+        return [seen.close, self._scanner.close]
 
     async def _take_over(self, owner: Owner) -> None:
         """Become the one who may append; wait for the lease of a job that died."""
