@@ -514,3 +514,10 @@ def test_an_action_that_is_taken_from_its_record_is_counted() -> None:
     assert EFFECTS == [0, 1, 2]
     assert harness.run_metrics["action_replays"] == 1
     assert "action_calls_reexecuted" not in harness.run_metrics
+
+
+def test_calls_that_are_made_for_the_first_time_are_not_counted_as_made_again() -> None:
+    harness = OperatorHarness(one_action(three, blocking=True))
+    harness.push(1)
+    assert harness.run_metrics["action_calls_recorded"] == 3
+    assert "action_calls_reexecuted" not in harness.run_metrics

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import threading
 from collections.abc import Mapping
 from typing import Any
 
@@ -10,7 +11,7 @@ import pytest
 from kafka.structs import TopicPartition
 
 from flink_agents.api.action_state import Owner, Record
-from flink_agents.api.errors import RecordsPrunedError, StoreMismatchError
+from flink_agents.api.errors import RecordsPrunedError, StoreMismatchError, StoreUnavailableError
 from flink_agents.connectors.action_state.kafka.layout import Marker, pack_marker, unpack_marker
 from flink_agents.connectors.action_state.kafka.settings import KafkaSettings
 from flink_agents.connectors.action_state.kafka.store import KafkaStore
@@ -81,6 +82,41 @@ def test_keys_that_come_again_together_share_what_is_read(settings: KafkaSetting
         # The first caller may be on its way before the others have asked.
         assert len(reads) <= 2
         assert indexes(await again.scan(journal)) == list(range(30))
+        await again.close()
+        await first.close()
+
+    run(body())
+
+
+def test_who_shared_what_could_not_be_read_reads_it_again(settings: KafkaSettings) -> None:
+    journal = journal_in(settings, 0)
+
+    async def body() -> None:
+        first = await opened(settings)
+        markers: list[bytes] = []
+        for index in range(2):
+            markers.append(first.recovery_marker(journal))
+            await of_one_run(first, settings, range(index, index + 1))
+        again = await opened(settings)
+        read, failures = again._scanner.read, [StoreUnavailableError("the broker is away")]
+
+        def failing_once(wanted: Mapping[int, int]) -> None:
+            if failures:
+                raise failures.pop()
+            read(wanted)
+
+        again._scanner.read = failing_once
+        both_ask = threading.Event()
+        again._threads.submit(both_ask.wait)
+        rebuilt = asyncio.gather(
+            *(again.rebuild(journal, marker) for marker in markers), return_exceptions=True
+        )
+        await asyncio.sleep(0.1)
+        both_ask.set()
+        error, nothing = await rebuilt
+        assert isinstance(error, StoreUnavailableError) and nothing is None
+        # Only of what was read it is known that there is nothing.
+        assert not again.may_have(journal_in(settings, 0, 1), markers[1])
         await again.close()
         await first.close()
 
