@@ -9,7 +9,7 @@ import threading
 import time
 from collections import Counter
 from collections.abc import Callable, Collection, Mapping, Sequence
-from typing import Any, TypeVar
+from typing import Any
 
 from flink_agents.api.action_state import (
     JournalInfo,
@@ -40,8 +40,6 @@ from flink_agents.connectors.action_state.kafka.settings import KafkaSettings, q
 from flink_agents.connectors.action_state.kafka.topics import find_topics, stored_bytes
 from flink_agents.connectors.action_state.kafka.writer import KafkaWriter, Write
 from flink_agents.connectors.action_state.threaded import ThreadedStore
-
-T = TypeVar("T")
 
 CLOSE_SECONDS = 15.0
 """How long :meth:`~KafkaStore.close` waits for the brokers."""

@@ -86,7 +86,7 @@ class KafkaWriter(GroupWriter[Write]):
         settings: Of the store.
         journals: The topic of journals.
         producer: Appends to it; of this thread alone from now on.
-        claims: Read by this thread alone from now on; None where nobody owns.
+        claims: Read by this thread alone from now on.
         owner: Who appends; None removes without being asked for a claim.
         claims_writer: Writes beats.
         garbage: Told of all that was written.
