@@ -12,8 +12,7 @@ from typing import Any
 
 import pytest
 
-from benchmarks import __main__ as command_line
-from benchmarks import durable, waiting
+from benchmarks import __main__ as command_line, durable, waiting
 from benchmarks.brokers import ADDRESS
 from benchmarks.cases import CASES
 from benchmarks.hold import Checks

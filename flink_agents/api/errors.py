@@ -80,50 +80,20 @@ from typing import TYPE_CHECKING, Any
 from flink_agents.api.error_base import AgentsError, attempt_lines
 from flink_agents.api.store_errors import (
     AppendOutcomeUnknownError as AppendOutcomeUnknownError,
-)
-from flink_agents.api.store_errors import (
     BrokerDownloadError as BrokerDownloadError,
-)
-from flink_agents.api.store_errors import (
     BrokerError as BrokerError,
-)
-from flink_agents.api.store_errors import (
     BrokerMismatchError as BrokerMismatchError,
-)
-from flink_agents.api.store_errors import (
     BrokerPortInUseError as BrokerPortInUseError,
-)
-from flink_agents.api.store_errors import (
     BrokerStartError as BrokerStartError,
-)
-from flink_agents.api.store_errors import (
     JobIdentifierInUseError as JobIdentifierInUseError,
-)
-from flink_agents.api.store_errors import (
     RecordsPrunedError as RecordsPrunedError,
-)
-from flink_agents.api.store_errors import (
     RecordTooLargeError as RecordTooLargeError,
-)
-from flink_agents.api.store_errors import (
     RunNotReplayableError as RunNotReplayableError,
-)
-from flink_agents.api.store_errors import (
     StaleOwnerError as StaleOwnerError,
-)
-from flink_agents.api.store_errors import (
     StoreClosedError as StoreClosedError,
-)
-from flink_agents.api.store_errors import (
     StoreError as StoreError,
-)
-from flink_agents.api.store_errors import (
     StoreFormatError as StoreFormatError,
-)
-from flink_agents.api.store_errors import (
     StoreMismatchError as StoreMismatchError,
-)
-from flink_agents.api.store_errors import (
     StoreUnavailableError as StoreUnavailableError,
 )
 

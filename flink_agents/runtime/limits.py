@@ -14,9 +14,11 @@ import functools
 import inspect
 from collections import deque
 from collections.abc import AsyncIterator, Callable, Coroutine, Iterator
-from concurrent.futures import CancelledError as ThreadCancelledError
-from concurrent.futures import Future
-from concurrent.futures import TimeoutError as ThreadTimeoutError
+from concurrent.futures import (
+    CancelledError as ThreadCancelledError,
+    Future,
+    TimeoutError as ThreadTimeoutError,
+)
 from contextlib import asynccontextmanager, contextmanager
 from contextvars import ContextVar
 from functools import partial

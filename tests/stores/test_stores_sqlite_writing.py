@@ -17,8 +17,7 @@ from flink_agents.api.action_state import (
     RecordKind,
 )
 from flink_agents.api.errors import AppendOutcomeUnknownError, StoreClosedError, StoreUnavailableError
-from flink_agents.connectors.action_state import sqlite as sqlite_module
-from flink_agents.connectors.action_state import sqlite_writer
+from flink_agents.connectors.action_state import sqlite as sqlite_module, sqlite_writer
 from flink_agents.connectors.action_state.sqlite_file import is_busy
 from flink_agents.connectors.action_state.sqlite_writer import SQLiteWriter
 

@@ -12,8 +12,7 @@ from types import TracebackType
 from typing import TYPE_CHECKING, Any
 
 from flink_agents.api.errors import BrokerError, BrokerMismatchError, BrokerStartError
-from flink_agents.testing.kafka import process as processes
-from flink_agents.testing.kafka import settings, tools
+from flink_agents.testing.kafka import process as processes, settings, tools
 from flink_agents.testing.kafka.artifacts import (
     KAFKA_VERSION,
     class_path,
