@@ -31,7 +31,8 @@
     ├── JobFailedError                   FA3100  the job ran and failed
     ├── RunError                         FA4000  something went wrong inside a run
     │   ├── ActionFailedError            FA4001
-    │   │   └── RetriesExhaustedError    FA4012
+    │   │   ├── RetriesExhaustedError    FA4012
+    │   │   └── ActionInterruptedError   FA4055  (also a KeyboardInterrupt)
     │   ├── NotAnEventError              FA4002
     │   ├── UnknownEventError            FA4003
     │   ├── UnhandledEventError          FA4004
@@ -387,6 +388,12 @@ class RetriesExhaustedError(ActionFailedError):
     """An action raised in every attempt that its retry policy allows, and its error policy is to fail."""
 
     code = "FA4012"
+
+
+class ActionInterruptedError(ActionFailedError, KeyboardInterrupt):
+    """An action raised a ``KeyboardInterrupt``, which no policy passes by."""
+
+    code = "FA4055"
 
 
 class DurableCallMismatchError(RunError):

@@ -13,6 +13,7 @@ from typing import Any, TypeVar
 
 from flink_agents.api.errors import ActionTimeoutError
 from flink_agents.plan import BoundAction
+from flink_agents.runtime.outcomes import Outcome, awaited_outcome, outcome_of
 
 CANCEL_SECONDS = 5.0
 """How long an action may go on after it was cancelled, before nobody waits for it any more."""
@@ -64,7 +65,7 @@ async def within(deadline: Deadline, coroutine: Coroutine[Any, Any, T], seconds:
     Raises:
         ActionTimeoutError: It took longer. It was cancelled, and has ended or is left behind.
     """
-    task = asyncio.get_running_loop().create_task(coroutine)
+    task = asyncio.get_running_loop().create_task(awaited_outcome(coroutine))
     try:
         await asyncio.wait({task}, timeout=deadline.seconds if seconds is None else seconds)
     except asyncio.CancelledError:
@@ -72,7 +73,7 @@ async def within(deadline: Deadline, coroutine: Coroutine[Any, Any, T], seconds:
         raise
     if not task.done():
         raise timed_out(deadline, await _cancel(task, deadline))
-    return task.result()
+    return task.result().result()
 
 
 async def _cancel(task: asyncio.Task[Any], deadline: Deadline) -> TracebackType | None:
@@ -113,8 +114,9 @@ class WorkerPool:
         self._threads = self._make()
 
     async def run(self, function: Callable[[], None]) -> None:
-        """Call ``function`` in a thread."""
-        await asyncio.get_running_loop().run_in_executor(self._threads, self._call, function)
+        """Call ``function`` in a thread; raises what it raises, as far as a coroutine can."""
+        loop = asyncio.get_running_loop()
+        (await loop.run_in_executor(self._threads, self._call, function)).result()
 
     async def run_within(self, function: Callable[[], None], deadline: Deadline) -> None:
         """Call ``function`` in a thread, and wait for it until ``deadline``.
@@ -128,16 +130,16 @@ class WorkerPool:
         loop = asyncio.get_running_loop()
         begun = loop.create_future()
 
-        def call() -> None:
+        def call() -> Outcome:
             loop.call_soon_threadsafe(begun.set_result, None)
-            self._call(function)
+            return self._call(function)
 
         future = loop.run_in_executor(self._threads, call)
         try:
             await asyncio.wait({begun, future}, return_when=asyncio.FIRST_COMPLETED)
             await asyncio.wait({future}, timeout=deadline.seconds)
             if future.done():
-                return future.result()
+                return future.result().result()
         finally:
             # One that ended is not touched by this; of another, nothing is heard any more.
             future.cancel()
@@ -156,11 +158,11 @@ class WorkerPool:
             if not self._changed.wait_for(lambda: self._active == 0, seconds):
                 _log.warning("%d calls of def actions go on after the end of their attempt", self._active)
 
-    def _call(self, function: Callable[[], None]) -> None:
+    def _call(self, function: Callable[[], None]) -> Outcome:
         with self._changed:
             self._active += 1
         try:
-            function()
+            return outcome_of(function)
         finally:
             with self._changed:
                 self._active -= 1

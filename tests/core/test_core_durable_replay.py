@@ -35,6 +35,7 @@ from flink_agents.api.errors import (
     RecordedFailureError,
     UnserializableValueError,
 )
+from flink_agents.runtime.failure import text_of
 from flink_agents.testing import OperatorHarness
 from flink_agents.testing.faults import Fault, Faults, at_record
 
@@ -272,14 +273,16 @@ def test_an_exception_that_cannot_be_made_again_is_named(name: str) -> None:
     expected = FOREIGN[name]()
     assert EFFECTS == [name, "next"]
     first, second = SEEN
-    assert type(first).__qualname__ == type(expected).__qualname__
+    assert type(first) is type(second)
     if type(second) is type(expected):
         # Better than what is promised.
-        assert name == "text" or str(second) == str(expected)
+        assert name == "text" or str(first) == str(second) == str(expected)
         return
+    assert str(first) == str(second)
     assert type(second) is RecordedFailureError
     assert second.error_type.endswith(f":{type(expected).__qualname__}")
-    assert second.message == ("<BadText: str raised RuntimeError>" if name == "text" else str(first))
+    assert second.message == text_of(first.__cause__)
+    assert type(first.__cause__).__qualname__ == type(expected).__qualname__
 
 
 # -- results that cannot be recorded ------------------------------------------------------

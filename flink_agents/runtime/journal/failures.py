@@ -6,12 +6,18 @@ from typing import Any
 
 from flink_agents.api.errors import RecordedFailureError, StateError
 from flink_agents.runtime.codec import ValueCodec
+from flink_agents.runtime.failure import text_of
+from flink_agents.runtime.outcomes import carried
 from flink_agents.runtime.typenames import GROUPS, error_name, find_error
 
 CALL_FAILURES: tuple[type[BaseException], ...] = (Exception, SystemExit, *GROUPS)
-"""What a durable call can raise that its policy decides about, and that is recorded."""
+"""What an action can get from a durable call. Others become a ``RecordedFailureError``."""
 
-MAX_MESSAGE = 10_000
+_KEYWORDS: dict[type[BaseException], tuple[str, ...]] = {
+    ImportError: ("name", "path"),
+    NameError: ("name",),
+    AttributeError: ("name",),
+}
 
 MAX_BYTES = 2 * 1024 * 1024
 """How large arguments, attributes, and members of a group may be; larger ones are not kept."""
@@ -28,8 +34,11 @@ def describe(codec: ValueCodec, error: BaseException, depth: int = 0) -> dict[st
         error: The exception.
         depth: In how many groups it stands.
     """
-    kept: dict[str, Any] = {"type": error_name(type(error)), "message": _text(error)}
-    parts: dict[str, Any] = {"args": _arguments(error), "state": dict(vars(error))}
+    kept: dict[str, Any] = {"type": error_name(type(error)), "message": text_of(error)}
+    parts: dict[str, Any] = {"args": _arguments(error), "state": _encodable(codec, vars(error))}
+    members = _encodable(codec, _fields(error))
+    if members:
+        parts["fields"] = members
     if isinstance(error, GROUPS) and depth < MAX_DEPTH:
         parts["members"] = [describe(codec, one, depth + 1) for one in _members(error)]
     for name, value in parts.items():
@@ -39,6 +48,30 @@ def describe(codec: ValueCodec, error: BaseException, depth: int = 0) -> dict[st
             data = None
         kept[name] = data if data is not None and len(data) <= MAX_BYTES else None
     return kept
+
+
+def _encodable(codec: ValueCodec, content: dict[str, Any]) -> dict[str, Any]:
+    """The entries that can be encoded: a client that hangs on an error takes nothing else with it."""
+    kept: dict[str, Any] = {}
+    for name, value in content.items():
+        try:
+            codec.encode(value)
+        except (StateError, RecursionError):
+            continue
+        kept[name] = value
+    return kept
+
+
+def _fields(error: BaseException) -> dict[str, Any]:
+    """What ``error`` keeps in slots, and what builtin classes take by keyword only."""
+    names = [name for base in _KEYWORDS if isinstance(error, base) for name in _KEYWORDS[base]]
+    for cls in type(error).__mro__:
+        slots = vars(cls).get("__slots__", ())
+        for name in (slots,) if isinstance(slots, str) else slots:
+            private = name.startswith("__") and not name.endswith("__")
+            names.append(f"_{cls.__name__.lstrip('_')}{name}" if private else name)
+    found = {name: getattr(error, name, None) for name in names if name != "__dict__"}
+    return {name: value for name, value in found.items() if value is not None}
 
 
 def _arguments(error: Any) -> list[Any]:
@@ -78,11 +111,27 @@ def rebuild(
     )
 
 
+def first_time(codec: ValueCodec, kept: dict[str, Any], error: BaseException) -> BaseException:
+    """What a coroutine raises for ``error`` the first time: what a replay raises, with its traceback.
+
+    An action that looks at the type or the attributes of an error must not do one thing now and another
+    after a crash. The error itself is the cause.
+
+    Args:
+        codec: Decodes what was kept.
+        kept: What :func:`describe` gave.
+        error: What was raised.
+    """
+    made = rebuild(codec, kept).with_traceback(error.__traceback__)
+    made.__cause__ = error
+    return carried(made)
+
+
 def _rebuilt(codec: ValueCodec, kept: dict[str, Any]) -> BaseException | None:
-    kind: Any = find_error(kept["type"])
-    if kind is None or kept.get("args") is None:
-        return None
     try:
+        kind: Any = find_error(kept["type"])
+        if kind is None or kept.get("args") is None:
+            return None
         args, builtin = codec.decode(kept["args"]), _builtin(kind)
         if issubclass(kind, GROUPS):
             args.append([rebuild(codec, one, (BaseException,)) for one in codec.decode(kept["members"])])
@@ -94,10 +143,13 @@ def _rebuilt(codec: ValueCodec, kept: dict[str, Any]) -> BaseException | None:
         builtin.__init__(error, *args)
         if kept.get("state") is not None:
             vars(error).update(codec.decode(kept["state"]))
+        if kept.get("fields") is not None:
+            for name, value in codec.decode(kept["fields"]).items():
+                object.__setattr__(error, name, value)
         # A group of class BaseExceptionGroup has become another one where none of its members needs that.
         same = type(error) is kind or not isinstance(error, GROUPS)
-        return error if same and _text(error) == kept["message"] else None
-    except Exception:
+        return error if same and text_of(error) == kept["message"] else None
+    except BaseException:
         # Foreign classes run their own code here; whatever it raises, the record is what counts.
         return None
 
@@ -105,11 +157,3 @@ def _rebuilt(codec: ValueCodec, kept: dict[str, Any]) -> BaseException | None:
 def _builtin(kind: type[BaseException]) -> Any:
     """The first class of Python's own that ``kind`` is or inherits from."""
     return next(base for base in kind.__mro__ if base.__module__ == "builtins")
-
-
-def _text(error: BaseException) -> str:
-    try:
-        return str(error)[:MAX_MESSAGE]
-    except Exception as raised:
-        # Foreign classes run their own code here.
-        return f"<{type(error).__qualname__}: str raised {type(raised).__name__}>"
