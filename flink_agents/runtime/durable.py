@@ -22,7 +22,7 @@ from flink_agents.api.errors import (
 )
 from flink_agents.api.events import Event, OutputEvent
 from flink_agents.api.memory import MemoryScope
-from flink_agents.runtime.call_attempts import CALL_FAILURES, CallAttempts, CallingThread, Threads
+from flink_agents.runtime.call_attempts import CallAttempts, CallFailed, CallingThread, Threads
 from flink_agents.runtime.call_values import (
     decoded,
     encoded,
@@ -36,6 +36,7 @@ from flink_agents.runtime.journal import failures
 from flink_agents.runtime.journal.calls import Call, Mismatch, StepCalls
 from flink_agents.runtime.journal.records import ActionRecord, CallRecord
 from flink_agents.runtime.journal.run_journal import RunJournal
+from flink_agents.runtime.outcomes import carried
 from flink_agents.runtime.shared import RunEnvironment
 from flink_agents.runtime.steps import StepExecutor
 from flink_agents.runtime.timeouts import WorkerPool
@@ -155,10 +156,10 @@ class DurableCalls:
         except asyncio.CancelledError:
             calls.failed[call.index] = _record(call, None, CANCELLED, attempts.number, calls.end())
             raise
-        except CALL_FAILURES as error:
-            told = failures.describe(self._codec, error)
+        except CallFailed as failed:
+            told = failures.describe(self._codec, failed.error)
             calls.failed[call.index] = _record(call, None, told, attempts.number, calls.end())
-            raise
+            raise failures.first_time(self._codec, told, failed.error) from failed.error
         return await self._recorded(step, calls, what, call, value, attempts.number)
 
     async def _recorded(
@@ -197,7 +198,7 @@ class DurableCalls:
         await calls.turn(record)
         if record.error is None:
             return decoded(self._codec, what, record)
-        raise failures.rebuild(self._codec, record.error)
+        raise carried(failures.rebuild(self._codec, record.error))
 
     async def _stored(self, append: Coroutine[Any, Any, None]) -> None:
         """Wait until records are stored. Where they cannot be, the attempt of the job ends.

@@ -29,6 +29,7 @@ from flink_agents.runtime.context import Invocation
 from flink_agents.runtime.durable import DurableCalls
 from flink_agents.runtime.keys import decode_key
 from flink_agents.runtime.limits import Place, Slots
+from flink_agents.runtime.outcomes import is_close
 from flink_agents.runtime.replays import Replays
 from flink_agents.runtime.retry import Trial
 from flink_agents.runtime.run import Run
@@ -356,6 +357,8 @@ class AgentLoop:
                 # Whatever it is: at the end of the attempt, no action has failed by itself.
                 step.end()
                 step.let_go()
+                if is_close(error):
+                    raise
                 raise asyncio.CancelledError from error
             return await self._failed(step, error)
         else:
