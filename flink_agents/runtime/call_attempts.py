@@ -18,6 +18,8 @@ from typing import Any, Protocol
 
 from flink_agents.api.durable import NOT_DONE, DurableCallable, RetryableError
 from flink_agents.api.policies import RetryPolicy
+from flink_agents.runtime.call_scope import await_inside, call_inside
+from flink_agents.runtime.call_values import Arguments
 from flink_agents.runtime.context import Invocation
 from flink_agents.runtime.failure import text_of
 from flink_agents.runtime.journal.calls import Call
@@ -88,8 +90,11 @@ class CallAttempts:
         self._metrics = metrics
         self.number = 0
 
-    async def value_of(self, function: partial[Any]) -> Any:
+    async def value_of(self, arguments: Arguments) -> Any:
         """What the call returns; asks the reconciler first where the call may have been made before.
+
+        Args:
+            arguments: Its arguments, of which each attempt gets a copy.
 
         Raises:
             CallFailed: It failed for good.
@@ -100,12 +105,12 @@ class CallAttempts:
             self.number += 1
             try:
                 if reconciler is not None:
-                    asked = partial(reconciler, *function.args, **function.keywords)
+                    asked = arguments.of_reconciler(reconciler)
                     value = await self._invoke(asked, inspect.iscoroutinefunction(reconciler))
                     if value is not NOT_DONE:
                         return value
                     reconciler = None
-                return await self._invoke(function, self._what.is_async)
+                return await self._invoke(arguments.of(self._what), self._what.is_async)
             except BaseException as error:
                 if is_close(error) or cancelled_from_outside(error):
                     raise
@@ -146,11 +151,11 @@ class CallAttempts:
 
     async def _invoke(self, function: partial[Any], is_async: bool) -> Any:
         if is_async:
-            return await self._in_time(function())
+            return await self._in_time(await_inside(function.func, function()))
         results: list[Any] = []
 
         def call() -> None:
-            results.append(function())
+            results.append(call_inside(function.func, function))
 
         if self._what.seconds is None:
             await self._threads.run(call)
@@ -158,7 +163,9 @@ class CallAttempts:
             await self._threads.run_within(call, self._deadline)
         (result,) = results
         # A function that is not async def may still return something to be awaited.
-        return await self._in_time(_awaited(result)) if inspect.isawaitable(result) else result
+        if not inspect.isawaitable(result):
+            return result
+        return await self._in_time(await_inside(function.func, result))
 
     def _in_time(self, coroutine: Coroutine[Any, Any, Any]) -> Coroutine[Any, Any, Any]:
         return coroutine if self._what.seconds is None else within(self._deadline, coroutine)

@@ -62,6 +62,7 @@ class StepExecutor:
         self._on_unhandled = OnError(
             shared.agent.on_unhandled or shared.config.get(AgentOptions.ON_UNHANDLED)
         )
+        self._retried = {action.name for action in shared.agent.actions if self._retry_of(action) is not None}
 
     def begin(self, run: Run, record: Any) -> None:
         """Let ``run`` start with ``record``."""
@@ -105,8 +106,15 @@ class StepExecutor:
     # -- one step ---------------------------------------------------------------------
 
     def call(self, step: Invocation) -> None:
-        """Call the action and emit what it returns; what has to be awaited stays in the step."""
-        result = step.action.call(step.event, self._context_type(step))
+        """Call the action and emit what it returns; what has to be awaited stays in the step.
+
+        One that may be executed again gets an event of its own: what it changes in that reaches neither
+        its next attempt nor other actions, which would not see it after a replay.
+        """
+        action, event = step.action, step.event
+        if action.journalled or action.name in self._retried:
+            event = self._shared.events.own(event)
+        result = action.call(event, self._context_type(step))
         if result is not None:
             self._emit(step, result)
 

@@ -35,7 +35,10 @@ def describe(codec: ValueCodec, error: BaseException, depth: int = 0) -> dict[st
         depth: In how many groups it stands.
     """
     kept: dict[str, Any] = {"type": error_name(type(error)), "message": text_of(error)}
-    parts: dict[str, Any] = {"args": _arguments(error), "state": _encodable(codec, vars(error))}
+    parts: dict[str, Any] = {
+        "args": _arguments(error),
+        "state": _encodable(codec, _raw(error, "__dict__", {})),
+    }
     members = _encodable(codec, _fields(error))
     if members:
         parts["fields"] = members
@@ -70,7 +73,7 @@ def _fields(error: BaseException) -> dict[str, Any]:
         for name in (slots,) if isinstance(slots, str) else slots:
             private = name.startswith("__") and not name.endswith("__")
             names.append(f"_{cls.__name__.lstrip('_')}{name}" if private else name)
-    found = {name: getattr(error, name, None) for name in names if name != "__dict__"}
+    found = {name: _raw(error, name, None) for name in names if name != "__dict__"}
     return {name: value for name, value in found.items() if value is not None}
 
 
@@ -79,7 +82,16 @@ def _arguments(error: Any) -> list[Any]:
         # It keeps the name of its file apart from its arguments.
         return list(OSError.__reduce__(error)[1])
     # The second one of a group are its members.
-    return [error.message] if isinstance(error, GROUPS) else list(error.args)
+    return [error.message] if isinstance(error, GROUPS) else list(_raw(error, "args", ()))
+
+
+def _raw(error: BaseException, name: str, default: Any) -> Any:
+    """An attribute, whatever the class of ``error`` makes of the access to it."""
+    try:
+        return object.__getattribute__(error, name)
+    except BaseException:
+        # A property of a foreign class runs its own code all the same.
+        return default
 
 
 def _members(group: Any) -> tuple[BaseException, ...]:
@@ -122,8 +134,10 @@ def first_time(codec: ValueCodec, kept: dict[str, Any], error: BaseException) ->
         kept: What :func:`describe` gave.
         error: What was raised.
     """
-    made = rebuild(codec, kept).with_traceback(error.__traceback__)
-    made.__cause__ = error
+    made = rebuild(codec, kept)
+    # Not by the class itself, which may have its own idea of attributes.
+    BaseException.with_traceback(made, error.__traceback__)
+    BaseException.__setattr__(made, "__cause__", error)
     return carried(made)
 
 
@@ -142,7 +156,7 @@ def _rebuilt(codec: ValueCodec, kept: dict[str, Any]) -> BaseException | None:
         # the class itself may take other arguments, and is not called.
         builtin.__init__(error, *args)
         if kept.get("state") is not None:
-            vars(error).update(codec.decode(kept["state"]))
+            _raw(error, "__dict__", {}).update(codec.decode(kept["state"]))
         if kept.get("fields") is not None:
             for name, value in codec.decode(kept["fields"]).items():
                 object.__setattr__(error, name, value)
