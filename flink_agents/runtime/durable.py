@@ -9,25 +9,22 @@ import asyncio
 import threading
 import time
 from collections.abc import Awaitable, Callable, Coroutine, Mapping
-from functools import partial
 from typing import Any
 
-from flink_agents.api.durable import IDEMPOTENCY_KEY, DurableCallable, OnMismatch
+from flink_agents.api.durable import DurableCallable, OnMismatch
 from flink_agents.api.errors import (
     ContextMisuseError,
     DurableResultError,
-    PlanChangedError,
     RecordTooLargeError,
     StoreError,
 )
-from flink_agents.api.events import Event, OutputEvent
 from flink_agents.api.memory import MemoryScope
 from flink_agents.runtime.call_attempts import CallAttempts, CallFailed, CallingThread, Threads
 from flink_agents.runtime.call_values import (
+    Arguments,
     decoded,
     encoded,
     idempotency_key,
-    identity,
     mismatch_error,
     result_error,
 )
@@ -121,13 +118,14 @@ class DurableCalls:
     ) -> Awaitable[Any]:
         if step.calls is None:
             step.calls = StepCalls(_journal(step).step(step.path))
+        arguments = Arguments(self._codec, what, args, kwargs)
         try:
-            call = step.calls.make(identity(self._codec, what, args, kwargs))
+            call = step.calls.make(arguments.identity)
         except Mismatch as mismatch:
             raise mismatch_error(step, mismatch) from None
-        if what.wants_key and IDEMPOTENCY_KEY not in kwargs:
-            kwargs = {**kwargs, IDEMPOTENCY_KEY: idempotency_key(step, call)}
-        return self._outcome(step, step.calls, what, call, partial(what.function, *args, **kwargs), threads)
+        if what.wants_key or what.reconciler is not None:
+            arguments.key = idempotency_key(step, call)
+        return self._outcome(step, step.calls, what, call, arguments, threads)
 
     async def _outcome(
         self,
@@ -135,7 +133,7 @@ class DurableCalls:
         calls: StepCalls,
         what: DurableCallable,
         call: Call,
-        function: partial[Any],
+        arguments: Arguments,
         threads: Threads,
     ) -> Any:
         journals = self._shared.journals
@@ -152,7 +150,7 @@ class DurableCalls:
             calls.keep(failed)
         attempts = CallAttempts(step, what, call, threads, self._metrics)
         try:
-            value = await attempts.value_of(function)
+            value = await attempts.value_of(arguments)
         except asyncio.CancelledError:
             calls.failed[call.index] = _record(call, None, CANCELLED, attempts.number, calls.end())
             raise
@@ -244,11 +242,12 @@ class DurableCalls:
             calls.check_end()
         except Mismatch as mismatch:
             raise mismatch_error(step, mismatch) from None
+        self._shared.events.settle(step)
         written = step.run.written_since(step.mark)
         record = ActionRecord(
             written[MemoryScope.SHORT_TERM],
             written[MemoryScope.SENSORY],
-            [self._packed(event) for event in step.sent],
+            [self._shared.events.packed(event) for event in step.sent],
             [list(each) for each in step.side or ()],
             calls.made,
         )
@@ -274,39 +273,10 @@ class DurableCalls:
         step.run.write(MemoryScope.SHORT_TERM, record.short_term)
         step.run.write(MemoryScope.SENSORY, record.sensory)
         for kind, content in record.events:
-            step.emit(self._unpacked(kind, content))
+            step.emit(self._shared.events.unpacked(kind, content))
         if record.side:
             step.side = [(tag, value) for tag, value in record.side]
         steps.succeed(step)
-
-    def _packed(self, event: Event) -> list[Any]:
-        """An event as its type and content; as a whole where its type does not say its class."""
-        if type(event) is OutputEvent:
-            return [OutputEvent.EVENT_TYPE, event.output]
-        if self._shared.agent.event_types.get(event.event_type) is type(event):
-            return [event.event_type, {name: getattr(event, name) for name in type(event).model_fields}]
-        return [None, event]
-
-    def _unpacked(self, kind: str | None, content: Any) -> Event:
-        if kind is None:
-            return content
-        if kind == OutputEvent.EVENT_TYPE:
-            return OutputEvent(output=content)
-        known = self._shared.agent.event_types.get(kind)
-        if known is None:
-            raise _event_lost(kind, "is gone")
-        for name, field in known.model_fields.items():
-            if field.is_required() and name not in content:
-                raise _event_lost(kind, f"has a new field {name!r} without a default")
-        return known.model_construct(**content)
-
-
-def _event_lost(kind: str, change: str) -> PlanChangedError:
-    return PlanChangedError(
-        f"an unfinished run has a recorded event {kind!r}, whose class {change}",
-        expected="the class with the fields that it had, and others that have defaults",
-        fix="finish these runs with the former code, or give the class back what it had",
-    )
 
 
 def _journal(step: Invocation) -> RunJournal:

@@ -15,7 +15,7 @@ from __future__ import annotations
 from collections.abc import Callable
 from typing import Any
 
-from flink_agents.api.errors import StateFormatError
+from flink_agents.api.errors import StateFormatError, UnserializableValueError
 from flink_agents.api.options import AgentOptions
 from flink_agents.runtime.actor import KeyActor, Unread, Waiting
 from flink_agents.runtime.context import Invocation
@@ -101,6 +101,7 @@ class AgentProcessor:
         if head.has_pending or not self._inline or self._may_have_records(head, key_text, False):
             self._enqueue(head, key_text, record, timestamp, timers)
             return NOTHING
+        packed = self._packed_early(record, timestamp)
         run = self._new_run(head, key_text, timestamp)
         self._steps.begin(run, record)
         step = self._steps.advance(run)
@@ -110,7 +111,7 @@ class AgentProcessor:
             self._state.head.update(head.pack())
             self._metrics.events += 1
             return run
-        self._hand_over(head, step, record, timers)
+        self._hand_over(head, step, record, packed, timers)
         return NOTHING
 
     def on_event_time(self, key_text: str, timestamp: int, timers: Timers) -> Emission:
@@ -239,11 +240,13 @@ class AgentProcessor:
         head.next_pending += 1
         self._state.head.update(head.pack())
 
-    def _hand_over(self, head: Head, step: Invocation, record: Any, timers: Timers) -> None:
+    def _hand_over(
+        self, head: Head, step: Invocation, record: Any, packed: bytes | None, timers: Timers
+    ) -> None:
         """Let the loop go on with a run that began on this thread."""
         run = step.run
         try:
-            packed = self._packed(record, run.timestamp)
+            packed = packed or self._packed(record, run.timestamp)
             self._check_failure()
             self._wait_for_room()
         except BaseException:
@@ -296,6 +299,18 @@ class AgentProcessor:
 
     def _packed(self, record: Any, timestamp: int | None) -> bytes:
         return self._shared.codec.encode([record, timestamp])
+
+    def _packed_early(self, record: Any, timestamp: int | None) -> bytes | None:
+        """The encoded input of a run that may have a journal; else None, as where state cannot hold it.
+
+        The journal has the input's digest, so that it is taken before an action changes the input in place.
+        """
+        if self._shared.journals is None or not any(one.journalled for one in self._shared.agent.actions):
+            return None
+        try:
+            return self._packed(record, timestamp)
+        except UnserializableValueError:
+            return None
 
     def _pending(self, number: int, actor: KeyActor) -> bytes:
         waiting = self._state.pending.get(number)
