@@ -121,6 +121,9 @@ class CallAttempts:
 
     def _next(self, trial: Trial | None, error: BaseException) -> Trial | None:
         policy = self._what.retry
+        if isinstance(error, GeneratorExit):
+            # It may have come by closing this coroutine, which then must not wait for anything.
+            return None
         if policy is None and isinstance(error, RetryableError):
             policy = _default_policy()
         if policy is None:

@@ -6,14 +6,14 @@ import asyncio
 import logging
 import threading
 from collections.abc import Callable, Coroutine
-from concurrent.futures import ThreadPoolExecutor
+from concurrent.futures import Future, ThreadPoolExecutor
 from dataclasses import dataclass
 from types import TracebackType
 from typing import Any, TypeVar
 
 from flink_agents.api.errors import ActionTimeoutError
 from flink_agents.plan import BoundAction
-from flink_agents.runtime.outcomes import Outcome, awaited_outcome, outcome_of
+from flink_agents.runtime.outcomes import Outcome, awaited_outcome, carried, outcome_of
 
 CANCEL_SECONDS = 5.0
 """How long an action may go on after it was cancelled, before nobody waits for it any more."""
@@ -96,6 +96,27 @@ def _retrieve(task: asyncio.Task[Any]) -> None:
     """Take what a task raised that nobody waits for, so that asyncio does not complain."""
     if not task.cancelled():
         task.exception()
+
+
+class LoopThreads(ThreadPoolExecutor):
+    """Threads of ``asyncio.to_thread``: a ``StopIteration``, which no future takes, becomes a RuntimeError.
+
+    Later releases of Python do so themselves. Without, whoever awaits the thread waits for ever.
+    """
+
+    def __init__(self) -> None:
+        super().__init__(thread_name_prefix="asyncio")
+
+    def submit(self, fn: Callable[..., T], /, *args: Any, **kwargs: Any) -> Future[T]:
+        """Call ``fn`` in a thread."""
+        return super().submit(_without_stop, fn, *args, **kwargs)
+
+
+def _without_stop(function: Callable[..., T], *args: Any, **kwargs: Any) -> T:
+    try:
+        return function(*args, **kwargs)
+    except StopIteration as stop:
+        raise carried(stop) from stop
 
 
 class WorkerPool:
