@@ -36,7 +36,7 @@ from flink_agents.runtime.run import Run
 from flink_agents.runtime.run_metrics import clock
 from flink_agents.runtime.shared import RunEnvironment
 from flink_agents.runtime.steps import FAILURES, StepExecutor
-from flink_agents.runtime.timeouts import Deadline, WorkerPool, within
+from flink_agents.runtime.timeouts import Deadline, LoopThreads, WorkerPool, within
 from flink_agents.runtime.watch import Watch
 
 _log = logging.getLogger("flink_agents.loop")
@@ -92,6 +92,7 @@ class AgentLoop:
         self._durations = shared.run_metrics.on_loop
         collect_garbage_less_often()
         self._loop = asyncio.new_event_loop()
+        self._loop.set_default_executor(LoopThreads())
         self._durable: DurableCalls | None = None
         if shared.journals is not None:
             on_mismatch = OnMismatch(shared.config.get(AgentOptions.ON_MISMATCH))
