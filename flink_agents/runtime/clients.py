@@ -104,13 +104,13 @@ class Clients:
         """
         self._agent.client(name)
 
-    async def get(self, name: str) -> Any:
-        """The client ``name``, opened at the first call; the next call tries again where that fails."""
+    async def get(self, name: str) -> Outcome:
+        """The client ``name``, opened at the first call; where that fails, the next call tries again."""
         client = self._clients.get(name)
         if client is None or (client.opened.done() and client.task.done()):
             client = self._clients[name] = _Client(name, _manager(self._agent.client(name)))
         # Who waits may be cancelled; the others wait on.
-        return (await asyncio.shield(client.opened)).peek()
+        return await asyncio.shield(client.opened)
 
     async def close(self) -> None:
         """Close all, in bounded time. What one raises is logged."""

@@ -29,6 +29,8 @@ from flink_agents.api.options import Configuration
 from flink_agents.api.resources import ResourceType, Tool
 from flink_agents.plan import BoundAction
 from flink_agents.runtime.call_scope import inside, name_of
+from flink_agents.runtime.clients import Clients
+from flink_agents.runtime.delivery import Delivery, in_turn
 from flink_agents.runtime.journal.calls import StepCalls
 from flink_agents.runtime.limits import LeaveThread, Place
 from flink_agents.runtime.memory import TreeObject
@@ -56,6 +58,7 @@ class Invocation:
         tasks: What it started on the loop, or None.
         trial: What is known of it where it is no first attempt on Flink's thread, or None.
         calls: Its durable calls, or None.
+        delivery: Gives it what it waits for, in order; None where nothing can be recorded.
     """
 
     __slots__ = (
@@ -65,6 +68,7 @@ class Invocation:
         "action",
         "awaited",
         "calls",
+        "delivery",
         "event",
         "mark",
         "run",
@@ -86,6 +90,7 @@ class Invocation:
         self.tasks: list[Any] | None = None
         self.trial: Trial | None = None
         self.calls: StepCalls | None = None
+        self.delivery: Delivery | None = None
         self.mark = run.mark()
         self._thread = get_ident()
         self._active = True
@@ -265,6 +270,7 @@ class InvocationContext(RunnerContext):
     @property
     def sequence_number(self) -> int:
         """See :class:`RunnerContext`."""
+        self._of.run.identify()
         return self._of.run.sequence_number
 
     @property
@@ -338,7 +344,7 @@ class InvocationContext(RunnerContext):
                 found="a def action",
                 fix=f"write async def, and client = await ctx.client({name!r})",
             )
-        return clients.get(name)
+        return _client(clients, name)
 
     @property
     def config(self) -> Configuration:
@@ -405,6 +411,10 @@ class InvocationContext(RunnerContext):
     def action_metric_group(self) -> MetricGroup:
         """See :class:`RunnerContext`."""
         return self._of.shared.metrics.get_sub_group(self._of.action.name)
+
+
+async def _client(clients: Clients, name: str) -> Any:
+    return (await in_turn("a client", lambda: clients.get(name))).peek()
 
 
 def _copy(value: Any) -> Any:

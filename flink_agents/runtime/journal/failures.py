@@ -7,7 +7,6 @@ from typing import Any
 from flink_agents.api.errors import RecordedFailureError, StateError
 from flink_agents.runtime.codec import ValueCodec
 from flink_agents.runtime.failure import text_of
-from flink_agents.runtime.outcomes import carried
 from flink_agents.runtime.typenames import GROUPS, error_name, find_error
 
 CALL_FAILURES: tuple[type[BaseException], ...] = (Exception, SystemExit, *GROUPS)
@@ -123,22 +122,20 @@ def rebuild(
     )
 
 
-def first_time(codec: ValueCodec, kept: dict[str, Any], error: BaseException) -> BaseException:
-    """What a coroutine raises for ``error`` the first time: what a replay raises, with its traceback.
+def first_time(made: BaseException, error: BaseException) -> BaseException:
+    """What an action gets for ``error`` the first time: what a replay raises, with its traceback.
 
     An action that looks at the type or the attributes of an error must not do one thing now and another
     after a crash. The error itself is the cause.
 
     Args:
-        codec: Decodes what was kept.
-        kept: What :func:`describe` gave.
+        made: What :func:`rebuild` made.
         error: What was raised.
     """
-    made = rebuild(codec, kept)
     # Not by the class itself, which may have its own idea of attributes.
     BaseException.with_traceback(made, error.__traceback__)
     BaseException.__setattr__(made, "__cause__", error)
-    return carried(made)
+    return made
 
 
 def _rebuilt(codec: ValueCodec, kept: dict[str, Any]) -> BaseException | None:
