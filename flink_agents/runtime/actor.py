@@ -97,6 +97,7 @@ class KeyActor:
         started: Time at which that run really began.
         timer: Time of the timer that will look at the actor, or None.
         far: Whether that is the time at which its inputs have waited for too long.
+        noted: The last run up to which its records were noted to be needed by nobody but a restore.
         unpruned: Number of its runs with records that were committed since they were last noted.
     """
 
@@ -117,6 +118,7 @@ class KeyActor:
         "marker",
         "memory",
         "next_seq",
+        "noted",
         "order",
         "overdue",
         "overtaken",
@@ -152,7 +154,7 @@ class KeyActor:
         self.submitted = self.pulled = self.committed = self.gone = 0
         self.timer: int | None = None
         self.far = False
-        self.unpruned = 0
+        self.unpruned, self.noted = 0, head.settled_through
 
     @property
     def parked(self) -> int:

@@ -324,7 +324,7 @@ class AgentProcessor:
             if head.overtaken or waiting.overtakes:
                 self._overtaken.committed(actor, run.sequence_number, waiting.overtakes)
         self._state.head.update(head.pack())
-        if actor.unpruned:
+        if actor.unpruned and head.settled_through > actor.noted:
             self._prunable(actor, actor.unpruned)
             actor.unpruned = 0
 
@@ -334,8 +334,9 @@ class AgentProcessor:
     def _prunable(self, actor: KeyActor, runs: int) -> None:
         """Note that nobody but a restore will ask for the key's runs before those that are left."""
         journals, head = self._shared.journals, actor.head
+        actor.noted = head.settled_through
         if journals is not None:
-            journals.committed(head.journal_id, actor.key_text, head.settled_through, runs)
+            journals.committed(head.journal_id, actor.key_text, actor.noted, runs)
 
     def _drain(self, actor: KeyActor, emission: Emission, timers: Timers) -> None:
         """Wait for all runs of the key."""
