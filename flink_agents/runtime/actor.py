@@ -161,6 +161,11 @@ class KeyActor:
         """How many of its inputs were not chosen."""
         return self.head.waiting - (self.submitted + self.pulled - self.committed)
 
+    @property
+    def idle(self) -> bool:
+        """Whether none of its inputs runs, was chosen to, or waits for its commit. For Flink's thread."""
+        return not (self.queue or self.running or self.finished)
+
     def finish(self, run: Run, waiting: Waiting) -> None:
         """Take over what ``run`` changed. Called by the loop."""
         changes = run.short_term.changes()

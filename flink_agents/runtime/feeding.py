@@ -44,7 +44,8 @@ class Feeder:
                 return
             with actor.lock:
                 if not self._choose(actor, loop):
-                    loop.replays.hold(actor)
+                    if actor.idle:
+                        loop.replays.hold(actor)
                     break
         if actor.order is None:
             self._feed_as_they_came(actor, loop)
@@ -68,7 +69,9 @@ class Feeder:
         return packed
 
     def _is_full(self, actor: KeyActor, loop: AgentLoop) -> bool:
-        return len(actor.queue) >= self._queue_per_key or bool(self.is_full(loop) and actor.queue)
+        if len(actor.queue) >= self._queue_per_key:
+            return True
+        return bool(actor.queue) and loop.load + self._in_cache(loop) >= self._max_load
 
     def _feed_as_they_came(self, actor: KeyActor, loop: AgentLoop) -> None:
         while actor.loaded < actor.head.next_pending and not self._is_full(actor, loop):
@@ -92,6 +95,9 @@ class Feeder:
         if chosen is not None:
             self._cached -= before - len(actor.cached)
             loop.submit(actor, chosen)
+            if actor.cached and len(actor.cached) + len(actor.queue) > self._queue_per_key:
+                actor.cached.popitem()
+                self._cached -= 1
             return True
         if order.looked == actor.head.next_pending:
             return False
@@ -118,10 +124,14 @@ class Feeder:
             actor.loaded += 1
 
     def _may_cache(self, actor: KeyActor, loop: AgentLoop) -> bool:
-        """Whether one more input may be in memory that was not chosen."""
+        """Whether one more input may be in memory that was not chosen: of half of all, so that others run."""
         if len(actor.cached) + len(actor.queue) >= self._queue_per_key:
             return False
-        return loop.load + self._cached - loop.replays.uncached < self._max_load
+        cached = self._in_cache(loop)
+        return 2 * cached < self._max_load and loop.load + cached < self._max_load
+
+    def _in_cache(self, loop: AgentLoop) -> int:
+        return self._cached - loop.replays.uncached
 
     def _keep(self, actor: KeyActor, number: int, packed: bytes) -> None:
         actor.cached[number] = packed

@@ -97,7 +97,7 @@ class AgentProcessor:
             self._check_failure()
             self._store(actor.head, key_text, self._packed(record, timestamp), timestamp, timers)
             self._feed(actor)
-            if actor.far and actor.held is None:
+            if actor.far and not actor.idle:
                 self._look_again(actor, actor.timer, timers)
             return NOTHING
         head = self._read_head() or Head(self._job_id)
@@ -383,7 +383,7 @@ class AgentProcessor:
     def _look_again(self, actor: KeyActor, fired: int | None, timers: Timers) -> None:
         """Keep one timer for the actor."""
         if actor.timer is None or actor.timer == fired:
-            rest = self._agent_loop.replays.rest(actor)
+            rest = self._agent_loop.replays.rest(actor) if actor.idle else None
             actor.far = rest is not None
             if rest is not None:
                 actor.timer = self._clock() + int(rest * 1000) + 1
