@@ -316,6 +316,7 @@ class AgentLoop:
                 self._clock(),
                 None,
                 actor.memory,
+                waiting.ordered,
             )
             self._steps.begin(run, waiting.record)
         self.replays.attach(run, waiting)

@@ -13,9 +13,10 @@ from flink_agents.api.options import AgentOptions
 from flink_agents.runtime.actor import KeyActor, Waiting
 from flink_agents.runtime.journal.journals import Journals
 from flink_agents.runtime.journal.order import InputOrder, input_digest
+from flink_agents.runtime.journal.reads import recorded_reads
 from flink_agents.runtime.journal.records import RunHeader
 from flink_agents.runtime.keys import decode_key
-from flink_agents.runtime.memory import MemoryTree
+from flink_agents.runtime.memory import MemoryTree, TracedTree
 from flink_agents.runtime.run import Run
 from flink_agents.runtime.run_metrics import clock
 from flink_agents.runtime.shared import RunEnvironment
@@ -190,9 +191,15 @@ class Replays:
             return
         if records and records[0].kind is RecordKind.RUN:
             run.started_at = RunHeader.unpack(journals.codec, records[0].data).started_at
+        memory, log = run.short_term, None
+        if isinstance(memory, TracedTree):
+            reads = recorded_reads(journals.codec, records)
+            if reads:
+                memory.replay(reads)
+            log = memory.log
         # Without the run, which has the journal: each run would be left to the collector of cycles.
-        header = partial(_header, journals, run.started_at, run.short_term, waiting.packed)
-        run.journal = journals.of_run(run.journal_id, run.key_text, run.sequence_number, header, records)
+        header = partial(_header, journals, run.started_at, memory, waiting.packed)
+        run.journal = journals.of_run(run.journal_id, run.key_text, run.sequence_number, header, records, log)
 
     def ended(self, actor: KeyActor, run: Run, waiting: Waiting) -> None:
         """Note where later runs of the key can have records: behind what ``run`` recorded."""

@@ -13,6 +13,7 @@ from flink_agents.runtime.codec import ValueCodec
 from flink_agents.runtime.journal.calls import Call
 from flink_agents.runtime.journal.order import RecordedRuns
 from flink_agents.runtime.journal.plans import Plans
+from flink_agents.runtime.journal.reads import ReadLog
 from flink_agents.runtime.journal.records import RunHeader
 from flink_agents.runtime.journal.run_journal import RunJournal
 from flink_agents.runtime.pruning import Pruner
@@ -166,9 +167,10 @@ class Journals:
         seq: int,
         header: Callable[[], RunHeader],
         records: list[Record],
+        log: ReadLog | None = None,
     ) -> RunJournal:
         """The journal of a run; see :class:`RunJournal`."""
-        return RunJournal(self.store, self.codec, self.key(journal_id, key_text), seq, header, records)
+        return RunJournal(self.store, self.codec, self.key(journal_id, key_text), seq, header, records, log)
 
 
 def check_store(journals: Journals | None, store_id: str) -> None:

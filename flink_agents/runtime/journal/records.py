@@ -42,7 +42,7 @@ class RunHeader(NamedTuple):
     @classmethod
     def unpack(cls, codec: ValueCodec, data: bytes) -> RunHeader:
         """The header of which ``data`` are the bytes."""
-        return cls(*_fields(codec, data, 5))
+        return cls(*fields_of(codec, data, 5))
 
 
 class CallIdentity(NamedTuple):
@@ -69,7 +69,7 @@ class CallIdentity(NamedTuple):
     @classmethod
     def unpack(cls, codec: ValueCodec, data: bytes) -> CallIdentity:
         """The identity of which ``data`` are the bytes."""
-        return cls(*_fields(codec, data, 3))
+        return cls(*fields_of(codec, data, 3))
 
 
 class CallRecord(NamedTuple):
@@ -111,7 +111,7 @@ class CallRecord(NamedTuple):
     @classmethod
     def unpack(cls, codec: ValueCodec, data: bytes) -> CallRecord:
         """The record of which ``data`` are the bytes."""
-        function, arguments, request, *rest = _fields(codec, data, 8)
+        function, arguments, request, *rest = fields_of(codec, data, 8)
         return cls(CallIdentity(function, arguments, request), *rest)
 
 
@@ -143,10 +143,15 @@ class ActionRecord(NamedTuple):
     @classmethod
     def unpack(cls, codec: ValueCodec, data: bytes) -> ActionRecord:
         """The record of which ``data`` are the bytes."""
-        return cls(*_fields(codec, data, 5))
+        return cls(*fields_of(codec, data, 5))
 
 
-def _fields(codec: ValueCodec, data: bytes, count: int) -> list[Any]:
+def with_layout(codec: ValueCodec, fields: list[Any]) -> bytes:
+    """The bytes of fields, behind the number of the layout."""
+    return codec.encode([_LAYOUT, *fields])
+
+
+def fields_of(codec: ValueCodec, data: bytes, count: int) -> list[Any]:
     """The first ``count`` fields."""
     fields = codec.decode(data)
     if not isinstance(fields, list) or len(fields) <= count or not isinstance(fields[0], int):

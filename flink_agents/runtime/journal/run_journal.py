@@ -8,6 +8,7 @@ from flink_agents.api.action_state import ActionStateStore, JournalKey, Record, 
 from flink_agents.runtime.codec import ValueCodec
 from flink_agents.runtime.journal.calls import Call, StepRecords, steps_of
 from flink_agents.runtime.journal.portions import portions
+from flink_agents.runtime.journal.reads import Read, ReadLog, packed_reads
 from flink_agents.runtime.journal.records import ActionRecord, CallRecord, RunHeader
 
 
@@ -21,6 +22,7 @@ class RunJournal:
         seq: Sequence number of the run.
         header: Makes the run's header; called before its first record.
         records: What earlier attempts recorded of the run, in the order of their append.
+        log: What the run reads of memory; None where that is not recorded.
 
     Attributes:
         replayed: Whether earlier attempts recorded something of the run.
@@ -37,6 +39,7 @@ class RunJournal:
         seq: int,
         header: Callable[[], RunHeader],
         records: Iterable[Record] = (),
+        log: ReadLog | None = None,
     ) -> None:
         self._store = store
         self._codec = codec
@@ -46,6 +49,8 @@ class RunJournal:
         known = list(records)
         self.replayed = self.begun = self._headed = bool(known)
         self.end: bytes | None = None
+        self._log = log
+        self._logged = 0
         self._steps: dict[str, StepRecords] = steps_of(codec, known) if known else {}
 
     def step(self, step: str) -> StepRecords:
@@ -93,6 +98,11 @@ class RunJournal:
 
     async def _append(self, records: list[Record]) -> None:
         self.begun = True
+        logged = 0
+        if self._log is not None and len(self._log.reads) > self._logged:
+            # They go with each append until one is stored, as the header does.
+            logged = len(self._log.reads)
+            records[:0] = self._read(self._log.reads[self._logged : logged])
         if not self._headed:
             # It goes with each append until one is stored: calls that run side by side do not wait for
             # the first append, and where that is refused, theirs may be stored all the same.
@@ -101,3 +111,7 @@ class RunJournal:
         for part in portions(records, self._store.max_record_bytes):
             await self._store.append(self._journal, part)
             self._headed = True
+        self._logged = max(self._logged, logged)
+
+    def _read(self, reads: list[Read]) -> Iterable[Record]:
+        return packed_reads(self._codec, self._seq, reads, self._logged, self._store.max_record_bytes)
