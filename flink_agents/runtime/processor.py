@@ -15,6 +15,7 @@ from __future__ import annotations
 from collections.abc import Callable
 from typing import Any
 
+from flink_agents.api.errors import UnserializableValueError
 from flink_agents.api.options import AgentOptions
 from flink_agents.runtime.actor import KeyActor, Unread, Waiting
 from flink_agents.runtime.context import Invocation
@@ -49,6 +50,18 @@ NOTHING = Emission()
 
 SLICE_SECONDS = 0.05
 """How long Flink's thread waits before it looks whether it was cancelled."""
+
+
+class _Refused(Exception):
+    """An input has to wait, and state cannot hold it.
+
+    Args:
+        error: What is wrong with it.
+    """
+
+    def __init__(self, error: UnserializableValueError) -> None:
+        super().__init__(str(error))
+        self.error = error
 
 
 class AgentProcessor:
@@ -92,6 +105,16 @@ class AgentProcessor:
         """Handle an input of the current key."""
         if self._hold is not None:
             self._hold.check(timestamp)
+        try:
+            return self._process(key_text, record, timestamp, timers)
+        except _Refused as refused:
+            actor = self._actors.get(key_text)
+            head = actor.head if actor is not None else self._read_head() or Head(self._job_id)
+            run = self._new_run(head, key_text, timestamp)
+            self._steps.refuse_input(run, record, refused.error)
+            return run
+
+    def _process(self, key_text: str, record: Any, timestamp: int | None, timers: Timers) -> Emission | Run:
         actor = self._actors.get(key_text)
         if actor is not None:
             self._check_failure()
@@ -290,7 +313,10 @@ class AgentProcessor:
         self._feeder.feed(actor, self._agent_loop)
 
     def _packed(self, record: Any, timestamp: int | None) -> bytes:
-        return self._shared.codec.encode([record, timestamp])
+        try:
+            return self._shared.codec.encode([record, timestamp])
+        except UnserializableValueError as error:
+            raise _Refused(error) from error
 
     # -- commit -----------------------------------------------------------------------
 
