@@ -97,6 +97,7 @@ class KeyActor:
         started: Time at which that run really began.
         timer: Time of the timer that will look at the actor, or None.
         far: Whether that is the time at which its inputs have waited for too long.
+        woken: The watermark that woke it after a restore; None where something else did.
         noted: The last run up to which its records were noted to be needed by nobody but a restore.
         unpruned: Number of its runs with records that were committed since they were last noted.
     """
@@ -131,6 +132,7 @@ class KeyActor:
         "submitted",
         "timer",
         "unpruned",
+        "woken",
     )
 
     def __init__(self, key_text: str, head: Head, memory: dict[str, bytes | None], pending: bool) -> None:
@@ -154,6 +156,7 @@ class KeyActor:
         self.submitted = self.pulled = self.committed = self.gone = 0
         self.timer: int | None = None
         self.far = False
+        self.woken: int | None = None
         self.unpruned, self.noted = 0, head.settled_through
 
     @property

@@ -150,7 +150,10 @@ class AgentProcessor:
         watermark = timers.current_watermark()
         if not known:
             # After a restore: all keys start before the first one is waited for.
+            actor.woken = watermark
             timers.register_event_time_timer(watermark)
+            return NOTHING
+        if actor.woken == watermark and timestamp < watermark:
             return NOTHING
         emission = Emission()
         if watermark < START:  # at the end of the input, nothing can be late
@@ -389,6 +392,10 @@ class AgentProcessor:
             if head.first_pending > last:
                 return
             self._feed(actor)
+            if actor.held is not None and actor.idle:
+                # The input that it waits for may be behind the watermark.
+                hold.give_up(key_text, last)
+                return
             if not hold.may_wait(key_text, head.first_pending, watermark):
                 hold.give_up(key_text, last)
                 return
