@@ -9,6 +9,7 @@ from dataclasses import dataclass, field
 from datetime import timedelta
 from typing import Any
 
+import msgpack
 import pytest
 from durable_tools import EFFECTS, counted, forget, one_action
 
@@ -260,3 +261,17 @@ def test_pruning_leaves_what_was_overtaken() -> None:
         harness.push_all([(0, "c"), (0, "b")])
         assert sorted(harness.settle()) == outputs[1:]
     assert set(counted().values()) == {1}
+
+
+def test_the_head_of_an_earlier_version_is_read() -> None:
+    """It listed the inputs that were committed before older ones."""
+    old = b"\x01" + msgpack.packb(["job", 7, 2, 9, {"done": [3, 4, 6], "store": "s"}])
+    head = Head.unpack(old)
+    assert (head.next_seq, head.first_pending, head.ahead, head.waiting) == (7, 2, 3, 4)
+    assert head.extra == {"ahead": 3, "store": "s"}
+    left = {2, 5, 7, 8}
+    for number, first, ahead in ((5, 2, 4), (2, 7, 0), (7, 8, 0), (8, 9, 0)):
+        left.remove(number)
+        head.finish(number, lambda one: one not in left)
+        assert (head.first_pending, head.ahead) == (first, ahead)
+        assert Head.unpack(head.pack()).pack() == head.pack()
