@@ -20,6 +20,7 @@ from dataclasses import dataclass
 from flink_agents.api.action_state import Record, RecordKind
 from flink_agents.api.errors import UnserializableValueError
 from flink_agents.runtime.codec import ValueCodec
+from flink_agents.runtime.journal.calls import task_of
 from flink_agents.runtime.journal.canonical import DIGEST_BYTES, digest_of_bytes
 from flink_agents.runtime.journal.records import RunHeader
 
@@ -81,7 +82,7 @@ class RecordedRuns:
     def plans(self) -> Iterator[tuple[str, set[str]]]:
         """Of each run the fingerprint of its plan, and the actions that recorded something."""
         for seq, plan in self._plans.items():
-            steps = {record.step for record in self._records.get(seq, ())} - {""}
+            steps = {task_of(record.step)[0] for record in self._records.get(seq, ())} - {""}
             yield plan, {step.rpartition("/")[2] for step in steps}
 
     def claim(self, digest: bytes) -> int | None:
