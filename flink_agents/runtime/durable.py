@@ -29,6 +29,7 @@ from flink_agents.runtime.call_attempts import CallAttempts, CallingThread, Thre
 from flink_agents.runtime.call_values import (
     decoded,
     encoded,
+    failure_kept,
     idempotency_key,
     identity,
     mismatch_error,
@@ -264,7 +265,7 @@ class DurableCalls:
                 raise
             if delivery.over:
                 return
-            told = failures.describe(self._codec, error)
+            told = failure_kept(self._codec, _journal(step).limit, call, error)
             pending.ended, pending.raised = True, error
             delivery.end(pending, _record(call, None, told, attempts.number, calls.end(), delivery.elapsed()))
             return
@@ -314,7 +315,7 @@ class DurableCalls:
             await self._kept(step, calls, {**outcomes, call.number: record})
         except (DurableResultError, RecordTooLargeError) as refused:
             # The call took effect and must not be repeated, so that this is how it ended.
-            told = failures.describe(self._codec, result_error(step, call, refused))
+            told = failure_kept(self._codec, _journal(step).limit, call, result_error(step, call, refused))
             record = _record(call, None, told, *place)
             await self._kept(step, calls, {**outcomes, call.number: record})
         if record.error is None:

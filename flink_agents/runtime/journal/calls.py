@@ -99,6 +99,8 @@ def steps_of(codec: ValueCodec, records: Iterable[Record]) -> dict[str, StepReco
     steps: dict[str, StepRecords] = {}
     layout = TASK_NUMBERS
     for record in records:
+        if record.kind is RecordKind.RUN and record.index > 0:
+            continue  # what the run read of memory
         if record.kind is RecordKind.RUN:
             layout = RunHeader.unpack(codec, record.data).layout
             continue
