@@ -7,7 +7,7 @@ and its fields, and bytes that cannot be read at all by their number.
 from __future__ import annotations
 
 from collections.abc import Callable
-from datetime import datetime, timezone
+from datetime import UTC, datetime
 from typing import Any
 
 import msgpack
@@ -164,7 +164,7 @@ def _text(value: object) -> str:
 def time_text(milliseconds: int) -> str:
     """A time of the wall clock, in UTC."""
     try:
-        moment = datetime.fromtimestamp(milliseconds / 1000, timezone.utc)
+        moment = datetime.fromtimestamp(milliseconds / 1000, UTC)
     except (ValueError, OverflowError, OSError):
         return str(milliseconds)
     return moment.isoformat(timespec="milliseconds").replace("+00:00", "Z")

@@ -6,7 +6,6 @@ state never runs a constructor that its bytes chose freely.
 
 from __future__ import annotations
 
-import builtins
 import dataclasses
 import sys
 from enum import Enum
@@ -18,8 +17,8 @@ from pydantic import BaseModel
 
 from flink_agents.api.errors import UnknownTypeNameError, UnserializableValueError
 
-GROUPS: tuple[Any, ...] = tuple(filter(None, [getattr(builtins, "BaseExceptionGroup", None)]))
-"""The class of all groups of exceptions; empty before Python 3.11, which has none."""
+GROUPS: tuple[Any, ...] = (BaseExceptionGroup,)
+"""The class of all groups of exceptions."""
 
 
 @lru_cache(maxsize=4096)

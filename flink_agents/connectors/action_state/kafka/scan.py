@@ -12,7 +12,7 @@ import logging
 import time
 from collections.abc import Callable, Mapping
 from dataclasses import replace
-from datetime import datetime, timezone
+from datetime import UTC, datetime
 from typing import Any
 
 from kafka.structs import TopicPartition
@@ -89,7 +89,7 @@ class Scanner:
         found: dict[str, int | float | str] = dict(self._garbage.counts())
         written = [self._written[batch] / 1000 for batch in kept if batch in self._written]
         if written:
-            oldest = datetime.fromtimestamp(min(written), timezone.utc)
+            oldest = datetime.fromtimestamp(min(written), UTC)
             found["oldest_records"] = oldest.isoformat(timespec="seconds")
             found["oldest_records_seconds"] = round(max(0.0, time.time() - min(written)), 1)
         return found
