@@ -138,7 +138,7 @@ class AgentOptions(StoreOptions):
     STATE_MODULES = ConfigOption(
         "state.modules",
         str,
-        "",
+        None,
         "Modules, separated by commas, that may be imported to find the classes of values in state and "
         "in records; a package stands for all modules in it. Modules that the agent's code imports need "
         "not be named.",

@@ -18,6 +18,7 @@ from pyflink.datastream import KeyedProcessFunction, OutputTag, RuntimeContext, 
 from flink_agents.api.action_state import Owner
 from flink_agents.api.errors import AgentsError
 from flink_agents.api.event_time import EventTime
+from flink_agents.api.logs import MAX_TRACEBACK, bounded
 from flink_agents.api.options import AgentOptions, Configuration
 from flink_agents.plan import AgentCode, AgentPlan, bind
 from flink_agents.runtime import flink_compat, type_modules
@@ -180,4 +181,4 @@ def _milliseconds(duration: timedelta) -> int:
 
 
 def _announce(error: AgentsError) -> None:
-    print(f"\n{error}\n", file=sys.stderr, flush=True)
+    print(f"\n{bounded(str(error), MAX_TRACEBACK)}\n", file=sys.stderr, flush=True)

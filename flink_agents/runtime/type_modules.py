@@ -27,16 +27,16 @@ _named: set[str] = set()
 _failed: dict[str, str] = {}
 
 
-def know(homes: Iterable[str], named: str = "") -> None:
+def know(homes: Iterable[str], named: str | None = None) -> None:
     """Add modules to those that reading state may import; they stay for the life of the process.
 
     Args:
         homes: Modules of the agent's own code.
-        named: Modules that the option ``state.modules`` names, separated by commas.
+        named: Modules that the option ``state.modules`` names, separated by commas, or None.
     """
     with _lock:
         _homes.update(homes)
-        _named.update(filter(None, (one.strip() for one in named.split(","))))
+        _named.update(filter(None, (one.strip() for one in (named or "").split(","))))
 
 
 def import_for(module: str) -> bool:
