@@ -129,8 +129,8 @@ def content_of_content(event: Any, ctx: Any) -> Any:
 def caught(event: Any, ctx: Any) -> Any:
     try:
         return OutputEvent(output=1)
-    except (ValueError, OrderPaid) as error:
-        raise RuntimeError("OrderPaid") from error  # pyright: ignore[reportGeneralTypeIssues]
+    except (ValueError, cast("Any", OrderPaid)) as error:
+        raise RuntimeError("OrderPaid") from error
 
 
 def reads_event(event: Any, ctx: Any) -> Any:
