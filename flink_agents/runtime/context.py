@@ -7,7 +7,7 @@ import hashlib
 import random
 import uuid
 from collections.abc import Awaitable, Mapping
-from datetime import UTC, datetime, timezone
+from datetime import UTC, datetime
 from functools import lru_cache
 from threading import get_ident
 from typing import Any
