@@ -1,4 +1,4 @@
-"""The branching agent does what its model says, and the check of its chaos runs finds what it is there for."""
+"""The branching agent does what its model says, and the check of its runs finds what it is there for."""
 
 from __future__ import annotations
 
@@ -187,14 +187,10 @@ def test_effects_in_another_order_than_the_runs(files: Files) -> None:
     key = WORK.key_of(20)
     runs = [int(line.split()[1]) for line in files.outputs if int(line.split()[0]) == key]
     later = runs[runs.index(20) + 1]
-    early, late = (
-        files.line_of("effect", str(key), "20", "close"),
-        files.line_of("effect", str(key), str(later)),
-    )
-    files.effects[early : late + 1] = [
-        *files.effects[early + 2 : late + 1],
-        *files.effects[early : early + 2],
-    ]
+    moved = [line for line in files.effects if line.split()[1:4] == [str(key), "20", "close"]]
+    files.effects = [line for line in files.effects if line not in moved]
+    behind = files.line_of("effect", str(key), str(later)) + 1
+    files.effects[behind:behind] = moved
     assert "out_of_order" in files.differences()
 
 
