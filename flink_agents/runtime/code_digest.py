@@ -13,7 +13,6 @@ digested; there, two jobs that bring different versions of one loaded module giv
 from __future__ import annotations
 
 import functools
-import logging
 import os
 import platform
 import sys
@@ -29,11 +28,12 @@ from typing import Any
 import cloudpickle
 
 from flink_agents.api.errors import StaleCodeError
+from flink_agents.api.logs import bounded_logger
 from flink_agents.api.places import short_path
 from flink_agents.plan import AgentCode
 from flink_agents.plan.model import FunctionRef
 
-_log = logging.getLogger("flink_agents.code")
+_log = bounded_logger("flink_agents.code")
 
 _MAIN = "__main__"
 _OWN = frozenset({"flink_agents", "pyflink"})

@@ -13,7 +13,6 @@ says so by a *release*. A claim that has to give way to a job that lives is *wit
 
 from __future__ import annotations
 
-import logging
 import time
 import uuid
 from collections.abc import Iterator
@@ -22,6 +21,7 @@ from typing import TYPE_CHECKING, Any
 
 from flink_agents.api.action_state import Owner
 from flink_agents.api.errors import StoreMismatchError
+from flink_agents.api.logs import bounded_logger
 from flink_agents.connectors.action_state.kafka.layout import pack_claim, unpack_claim
 from flink_agents.connectors.action_state.kafka.settings import KafkaSettings, request_ms, unavailable
 from flink_agents.connectors.action_state.kafka.topics import Topic
@@ -29,7 +29,7 @@ from flink_agents.connectors.action_state.kafka.topics import Topic
 if TYPE_CHECKING:
     from kafka import KafkaProducer
 
-_log = logging.getLogger("flink_agents.store")
+_log = bounded_logger("flink_agents.store")
 
 POLL_MS = 200
 
