@@ -8,6 +8,7 @@ finds them, as soon as the function is unpickled and so before its first record.
 
 from __future__ import annotations
 
+import importlib
 import sys
 from collections.abc import Callable
 from typing import Any
@@ -44,6 +45,8 @@ def _pickled_classes() -> dict[str, bytes]:
 
 def _install(classes: dict[str, bytes]) -> MainModule:
     if in_flink_worker():
+        # PyFlink is in every worker, and not needed for anything else here.
+        importlib.import_module("flink_agents.runtime.worker").prepare()
         module = sys.modules[_MAIN]
         for name, data in classes.items():
             setattr(module, name, cloudpickle.loads(data))
