@@ -13,43 +13,39 @@ import sys
 from collections.abc import Callable
 from typing import Any
 
-import cloudpickle
-
 from flink_agents.runtime.jvm import in_flink_worker
-
-_MAIN = "__main__"
+from flink_agents.runtime.main_classes import MainClass, install
+from flink_agents.runtime.user_modules import MAIN
 
 
 class MainModule:
     """The classes of ``__main__``, installed in a worker when this object is unpickled."""
 
     def __reduce__(self) -> tuple[Callable[..., Any], tuple[Any, ...]]:
-        return (_install, (_pickled_classes(),))
+        return (_install, (_shipped_classes(),))
 
 
-def _pickled_classes() -> dict[str, bytes]:
-    module = sys.modules.get(_MAIN)
+def _shipped_classes() -> dict[str, MainClass]:
+    module = sys.modules.get(MAIN)
     classes = {
         name: value
         for name, value in vars(module).items()
-        if isinstance(value, type) and value.__module__ == _MAIN
+        if isinstance(value, type) and value.__module__ == MAIN
     }
-    pickled: dict[str, bytes] = {}
+    shipped: dict[str, MainClass] = {}
     for name, value in classes.items():
         try:
-            pickled[name] = cloudpickle.dumps(value)
+            shipped[name] = MainClass.of(value)
         except Exception:
             continue
-    return pickled
+    return shipped
 
 
-def _install(classes: dict[str, bytes]) -> MainModule:
+def _install(classes: dict[str, MainClass]) -> MainModule:
     if in_flink_worker():
         # PyFlink is in every worker, and not needed for anything else here.
         importlib.import_module("flink_agents.runtime.worker").prepare()
-        module = sys.modules[_MAIN]
-        for name, data in classes.items():
-            setattr(module, name, cloudpickle.loads(data))
+        install(sys.modules[MAIN], classes)
     return MainModule()
 
 

@@ -323,11 +323,11 @@ def drop(names: Collection[str]) -> None:
     for name in names:
         if (source := read_source(find_spec(name))) is not None:
             drop_old_bytecode(source)
-    _forget_classes()
+    forget_classes()
     _log.info("modules of an earlier job leave memory: %s", ", ".join(sorted(names)))
 
 
-def _forget_classes() -> None:
+def forget_classes() -> None:
     """Empty the caches of this package, which know classes by their names."""
     for name, module in list(sys.modules.items()):
         if name.partition(".")[0] == "flink_agents":

@@ -246,7 +246,8 @@ CASES = {
     ),
     "a helper of a helper, and one beside it": Case(
         {
-            "shop": "from $rules import price\nfrom $logs import log\ndef answer():\n    return log(price())\n",
+            "shop": "from $rules import price\nfrom $logs import log\n"
+            "def answer():\n    return log(price())\n",
             "rules": "from $limits import LIMIT\ndef price():\n    return LIMIT\n",
             "limits": "LIMIT = 1\n",
             "logs": "def log(value):\n    return value\n",
@@ -257,7 +258,8 @@ CASES = {
     ),
     "a base class": Case(
         {
-            "shop": "from $base import Base\nclass Shop(Base):\n    pass\ndef answer():\n    return Shop().price()\n",
+            "shop": "from $base import Base\nclass Shop(Base):\n    pass\n"
+            "def answer():\n    return Shop().price()\n",
             "base": "class Base:\n    def price(self):\n        return 1\n",
         },
         {"base": "class Base:\n    def price(self):\n        return 2\n"},
@@ -345,7 +347,8 @@ CASES = {
             "rules": "def Price(one):\n    return one\n",
         },
         {
-            "rules": "class Price(int):\n    def __new__(cls, one):\n        return int.__new__(cls, one + 1)\n"
+            "rules": "class Price(int):\n    def __new__(cls, one):\n"
+            "        return int.__new__(cls, one + 1)\n"
         },
         (1, 2),
         {"shop", "rules"},
