@@ -79,6 +79,12 @@ class CodeCheck:
         modules = modules_used(_modules_of(code)) if code is not None else ()
         return cls(interpreter_name(), tuple(modules))
 
+    @classmethod
+    def of_values(cls, values: Iterable[Any]) -> CodeCheck:
+        """The check for the modules of functions, classes and other objects."""
+        names = {getattr(value, "__module__", None) or type(value).__module__ for value in values}
+        return cls(interpreter_name(), tuple(modules_used(sorted(names))))
+
     def check(self, remember: bool = True) -> None:
         """Compare the modules that this process has in memory.
 

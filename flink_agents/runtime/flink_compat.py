@@ -68,7 +68,9 @@ def task_info(context: RuntimeContext) -> TaskInfo:
     )
 
 
-def watch_operators(arrives: Callable[[str, str, bytes], None], loaded: Callable[[bytes], None]) -> None:
+def watch_operators(
+    arrives: Callable[[str, str, bytes], set[str] | None], loaded: Callable[[set[str] | None], None]
+) -> None:
     """Call functions before and after each Python operator of this worker is unpickled.
 
     PyFlink has no place for it, and the operators of a job, its own functions among them, are unpickled
@@ -76,7 +78,7 @@ def watch_operators(arrives: Callable[[str, str, bytes], None], loaded: Callable
 
     Args:
         arrives: Gets the id and the name of the operator's job, and the pickle.
-        loaded: Gets the pickle.
+        loaded: Gets what that has returned.
     """
     from pyflink.fn_execution.embedded import operations
 
@@ -86,11 +88,11 @@ def watch_operators(arrives: Callable[[str, str, bytes], None], loaded: Callable
 
     def extract_process_function(proto: Any, context: Any, *rest: Any) -> Any:
         job = context.getJobInfo()
-        arrives(str(job.getJobId().toString()), str(job.getJobName()), proto.payload)
+        names = arrives(str(job.getJobId().toString()), str(job.getJobName()), proto.payload)
         try:
             return original(proto, context, *rest)
         finally:
-            loaded(proto.payload)
+            loaded(names)
 
     watched: Any = extract_process_function
     watched.is_watched = True

@@ -10,9 +10,10 @@ from __future__ import annotations
 
 import importlib
 import sys
-from collections.abc import Callable
+from collections.abc import Callable, Iterable
 from typing import Any
 
+from flink_agents.runtime.code_digest import CodeCheck
 from flink_agents.runtime.jvm import in_flink_worker
 from flink_agents.runtime.main_classes import MainClass, install
 from flink_agents.runtime.user_modules import MAIN
@@ -50,9 +51,16 @@ def _install(classes: dict[str, MainClass]) -> MainModule:
 
 
 class ShippedFunction:
-    """A function that brings the user's ``__main__`` classes to the worker with it."""
+    """A function that brings the user's ``__main__`` classes to the worker with it.
 
-    def __init__(self, function: Callable[[Any], Any]) -> None:
+    Args:
+        function: The function.
+        uses: Functions and classes of the user behind it, whose modules are compared there.
+    """
+
+    def __init__(self, function: Callable[[Any], Any], uses: Iterable[Any] = ()) -> None:
+        # Unpickled in this order: the function may need what the first two see to.
+        self.code_check = CodeCheck.of_values(uses)
         self.main = MainModule()
         self.function = function
 

@@ -36,13 +36,16 @@ _known_jobs: dict[str, None] = {}
 """Jobs that have been here: their modules are compared with their own digests only."""
 
 
-def operator_arrives(job_id: str, job_name: str, payload: bytes) -> None:
+def operator_arrives(job_id: str, job_name: str, payload: bytes) -> set[str] | None:
     """Note what an operator uses, and renew memory if it is the first one of its job.
 
     Args:
         job_id: Flink's id of the job.
         job_name: The job's name.
         payload: The operator's functions, as they were pickled.
+
+    Returns:
+        What :func:`operator_loaded` is to be given.
     """
     with lock:
         use = module_uses.current()
@@ -54,6 +57,7 @@ def operator_arrives(job_id: str, job_name: str, payload: bytes) -> None:
         names = _names_in(payload)
         if names is not None:
             use.add(names)
+        return names
 
 
 def _remember(job_id: str) -> bool:
@@ -75,10 +79,10 @@ def operator_opens(job_id: str, job_name: str) -> None:
         user_modules.note_loaded(just_now=True)
 
 
-def operator_loaded(payload: bytes) -> None:
+def operator_loaded(names: set[str] | None) -> None:
     """Note what an operator has brought into memory."""
     with lock:
-        use, names = module_uses.current(), _names_in(payload)
+        use = module_uses.current()
         user_modules.note_loaded(just_now=True)
         if names is not None:
             use.add(user_modules.used_by(names))

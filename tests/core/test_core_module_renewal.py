@@ -72,13 +72,13 @@ class Operator(threading.Thread):
 
     def _arrive(self) -> None:
         sys.path.insert(0, str(self._directory))
-        module_renewal.operator_arrives(self._job, f"name of {self._job}", self._payload)
+        names = module_renewal.operator_arrives(self._job, f"name of {self._job}", self._payload)
         try:
             check, self.function = pickle.loads(self._payload)
             if check is not None:
                 check.check()
         finally:
-            module_renewal.operator_loaded(self._payload)
+            module_renewal.operator_loaded(names)
 
     def do(self, what: Callable[[], Any]) -> Any:
         """The result of a call in the operator's thread."""
