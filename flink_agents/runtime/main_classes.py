@@ -8,12 +8,15 @@ differ, it is refused.
 
 from __future__ import annotations
 
+import copyreg
+import dataclasses
 import re
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
 from enum import Enum
 from hashlib import blake2b
 from types import FunctionType, ModuleType
+from typing import Any
 
 import cloudpickle
 from cloudpickle import cloudpickle as by_value
@@ -28,6 +31,17 @@ from flink_agents.runtime.user_modules import MAIN
 
 _ADDRESS = re.compile(r" at 0x[0-9a-f]+")
 _PLAIN = (bool, int, float, complex, str, bytes, type(None))
+
+
+# dataclasses tells its marks by identity. A class that is pickled by value would bring copies of them, and so
+# would have no fields: its values would be written to state without any.
+_marks: Any = dataclasses
+for _name in ("_FIELD", "_FIELD_CLASSVAR", "_FIELD_INITVAR", "MISSING", "KW_ONLY", "_HAS_DEFAULT_FACTORY"):
+    copyreg.pickle(type(getattr(_marks, _name)), lambda mark: (getattr, (dataclasses, _name_of(mark))))
+
+
+def _name_of(mark: Any) -> str:
+    return next(name for name, value in vars(dataclasses).items() if value is mark)
 
 
 @dataclass(frozen=True)

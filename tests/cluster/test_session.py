@@ -36,6 +36,38 @@ class Teller(Agent):
         return OutputEvent(output=f"{says} {{WORD}} {{ctx.key}} {{count}}")
 """
 
+MAIN = """
+import sys
+from dataclasses import dataclass
+from typing import Any
+from flink_agents import Agent, AgentsExecutionEnvironment, InputEvent, OutputEvent, action
+from tests.cluster import session_job
+from pyflink.common import Types, WatermarkStrategy
+from pyflink.datastream.connectors.number_seq import NumberSequenceSource
+
+@dataclass
+class Order:
+    number: int
+    price: int = {price}
+
+class Teller(Agent):
+    @action(InputEvent)
+    def tell(self, event, ctx):
+        orders = [*ctx.short_term_memory.get("orders", []), event.input][-3:]
+        ctx.short_term_memory.set("orders", orders)
+        assert all(type(order) is Order for order in orders)
+        return OutputEvent(output=orders[0])
+
+env: Any = AgentsExecutionEnvironment.get_execution_environment()
+source = NumberSequenceSource(0, session_job.FOREVER)
+numbers = env.stream_env.from_source(source, WatermarkStrategy.no_watermarks(), "numbers")
+orders = numbers.map(session_job.slowly).map(lambda number: Order(number)).disable_chaining()
+outputs = env.from_datastream(orders, lambda order: order.number % 3).apply(Teller).to_datastream()
+lines = outputs.map(lambda order: f"{{sys.argv[1]}} {{order.price}} 0 0", output_type=Types.STRING())
+lines.map(session_job.Append(sys.argv[2]), output_type=Types.STRING()).print()
+env.execute("main")
+"""
+
 
 class Code:
     """Directories with versions of modules, each of which goes to the workers with a job."""
@@ -95,8 +127,9 @@ def code(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Code]:
     yield Code(tmp_path)
 
 
-@pytest.fixture
+@pytest.fixture(scope="module")
 def cluster(flink_cluster: FlinkCluster) -> FlinkCluster:
+    """One TaskManager for all tests, as their jobs have it."""
     flink_cluster.fresh_taskmanagers(count=1, slots=3)
     return flink_cluster
 
@@ -167,3 +200,32 @@ def test_jobs_follow_one_another_and_run_their_own_code(
 
     checks = cluster_checks(cluster.rest.address)
     assert len(checks) == 5 and {check.status for check in checks} == {"ok"}, checks
+
+
+def test_main_scripts_beside_each_other(cluster: FlinkCluster, tmp_path: Path) -> None:
+    """Two jobs of one script share its classes; a script with another class of that name is refused."""
+    lines = Lines(tmp_path / "lines.txt")
+    script, changed = tmp_path / "one.py", tmp_path / "two.py"
+    script.write_text(MAIN.format(price=1), encoding="utf-8")
+    changed.write_text(MAIN.format(price=2), encoding="utf-8")
+
+    def submit(path: Path, name: str) -> ClusterJob:
+        return cluster.submit(path, name, str(lines.path), parallelism=1, options=FAIL_AT_ONCE)
+
+    first, second = submit(script, "first"), submit(script, "second")
+    for job, name in ((first, "first"), (second, "second"), (first, "first")):
+        wait_for_lines(cluster, job, lines, name, 20)
+    refused = submit(changed, "third")
+    cluster.wait_for("the refusal", lambda: refused.state() == "FAILED")
+    text = refused.exceptions()
+    assert "another job in this process has another class Order in its main script" in text
+    assert first.id in text and second.id in text
+    for job, name in ((first, "first"), (second, "second")):
+        wait_for_lines(cluster, job, lines, name, 20)
+        job.cancel()
+    cluster.wait_for("the end of both", lambda: {first.state(), second.state()} == {"CANCELED"})
+    last = submit(changed, "third")
+    wait_for_lines(cluster, last, lines, "third", 20)
+    assert {line[1] for line in lines.of("third")} == {"2"}
+    last.cancel()
+    cluster.wait_for("the end of the last one", lambda: last.state() == "CANCELED")

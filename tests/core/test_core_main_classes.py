@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import dataclasses
 import pickle
 import subprocess
 import sys
@@ -39,10 +40,10 @@ ONE = {
 KINDS = pytest.mark.parametrize("kind", ONE)
 
 
-def driver(directory: Path, source: str) -> bytes:
+def driver(directory: Path, source: str, made: str = "Order()") -> bytes:
     """What a script ships, in a process of its own."""
     script = directory / "job.py"
-    script.write_text(f"{source}\ndef make():\n    return Order()\n{SHIP}", encoding="utf-8")
+    script.write_text(f"{source}\ndef make():\n    return {made}\n{SHIP}", encoding="utf-8")
     return subprocess.run([sys.executable, str(script)], capture_output=True, check=True).stdout
 
 
@@ -141,6 +142,34 @@ def test_state_has_the_class_of_the_job_that_came_last(main: ModuleType, tmp_pat
     assert type(codec.decode(codec.encode(new))) is type(new) is not type(old)
     assert type(codec.decode(data)) is type(new)
     two.end()
+
+
+FIELDS = {
+    "required": ("price: int", "Order(7)"),
+    "default": ("price: int = 1", "Order(7)"),
+    "factory": ("items: list = field(default_factory=list)", "Order([7])"),
+    "class variable": ("price: int\n    count: ClassVar[int] = 3", "Order(7)"),
+    "keyword": ("price: int\n    _: KW_ONLY\n    count: int = 0", "Order(7, count=2)"),
+    "inherited": ("price: int\n@dataclass\nclass Order(Order):\n    count: int = 1", "Order(7, 8)"),
+}
+
+
+@pytest.mark.parametrize("fields", FIELDS)
+def test_a_dataclass_of_a_main_script_keeps_its_fields(main: ModuleType, tmp_path: Path, fields: str) -> None:
+    body, made = FIELDS[fields]
+    head = "from dataclasses import KW_ONLY, dataclass, field, fields\nfrom typing import ClassVar\n"
+    source = f"{head}@dataclass\nclass Order:\n    {body}\n"
+    payload = driver(tmp_path, source, made)
+    operator = Operator("a", payload)
+    value = operator.make()
+    assert "7" in repr(value)
+    again = ValueCodec().decode(ValueCodec().encode(value))
+    assert again == value and repr(again) == repr(value)
+    defaults = [one.default for one in dataclasses.fields(value)]
+    assert (dataclasses.MISSING in defaults) == (
+        fields in ("required", "factory", "class variable", "keyword", "inherited")
+    )
+    operator.end()
 
 
 def test_operators_of_one_job_share_its_classes(main: ModuleType, tmp_path: Path) -> None:

@@ -297,6 +297,17 @@ CASES = {
         (1, 2),
         {"shop", "store", "store.prices", "store.words"},
     ),
+    "a package with a module that does nothing": Case(
+        {
+            "store.__init__": "PRICE = 1\n",
+            "store.empty": "",
+            "shop": "import $store.empty\n"
+            "def answer():\n    return $store.PRICE + len($store.empty.__doc__ or '')\n",
+        },
+        {"store.__init__": "PRICE = 2\n"},
+        (1, 2),
+        {"shop", "store", "store.empty"},
+    ),
     "relative imports": Case(
         {
             "store.__init__": "",
