@@ -88,8 +88,9 @@ def watch_operators(
 
     def extract_process_function(proto: Any, context: Any, *rest: Any) -> Any:
         job = context.getJobInfo()
-        names = arrives(str(job.getJobId().toString()), str(job.getJobName()), proto.payload)
+        names = None
         try:
+            names = arrives(str(job.getJobId().toString()), str(job.getJobName()), proto.payload)
             return original(proto, context, *rest)
         finally:
             loaded(names)

@@ -36,6 +36,10 @@ _known_jobs: dict[str, None] = {}
 """Jobs that have been here: their modules are compared with their own digests only."""
 
 
+_loading: set[int] = set()
+"""Threads in which operators are being loaded; what comes into memory meanwhile may be theirs."""
+
+
 def operator_arrives(job_id: str, job_name: str, payload: bytes) -> set[str] | None:
     """Note what an operator uses, and renew memory if it is the first one of its job.
 
@@ -50,8 +54,10 @@ def operator_arrives(job_id: str, job_name: str, payload: bytes) -> set[str] | N
     with lock:
         use = module_uses.current()
         use.job_id, use.job_name = job_id, job_name
-        # What was imported later than an operator was loaded may be of a file that has changed since.
-        user_modules.note_loaded(just_now=False)
+        # What was imported after operators had been loaded may be of files that have changed since.
+        if not _loading:
+            user_modules.note_loaded(just_now=False)
+        _loading.add(threading.get_ident())
         if _remember(job_id):
             _renew_changed(use)
         names = _names_in(payload)
@@ -83,6 +89,7 @@ def operator_loaded(names: set[str] | None) -> None:
     """Note what an operator has brought into memory."""
     with lock:
         use = module_uses.current()
+        _loading.discard(threading.get_ident())
         user_modules.note_loaded(just_now=True)
         if names is not None:
             use.add(user_modules.used_by(names))

@@ -15,7 +15,7 @@ import logging
 import os
 import sys
 from collections.abc import Collection, Iterable, Iterator
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from hashlib import blake2b
 from importlib.machinery import ExtensionFileLoader, ModuleSpec, SourceFileLoader
 from pathlib import PurePath
@@ -156,7 +156,7 @@ class Note:
         spec: Its spec; a module that is loaded anew has a new one.
         text: Digest of the text that it was loaded from; None where that is not certain any more.
         whole: Digest of all its code; None likewise.
-        mentions: Names in its code; None likewise.
+        mentions: Names in its code; None where it is not that of the file any more.
         jobs: Ids of the jobs that may use it, where none says that it does.
     """
 
@@ -212,8 +212,8 @@ def note_loaded(just_now: bool) -> None:
         known = _notes.get(name)
         if spec is None or getattr(spec, "_initializing", False) or (known and known.spec is spec):
             continue
-        jobs = _jobs_beside(name)
-        _notes[name] = _noted(module, spec, jobs) if just_now else Note(spec, jobs=jobs)
+        note = _noted(module, spec, _jobs_beside(name))
+        _notes[name] = note if just_now else replace(note, text=None, whole=None)
 
 
 def _jobs_beside(name: str) -> frozenset[str]:

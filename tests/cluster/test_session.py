@@ -58,13 +58,14 @@ class Teller(Agent):
         assert all(type(order) is Order for order in orders)
         return OutputEvent(output=orders[0])
 
+name, output = sys.argv[1:]
 env: Any = AgentsExecutionEnvironment.get_execution_environment()
 source = NumberSequenceSource(0, session_job.FOREVER)
 numbers = env.stream_env.from_source(source, WatermarkStrategy.no_watermarks(), "numbers")
 orders = numbers.map(session_job.slowly).map(lambda number: Order(number)).disable_chaining()
 outputs = env.from_datastream(orders, lambda order: order.number % 3).apply(Teller).to_datastream()
-lines = outputs.map(lambda order: f"{{sys.argv[1]}} {{order.price}} 0 0", output_type=Types.STRING())
-lines.map(session_job.Append(sys.argv[2]), output_type=Types.STRING()).print()
+lines = outputs.map(lambda order: f"{{name}} {{order.price}} 0 0", output_type=Types.STRING())
+lines.map(session_job.Append(output), output_type=Types.STRING()).print()
 env.execute("main")
 """
 

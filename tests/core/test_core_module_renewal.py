@@ -173,6 +173,8 @@ def process(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Process
     monkeypatch.setattr(code_digest, "_accepted", {})
     monkeypatch.setattr(module_uses, "_uses", set())
     monkeypatch.setattr(module_renewal, "_known_jobs", {})
+    monkeypatch.setattr(module_renewal, "_loading", set())
+    monkeypatch.setattr(user_modules, "_notes", {})
     monkeypatch.setattr(module_renewal, "WAIT_SECONDS", 0.0)
     monkeypatch.setattr(sys, "path", list(sys.path))
     process = Process(tmp_path)
@@ -503,6 +505,32 @@ def test_operators_of_one_job_get_in_nobodys_way(process: Process) -> None:
     operators = [process.submit(directory, "bank", checked, job="one") for checked in (False, True, True)]
     assert [operator.answer() for operator in operators] == ["new"] * 3
     assert len({id(operator.function) for operator in operators}) == 1
+
+
+def test_operators_that_are_loaded_at_the_same_time_know_their_modules(process: Process) -> None:
+    """One of them may import a module while another one of any job arrives."""
+    first = process.write("a", {"start": ANSWER.format(0), "shop": ANSWER.format(1)})
+    one, two = process.submit(first, "start"), process.submit(first, "start")
+    payload = process.driver(first, "shop", checked=True)
+    names = one.do(lambda: module_renewal.operator_arrives("one", "", payload))
+    one.do(lambda: importlib.import_module(f"{PREFIX}shop"))
+    two.do(lambda: module_renewal.operator_loaded(module_renewal.operator_arrives("two", "", payload)))
+    one.do(lambda: module_renewal.operator_loaded(names))
+    for operator in (one, two):
+        operator.end()
+    before = process.modules()
+    assert process.result(first, "shop") == 1
+    assert process.modules() == before
+
+
+def test_what_is_not_known_of_a_module_takes_nothing_from_others(process: Process) -> None:
+    """A module that an operator imported late uses what its text says, and not everything."""
+    directory = process.write("a", {**SHARED, "late": "def price():\n    return 1\n"})
+    bank = process.submit(directory, "bank")
+    bank.do(lambda: importlib.import_module(f"{PREFIX}late"))
+    assert process.result(directory, "shop") == 1
+    process.write("a", {"shop": SHARED["shop"].replace("1", "2")})
+    assert process.result(directory, "shop") == 2
 
 
 def test_a_restart_of_a_job_stays_with_its_version(process: Process) -> None:
