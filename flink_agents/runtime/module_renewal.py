@@ -27,8 +27,11 @@ lock = threading.RLock()
 _KNOWN_JOBS = 10_000
 _LARGEST_PAYLOAD = 4 << 20
 
-WAIT_SECONDS = 3.0
-"""How long a job waits for the end of threads whose job has just ended."""
+WAIT_SECONDS = 10.0
+"""How long a job waits for what goes on behind the threads of a job that has ended."""
+
+_WAIT_FOR_THREADS = 0.1
+"""The part of that time for which it waits for threads: they end before Flink says that their job has."""
 
 _POLL_SECONDS = 0.02
 
@@ -138,8 +141,11 @@ def renew(stale: Collection[str]) -> list[Use]:
 
 
 def _wait_until_unused(names: Collection[str], use: Use) -> list[Use]:
-    deadline = time.monotonic() + WAIT_SECONDS
-    while (users := user_modules.users(names, use)) and time.monotonic() < deadline:
+    begin = time.monotonic()
+    while users := user_modules.users(names, use):
+        patience = WAIT_SECONDS * (_WAIT_FOR_THREADS if any(one.has_thread for one in users) else 1)
+        if time.monotonic() >= begin + patience:
+            break
         time.sleep(_POLL_SECONDS)
     return users
 

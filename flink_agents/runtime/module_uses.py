@@ -41,6 +41,11 @@ class Use:
         self.modules = known
 
     @property
+    def has_thread(self) -> bool:
+        """Whether PyFlink still runs the operator."""
+        return _THREAD in self.holders
+
+    @property
     def job(self) -> str:
         """The job, for people."""
         return f"{self.job_name!r} ({self.job_id})" if self.job_id else "whose id is not known"
