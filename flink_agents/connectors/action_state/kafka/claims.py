@@ -16,7 +16,6 @@ from __future__ import annotations
 import logging
 import time
 import uuid
-from collections.abc import Iterator
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
@@ -43,20 +42,45 @@ class Claim:
         owner: Who claims.
         lease_seconds: Length of its lease.
         fence: Where each partition ended when it took over; None before it has looked.
-        fenced_at: Place of its fence among all claims.
         beat: Place of its last beat.
         ended: Whether it was released or withdrawn.
         withdrawn: Whether it was withdrawn.
+        void: From which offset on its records do not count, by partition; None where nobody decided.
+        decided_by: The token of the owner whose fence that is.
     """
 
     offset: int
     owner: Owner
     lease_seconds: float
     fence: dict[int, int] | None = None
-    fenced_at: int = 0
     beat: int = 0
     ended: bool = False
     withdrawn: bool = False
+    void: dict[int, int] | None = None
+    decided_by: str | None = None
+
+
+class _Later:
+    """The claims behind a place, as far as they decide whom they outrank.
+
+    Asking each of them by ``Owner.outranks`` would make a look at n claims cost n * n comparisons.
+    """
+
+    def __init__(self) -> None:
+        self._jobs: set[tuple[str, int]] = set()
+        self._subtasks: set[tuple[str, int, int]] = set()
+
+    def add(self, claim: Claim) -> None:
+        """Take in one claim; one that was withdrawn outranks nobody."""
+        owner = claim.owner
+        if not claim.withdrawn:
+            self._jobs.add((owner.job_id, owner.parallelism))
+            self._subtasks.add((owner.job_id, owner.parallelism, owner.subtask))
+
+    def outrank(self, owner: Owner) -> bool:
+        """Whether one of them outranks an owner of the same group."""
+        others = len(self._jobs) - ((owner.job_id, owner.parallelism) in self._jobs)
+        return others > 0 or (owner.job_id, owner.parallelism, owner.subtask) in self._subtasks
 
 
 class Claims:
@@ -77,8 +101,10 @@ class Claims:
         self._consumer.assign([self._partition])
         self._consumer.seek_to_beginning(self._partition)
         self._by_token: dict[str, Claim] = {}
-        self._by_group: dict[str, list[Claim]] = {}
-        self._void: dict[str, dict[int, int]] = {}
+        # Of each group by token, in the order of the claims.
+        self._by_group: dict[str, dict[str, Claim]] = {}
+        # Those that no fence decided: of each group, by job and parallelism, and then by subtask.
+        self._open: dict[str, dict[tuple[str, int], dict[int, list[Claim]]]] = {}
         self.described: dict[str, Any] | None = None
 
     def close(self) -> None:
@@ -132,70 +158,94 @@ class Claims:
             job_id, group, subtask, parallelism, lease = content
             owner = Owner(job_id, group, subtask, parallelism, token)
             claim = self._by_token[token] = Claim(offset, owner, lease, beat=offset)
-            self._by_group.setdefault(group, []).append(claim)
+            self._by_group.setdefault(group, {})[token] = claim
+            same = self._open.setdefault(group, {}).setdefault((job_id, parallelism), {})
+            same.setdefault(subtask, []).append(claim)
         elif (claim := self._by_token.get(token)) is not None:
             if kind == "fence":
-                claim.fence, claim.fenced_at = dict(content), offset
+                claim.fence = dict(content)
+                self._decide(claim)
             elif kind == "beat":
                 claim.beat = offset
             else:
                 claim.ended = True
                 claim.withdrawn = kind == "withdrawn"
 
+    def _decide(self, fenced: Claim) -> None:
+        """Let a fence decide what counts of those whom its owner outranks, where no earlier one did.
+
+        Each claim is decided once, and of the others none is looked at that cannot be outranked.
+        """
+        if fenced.withdrawn:
+            return
+        owner = fenced.owner
+        undecided = self._open[owner.group]
+        for job, subtasks in list(undecided.items()):
+            same = job == (owner.job_id, owner.parallelism)
+            for subtask in [owner.subtask] if same else list(subtasks):
+                left: list[Claim] = []
+                for claim in subtasks.get(subtask, ()):
+                    if claim.offset < fenced.offset:
+                        claim.void, claim.decided_by = fenced.fence, owner.token
+                    else:
+                        left.append(claim)
+                if left:
+                    subtasks[subtask] = left
+                else:
+                    subtasks.pop(subtask, None)
+            if not subtasks:
+                del undecided[job]
+
     # -- what they say ----------------------------------------------------------------
 
-    def before(self, token: str) -> Iterator[Claim]:
+    def before(self, token: str) -> list[Claim]:
         """Those of owners that might append until the claim of ``token`` came."""
         own = self._by_token[token]
-        for claim in self._by_group[own.owner.group]:
-            if claim.offset >= own.offset:
-                return
-            # Of several that race, each looks only at those before it: so the first one wins.
-            outranked = any(other.offset < own.offset for other in self.over(claim.owner.token))
-            if not claim.ended and not outranked:
-                yield claim
-
-    def over(self, token: str) -> Iterator[Claim]:
-        """The claims that outrank that of ``token``, the last one first."""
-        own = self._by_token.get(token)
-        if own is None:
-            return
-        for claim in reversed(self._by_group[own.owner.group]):
-            if claim.offset <= own.offset:
-                return
-            if not claim.withdrawn and claim.owner.outranks(own.owner):
-                yield claim
+        later, found = _Later(), list[Claim]()
+        for claim in reversed(self._by_group[own.owner.group].values()):
+            if claim.offset < own.offset:
+                # Of several that race, each looks only at those before it: so the first one wins.
+                if not claim.ended and not later.outrank(claim.owner):
+                    found.append(claim)
+                later.add(claim)
+        return found[::-1]
 
     def void_from(self, token: str) -> dict[int, int]:
         """From which offset on records of that owner do not count, by partition.
 
         Empty where all of them count, or where it is not decided yet (:meth:`undecided`).
         """
-        found = self._void.get(token)
-        if found is None:
-            fenced = [claim for claim in self.over(token) if claim.fence is not None]
-            if not fenced:
-                return {}
-            found = self._void[token] = min(fenced, key=lambda claim: claim.fenced_at).fence or {}
-        return found
+        claim = self._by_token.get(token)
+        return (claim.void or {}) if claim is not None else {}
 
     def undecided(self, token: str) -> bool:
         """Whether that owner is outranked, and nobody has looked yet which of its records count."""
-        return not self.void_from(token) and any(True for _ in self.over(token))
+        own = self._by_token.get(token)
+        if own is None or own.void is not None:
+            return False
+        for claim in reversed(self._by_group[own.owner.group].values()):
+            if claim.offset <= own.offset:
+                return False
+            if not claim.withdrawn and claim.owner.outranks(own.owner):
+                return True
+        return False
 
-    def live(self) -> Iterator[Claim]:
+    def live(self) -> list[Claim]:
         """Those of owners that may append at present, as far as anybody knows."""
-        for token, claim in self._by_token.items():
-            if not claim.ended and not self.void_from(token) and not any(True for _ in self.over(token)):
-                yield claim
+        return [claim for group in self._by_group for claim in self._live_of(group)]
 
     def in_the_way(self, owner: Owner) -> dict[str, Claim]:
         """Those of other jobs that hold the group of ``owner``, by token."""
-        return {
-            claim.owner.token: claim
-            for claim in self.live()
-            if claim.owner.group == owner.group and claim.owner.job_id != owner.job_id
-        }
+        live = self._live_of(owner.group)
+        return {claim.owner.token: claim for claim in live if claim.owner.job_id != owner.job_id}
+
+    def _live_of(self, group: str) -> list[Claim]:
+        later, found = _Later(), list[Claim]()
+        for claim in reversed(self._by_group.get(group, {}).values()):
+            if not claim.ended and claim.void is None and not later.outrank(claim.owner):
+                found.append(claim)
+            later.add(claim)
+        return found[::-1]
 
 
 class ClaimsWriter:

@@ -66,6 +66,7 @@ class KafkaStore(ThreadedStore[Write]):
         self.settings = settings
         self._positions: dict[int, int] = {}
         self._floors: dict[int, int] = {}
+        self._first_ends: dict[int, int] = {}
         self._garbage = Garbage()
         self._appending: Counter[JournalKey] = Counter()
         self._fresh: dict[int, asyncio.Future[None]] = {}
@@ -177,6 +178,7 @@ class KafkaStore(ThreadedStore[Write]):
                 raise in_use_error(owner, claim.owner.job_id)
         ends = self._scanner.log_ends(list(range(self._topic.partitions)))
         self._claims_writer.fence(owner, ends)
+        self._first_ends = ends
         self._positions.update(ends)
 
     # -- writing ----------------------------------------------------------------------
@@ -229,7 +231,7 @@ class KafkaStore(ThreadedStore[Write]):
         if start is None:
             return True
         read = self._unpack(marker)
-        if marker is not None and read is None:
+        if marker is not None and (read is None or self._lies_behind(read)):
             return True
         wanted = self._start(read, partition, pending)
         return wanted is None or wanted < start
@@ -246,6 +248,8 @@ class KafkaStore(ThreadedStore[Write]):
         read = self._unpack(marker)
         if marker is not None and (read is None or read.partition != partition or self._foreign(read)):
             raise self._mismatch(marker)
+        if read is not None and self._lies_behind(read):
+            raise self._lost(journal, read)
         wanted = self._start(read, partition, pending) or 0
         if read is not None and self._is_of_before(read):
             self._floors[partition] = max(read.offset, self._floors.get(partition, 0))
@@ -290,6 +294,24 @@ class KafkaStore(ThreadedStore[Write]):
             owner is not None
             and marker.writer != owner.token[:TOKEN_BYTES].encode()
             and (marker.subtask, marker.parallelism) == (owner.subtask, owner.parallelism)
+        )
+
+    def _lies_behind(self, marker: Marker) -> bool:
+        """Whether an earlier attempt saw more of the partition than there was when this one began."""
+        return (
+            self._owner is not None
+            and marker.writer != self._owner.token[:TOKEN_BYTES].encode()
+            and marker.offset > self._first_ends.get(marker.partition, marker.offset)
+        )
+
+    def _lost(self, journal: JournalKey, marker: Marker) -> RecordsPrunedError:
+        return RecordsPrunedError(
+            f"the last records of partition {marker.partition} of {self.settings.topic!r} were lost: nobody "
+            f"can tell what runs of key {journal.key[:200]!r} did",
+            expected=f"a partition that ends at offset {marker.offset} or behind it, as state says",
+            found=f"it ended at offset {self._first_ends[marker.partition]} when this attempt began",
+            fix="bring the records back, or restore from a checkpoint that is older than the loss; do not let "
+            "replicas that are out of sync lead (unclean.leader.election.enable), nor bring old copies back",
         )
 
     def _check_begin(self, journal: JournalKey, partition: int, wanted: int) -> None:
