@@ -9,6 +9,11 @@ owner knows of its end before anybody relies on its records. No clock is involve
 
 A lease only decides which job waits for which. Owners tell by *beats* that they live; one that ends
 says so by a *release*. A claim that has to give way to a job that lives is *withdrawn*.
+
+Claims of which nothing is needed any more are removed (:meth:`Claims.done`), so that the topic follows
+what is not settled and not how often a job was restarted. Before they go, a record says which of a group
+are left: an owner that slept for so long that it sees neither its end nor who brought it about finds out
+by that.
 """
 
 from __future__ import annotations
@@ -16,13 +21,24 @@ from __future__ import annotations
 import logging
 import time
 import uuid
+from collections.abc import Callable, Collection
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
 from flink_agents.api.action_state import Owner
 from flink_agents.api.errors import StoreMismatchError
-from flink_agents.connectors.action_state.kafka.layout import pack_claim, unpack_claim
-from flink_agents.connectors.action_state.kafka.settings import KafkaSettings, request_ms, unavailable
+from flink_agents.connectors.action_state.kafka.layout import (
+    pack_claim,
+    pack_claim_key,
+    unpack_claim,
+    unpack_claim_key,
+)
+from flink_agents.connectors.action_state.kafka.settings import (
+    KafkaSettings,
+    request_ms,
+    translated,
+    unavailable,
+)
 from flink_agents.connectors.action_state.kafka.topics import Topic
 
 if TYPE_CHECKING:
@@ -31,6 +47,9 @@ if TYPE_CHECKING:
 _log = logging.getLogger("flink_agents.store")
 
 POLL_MS = 200
+
+OF_OWNERS = ("claim", "fence", "beat", "release", "withdrawn")
+"""Kinds of records that an owner has, the claim first: without it, the others mean nothing."""
 
 
 @dataclass
@@ -47,6 +66,8 @@ class Claim:
         withdrawn: Whether it was withdrawn.
         void: From which offset on its records do not count, by partition; None where nobody decided.
         decided_by: The token of the owner whose fence that is.
+        removed: Whether it was removed from the topic; only one's own is kept then.
+        lost: Whether what decided about it was removed as well, before it was read.
     """
 
     offset: int
@@ -58,6 +79,8 @@ class Claim:
     withdrawn: bool = False
     void: dict[int, int] | None = None
     decided_by: str | None = None
+    removed: bool = False
+    lost: bool = False
 
 
 class _Later:
@@ -89,12 +112,19 @@ class Claims:
     Args:
         settings: How to reach the topic.
         topic: The topic of claims.
+        own: The token of the owner who reads them, if there is one.
+
+    Attributes:
+        orphans: Kinds and tokens of records whose claim is gone: some owners do not know of their end.
+        described: What the topic of journals is; None where nobody has said so.
+        plans: What plans of agents cover, by fingerprint.
     """
 
-    def __init__(self, settings: KafkaSettings, topic: Topic) -> None:
+    def __init__(self, settings: KafkaSettings, topic: Topic, own: str | None = None) -> None:
         from kafka.structs import TopicPartition
 
         self._settings = settings
+        self._own = own
         self._partition = TopicPartition(topic.name, 0)
         # Its own types lack arguments that it has.
         self._consumer: Any = settings.consumer()
@@ -105,7 +135,9 @@ class Claims:
         self._by_group: dict[str, dict[str, Claim]] = {}
         # Those that no fence decided: of each group, by job and parallelism, and then by subtask.
         self._open: dict[str, dict[tuple[str, int], dict[int, list[Claim]]]] = {}
+        self.orphans: set[tuple[str, str]] = set()
         self.described: dict[str, Any] | None = None
+        self.plans: dict[str, bytes] = {}
 
     def close(self) -> None:
         """Close the connection."""
@@ -140,20 +172,29 @@ class Claims:
                 time.sleep(0.05)
                 continue
             for record in records:
-                self._take(record.offset, unpack_claim(record.key, record.value))
+                self._take(record)
             if time.monotonic() > deadline:
                 raise unavailable("the claims cannot be read", TimeoutError("no answer"))
 
-    def _take(self, offset: int, read: tuple[str, str, Any] | None) -> None:
+    def _take(self, record: Any) -> None:
+        if record.value is None:
+            if (key := unpack_claim_key(record.key)) is not None:
+                self._removed(*key)
+            return
+        read = unpack_claim(record.key, record.value)
         try:
             if read is not None:
-                self._apply(offset, *read)
+                self._apply(record.offset, *read)
         except (TypeError, ValueError) as error:
-            _log.warning("offset %d of the claims is of no owner: %s", offset, error)
+            _log.warning("offset %d of the claims is of no owner: %s", record.offset, error)
 
     def _apply(self, offset: int, kind: str, token: str, content: Any) -> None:
         if kind == "topic":
             self.described = self.described or content
+        elif kind == "plan":
+            self.plans[token] = bytes(content)
+        elif kind == "left":
+            self._keep(token, *content)
         elif kind == "claim":
             job_id, group, subtask, parallelism, lease = content
             owner = Owner(job_id, group, subtask, parallelism, token)
@@ -170,6 +211,45 @@ class Claims:
             else:
                 claim.ended = True
                 claim.withdrawn = kind == "withdrawn"
+        elif kind in OF_OWNERS:
+            self.orphans.add((kind, token))
+
+    def _keep(
+        self, group: str, through: int, tokens: list[str], removed: list[tuple[str, str | None]]
+    ) -> None:
+        """Take in which claims of a group are left of those up to an offset.
+
+        Args:
+            group: Which group.
+            through: Up to where.
+            tokens: Those that are left.
+            removed: Those that were removed then, and who decided about them.
+        """
+        left, deciders = set(tokens), dict(removed)
+        for token, claim in list(self._by_group.get(group, {}).items()):
+            if claim.offset <= through and token not in left:
+                self._drop(token, token in deciders and deciders[token] == claim.decided_by)
+
+    def _removed(self, kind: str, token: str) -> None:
+        self.orphans.discard((kind, token))
+        if kind == "claim":
+            self._drop(token, False)
+
+    def _drop(self, token: str, is_decided: bool) -> None:
+        """Let go of a claim; of one's own, note whether it is known what decided about it."""
+        claim = self._by_token.get(token)
+        if claim is None:
+            return
+        if token == self._own:
+            claim.lost = claim.lost if claim.removed else not is_decided
+            claim.removed = True
+            return
+        del self._by_token[token]
+        owner = claim.owner
+        self._by_group[owner.group].pop(token, None)
+        undecided = self._open.get(owner.group, {}).get((owner.job_id, owner.parallelism), {})
+        if claim in undecided.get(owner.subtask, ()):
+            undecided[owner.subtask].remove(claim)
 
     def _decide(self, fenced: Claim) -> None:
         """Let a fence decide what counts of those whom its owner outranks, where no earlier one did.
@@ -197,6 +277,45 @@ class Claims:
                 del undecided[job]
 
     # -- what they say ----------------------------------------------------------------
+
+    def knows(self, token: str) -> bool:
+        """Whether there is a claim of that owner."""
+        return token in self._by_token
+
+    def lost(self, token: str) -> bool:
+        """Whether nobody can tell which records of an owner count, as its claim was removed long ago."""
+        claim = self._by_token.get(token)
+        return claim is None or claim.lost
+
+    def of_group(self, group: str) -> list[Claim]:
+        """The claims of a group, in their order."""
+        return list(self._by_group.get(group, {}).values())
+
+    def done(self, group: str, owns: Callable[[Claim], bool]) -> list[Claim]:
+        """The claims of a group that can be removed, the first one first.
+
+        Those that were withdrawn, and those of owners that cannot append any more and own nothing. One
+        stays as long as what it decided about another one is needed.
+
+        Args:
+            group: Which group.
+            owns: Whether something may be needed that the owner of a claim wrote.
+        """
+        claims = self.of_group(group)
+        later = _Later()
+        for claim in reversed(claims):
+            if claim.void is None and not claim.ended and later.outrank(claim.owner):
+                return []  # without a claim that outranks it, it would seem to live
+            later.add(claim)
+        found: list[Claim] = []
+        deciding: set[str | None] = set()
+        for claim in claims:
+            ended = claim.withdrawn or (claim.void is not None and not owns(claim))
+            if ended and claim.owner.token not in deciding:
+                found.append(claim)
+            else:
+                deciding.add(claim.decided_by)
+        return found
 
     def before(self, token: str) -> list[Claim]:
         """Those of owners that might append until the claim of ``token`` came."""
@@ -283,6 +402,30 @@ class ClaimsWriter:
         """Say that an owner lives; does not wait."""
         key, value = pack_claim("beat", owner.token, time.time())
         self._producer.send(self._topic, key=key, value=value, partition=0)
+
+    def plan(self, fingerprint: str, data: bytes) -> None:
+        """Keep what a plan covers."""
+        self._write("plan", fingerprint, data)
+
+    def remove(self, owner: Owner, claims: Claims, done: Collection[Claim]) -> None:
+        """Remove claims, and what is left of such that were removed before.
+
+        Args:
+            owner: Who does so, and must have seen after ``done`` was made that it still is an owner.
+            claims: Out of which ``done`` was made.
+            done: Which ones, the first one first.
+        """
+        gone = [(kind, claim.owner.token) for claim in done for kind in OF_OWNERS] + sorted(claims.orphans)
+        if done:
+            tokens = {claim.owner.token for claim in done}
+            left = [claim for claim in claims.of_group(owner.group) if claim.owner.token not in tokens]
+            through = max(claim.offset for claim in done)
+            known = [claim.owner.token for claim in left if claim.offset <= through]
+            removed = [(claim.owner.token, claim.decided_by) for claim in done]
+            self._write("left", owner.group, [through, known, removed])
+        with translated(f"claims cannot be removed from topic {self._topic!r}"):
+            for each in gone:
+                self._producer.send(self._topic, key=pack_claim_key(*each), value=None, partition=0)
 
     def describe(self, journals: Topic) -> None:
         """Keep what the topic of journals is."""
