@@ -12,6 +12,7 @@ took over. See ``claims``.
 from __future__ import annotations
 
 import hashlib
+import sys
 import threading
 from collections.abc import Sequence
 from typing import Any, NamedTuple
@@ -151,7 +152,7 @@ def unpack_batch(data: bytes) -> list[Entry]:
 
 
 def _entry(journal_id: str, key: str, content: Any) -> Entry:
-    journal = JournalKey(journal_id, key)
+    journal = JournalKey(sys.intern(journal_id), key)  # the same for many
     if isinstance(content, int):
         return Entry(journal, (), content)
     if content and isinstance(content[0], int):
