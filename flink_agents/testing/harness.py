@@ -259,6 +259,11 @@ class OperatorHarness(Driver):
     # -- looking ----------------------------------------------------------------------
 
     @property
+    def noted(self) -> Sequence[tuple[Any, int | None]]:
+        """Inputs since the first snapshot with their timestamps, without those that a restore took back."""
+        return self._inputs or ()
+
+    @property
     def current_time(self) -> int:
         """The wall-clock time in milliseconds."""
         return self._clock.time
