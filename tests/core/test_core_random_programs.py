@@ -63,7 +63,7 @@ def test_a_failure_names_the_program_and_the_command(monkeypatch: pytest.MonkeyP
         *programs.ORDERLY,
         *programs.RACY,
         *(f"call {kind}" for kind in calls.CALLS if kind != "never"),
-        *(f"input {form}" for form in set(programs.FORMS)),
+        *(f", {form}" for form in set(programs.FORMS)),
         "send",
         "spoil",
         "raise",
