@@ -14,6 +14,12 @@ from flink_agents.runtime.codec import ValueCodec
 
 _LAYOUT = 1
 
+FLAT_NUMBERS = 1
+"""Layout of headers of runs whose calls have one row of numbers, whichever task makes them."""
+
+TASK_NUMBERS = 2
+"""Layout of headers of runs whose calls are numbered within the task that makes them."""
+
 
 class RunHeader(NamedTuple):
     """Which input a run belongs to.
@@ -24,6 +30,7 @@ class RunHeader(NamedTuple):
         plan: Fingerprint of the agent's plan.
         input: Encoded pair of the input and its event time, for debugging; None where it is large.
         memory: Encoded nodes of short-term memory before the run, by path; None where they are large.
+        layout: How calls of the run are numbered: ``FLAT_NUMBERS`` or ``TASK_NUMBERS``.
     """
 
     digest: bytes
@@ -31,15 +38,17 @@ class RunHeader(NamedTuple):
     plan: str
     input: bytes | None = None
     memory: dict[str, bytes] | None = None
+    layout: int = TASK_NUMBERS
 
     def pack(self, codec: ValueCodec) -> bytes:
         """The bytes."""
-        return codec.encode([_LAYOUT, self.digest, self.started_at, self.plan, self.input, self.memory])
+        return codec.encode([self.layout, self.digest, self.started_at, self.plan, self.input, self.memory])
 
     @classmethod
     def unpack(cls, codec: ValueCodec, data: bytes) -> RunHeader:
         """The header of which ``data`` are the bytes."""
-        return cls(*_fields(codec, data, 5))
+        layout, *fields = _fields(codec, data, 5, layout=True)
+        return cls(*fields, layout=layout)
 
 
 class CallIdentity(NamedTuple):
@@ -78,7 +87,9 @@ class CallRecord(NamedTuple):
         error: What it raised, by ``failures.describe``; None where it returned.
         attempts: How often it was tried.
         ended_at: Wall-clock time at its end, in milliseconds.
-        order: How many calls of the execution had ended before it.
+        order: How many outcomes of the execution there were before it.
+        elapsed: Microseconds between the begin of the execution and the end of the call, by the clock
+            that the execution sees.
     """
 
     call: CallIdentity
@@ -87,6 +98,7 @@ class CallRecord(NamedTuple):
     attempts: int
     ended_at: int
     order: int = 0
+    elapsed: int = 0
 
     def pack(self, codec: ValueCodec) -> bytes:
         """The bytes."""
@@ -102,14 +114,41 @@ class CallRecord(NamedTuple):
                 self.attempts,
                 self.ended_at,
                 self.order,
+                self.elapsed,
             ]
         )
 
     @classmethod
     def unpack(cls, codec: ValueCodec, data: bytes) -> CallRecord:
         """The record of which ``data`` are the bytes."""
-        function, arguments, request, *rest = _fields(codec, data, 8)
+        function, arguments, request, *rest = _fields(codec, data, 8, added=1)
         return cls(CallIdentity(function, arguments, request), *rest)
+
+
+class WaitRecord(NamedTuple):
+    """That a wait of an action ended which is no call.
+
+    Attributes:
+        what: What was waited for, for people: ``a timer``, ``a limit``, ``a client``.
+        ended_at: Wall-clock time at its end, in milliseconds.
+        order: How many outcomes of the execution there were before it.
+        elapsed: Microseconds between the begin of the execution and the end of the wait, by the clock
+            that the execution sees.
+    """
+
+    what: str
+    ended_at: int
+    order: int
+    elapsed: int
+
+    def pack(self, codec: ValueCodec) -> bytes:
+        """The bytes."""
+        return codec.encode([_LAYOUT, *self])
+
+    @classmethod
+    def unpack(cls, codec: ValueCodec, data: bytes) -> WaitRecord:
+        """The record of which ``data`` are the bytes."""
+        return cls(*_fields(codec, data, 4))
 
 
 class ActionRecord(NamedTuple):
@@ -143,9 +182,17 @@ class ActionRecord(NamedTuple):
         return cls(*_fields(codec, data, 5))
 
 
-def _fields(codec: ValueCodec, data: bytes, count: int) -> list[Any]:
-    """The first ``count`` fields."""
+def _fields(codec: ValueCodec, data: bytes, count: int, layout: bool = False, added: int = 0) -> list[Any]:
+    """The first fields.
+
+    Args:
+        codec: Decodes them.
+        data: The bytes of a record.
+        count: How many each record of that kind has.
+        layout: Whether the number of the layout stands before them.
+        added: How many more there may be: later versions added them.
+    """
     fields = codec.decode(data)
     if not isinstance(fields, list) or len(fields) <= count or not isinstance(fields[0], int):
         raise StateFormatError("a record of a journal cannot be read", found=repr(fields)[:200])
-    return fields[1 : count + 1]
+    return fields[0 if layout else 1 : count + added + 1]
