@@ -102,6 +102,13 @@ def _end_refused(asked: int, journal: JournalKey, records: Sequence[Record]) -> 
     return Fault.REFUSED if any(record.kind is RecordKind.ACTION for record in records) else None
 
 
+def _fails_at(append: int, fault: Fault) -> Choose:
+    def choose(asked: int, journal: JournalKey, records: Sequence[Record]) -> Fault | None:
+        return fault if asked == append else _end_refused(asked, journal, records)
+
+    return choose
+
+
 def _attempt(harness: OperatorHarness, faults: Faults, name: str, choose: Choose | None) -> Any:
     """Run the action once; returns what it saw, if it came to its end."""
     faults.choose, before = choose, len(SEEN)
