@@ -17,6 +17,9 @@ KEYS = ("a", "b", "c")
 FORMS = ("async", "async", "async", "retried", "def", "def retried", "yields")
 """Kinds of actions that take inputs."""
 
+LEFT_OUT: set[str] = set()
+"""Kinds of calls and operations that programs do without."""
+
 Op = list[Any]
 Block = list[Op]
 
@@ -198,11 +201,11 @@ class _Maker:
         chance = self.chance
         if nested:
             inner = self.trunk(False, depth - 1, nested=False)
-            if any(op[0] == "call" for op in inner) and chance.random() < 0.5:
+            if any(op[0] == "call" for op in inner) and chance.random() < 0.5 and "spoil" not in LEFT_OUT:
                 inner.insert(chance.randint(0, len(inner)), ["spoil"])
             ops.insert(chance.randint(0, len(ops)), ["send", [inner]])
         if chance.random() < 0.12:
-            ops.append(["call", chance.choice(FAILING), False])
+            ops.append(["call", self.one_of(FAILING), False])
         elif chance.random() < 0.05:
             ops.append(["raise"])
         ops.append(["emit", chance.choice(("x", "last"))] if chance.random() < 0.5 else ["out"])
@@ -220,8 +223,11 @@ class _Maker:
     def call(self, kinds: Iterable[str], caught: bool = True) -> Op:
         self.left -= 1
         if caught and self.chance.random() < 0.2:
-            return ["call", self.chance.choice(FAILING), True]
-        return ["call", self.chance.choice(tuple(kinds)), True]
+            return ["call", self.one_of(FAILING), True]
+        return ["call", self.one_of(kinds), True]
+
+    def one_of(self, kinds: Iterable[str]) -> str:
+        return self.chance.choice([kind for kind in kinds if kind not in LEFT_OUT])
 
     # -- constructs -----------------------------------------------------------------------
 
@@ -230,7 +236,7 @@ class _Maker:
         kinds: tuple[str, ...] = (*SIMPLE, *CERTAIN)
         if not self.calm:
             kinds = (*kinds, *ORDERLY, *ORDERLY, *RACY, *RACY)
-        kind = chance.choice(kinds)
+        kind = self.one_of(kinds)
         count = {
             "shield": 1,
             "expires": 1,
@@ -286,5 +292,5 @@ class _Maker:
                 kinds = STEADY_CALLS if steady else CALLS
                 ops.append(self.call(tuple(one for one in kinds if not self.calm or one != "loose")))
         if failing and chance.random() < 0.6:
-            ops.insert(chance.randint(0, len(ops)), ["call", chance.choice(FAILING), False])
+            ops.insert(chance.randint(0, len(ops)), ["call", self.one_of(FAILING), False])
         return ops

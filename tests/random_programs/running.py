@@ -6,7 +6,7 @@ import contextlib
 import logging
 import random
 import time
-from collections.abc import Iterator, Sequence
+from collections.abc import Collection, Iterator, Sequence
 from dataclasses import dataclass
 
 from flink_agents.api.action_state import JournalKey, Record
@@ -16,7 +16,7 @@ from flink_agents.testing.faults import Choose, Fault
 from tests.random_programs import constructs as constructs, oracle
 from tests.random_programs.agents import agent
 from tests.random_programs.oracle import Outcome
-from tests.random_programs.programs import Input, Program, program
+from tests.random_programs.programs import LEFT_OUT, Input, Program, program
 from tests.random_programs.stores import RandomFaults
 from tests.random_programs.world import World, freeze
 
@@ -222,14 +222,44 @@ def _check_replay(runner: Runner, made: Program, before: Outcome) -> None:
     oracle.check_replay(transcripts, before, again, oracle.last_attempts())
 
 
-def run(programs: int, seed: int, seconds: float = SETTLE_SECONDS) -> int:
-    """Check ``programs`` programs from ``seed`` on; returns the number of crashes."""
+def run(
+    programs: int, seed: int, seconds: float = SETTLE_SECONDS, left_out: Collection[str] = frozenset()
+) -> int:
+    """Check ``programs`` programs from ``seed`` on; returns the number of crashes.
+
+    Args:
+        programs: How many.
+        seed: Seed of the first one.
+        seconds: How long one may stand still.
+        left_out: Kinds of calls and operations that they do without.
+    """
+    LEFT_OUT.clear()
+    LEFT_OUT.update(left_out)
     with listening():
         runner = Runner(seconds)
         try:
             return sum(check(runner, number) for number in range(seed, seed + programs))
         finally:
             runner.close()
+
+
+def first_failure(
+    programs: int, seed: int, seconds: float = SETTLE_SECONDS, left_out: Collection[str] = frozenset()
+) -> tuple[int, ProgramFailed] | None:
+    """The first of some programs that fails, as its seed and why; None where none does. As :func:`run`."""
+    at = seed
+    LEFT_OUT.clear()
+    LEFT_OUT.update(left_out)
+    with listening():
+        runner = Runner(seconds)
+        try:
+            for at in range(seed, seed + programs):
+                check(runner, at)
+        except ProgramFailed as failed:
+            return at, failed
+        finally:
+            runner.close()
+    return None
 
 
 class _Listener(logging.Handler):
