@@ -140,6 +140,8 @@ class World:
     @classmethod
     def begin(cls, label: str) -> list[Entry]:
         """An execution of an action begins; returns where it notes what it sees."""
+        if cls.dead:
+            return []
         attempts = cls.attempts.setdefault(label, [])
         if attempts and attempts[-1].stored is None:
             attempts[-1].stored = frozenset(cls.acknowledged)
