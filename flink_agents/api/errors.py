@@ -64,11 +64,12 @@
     │   ├── StoreFormatError             FA6008
     │   ├── StoreMismatchError           FA6009
     │   └── RunNotReplayableError        FA6010
-    └── BrokerError                      FA7000  a Kafka broker for development cannot run
-        ├── BrokerDownloadError          FA7001
-        ├── BrokerStartError             FA7002
-        ├── BrokerPortInUseError         FA7003
-        └── BrokerMismatchError          FA7004
+    ├── BrokerError                      FA7000  a Kafka broker for development cannot run
+    │   ├── BrokerDownloadError          FA7001
+    │   ├── BrokerStartError             FA7002
+    │   ├── BrokerPortInUseError         FA7003
+    │   └── BrokerMismatchError          FA7004
+    └── RecoveryDifferenceError          FA8000  found by the test kit  (also an AssertionError)
 
 Each class has a stable ``code``; ``docs/errors.md`` has a section of that name. The
 first line of an error's text is the user's own place in the code where one is known,
@@ -98,6 +99,7 @@ from flink_agents.api.store_errors import (
     StoreMismatchError as StoreMismatchError,
     StoreUnavailableError as StoreUnavailableError,
 )
+from flink_agents.api.testing_errors import RecoveryDifferenceError as RecoveryDifferenceError
 
 if TYPE_CHECKING:
     from flink_agents.api.policies import FailedAttempt
