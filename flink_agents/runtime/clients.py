@@ -3,13 +3,13 @@
 from __future__ import annotations
 
 import asyncio
-import logging
 from collections.abc import Callable
 from contextlib import AsyncExitStack, asynccontextmanager, contextmanager
 from contextvars import Context
 from typing import Any
 
 from flink_agents.api.errors import ResourceUnavailableError
+from flink_agents.api.logs import bounded_logger
 from flink_agents.plan import BoundAgent
 from flink_agents.plan.functions import is_async_generator, is_generator
 from flink_agents.runtime.failure import users_traceback
@@ -18,7 +18,7 @@ from flink_agents.runtime.outcomes import Outcome, cancelled_from_outside, is_cl
 CLOSE_SECONDS = 3.0
 """How long the end of an attempt waits for clients to close."""
 
-_log = logging.getLogger("flink_agents.clients")
+_log = bounded_logger("flink_agents.clients")
 
 
 class _Client:

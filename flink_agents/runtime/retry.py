@@ -16,7 +16,7 @@ from flink_agents.api.errors import ActionTimeoutError, AgentsError, RecordedFai
 from flink_agents.api.policies import FailedAttempt, RetryPolicy
 from flink_agents.runtime.failure import text_of
 from flink_agents.runtime.limits import Place
-from flink_agents.runtime.typenames import GROUPS, find_error
+from flink_agents.runtime.typenames import find_error
 
 PROGRAMMING_ERRORS = (
     TypeError,
@@ -86,7 +86,7 @@ def record(number: int, error: BaseException, delay: float | None = None) -> Fai
 
 def is_retryable(policy: RetryPolicy, error: BaseException) -> bool:
     """Whether ``policy`` tries again after ``error``: of a group, after each error in it."""
-    if isinstance(error, GROUPS):
+    if isinstance(error, BaseExceptionGroup):
         inner: Any = error
         return all(is_retryable(policy, one) for one in inner.exceptions)
     if isinstance(error, RecordedFailureError):
@@ -133,7 +133,7 @@ def pause(policy: RetryPolicy, number: int, seed: str) -> float:
 
 def retry_after(error: BaseException) -> float | None:
     """Seconds for which ``error`` asks to be left alone, or None."""
-    if isinstance(error, GROUPS):
+    if isinstance(error, BaseExceptionGroup):
         inner: Any = error
         return max((retry_after(one) or 0.0 for one in inner.exceptions), default=None)
     if error.__cause__ is not None and isinstance(error, (RecordedFailureError, type(error.__cause__))):

@@ -115,8 +115,8 @@ def test_of_a_callable_it_is_an_argument(kind: str, setting: str, make: Any) -> 
     what = DurableCallable(TAKING[kind], **settings)
     for value in (7, None):
         forget()
-        harness = crash_and_replay(one_action(make(what, **{setting: value})), "a")
-        assert harness.outputs == ["a"]
+        with crash_and_replay(one_action(make(what, **{setting: value})), "a") as harness:
+            assert harness.outputs == ["a"]
         (told,) = EFFECTS
         assert told[1 if setting == "name" else 3] == value
 
@@ -134,8 +134,9 @@ async def plainly_async(value: Any) -> Any:
 @pytest.mark.parametrize("make", [calling, calling_async])
 @pytest.mark.parametrize("function", [plainly, plainly_async, DurableCallable(plainly), str])
 def test_a_setting_that_the_function_does_not_take_is_one(function: Any, make: Any) -> None:
-    harness = crash_and_replay(one_action(make(function, name="mine", timeout=60, result_type=str)), "a")
-    assert harness.outputs == ["a"]
+    agent = one_action(make(function, name="mine", timeout=60, result_type=str))
+    with crash_and_replay(agent, "a") as harness:
+        assert harness.outputs == ["a"]
 
 
 def test_settings_of_the_call_go_before_those_of_the_callable() -> None:
