@@ -26,6 +26,7 @@ from http.client import HTTPConnection, HTTPException, HTTPSConnection
 from itertools import count
 from typing import Any, Protocol
 from urllib.parse import urlsplit
+from weakref import WeakValueDictionary
 
 _log = logging.getLogger("flink_agents.checkpoints")
 
@@ -248,7 +249,7 @@ class CheckpointPoller:
                 _log.exception("somebody who listens for checkpoints failed")
 
 
-_pollers: dict[tuple[tuple[str, ...], str], CheckpointPoller] = {}
+_pollers: WeakValueDictionary[tuple[tuple[str, ...], str], CheckpointPoller] = WeakValueDictionary()
 _pollers_lock = threading.Lock()
 
 
@@ -257,7 +258,6 @@ def poller_of(addresses: tuple[str, ...], job_id: str) -> CheckpointPoller:
     with _pollers_lock:
         poller = _pollers.get((addresses, job_id))
         if poller is None:
-            # A process serves few jobs, one after the other.
             poller = _pollers[addresses, job_id] = CheckpointPoller(addresses, job_id)
         return poller
 

@@ -33,6 +33,7 @@ from flink_agents.runtime.checkpoints import (
     poller_of,
     rest_addresses,
 )
+from flink_agents.runtime.remembered import Seen
 from flink_agents.runtime.run_metrics import RunMetrics
 
 _log = logging.getLogger("flink_agents.pruning")
@@ -53,6 +54,8 @@ DISABLED_ANSWERS = 10
 MAX_WAITING = 1_000_000
 """How many notes may wait. What is not noted is pruned with a later commit of the same key."""
 
+MAX_FAILED = 100_000
+"""How many journals that the store could not prune are tried again; others are pruned with a later commit."""
 
 RETAINED = ("execution.checkpointing.num-retained", "state.checkpoints.num-retained")
 """Flink's option, and its former name; the default is 1."""
@@ -146,8 +149,9 @@ class Pruner:
         # Between Flink's thread, which appends, and the one that asks.
         self._noted: deque[tuple[JournalKey, int, int]] = deque()
         self._restored: deque[tuple[JournalKey, int]] = deque()
-        # Journals whose runs are not only those of the checkpoint that the job was restored from.
-        self._known: set[JournalKey] = set()
+        # Journals whose runs are not only those of the checkpoint that the job was restored from. What
+        # seems to be one of them is pruned later, with what Flink says or after the next restore.
+        self._known = Seen()
         # For the thread that asks.
         self._notes: list[Notes] = []
         self._highest = self._discarded = 0
@@ -293,7 +297,7 @@ class Pruner:
         """Flink answers; from now on, nothing is pruned without its answers."""
         self._reached = self._ever_reached = True
         self._restored.clear()
-        self._known.clear()
+        self._known = Seen()
 
     def _fall_back(self, reason: str) -> None:
         self._reached = False
@@ -401,7 +405,8 @@ class _Executor:
             # Another attempt took over: it prunes, and this one learns from its next append.
             self._closed = True
         except Exception as error:
-            self._failed.add(journal, through, runs)
+            if len(self._failed.journals) < MAX_FAILED:
+                self._failed.add(journal, through, runs)
             self._metrics.count("prune_errors")
             if not self._warned:
                 self._warned = True

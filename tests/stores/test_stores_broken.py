@@ -15,7 +15,6 @@ from flink_agents.api.action_state import ActionStateStore
 from flink_agents.connectors.action_state.memory import MemoryPlace, MemoryStore
 from flink_agents.testing.store_conformance import ActionStateStoreSuite, Stores
 
-
 REMOVALS = 20
 
 

@@ -16,6 +16,10 @@ from flink_agents.runtime.journal.plans import Plans
 from flink_agents.runtime.journal.records import RunHeader
 from flink_agents.runtime.journal.run_journal import RunJournal
 from flink_agents.runtime.pruning import Pruner
+from flink_agents.runtime.remembered import Recent
+
+MAX_SETTLED = 100_000
+"""Of how many keys it is known that nothing recorded is left to be run. Of others, the store is asked."""
 
 
 class Journals:
@@ -52,7 +56,8 @@ class Journals:
         self._agent = plan.name
         self._plans = Plans(store, plan, on_plan_change)
         self.plan = plan.fingerprint
-        self._settled: set[JournalKey] = set()
+        self._settled: Recent[JournalKey] = Recent(MAX_SETTLED)
+        self._name = "", f"/{plan.name}"
         self.on_call: Callable[[Any, Call], None] | None = None
         self.pruner: Pruner | None = None
 
@@ -72,7 +77,11 @@ class Journals:
 
     def key(self, journal_id: str, key_text: str) -> JournalKey:
         """The journal of a key. Agents of one job have journals of their own."""
-        return JournalKey(f"{journal_id}/{self._agent}", key_text)
+        known, name = self._name
+        if known != journal_id:  # almost all keys share one text
+            name = f"{journal_id}/{self._agent}"
+            self._name = journal_id, name
+        return JournalKey(name, key_text)
 
     def may_have(self, journal_id: str, key_text: str, marker: bytes | None, pending: bool) -> bool:
         """Whether runs of the key may have been recorded by an earlier attempt. For any thread.
