@@ -33,6 +33,13 @@ class StoreOptions:
         "How long a recorded run waits for its own input after a restore, before others of its key go on.",
         minimum=timedelta(),
     )
+    LATE_INPUT_TIMEOUT = ConfigOption(
+        "action-state.late-input-timeout",
+        timedelta,
+        timedelta(days=1),
+        "How long a recorded run that others have overtaken is kept for its input, after a restore.",
+        minimum=timedelta(),
+    )
     ON_PLAN_CHANGE = ConfigOption(
         "action-state.on-plan-change",
         OnPlanChange,

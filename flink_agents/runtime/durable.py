@@ -34,7 +34,7 @@ from flink_agents.runtime.call_values import (
 from flink_agents.runtime.context import Invocation
 from flink_agents.runtime.journal import failures
 from flink_agents.runtime.journal.calls import Call, Mismatch, StepCalls
-from flink_agents.runtime.journal.records import ActionRecord, CallRecord
+from flink_agents.runtime.journal.records import RECORD_FRAME, ActionRecord, CallRecord
 from flink_agents.runtime.journal.run_journal import RunJournal
 from flink_agents.runtime.shared import RunEnvironment
 from flink_agents.runtime.steps import StepExecutor
@@ -156,7 +156,7 @@ class DurableCalls:
             calls.failed[call.index] = _record(call, None, CANCELLED, attempts.number, calls.end())
             raise
         except CALL_FAILURES as error:
-            told = failures.describe(self._codec, error)
+            told = self._told(call, error)
             calls.failed[call.index] = _record(call, None, told, attempts.number, calls.end())
             raise
         return await self._recorded(step, calls, what, call, value, attempts.number)
@@ -177,7 +177,7 @@ class DurableCalls:
             except (DurableResultError, RecordTooLargeError) as refused:
                 # The call took effect and must not be repeated, so that this is how it ended.
                 error = result_error(step, call, refused)
-                record = _record(call, None, failures.describe(self._codec, error), attempts, order)
+                record = _record(call, None, self._told(call, error), attempts, order)
                 await self._stored(journal.add_call(step.path, call.index, record, failed))
         except asyncio.CancelledError:
             # It may be recorded. What the action saw is recorded behind that, if the action goes on.
@@ -188,6 +188,13 @@ class DurableCalls:
             raise error
         self._metrics.count("action_calls_recorded", step.action.name)
         return decoded(self._codec, what, record)
+
+    def _told(self, call: Call, error: BaseException) -> dict[str, Any]:
+        """What is recorded of a failure, as large as fits beside the rest of its record."""
+        journals = self._shared.journals
+        assert journals is not None
+        taken = len(call.identity.pack(self._codec)) + RECORD_FRAME
+        return failures.describe(self._codec, error, failures.room(journals.store.max_record_bytes, taken))
 
     async def _replayed(self, calls: StepCalls, what: DurableCallable, record: CallRecord) -> Any:
         if record.error == CANCELLED:

@@ -6,6 +6,7 @@ therefore bounded, and whoever asks has to do with an answer that errs on one si
 
 from __future__ import annotations
 
+import threading
 from collections.abc import Hashable
 from typing import Generic, TypeVar
 
@@ -20,7 +21,7 @@ PROBES = 4
 
 
 class Recent(Generic[T]):
-    """The last things that were added. One thread adds; any thread may ask.
+    """The last things that were added. For any thread.
 
     Args:
         most: How many there are at most.
@@ -29,12 +30,14 @@ class Recent(Generic[T]):
     def __init__(self, most: int) -> None:
         self._most = most
         self._things: dict[T, None] = {}
+        self._lock = threading.Lock()
 
     def add(self, thing: T) -> None:
         """Add ``thing``; the one that was added first goes where there are too many."""
-        self._things[thing] = None
-        if len(self._things) > self._most:
-            del self._things[next(iter(self._things))]
+        with self._lock:
+            self._things[thing] = None
+            if len(self._things) > self._most:
+                del self._things[next(iter(self._things))]
 
     def __contains__(self, thing: T) -> bool:
         return thing in self._things

@@ -305,7 +305,7 @@ class OperatorHarness:
     def pending(self, key: Any = 0) -> int:
         """How many inputs of ``key`` wait in state."""
         head = self._head(key)
-        return head.next_pending - head.first_pending if head is not None else 0
+        return head.waiting if head is not None else 0
 
     def state(self, key: Any = 0) -> KeyState:
         """All that state holds for ``key``, as bytes."""
@@ -385,12 +385,12 @@ class OperatorHarness:
     def _run_to_the_end(self, seconds: float = 60.0) -> None:
         for subtask in self._subtasks:
             while waiting := [key for key, state in subtask.backend.keys.items() if state.processing_timers]:
-                ended = subtask.processor.ended
+                seen = subtask.processor.ended
                 for key in waiting:
                     timers = subtask.backend.keys[key].processing_timers
                     self._fire(key, "processing_timers", max(timers))
                 if subtask.processor.busy_keys:
-                    subtask.processor.wait_for_progress(ended, seconds)
+                    subtask.processor.wait_for_progress(seen, seconds)
 
     def _deliver(self, key: str, record: Any, timestamp: int | None) -> None:
         subtask = self._subtask_of(key)

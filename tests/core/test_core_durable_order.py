@@ -211,7 +211,7 @@ def test_what_was_committed_out_of_order_survives_a_restore() -> None:
             commit(harness)
         middle = harness.snapshot()
         head = Head.unpack(next(iter(middle.keys.values())).head or b"")
-        assert (head.first_pending, head.done, head.next_seq) == (0, [1], 1)
+        assert (head.first_pending, head.ahead, head.waiting, head.next_seq) == (0, 1, 1, 1)
         for parallelism in (1, 2):
             harness.restore(middle, parallelism)
             harness.push("b")

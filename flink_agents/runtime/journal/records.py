@@ -14,6 +14,9 @@ from flink_agents.runtime.codec import ValueCodec
 
 _LAYOUT = 1
 
+RECORD_FRAME = 64
+"""More bytes than the numbers of a call's record take, besides its identity, value and error."""
+
 
 class RunHeader(NamedTuple):
     """Which input a run belongs to.

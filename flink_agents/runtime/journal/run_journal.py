@@ -7,6 +7,7 @@ from collections.abc import Callable, Iterable
 from flink_agents.api.action_state import ActionStateStore, JournalKey, Record, RecordKind
 from flink_agents.runtime.codec import ValueCodec
 from flink_agents.runtime.journal.calls import Call, StepRecords, steps_of
+from flink_agents.runtime.journal.portions import portions
 from flink_agents.runtime.journal.records import ActionRecord, CallRecord, RunHeader
 
 
@@ -62,7 +63,7 @@ class RunJournal:
         self, step: str, index: int, record: CallRecord, failed: dict[int, CallRecord]
     ) -> None:
         """Record how a call ended; returns when that is durable."""
-        await self._append(self._calls(step, {**failed, index: record}))
+        await self._append([*self._calls(step, failed), *self._calls(step, {index: record})])
 
     async def add_failed(self, step: str, failed: dict[int, CallRecord]) -> None:
         """Record failures that the action has taken into account."""
@@ -97,5 +98,6 @@ class RunJournal:
             # the first append, and where that is refused, theirs may be stored all the same.
             header = self._header().pack(self._codec)
             records.insert(0, self._record(RecordKind.RUN, "", 0, header))
-        await self._store.append(self._journal, records)
-        self._headed = True
+        for part in portions(records, self._store.max_record_bytes):
+            await self._store.append(self._journal, part)
+            self._headed = True
