@@ -384,13 +384,22 @@ class OperatorHarness:
 
     def _run_to_the_end(self, seconds: float = 60.0) -> None:
         for subtask in self._subtasks:
-            while waiting := [key for key, state in subtask.backend.keys.items() if state.processing_timers]:
+            while waiting := [key for key, state in subtask.backend.keys.items() if self._is_busy(state)]:
                 seen = subtask.processor.ended
                 for key in waiting:
                     timers = subtask.backend.keys[key].processing_timers
-                    self._fire(key, "processing_timers", max(timers))
+                    # The last one of a key may be there to forget it.
+                    self._fire(key, "processing_timers", min(timers) if self._forgets else max(timers))
                 if subtask.processor.busy_keys:
                     subtask.processor.wait_for_progress(seen, seconds)
+
+    def _is_busy(self, state: KeyState) -> bool:
+        """Whether a key has timers besides those that remove its head, which wait for their time."""
+        return bool(state.processing_timers and (state.pending or not self._forgets))
+
+    @property
+    def _forgets(self) -> bool:
+        return self._config.get(AgentOptions.FORGET_SETTLED_AFTER) is not None
 
     def _deliver(self, key: str, record: Any, timestamp: int | None) -> None:
         subtask = self._subtask_of(key)

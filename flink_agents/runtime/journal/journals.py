@@ -105,12 +105,14 @@ class Journals:
         self,
         journal_id: str,
         key_text: str,
-        from_seq: int,
+        from_seq: int | None,
         marker: bytes | None,
         pending: bool,
         overtaken: Collection[int] = (),
     ) -> RecordedRuns:
         """The recorded runs of the key from number ``from_seq`` on, and those that were overtaken.
+
+        Where ``from_seq`` is None, all that the store has of it.
 
         Raises:
             RecordsPrunedError: They were pruned: state is older than what the store keeps.
@@ -132,6 +134,12 @@ class Journals:
             await self._plans.check(fingerprint, actions)
         self.left(journal_id, key_text, runs)
         return runs
+
+    async def keeps_records(self, journal_id: str, key_text: str) -> bool:
+        """Whether the store has records of the key, of whatever attempt."""
+        journal = self.key(journal_id, key_text)
+        await self.store.rebuild(journal, None, True)
+        return bool(await self.store.scan(journal))
 
     def left(self, journal_id: str, key_text: str, runs: RecordedRuns) -> None:
         """Note which runs of a key are left to be run, after some were. For any thread.

@@ -27,6 +27,7 @@ class RunHeader(NamedTuple):
         plan: Fingerprint of the agent's plan.
         input: Encoded pair of the input and its event time, for debugging; None where it is large.
         memory: Encoded nodes of short-term memory before the run, by path; None where they are large.
+        begin: The first sequence number of the key's incarnation.
     """
 
     digest: bytes
@@ -34,15 +35,17 @@ class RunHeader(NamedTuple):
     plan: str
     input: bytes | None = None
     memory: dict[str, bytes] | None = None
+    begin: int = 0
 
     def pack(self, codec: ValueCodec) -> bytes:
         """The bytes."""
-        return codec.encode([_LAYOUT, self.digest, self.started_at, self.plan, self.input, self.memory])
+        fields = self.digest, self.started_at, self.plan, self.input, self.memory, self.begin
+        return codec.encode([_LAYOUT, *fields])
 
     @classmethod
     def unpack(cls, codec: ValueCodec, data: bytes) -> RunHeader:
         """The header of which ``data`` are the bytes."""
-        return cls(*_fields(codec, data, 5))
+        return cls(*_fields(codec, data, 5, more=1))
 
 
 class CallIdentity(NamedTuple):
@@ -146,9 +149,9 @@ class ActionRecord(NamedTuple):
         return cls(*_fields(codec, data, 5))
 
 
-def _fields(codec: ValueCodec, data: bytes, count: int) -> list[Any]:
-    """The first ``count`` fields."""
+def _fields(codec: ValueCodec, data: bytes, count: int, more: int = 0) -> list[Any]:
+    """The first ``count`` fields, and ``more`` that earlier versions did not write."""
     fields = codec.decode(data)
     if not isinstance(fields, list) or len(fields) <= count or not isinstance(fields[0], int):
         raise StateFormatError("a record of a journal cannot be read", found=repr(fields)[:200])
-    return fields[1 : count + 1]
+    return fields[1 : count + more + 1]
