@@ -12,11 +12,14 @@ from durable_tools import forget, one_action
 
 from flink_agents import Event, OutputEvent, RunnerContext
 from flink_agents.api.action_state import JournalKey, RecordKind
+from flink_agents.api.durable import Prune
 from flink_agents.connectors.action_state.memory import MemoryPlace, MemoryStore
 from flink_agents.runtime.codec import ValueCodec
 from flink_agents.runtime.forgetting import ANSWER_MS
 from flink_agents.runtime.journal.records import RunHeader
 from flink_agents.runtime.keys import encode_key
+from flink_agents.runtime.pruning import Pruner
+from flink_agents.runtime.run_metrics import RunMetrics
 from flink_agents.runtime.state import Head
 from flink_agents.testing import OperatorHarness
 from flink_agents.testing.faults import Fault, Faults, at_record
@@ -72,7 +75,9 @@ class World:
 
     def __init__(self, act: Callable[..., Any], config: dict[str, Any] | None = None) -> None:
         self.place = MemoryPlace()
-        store = {"store": lambda: MemoryStore(self.place)} if act in (durable, durable_async) else {}
+        store: dict[str, Any] = {}
+        if act in (durable, durable_async):
+            store["store"] = lambda: MemoryStore(self.place)
         self.harness = OperatorHarness(
             one_action(act), lambda pair: pair[0], config={**CONFIG, **(config or {})}, **store
         )
@@ -237,6 +242,28 @@ def test_a_fresh_head_with_inputs_that_wait_is_restored() -> None:
     first, second = harness.outputs
     assert second[3] == first[3] + 1
     assert len(KEYS) == len(set(KEYS)) == 2
+
+
+def test_what_a_fresh_head_may_go_on_with_is_not_pruned(monkeypatch: pytest.MonkeyPatch) -> None:
+    """The first look at a key after a restore prunes what lies below it in the checkpoint: nothing here."""
+    plain_journals = OperatorHarness._journals
+
+    def journals(self: OperatorHarness, *arguments: Any) -> Any:
+        found = plain_journals(self, *arguments)
+        assert found is not None
+        found.pruner = Pruner(Prune.RESTORE_ONLY, 0, RunMetrics(()), None, True)
+        return found
+
+    monkeypatch.setattr(OperatorHarness, "_journals", journals)
+    world = World(durable_async)
+    before = world.harness.snapshot()
+    came = world.push("a")
+    for _ in range(3):
+        world.harness.restore(before)
+        world.harness.advance(60_000)
+        assert world.push("a") == came
+    assert len(KEYS) == 1
+    assert world.runs("a") == [came[3]]
 
 
 def test_late_pruning_of_a_key_that_is_gone_leaves_its_new_records() -> None:
