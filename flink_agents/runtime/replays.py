@@ -246,5 +246,5 @@ def _header(
         journals.plan,
         packed if len(packed) <= MAX_DEBUG_BYTES else None,
         memory if sum(map(len, memory.values())) <= MAX_DEBUG_BYTES else None,
-        begin,
+        begin=begin,
     )
