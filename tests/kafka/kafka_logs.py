@@ -127,7 +127,7 @@ def scanner_of(
     """A scanner that reads a log in memory."""
     monkeypatch.setattr(KafkaSettings, "consumer", lambda _: LogConsumer(log))
     topic = Topic("journals", uuid.UUID(int=1), len(log.partitions))
-    return Scanner(KafkaSettings("nowhere:1"), topic, claims or AllCount(), garbage, token)
+    return Scanner(KafkaSettings("nowhere:1"), topic, claims or cast("Any", AllCount()), garbage, token)
 
 
 def packed(entries: Iterable[Any]) -> bytes:
