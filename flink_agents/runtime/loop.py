@@ -362,7 +362,8 @@ class AgentLoop:
                 async with limiter:
                     await self._in_place(step)
             if durable is not None:
-                await durable.finish(step)
+                if (going_on := durable.finish(step)) is not None:
+                    await going_on
                 if step.calls is not None:
                     await durable.end(step)
         except FAILURES as error:
@@ -371,20 +372,20 @@ class AgentLoop:
                 step.end()
                 step.let_go()
                 raise asyncio.CancelledError from error
-            if durable is not None:
-                await durable.finish(step)
+            if durable is not None and (going_on := durable.finish(step)) is not None:
+                await going_on
             return await self._failed(step, error)
         else:
             self._steps.succeed(step)
             return None
         finally:
-            await self._end_tasks(step)
+            if step.tasks is not None:
+                await self._end_tasks(step)
 
     async def _end_tasks(self, step: Invocation) -> None:
         """Cancel the tasks that an execution left behind, and wait for their end."""
-        if step.tasks is not None:
-            tasks, step.tasks = step.tasks, None
-            await _cancel([task for task in tasks if not task.done()])
+        tasks, step.tasks = step.tasks or [], None
+        await _cancel([task for task in tasks if not task.done()])
 
     async def _failed(self, step: Invocation, error: BaseException) -> Invocation | None:
         """End an attempt that raised; returns the next one, or None where the run goes on without."""
@@ -423,14 +424,15 @@ class AgentLoop:
     async def _wait(self, step: Invocation) -> None:
         _current.set(step)
         if self._durable is not None:
-            await self._durable.enter(step)
+            self._durable.enter(step)
         try:
             await self._steps.wait(step)
         finally:
             current_delivery.set(None)
             _current.set(None)
-            # While its outcomes are still delivered: their clean-up may wait for some.
-            await self._end_tasks(step)
+            if step.tasks is not None:
+                # While its outcomes are still delivered: their clean-up may wait for some.
+                await self._end_tasks(step)
 
     async def _call(self, step: Invocation) -> None:
         if step.action.is_async:
