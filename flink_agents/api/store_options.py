@@ -158,6 +158,14 @@ class StoreOptions:
         "How long reading the journals may go without any progress before the attempt of the job fails.",
         minimum=timedelta(seconds=1),
     )
+    KAFKA_PRUNED_KEYS = ConfigOption(
+        "action-state.kafka.pruned-keys",
+        int,
+        50_000,
+        "How many of the keys that were pruned last are remembered, in the topic and in memory (about 400 "
+        "bytes each). State from before is refused by name for each of them, and for a sample of older ones.",
+        minimum=0,
+    )
     KAFKA_RECORD_BYTES = ConfigOption(
         "action-state.kafka.max-record-bytes",
         int,

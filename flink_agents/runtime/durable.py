@@ -6,7 +6,6 @@ All of it runs on the agent loop, but :meth:`DurableCalls.call_from_thread`.
 from __future__ import annotations
 
 import asyncio
-import logging
 import threading
 import time
 from collections.abc import Awaitable, Callable, Coroutine, Mapping
@@ -23,6 +22,7 @@ from flink_agents.api.errors import (
     StoreError,
 )
 from flink_agents.api.events import Event, OutputEvent
+from flink_agents.api.logs import bounded_logger
 from flink_agents.api.memory import MemoryScope
 from flink_agents.runtime.awaiting import waits_of
 from flink_agents.runtime.call_attempts import CallAttempts, CallingThread, Threads
@@ -56,7 +56,7 @@ from flink_agents.runtime.timeouts import WorkerPool
 CLOSE_SECONDS = 5.0
 """How long the end of an execution waits for calls that were cancelled."""
 
-_log = logging.getLogger("flink_agents.durable")
+_log = bounded_logger("flink_agents.durable")
 
 
 class DurableCalls:

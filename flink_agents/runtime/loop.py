@@ -9,7 +9,6 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
-import logging
 import threading
 from collections import deque
 from collections.abc import Callable, Collection
@@ -19,6 +18,7 @@ from typing import Any
 
 from flink_agents.api.durable import OnMismatch
 from flink_agents.api.errors import ContextMisuseError
+from flink_agents.api.logs import bounded_logger
 from flink_agents.api.options import AgentOptions
 from flink_agents.runtime import clients
 from flink_agents.runtime.action_loop import ActionLoop, make_action_task
@@ -39,7 +39,7 @@ from flink_agents.runtime.steps import FAILURES, StepExecutor
 from flink_agents.runtime.timeouts import Deadline, WorkerPool, within
 from flink_agents.runtime.watch import Watch
 
-_log = logging.getLogger("flink_agents.loop")
+_log = bounded_logger("flink_agents.loop")
 
 PAUSE_SECONDS = 0.003
 """As long as inputs come, new runs are started once in so many seconds."""

@@ -10,6 +10,7 @@ from flink_agents.api.errors import StoreNotConfiguredError
 from flink_agents.api.options import AgentOptions, Configuration
 from flink_agents.api.resources import ResourceType, check_resource_type
 from flink_agents.plan import BoundAgent
+from flink_agents.runtime import type_modules
 from flink_agents.runtime.clients import Clients
 from flink_agents.runtime.codec import ValueCodec
 from flink_agents.runtime.journal.journals import Journals
@@ -84,6 +85,7 @@ class RunEnvironment:
         codec: ValueCodec,
         journals: Journals | None = None,
     ) -> None:
+        type_modules.know(agent.modules(), config.get(AgentOptions.STATE_MODULES))
         self.agent = agent
         self.agent_name = agent_name
         self.config = config

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import asyncio
-import builtins
 from collections.abc import Callable
 from typing import Any
 
@@ -14,15 +13,11 @@ from flink_agents import InputEvent
 from flink_agents.api.errors import RecordedFailureError
 from flink_agents.runtime.codec import ValueCodec
 from flink_agents.runtime.journal import failures
-from flink_agents.runtime.typenames import GROUPS
-
-if not GROUPS:
-    pytest.skip("Python 3.10 has no groups of exceptions", allow_module_level=True)
 
 pytestmark = pytest.mark.executes_once
 
-Group: Any = vars(builtins)["ExceptionGroup"]
-BaseGroup: Any = vars(builtins)["BaseExceptionGroup"]
+Group: Any = ExceptionGroup
+BaseGroup: Any = BaseExceptionGroup
 
 
 @pytest.fixture(autouse=True)
@@ -78,7 +73,7 @@ MADE: dict[str, Callable[[], BaseException]] = {
 
 def told(error: Any) -> Any:
     """All that a group is, as values that can be compared."""
-    inner = [told(one) for one in error.exceptions] if isinstance(error, GROUPS) else error.args
+    inner = [told(one) for one in error.exceptions] if isinstance(error, BaseExceptionGroup) else error.args
     return type(error), str(error), dict(vars(error)), inner
 
 
@@ -95,7 +90,7 @@ async def go_on(event: InputEvent, ctx: Any) -> None:
     function = fail_with if event.input[0] == "def" else fail_with_async
     try:
         await ctx.durable_execute_async(function, event.input[1])
-    except GROUPS as error:
+    except BaseExceptionGroup as error:
         SEEN.append(told(error))
     await ctx.durable_execute_async(effect, "next")
 
@@ -104,7 +99,7 @@ def go_on_in_a_thread(event: InputEvent, ctx: Any) -> None:
     function = fail_with if event.input[0] == "def" else fail_with_async
     try:
         ctx.durable_execute(function, event.input[1])
-    except GROUPS as error:
+    except BaseExceptionGroup as error:
         SEEN.append(told(error))
     ctx.durable_execute(effect, "next")
 
