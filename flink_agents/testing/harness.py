@@ -124,6 +124,9 @@ class OperatorHarness(Driver):
         self._watermarks = watermarks
         self.codec = ValueCodec(self._config.get(AgentOptions.ALLOW_PICKLE))
         self._crashes = self._crashes_of(crash, store, CRASH in conditions)
+        if self._crashes is not None:
+            # Each crash is a replay and a restart; what these throw away in between is no crash.
+            self._replay = self._restart = False
         self._make_store = store or self._default_store()
         self.reorder = reorder
         self._inputs: list[tuple[Any, int | None]] | None = None
