@@ -443,7 +443,7 @@ class UnserializableValueError(StateError):
 
 
 class UnknownTypeNameError(StateError):
-    """State holds a value of a class that cannot be imported any more."""
+    """State holds a value of a class that this program does not have."""
 
     code = "FA5003"
 

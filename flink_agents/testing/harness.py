@@ -312,7 +312,7 @@ class OperatorHarness(Driver):
     def pending(self, key: Any = 0) -> int:
         """How many inputs of ``key`` wait in state."""
         head = self._head(key)
-        return head.next_pending - head.first_pending if head is not None else 0
+        return head.waiting if head is not None else 0
 
     def state(self, key: Any = 0) -> KeyState:
         """All that state holds for ``key``, as bytes."""

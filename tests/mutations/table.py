@@ -9,7 +9,7 @@ import asyncio
 import contextlib
 import random
 import uuid
-from datetime import datetime, timezone
+from datetime import UTC, datetime
 from importlib import import_module
 from typing import Any
 
@@ -214,7 +214,7 @@ def random_uuids(before: Any) -> Any:
 @mutation("wall-clock", "runtime.context:InvocationContext.now")
 def wall_clock(before: Any) -> Any:
     """The time of a run is that of the wall clock."""
-    return lambda self: datetime.now(timezone.utc)
+    return lambda self: datetime.now(UTC)
 
 
 # -- what an action sees -------------------------------------------------------------------------

@@ -14,6 +14,9 @@ from flink_agents.runtime.codec import ValueCodec
 
 _LAYOUT = 1
 
+RECORD_FRAME = 64
+"""More bytes than the numbers of a call's record take, besides its identity, value and error."""
+
 FLAT_NUMBERS = 1
 """Layout of headers of runs whose calls have one row of numbers, whichever task makes them."""
 
@@ -30,6 +33,7 @@ class RunHeader(NamedTuple):
         plan: Fingerprint of the agent's plan.
         input: Encoded pair of the input and its event time, for debugging; None where it is large.
         memory: Encoded nodes of short-term memory before the run, by path; None where they are large.
+        begin: The first sequence number of the key's incarnation.
         layout: How calls of the run are numbered: ``FLAT_NUMBERS`` or ``TASK_NUMBERS``.
     """
 
@@ -38,16 +42,18 @@ class RunHeader(NamedTuple):
     plan: str
     input: bytes | None = None
     memory: dict[str, bytes] | None = None
+    begin: int = 0
     layout: int = TASK_NUMBERS
 
     def pack(self, codec: ValueCodec) -> bytes:
         """The bytes."""
-        return codec.encode([self.layout, self.digest, self.started_at, self.plan, self.input, self.memory])
+        fields = self.digest, self.started_at, self.plan, self.input, self.memory, self.begin
+        return codec.encode([self.layout, *fields])
 
     @classmethod
     def unpack(cls, codec: ValueCodec, data: bytes) -> RunHeader:
         """The header of which ``data`` are the bytes."""
-        layout, *fields = _fields(codec, data, 5, layout=True)
+        layout, *fields = fields_of(codec, data, 5, layout=True, added=1)
         return cls(*fields, layout=layout)
 
 
@@ -75,7 +81,7 @@ class CallIdentity(NamedTuple):
     @classmethod
     def unpack(cls, codec: ValueCodec, data: bytes) -> CallIdentity:
         """The identity of which ``data`` are the bytes."""
-        return cls(*_fields(codec, data, 3))
+        return cls(*fields_of(codec, data, 3))
 
 
 class CallRecord(NamedTuple):
@@ -121,7 +127,7 @@ class CallRecord(NamedTuple):
     @classmethod
     def unpack(cls, codec: ValueCodec, data: bytes) -> CallRecord:
         """The record of which ``data`` are the bytes."""
-        function, arguments, request, *rest = _fields(codec, data, 8, added=1)
+        function, arguments, request, *rest = fields_of(codec, data, 8, added=1)
         return cls(CallIdentity(function, arguments, request), *rest)
 
 
@@ -148,7 +154,7 @@ class WaitRecord(NamedTuple):
     @classmethod
     def unpack(cls, codec: ValueCodec, data: bytes) -> WaitRecord:
         """The record of which ``data`` are the bytes."""
-        return cls(*_fields(codec, data, 4))
+        return cls(*fields_of(codec, data, 4))
 
 
 class ActionRecord(NamedTuple):
@@ -179,10 +185,15 @@ class ActionRecord(NamedTuple):
     @classmethod
     def unpack(cls, codec: ValueCodec, data: bytes) -> ActionRecord:
         """The record of which ``data`` are the bytes."""
-        return cls(*_fields(codec, data, 5))
+        return cls(*fields_of(codec, data, 5))
 
 
-def _fields(codec: ValueCodec, data: bytes, count: int, layout: bool = False, added: int = 0) -> list[Any]:
+def with_layout(codec: ValueCodec, fields: list[Any]) -> bytes:
+    """The bytes of fields, behind the number of the layout."""
+    return codec.encode([_LAYOUT, *fields])
+
+
+def fields_of(codec: ValueCodec, data: bytes, count: int, layout: bool = False, added: int = 0) -> list[Any]:
     """The first fields.
 
     Args:
