@@ -29,6 +29,7 @@ from flink_agents.runtime.call_attempts import CallAttempts, CallingThread, Thre
 from flink_agents.runtime.call_values import (
     decoded,
     encoded,
+    failure_kept,
     idempotency_key,
     identity,
     mismatch_error,
@@ -159,6 +160,59 @@ class DurableCalls:
             self._metrics.count("action_calls_replayed", step.action.name)
         elif step.run.journal is not None and step.run.journal.replayed:
             self._metrics.count("action_calls_reexecuted", step.action.name)
+        if not (delivery.counted or delivery.main is None):
+            return await self._alone(step, delivery, what, call, function, threads)
+        return await self._beside_others(step, delivery, what, call, function, threads)
+
+    async def _alone(
+        self,
+        step: Invocation,
+        delivery: Delivery,
+        what: DurableCallable,
+        call: Call,
+        function: partial[Any],
+        threads: Threads,
+    ) -> Any:
+        """Make a call of an action that does nothing else meanwhile: in its own task, and without a queue."""
+        if delivery.replaying:
+            outcome = delivery.take(call.number)
+            if outcome is None:
+                return await self._beside_others(step, delivery, what, call, function, threads)
+            assert isinstance(outcome, CallRecord)
+            return self._value(what, outcome, None)
+        calls = delivery.calls
+        attempts = CallAttempts(step, what, call, threads, self._metrics)
+        # What the function does belongs to nobody's order.
+        current_delivery.set(None)
+        try:
+            if what.wants_key or what.reconciler is not None or step.run.identified:
+                await self._announce(step, calls, what, call)
+            value = await attempts.value_of(function)
+            place = attempts.number, calls.end(), delivery.elapsed()
+            outcome = await self._recorded(step, calls, what, call, value, place)
+            raised = None
+        except BaseException as error:
+            if _is_cancelled(error):
+                raise
+            told = failures.describe(self._codec, error)
+            outcome = _record(call, None, told, attempts.number, calls.end(), delivery.elapsed())
+            calls.seen(call.number, outcome)
+            raised = error
+        finally:
+            current_delivery.set(delivery)
+        delivery.now = max(delivery.now, outcome.elapsed / 1e6)
+        return self._value(what, outcome, raised)
+
+    async def _beside_others(
+        self,
+        step: Invocation,
+        delivery: Delivery,
+        what: DurableCallable,
+        call: Call,
+        function: partial[Any],
+        threads: Threads,
+    ) -> Any:
+        """Wait for the outcome of a call until it is delivered."""
         # The watcher finds here what leads to the outcome, by the name of the variable.
         pending = PendingCall(call, lambda made: self._perform(step, delivery, what, made, function, threads))
         if call.recorded is None or not is_cancelled(call.recorded):
@@ -169,9 +223,25 @@ class DurableCalls:
             delivery.leave(pending)
             pending.stop()
             raise
+        raised, pending.raised = pending.raised, None
+        return self._value(what, outcome, raised)
+
+    def _value(self, what: DurableCallable, outcome: CallRecord, raised: BaseException | None) -> Any:
+        """What a call returned, or raises, as it was recorded.
+
+        Args:
+            what: What was called.
+            outcome: How it ended.
+            raised: What it raised just now: its trace leads to the author's line.
+        """
         if outcome.error is None:
             return decoded(self._codec, what, outcome)
-        raise pending.failure(failures.rebuild(self._codec, outcome.error))
+        error = failures.rebuild(self._codec, outcome.error)
+        if raised is not None:
+            if type(error) is not type(raised):
+                error.__cause__ = raised
+            error = error.with_traceback(raised.__traceback__)
+        raise error
 
     async def _perform(
         self,
@@ -187,14 +257,15 @@ class DurableCalls:
         delivery.performing.append(pending)
         attempts = CallAttempts(step, what, call, threads, self._metrics)
         try:
-            await self._announce(step, calls, what, call)
+            if what.wants_key or what.reconciler is not None or step.run.identified:
+                await self._announce(step, calls, what, call)
             value = await attempts.value_of(function)
         except BaseException as error:
             if isinstance(error, asyncio.CancelledError) and (pending.stopped or self._closed()):
                 raise
             if delivery.over:
                 return
-            told = failures.describe(self._codec, error)
+            told = failure_kept(self._codec, _journal(step).limit, call, error)
             pending.ended, pending.raised = True, error
             delivery.end(pending, _record(call, None, told, attempts.number, calls.end(), delivery.elapsed()))
             return
@@ -210,8 +281,6 @@ class DurableCalls:
             # Nobody may wait for ever for what should have been recorded.
             self._fail(error)
             raise
-        if record.error is None:
-            self._metrics.count("action_calls_recorded", step.action.name)
         delivery.settle(ended, record)
 
     async def _announce(self, step: Invocation, calls: StepCalls, what: DurableCallable, call: Call) -> None:
@@ -224,13 +293,10 @@ class DurableCalls:
         outcomes = calls.still_unrecorded(call.after)
         if what.reconciler is not None and not call.begun:
             await self._stored(journal.add_intent(step.path, call, outcomes))
-        elif what.wants_key or what.reconciler is not None or step.run.identified:
-            if outcomes:
-                await self._stored(journal.add_outcomes(step.path, outcomes))
-            elif not journal.bound:
-                await self._stored(journal.bind())
-        else:
-            return
+        elif outcomes:
+            await self._stored(journal.add_outcomes(step.path, outcomes))
+        elif not journal.bound:
+            await self._stored(journal.bind())
         calls.keep(outcomes)
 
     async def _recorded(
@@ -243,17 +309,28 @@ class DurableCalls:
         place: tuple[int, int, int],
     ) -> CallRecord:
         """Record what a call returned; from here on it is not made again."""
-        journal, outcomes = _journal(step), calls.still_unrecorded(call.after)
+        outcomes = calls.still_unrecorded(call.after) if call.after else {}
         try:
             record = _record(call, encoded(self._codec, what, value), None, *place)
-            await self._stored(journal.add_outcomes(step.path, {**outcomes, call.number: record}))
+            await self._kept(step, calls, {**outcomes, call.number: record})
         except (DurableResultError, RecordTooLargeError) as refused:
             # The call took effect and must not be repeated, so that this is how it ended.
-            told = failures.describe(self._codec, result_error(step, call, refused))
+            told = failure_kept(self._codec, _journal(step).limit, call, result_error(step, call, refused))
             record = _record(call, None, told, *place)
-            await self._stored(journal.add_outcomes(step.path, {**outcomes, call.number: record}))
-        calls.keep({**outcomes, call.number: record})
+            await self._kept(step, calls, {**outcomes, call.number: record})
+        if record.error is None:
+            self._metrics.count("action_calls_recorded", step.action.name)
         return record
+
+    async def _kept(self, step: Invocation, calls: StepCalls, outcomes: dict[Number, Outcome]) -> None:
+        """Record outcomes, and let further attempts of the execution find them."""
+        try:
+            await self._stored(_journal(step).add_outcomes(step.path, outcomes))
+        except asyncio.CancelledError:
+            # They may be stored or not. The next attempt must know.
+            calls.unsure.update(outcomes)
+            raise
+        calls.keep(outcomes)
 
     # -- executions -------------------------------------------------------------------
 
@@ -265,20 +342,27 @@ class DurableCalls:
             step.delivery = Delivery(StepCalls(records), seed, partial(_stuck, step), waits_of)
         return step.delivery
 
-    async def enter(self, step: Invocation) -> None:
+    def enter(self, step: Invocation) -> None:
         """Let what runs in this task from here on belong to an execution."""
         delivery = self._delivery_of(step)
         delivery.main, delivery.ready = asyncio.current_task(), 0
         current_delivery.set(delivery)
-        # The handle that runs is not counted: those behind it are.
-        await asyncio.sleep(0)
 
-    async def finish(self, step: Invocation) -> None:
-        """End what goes on of an execution behind its end. What is being recorded comes to its end."""
+    def finish(self, step: Invocation) -> Coroutine[Any, Any, None] | None:
+        """End an execution; returns what is to be awaited where calls of it go on behind its end."""
         delivery = step.delivery
         if delivery is None or delivery.over:
-            return
+            return None
         delivery.close()
+        if delivery.performing or delivery.others or delivery.calls.unsure:
+            return self._finish(step, delivery)
+        return None
+
+    async def _finish(self, step: Invocation, delivery: Delivery) -> None:
+        """End calls that go on. What is being recorded comes to its end."""
+        if delivery.calls.unsure and not self._closed():
+            # Stored twice, they count once.
+            await self._kept(step, delivery.calls, delivery.calls.take_unsure())
         performing, delivery.performing = delivery.performing, []
         for pending in performing:
             pending.stop()
@@ -458,14 +542,11 @@ class PendingCall(Pending):
         if not self.future.done():
             self.future.set_exception(error)
 
-    def failure(self, error: BaseException) -> BaseException:
-        """``error``, which was recorded, with the trace of what was raised where that was just now."""
-        raised, self.raised = self.raised, None
-        if raised is None:
-            return error
-        if type(error) is not type(raised):
-            error.__cause__ = raised
-        return error.with_traceback(raised.__traceback__)
+
+def _is_cancelled(error: BaseException) -> bool:
+    """Whether ``error`` cancels the task that runs, and was not raised by what was called."""
+    task = asyncio.current_task()
+    return isinstance(error, asyncio.CancelledError) and task is not None and task.cancelling() > 0
 
 
 def _stuck(step: Invocation, number: Number, outcome: Outcome) -> None:

@@ -21,7 +21,7 @@ from flink_agents.api.event_time import EventTime
 from flink_agents.api.logs import MAX_TRACEBACK, bounded
 from flink_agents.api.options import AgentOptions, Configuration
 from flink_agents.plan import AgentCode, AgentPlan, bind
-from flink_agents.runtime import flink_compat, type_modules
+from flink_agents.runtime import flink_compat, module_renewal, type_modules
 from flink_agents.runtime.attempt import Attempt
 from flink_agents.runtime.code_digest import CodeCheck
 from flink_agents.runtime.codec import ValueCodec
@@ -85,8 +85,9 @@ class ActionExecutionOperator(KeyedProcessFunction):
         self._code_check.check()
         if self._key_module is not None:
             type_modules.know([self._key_module])
-        plan = AgentPlan.from_json(self._plan)
         task = flink_compat.task_info(runtime_context)
+        module_renewal.operator_opens(task.job_id, task.job_name)
+        plan = AgentPlan.from_json(self._plan)
         metrics = LocalMetricGroup()
         codec = ValueCodec(self._config.get(AgentOptions.ALLOW_PICKLE))
         job_id = self._config.get(AgentOptions.JOB_IDENTIFIER) or task.job_id

@@ -73,6 +73,7 @@ class RunEnvironment:
         run_metrics: What the runtime measures.
         limits: Limits of actions and tools.
         clients: Clients of the subtask.
+        traces_memory: Whether runs note what they read of memory: a replay may find it expired.
     """
 
     def __init__(
@@ -96,6 +97,7 @@ class RunEnvironment:
             self.run_metrics.store = journals.store.metrics
         self.durable: Durable = NothingDurable()
         self.memory_expires = config.get(AgentOptions.SHORT_TERM_TTL) is not None
+        self.traces_memory = self.memory_expires and journals is not None
         self.max_events: int = config.get(AgentOptions.MAX_EVENTS)
         self.routes = Routes(agent.actions)
         self.side_outputs: Mapping[str, Any] = agent.side_outputs

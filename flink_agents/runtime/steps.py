@@ -189,6 +189,16 @@ class StepExecutor:
             raise self._action_failed(step, error, where, attempts) from error
         self._give_up(step.run, action, event, error, where, policy, attempts)
 
+    def refuse_input(self, run: Run, record: Any, error: AgentsError) -> None:
+        """End a run before its begin, whose input cannot wait: state cannot hold it.
+
+        Raises:
+            AgentsError: The policy is to fail.
+        """
+        if self._on_error in (OnError.FAIL, OnError.RETRY):
+            raise error
+        self._give_up(run, None, run.input_event(record), error, "", self._on_error)
+
     # -- attempts ---------------------------------------------------------------------
 
     def _retry_of(self, action: BoundAction) -> RetryPolicy | None:
