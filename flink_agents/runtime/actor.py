@@ -9,12 +9,14 @@ not. The two threads share the two queues, whose ends they use alone, and a few 
 from __future__ import annotations
 
 from collections import deque
+from collections.abc import Sequence
 from dataclasses import dataclass
 from enum import Enum
 from typing import Any
 
 from flink_agents.runtime.context import Invocation
 from flink_agents.runtime.journal.order import RecordedRuns
+from flink_agents.runtime.journal.other_jobs import Origin
 from flink_agents.runtime.run import Run
 from flink_agents.runtime.run_metrics import clock
 from flink_agents.runtime.state import Head
@@ -57,11 +59,13 @@ class KeyActor:
         head: The key's head. Only for Flink's thread: what is committed stands there.
         memory: Short-term memory of the key, all of it.
         pending: Whether inputs of the key waited in state before the one at hand.
+        origins: Other jobs that may have recorded something for inputs that wait.
 
     Attributes:
         journal_id: Identity of the job that the key's runs belong to.
         marker: Where its runs that are not committed can have records, as state says; see ``Head``.
         pending: See above.
+        origins: See above.
         seq: Sequence number of its present run.
         next_seq: The least sequence number behind those of all runs that it has begun.
         queue: Inputs that wait, oldest first.
@@ -93,6 +97,7 @@ class KeyActor:
         "marker",
         "memory",
         "next_seq",
+        "origins",
         "overdue",
         "parked",
         "pending",
@@ -105,11 +110,19 @@ class KeyActor:
         "unpruned",
     )
 
-    def __init__(self, key_text: str, head: Head, memory: dict[str, bytes | None], pending: bool) -> None:
+    def __init__(
+        self,
+        key_text: str,
+        head: Head,
+        memory: dict[str, bytes | None],
+        pending: bool,
+        origins: Sequence[Origin] = (),
+    ) -> None:
         self.key_text = key_text
         self.head = head
         self.journal_id = head.journal_id
         self.marker, self.pending = head.marker, pending
+        self.origins = origins
         self.seq = self.next_seq = head.next_seq
         self.loaded = head.first_pending
         self.memory = memory

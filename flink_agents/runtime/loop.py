@@ -27,6 +27,7 @@ from flink_agents.runtime.actor import KeyActor, Waiting
 from flink_agents.runtime.call_values import mismatch_error
 from flink_agents.runtime.context import Invocation
 from flink_agents.runtime.durable import DurableCalls
+from flink_agents.runtime.journal.other_jobs import identity_of
 from flink_agents.runtime.keys import decode_key
 from flink_agents.runtime.limits import Place, Slots
 from flink_agents.runtime.replays import Replays
@@ -304,6 +305,7 @@ class AgentLoop:
                 self._clock(),
                 None,
                 actor.memory,
+                identity_of(records),
             )
             self._steps.begin(run, waiting.record)
         actor.next_seq = max(actor.next_seq, run.sequence_number + 1)

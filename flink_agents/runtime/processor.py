@@ -12,6 +12,7 @@ these steps, so whatever the moment of a crash, state holds a run whole or not a
 
 from __future__ import annotations
 
+from collections import Counter
 from collections.abc import Callable
 from typing import Any
 
@@ -21,7 +22,9 @@ from flink_agents.runtime.actor import KeyActor, Unread, Waiting
 from flink_agents.runtime.context import Invocation
 from flink_agents.runtime.event_time import Emission, Hold
 from flink_agents.runtime.harvest import next_look
+from flink_agents.runtime.journal.canonical import digest_of_bytes
 from flink_agents.runtime.journal.journals import check_store
+from flink_agents.runtime.journal.other_jobs import Origin, OtherJobs
 from flink_agents.runtime.keys import decode_key, unescape
 from flink_agents.runtime.loop import AgentLoop
 from flink_agents.runtime.memory import write_nodes
@@ -80,6 +83,7 @@ class AgentProcessor:
         self._steps = StepExecutor(shared)
         self._metrics = shared.run_metrics
         self._metrics.load = self._load
+        self._other_jobs = OtherJobs(shared.config, job_id)
         self._actors: dict[str, KeyActor] = {}
         self._loop: AgentLoop | None = None
         config = shared.config
@@ -97,7 +101,7 @@ class AgentProcessor:
             self._store(actor.head, key_text, self._packed(record, timestamp), timestamp, timers)
             self._feed(actor)
             return NOTHING
-        head = self._read_head() or Head(self._job_id)
+        head = self._read_head(key_text) or Head(self._job_id)
         if head.has_pending or not self._inline or self._may_have_records(head, key_text, False):
             self._enqueue(head, key_text, record, timestamp, timers)
             return NOTHING
@@ -196,21 +200,24 @@ class AgentProcessor:
 
     # -- keys with work ---------------------------------------------------------------
 
-    def _read_head(self) -> Head | None:
+    def _read_head(self, key_text: str) -> Head | None:
         """The head of a key that has no actor; an actor has it at hand."""
         packed = self._state.head.value()
         if packed is None:
             return None
         head = Head.unpack(packed)
+        journals = self._shared.journals
+        if journals is not None:
+            self._other_jobs.admit(head, key_text, journals.store_id)
         if head.store is not None:
-            check_store(self._shared.journals, head.store)
+            check_store(journals, head.store)
         return head
 
     def _actor(self, key_text: str, timers: Timers) -> KeyActor | None:
         """The actor of the current key, made anew after a restore; None where nothing waits."""
         actor = self._actors.get(key_text)
         if actor is None:
-            head = self._read_head()
+            head = self._read_head(key_text)
             if head is None or not head.has_pending:
                 return None
             actor = self._wake(head, key_text, True, timers)
@@ -268,7 +275,7 @@ class AgentProcessor:
     def _new_actor(
         self, head: Head, key_text: str, known: dict[str, bytes | None], pending: bool, timers: Timers
     ) -> KeyActor:
-        actor = KeyActor(key_text, head, known, pending)
+        actor = KeyActor(key_text, head, known, pending, self._origins(head))
         if self._may_have_records(head, key_text, pending):
             actor.recorded = Unread.UNREAD
             self._prunable(actor, 0)
@@ -276,6 +283,16 @@ class AgentProcessor:
         timers.register_event_time_timer(START)
         self._look_again(actor, None, timers)
         return actor
+
+    def _origins(self, head: Head) -> list[Origin]:
+        """Other jobs that may have recorded something for inputs of a key, each with those inputs."""
+        found: list[Origin] = []
+        for journal_id, marker, before in head.origins:
+            numbers = (number for number in range(head.first_pending, before) if number not in head.done)
+            packed = [self._state.pending.get(number) for number in numbers]
+            inputs = Counter(digest_of_bytes(data) for data in packed if data is not None)
+            found.append(Origin(journal_id, marker, inputs))
+        return found
 
     def _feed(self, actor: KeyActor) -> None:
         """Hand to the actor what waits in state, as far as there is room."""
@@ -336,6 +353,8 @@ class AgentProcessor:
                 actor.unpruned += 1
             actor.in_order = actor.in_order and run.sequence_number == head.next_seq
             head.next_seq = max(head.next_seq, run.sequence_number + 1)
+        # What there was to be taken over is in the journal.
+        head.forked()
         self._state.head.update(head.pack())
         # After a gap, a run with a lower number may still record something, as long as inputs wait.
         if actor.unpruned and (actor.in_order or not head.has_pending):
@@ -437,7 +456,9 @@ class AgentProcessor:
 
     def _may_have_records(self, head: Head, key_text: str, pending: bool) -> bool:
         journals = self._shared.journals
-        return journals is not None and journals.may_have(head.journal_id, key_text, head.marker, pending)
+        if journals is None:
+            return False
+        return bool(head.origins) or journals.may_have(head.journal_id, key_text, head.marker, pending)
 
     def _mark(self, head: Head, key_text: str) -> None:
         """Note where records of a key can lie that has none, before the first run that may make some."""

@@ -56,7 +56,7 @@ class Replays:
         assert journals is not None
         if isinstance(recorded, Unread):
             recorded = await journals.recorded(
-                actor.journal_id, actor.key_text, actor.next_seq, actor.marker, actor.pending
+                actor.journal_id, actor.key_text, actor.next_seq, actor.marker, actor.pending, actor.origins
             )
             actor.recorded = recorded
         at_hand = [actor.queue[position] for position in range(len(actor.queue))]

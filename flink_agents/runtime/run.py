@@ -35,6 +35,8 @@ class Run:
         started_at: Wall-clock time at which the run began, in milliseconds.
         memory: Short-term memory in state; None where all of it is in ``known``.
         known: Short-term memory that was read already, by path.
+        identity: Identity of the job that the run began in, from which its ids follow; by default, that
+            which the key's runs belong to.
 
     Attributes:
         queue: Events that no action has seen yet.
@@ -52,6 +54,7 @@ class Run:
         "_shared",
         "_undo",
         "emitted",
+        "identity",
         "journal",
         "journal_id",
         "key_text",
@@ -75,9 +78,11 @@ class Run:
         started_at: int,
         memory: MapSlot[str] | None,
         known: dict[str, bytes | None] | None = None,
+        identity: str | None = None,
     ) -> None:
         self._shared = shared
         self.journal_id = journal_id
+        self.identity = identity or journal_id
         self.key_text = key_text
         self.sequence_number = sequence_number
         self.timestamp = timestamp
@@ -112,7 +117,7 @@ class Run:
     def input_event(self, record: Any) -> Event:
         """The event that starts the run; its id follows from job, key and sequence number."""
         event = InputEvent(input=record)
-        stamp(event, InputLineage(self.journal_id, self.key_text, self.sequence_number))
+        stamp(event, InputLineage(self.identity, self.key_text, self.sequence_number))
         return event
 
     def fork(self) -> Run:

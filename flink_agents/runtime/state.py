@@ -114,6 +114,8 @@ class Head:
             ``done``   numbers of inputs that were committed before older ones, in order
             ``store``  id of the store in which runs of the key were recorded
             ``marker`` where in the store runs that are not committed can have records
+            ``fork``   other jobs of which the key was taken over with inputs that still wait, latest
+            first: identity, marker, and number of the first input that is not theirs
     """
 
     __slots__ = ("extra", "first_pending", "journal_id", "next_pending", "next_seq")
@@ -172,6 +174,35 @@ class Head:
     @marker.setter
     def marker(self, marker: bytes) -> None:
         self.extra = {**(self.extra or {}), "marker": marker}
+
+    @property
+    def origins(self) -> list[tuple[str, bytes | None, int]]:
+        """Other jobs that may have recorded something for inputs that wait: see ``fork`` above."""
+        forked = self.extra.get("fork", []) if self.extra is not None else []
+        return [(journal_id, marker, before) for journal_id, marker, before in forked]
+
+    def fork(self, journal_id: str) -> None:
+        """Let the key's runs belong to another job from now on, which has recorded nothing of it yet."""
+        origins = self.origins
+        if self.has_pending:
+            origins.insert(0, (self.journal_id, self.marker, self.next_pending))
+        extra = {**(self.extra or {}), "fork": [list(origin) for origin in origins]}
+        extra.pop("marker", None)
+        if not origins or not self.has_pending:
+            del extra["fork"]
+        self.journal_id, self.extra = journal_id, extra or None
+
+    def forked(self) -> None:
+        """Note that nothing of another job is taken over any more."""
+        self._drop("fork")
+
+    def leave(self) -> None:
+        """Forget the store in which runs of the key were recorded."""
+        self._drop("store", "marker", "fork")
+
+    def _drop(self, *names: str) -> None:
+        if self.extra is not None and any(name in self.extra for name in names):
+            self.extra = {name: value for name, value in self.extra.items() if name not in names} or None
 
     @property
     def has_pending(self) -> bool:

@@ -32,6 +32,7 @@ from flink_agents.plan.uses import makes_durable_calls
 from flink_agents.runtime.codec import ValueCodec
 from flink_agents.runtime.event_time import Hold
 from flink_agents.runtime.journal.journals import Journals
+from flink_agents.runtime.journal.names import journal_name
 from flink_agents.runtime.keys import KeyEncoder, encode_key, unescape
 from flink_agents.runtime.metrics import LocalMetricGroup
 from flink_agents.runtime.processor import AgentProcessor
@@ -106,6 +107,7 @@ class OperatorHarness:
         store: Makes the store of each subtask and attempt; all that it makes share their records.
             Default: what the options name, or, for an agent that makes durable calls, a store in
             memory that lives as long as the harness.
+        job_id: Flink's id of the job, another one for each submission. Flink's have 32 hexadecimal digits.
 
     Attributes:
         outputs: All values that left the main output, in order.
@@ -129,6 +131,7 @@ class OperatorHarness:
         watermarks: bool = True,
         settle: bool = True,
         store: Callable[[], ActionStateStore] | None = None,
+        job_id: str = "harness",
     ) -> None:
         self._subtasks: list[_Subtask] = []
         instance = instance_of(agent)
@@ -145,6 +148,7 @@ class OperatorHarness:
         self._event_time = event_time or EventTime.none()
         self._watermarks = watermarks
         self._make_store = store or self._default_store()
+        self._job_id = job_id
         self._clock = _Clock()
         self.current_watermark = -(2**63)
         self.outputs: list[Any] = []
@@ -337,8 +341,8 @@ class OperatorHarness:
         backend.watermark = self.current_watermark
         metrics = LocalMetricGroup()
         codec = ValueCodec(self._config.get(AgentOptions.ALLOW_PICKLE))
-        job_id = self._config.get(AgentOptions.JOB_IDENTIFIER) or "harness"
-        owner = Owner.create("harness", f"{job_id}/{plan.name}", number, parallelism)
+        job_id = self._config.get(AgentOptions.JOB_IDENTIFIER) or self._job_id
+        owner = Owner.create(self._job_id, journal_name(job_id, plan.name), number, parallelism)
         journals = self._journals(plan, codec, owner)
         shared = RunEnvironment(bind(plan, code), plan.name, self._config, metrics, codec, journals)
         own = shared.run_metrics.group
@@ -351,7 +355,7 @@ class OperatorHarness:
         if self._make_store is None:
             return None
         on_change = OnPlanChange(self._config.get(AgentOptions.ON_PLAN_CHANGE))
-        return Journals(self._make_store(), owner, codec, plan, on_change)
+        return Journals(self._make_store(), owner, codec, plan, on_change, self._make_store)
 
     def _subtask_of(self, key: str) -> _Subtask:
         group = zlib.crc32(key.encode()) % self._max_parallelism

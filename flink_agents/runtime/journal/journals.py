@@ -2,20 +2,26 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
+import logging
+from collections.abc import Callable, Sequence
 from typing import Any
 
 from flink_agents.api.action_state import ActionStateStore, JournalKey, Owner, Record
 from flink_agents.api.durable import OnPlanChange
-from flink_agents.api.errors import StoreMismatchError
+from flink_agents.api.errors import RecordsPrunedError, StoreMismatchError
 from flink_agents.plan import AgentPlan
 from flink_agents.runtime.codec import ValueCodec
 from flink_agents.runtime.journal.calls import Call
+from flink_agents.runtime.journal.grouped import GroupedStore
+from flink_agents.runtime.journal.names import journal_name
 from flink_agents.runtime.journal.order import RecordedRuns
+from flink_agents.runtime.journal.other_jobs import Origin, inherited
 from flink_agents.runtime.journal.plans import Plans
 from flink_agents.runtime.journal.records import RunHeader
 from flink_agents.runtime.journal.run_journal import RunJournal
 from flink_agents.runtime.pruning import Pruner
+
+_log = logging.getLogger("flink_agents.durable")
 
 
 class Journals:
@@ -27,6 +33,7 @@ class Journals:
         codec: Encodes records.
         plan: The agent's plan.
         on_plan_change: What happens where another plan recorded a run.
+        make: Makes further stores like ``store``, for journals of jobs that this one succeeds.
 
     Attributes:
         store_id: Id of the store, once it was opened. Timers fire after the end of an attempt, and
@@ -44,8 +51,9 @@ class Journals:
         codec: ValueCodec,
         plan: AgentPlan,
         on_plan_change: OnPlanChange = OnPlanChange.CONTINUE_COMPATIBLE,
+        make: Callable[[], ActionStateStore] | None = None,
     ) -> None:
-        self.store = store
+        self.store = store = store if make is None else GroupedStore(store, make)
         self.store_id = ""
         self.codec = codec
         self._owner = owner
@@ -72,7 +80,7 @@ class Journals:
 
     def key(self, journal_id: str, key_text: str) -> JournalKey:
         """The journal of a key. Agents of one job have journals of their own."""
-        return JournalKey(f"{journal_id}/{self._agent}", key_text)
+        return JournalKey(journal_name(journal_id, self._agent), key_text)
 
     def may_have(self, journal_id: str, key_text: str, marker: bytes | None, pending: bool) -> bool:
         """Whether runs of the key may have been recorded by an earlier attempt. For any thread.
@@ -91,24 +99,70 @@ class Journals:
         return self.store.recovery_marker(self.key(journal_id, key_text))
 
     async def recorded(
-        self, journal_id: str, key_text: str, from_seq: int, marker: bytes | None, pending: bool
+        self,
+        journal_id: str,
+        key_text: str,
+        from_seq: int,
+        marker: bytes | None,
+        pending: bool,
+        origins: Sequence[Origin] = (),
     ) -> RecordedRuns:
         """The recorded runs of the key from number ``from_seq`` on.
+
+        Args:
+            journal_id: Identity of the job that the key's runs belong to.
+            key_text: The key.
+            from_seq: The first number.
+            marker: Where its records can lie, as state says; None where it does not.
+            pending: Whether inputs of it wait in state.
+            origins: Jobs that this one is a fork of, if they may have recorded something for those.
 
         Raises:
             RecordsPrunedError: They were pruned: state is older than what the store keeps.
             PlanChangedError: The agent's plan cannot go on with them.
+            JobIdentifierInUseError: They belong to a job that lives.
         """
         journal = self.key(journal_id, key_text)
+        if isinstance(self.store, GroupedStore):
+            await self.store.claim(journal.journal_id)
         await self.store.rebuild(journal, marker, pending)
-        if not self.store.may_have(journal, marker, pending):
+        records: list[Record] = []
+        if self.store.may_have(journal, marker, pending):
+            records = await self.store.scan(journal, from_seq)
+        elif not origins:
             return RecordedRuns(self.codec, ())
-        runs = RecordedRuns(self.codec, await self.store.scan(journal, from_seq))
+        if not records:
+            records = await self._inherit(journal, from_seq, origins)
+        runs = RecordedRuns(self.codec, records)
         for fingerprint, actions in runs.plans():
             await self._plans.check(fingerprint, actions)
         if not runs:
             self.settle(journal_id, key_text)
         return runs
+
+    async def _inherit(self, journal: JournalKey, from_seq: int, origins: Sequence[Origin]) -> list[Record]:
+        """Copy into an empty journal what one of its origins recorded, and return it.
+
+        All at once: what the origin records from now on concerns nobody here, and as soon as the
+        journal has a record, nobody looks at the origin again.
+        """
+        for origin in origins:
+            source = self.key(origin.journal_id, journal.key)
+            try:
+                await self.store.rebuild(source, origin.marker, True)
+                found = inherited(self.codec, await self.store.scan(source, from_seq), origin)
+            except (RecordsPrunedError, StoreMismatchError) as error:
+                _log.warning(
+                    "inputs that were in flight begin anew: of what job %s recorded for them, "
+                    "nothing is left here: %s",
+                    origin.journal_id,
+                    error.message,
+                )
+                return []
+            if found:
+                await self.store.append(journal, found)
+                return found
+        return []
 
     def settle(self, journal_id: str, key_text: str) -> None:
         """Note that nothing which an earlier attempt recorded for the key is left to be run."""
