@@ -32,8 +32,10 @@ from flink_agents.testing.harness import Snapshot
 MADE: list[tuple[str, str, str]] = []
 """What calls did outside: which job made it, its input, and its idempotency key."""
 
-OPEN = threading.Event()
-"""Whether second calls of inputs that begin with ``slow`` go on."""
+CLOSED: set[tuple[str, str]] = set()
+"""Which calls of which job do not go on: the job, and the beginning of their text."""
+
+CHANGED = threading.Condition()
 
 FIRST, SECOND, THIRD = "1" * 32, "2" * 32, "3" * 32
 """Flink's ids of jobs."""
@@ -42,10 +44,22 @@ Make = Callable[[], ActionStateStore]
 
 
 def book(job: str, text: str, key: str) -> str:
-    if text.startswith("slow") and text.endswith("2"):
-        assert OPEN.wait(60)
+    with CHANGED:
+        assert CHANGED.wait_for(lambda: not any(one == job and text.startswith(at) for one, at in CLOSED), 60)
     MADE.append((job, text, key))
     return f"{text} by {job}"
+
+
+def close(job: str, *texts: str) -> None:
+    CLOSED.update((job, text) for text in texts)
+
+
+def open_(job: str | None = None, *texts: str) -> None:
+    """Let calls of a job go on: some, all of it, or those of all jobs."""
+    with CHANGED:
+        gone = {(one, text) for one, text in CLOSED if job in (None, one) and (not texts or text in texts)}
+        CLOSED.difference_update(gone)
+        CHANGED.notify_all()
 
 
 class Books(Agent):
@@ -64,18 +78,17 @@ class Books(Agent):
 
         seen = ctx.short_term_memory.get("seen", 0) + 1
         ctx.short_term_memory.set("seen", seen)
-        drawn = [f"{ctx.uuid4()} " if self.drawn else "" for _ in range(2)]
-        one = ctx.durable_execute(call, f"{event.input} {drawn[0]}1", name="book")
-        two = ctx.durable_execute(call, f"{event.input} {drawn[1]}2", name="book")
+        drawn = [f" {ctx.uuid4()}" if self.drawn else "" for _ in range(2)]
+        one = ctx.durable_execute(call, f"{event.input} 1{drawn[0]}", name="book")
+        two = ctx.durable_execute(call, f"{event.input} 2{drawn[1]}", name="book")
         return OutputEvent(output=(one, two, seen))
 
 
 @pytest.fixture(autouse=True)
 def begin() -> Iterator[None]:
     MADE.clear()
-    OPEN.set()
     yield
-    OPEN.set()
+    open_()
 
 
 @pytest.fixture(params=["memory", "sqlite"])
@@ -108,7 +121,7 @@ class Job:
         return self
 
     def __exit__(self, *exception: object) -> None:
-        OPEN.set()
+        open_(self.name)
         self.harness.close()
 
     def push(self, *inputs: str) -> list[Any]:
@@ -119,12 +132,16 @@ class Job:
         return self.harness.outputs[begun:]
 
     def start(self, text: str) -> None:
-        """Begin with an input and return when its first call was recorded."""
-        OPEN.clear()
-        made = len(MADE)
+        """Begin with an input and return when its first call was recorded; the second one waits."""
+        close(self.name, f"{text} 2")
         self.harness.push(text)
-        while len(MADE) == made or not any(text in str(data) for data in self.recorded()):
+        while not any(text in str(data) for data in self.recorded()):
             pass
+
+    def go_on(self) -> list[Any]:
+        """Let all go on that waits."""
+        open_(self.name)
+        return self.harness.settle()
 
     def recorded(self) -> list[bytes]:
         return [
@@ -184,14 +201,12 @@ def test_a_fork_and_its_origin_share_nothing_behind_the_savepoint(
         savepoint = origin.harness.snapshot()
 
         def go_on() -> None:
-            OPEN.set()
-            origin.harness.settle()
+            origin.go_on()
             assert origin.push("c") == [(f"c 1 by {old}", f"c 2 by {old}", 3)]
 
         if goes_on == "before":
             go_on()
         fork.restore(savepoint)
-        OPEN.set()
         # What was in flight is not repeated; what came behind the savepoint is the fork's own.
         second = f"slow b 2 by {old if goes_on == 'before' else new}"
         if goes_on == "before":
@@ -223,12 +238,10 @@ def test_a_fork_decides_once_what_it_takes_over(make: Make, restarts: int) -> No
     with Job(make, "production") as origin, Job(make, "staging", on_other_job="fork") as fork:
         origin.start("slow b")
         savepoint = origin.harness.snapshot()
-        OPEN.clear()
         fork.restore(savepoint)
-        fork.harness.push("c")  # the first call of b is taken over, the second one waits
-        OPEN.set()
-        first = fork.harness.settle()
-        origin.harness.settle()
+        first = fork.push("c")
+        assert first[0] == ("slow b 1 by production", "slow b 2 by staging", 1)
+        origin.go_on()
         origin.push("c")
         for _ in range(restarts):
             fork.restore(savepoint)
@@ -237,12 +250,35 @@ def test_a_fork_decides_once_what_it_takes_over(make: Make, restarts: int) -> No
     assert set(made_by("production").values()) == {1}
 
 
+@pytest.mark.parametrize("committed", [1, 2])
+def test_a_fork_that_committed_a_run_takes_nothing_over_any_more(make: Make, committed: int) -> None:
+    """What its origin records for later inputs follows from runs that were other ones there."""
+    inputs = ["a", "b", "c"]
+    with Job(make, "production") as origin, Job(make, "staging", on_other_job="fork") as fork:
+        close("production", "a 1")
+        for text in inputs:
+            origin.harness.push(text)
+        savepoint = origin.harness.snapshot()
+        close("staging", f"{inputs[committed]} 1")
+        fork.restore(savepoint)
+        while fork.harness.sequence_number() < committed:
+            fork.harness.advance(1)
+        checkpoint = fork.harness.snapshot()
+        origin.go_on()
+        fork.restore(checkpoint)
+        open_("staging")
+        fork.harness.settle()
+        assert fork.harness.outputs == [
+            (f"{text} 1 by staging", f"{text} 2 by staging", number)
+            for number, text in enumerate(inputs, start=1)
+        ]
+
+
 def test_a_fork_goes_on_where_its_origin_has_pruned(make: Make, caplog: pytest.LogCaptureFixture) -> None:
     with Job(make, "production") as origin, Job(make, "staging", on_other_job="fork") as fork:
         origin.start("slow b")
         savepoint = origin.harness.snapshot()
-        OPEN.set()
-        origin.harness.settle()
+        origin.go_on()
         prune(make, "production", origin.harness.snapshot())
         fork.restore(savepoint)
         assert fork.push("c")[0] == ("slow b 1 by staging", "slow b 2 by staging", 1)
@@ -258,7 +294,6 @@ def test_a_fork_may_have_a_store_of_its_own(make: Make, caplog: pytest.LogCaptur
         origin.push("a")
         origin.start("slow b")
         savepoint = origin.harness.snapshot()
-        OPEN.set()
         fork.restore(savepoint)
         assert fork.push("c")[-1] == ("c 1 by staging", "c 2 by staging", 3)
     assert "begin anew" in caplog.text
@@ -270,12 +305,11 @@ def test_a_run_that_is_taken_over_keeps_its_identity(make: Make) -> None:
         origin.start("slow b")
         savepoint = origin.harness.snapshot()
         fork.restore(savepoint)
-        OPEN.set()
-        origin.harness.settle()
         outputs = fork.harness.settle()
+        origin.go_on()
         fork.restore(savepoint)
         assert fork.harness.settle() == outputs
-    # The second call may have been made by both: it had the same key then.
+    # The second call was made by both, with the same key.
     assert len({(text, key) for _, text, key in MADE}) == 2
 
 
@@ -287,8 +321,7 @@ def test_two_jobs_from_one_savepoint_never_meet(make: Make, seed: int) -> None:
         origin.push("a")
         origin.start("slow b")
         savepoint = origin.harness.snapshot()
-        OPEN.set()
-        origin.harness.settle()
+        origin.go_on()
         with Job(make, "one", on_other_job="fork") as one, Job(make, "two", on_other_job="fork") as two:
             jobs = {job: savepoint for job in (one, two)}
             for job in jobs:
@@ -329,8 +362,7 @@ def test_a_job_goes_on_with_anothers_journals_only_as_its_successor(
         if pending:
             former.start("slow b")
         savepoint = former.harness.snapshot()
-        OPEN.set()
-        former.harness.settle()
+        former.go_on()
         former.push("c")
     made = list(MADE)
     successor = old == new or len(old) == len(new) == 32
