@@ -61,6 +61,8 @@ class RecordKind(IntEnum):
     """An action has ended: its memory updates and events."""
     RERUN = 5
     """What the same step of the run recorded before is void."""
+    WAIT = 6
+    """A wait of an action has ended that is no call: a timer fired, a limit or a client was there."""
 
 
 @dataclass(frozen=True, slots=True)

@@ -43,6 +43,7 @@
     │   ├── EventLimitError              FA4010
     │   ├── ActionTimeoutError           FA4011  (also a TimeoutError)
     │   ├── DurableCallMismatchError     FA4013
+    │   │   └── BranchesRecordedEarlierError FA4050
     │   ├── DurableResultError           FA4014
     │   └── RecordedFailureError         FA4015
     ├── StateError                       FA5000  a value cannot enter or leave Flink's state
@@ -395,6 +396,12 @@ class DurableCallMismatchError(RunError):
     """A replay asks for another durable call than was recorded."""
 
     code = "FA4013"
+
+
+class BranchesRecordedEarlierError(DurableCallMismatchError):
+    """A run in flight has branches whose calls an earlier version numbered without them."""
+
+    code = "FA4050"
 
 
 class DurableResultError(RunError):

@@ -23,9 +23,11 @@ from flink_agents.api.durable import OnMismatch
 from flink_agents.api.errors import ContextMisuseError
 from flink_agents.api.options import AgentOptions
 from flink_agents.runtime import clients
+from flink_agents.runtime.action_loop import ActionLoop, make_action_task
 from flink_agents.runtime.actor import KeyActor, Waiting
 from flink_agents.runtime.call_values import mismatch_error
 from flink_agents.runtime.context import Invocation
+from flink_agents.runtime.delivery import current_delivery
 from flink_agents.runtime.durable import DurableCalls
 from flink_agents.runtime.journal.other_jobs import identity_of
 from flink_agents.runtime.keys import decode_key
@@ -91,7 +93,8 @@ class AgentLoop:
         self.deviation = 0.0
         self._durations = shared.run_metrics.on_loop
         collect_garbage_less_often()
-        self._loop = asyncio.new_event_loop()
+        # Where nothing can be recorded, no order of outcomes has to be kept.
+        self._loop = ActionLoop() if shared.journals is not None else asyncio.new_event_loop()
         self._durable: DurableCalls | None = None
         if shared.journals is not None:
             on_mismatch = OnMismatch(shared.config.get(AgentOptions.ON_MISMATCH))
@@ -342,8 +345,9 @@ class AgentLoop:
 
     async def _attempt(self, step: Invocation) -> Invocation | None:
         """Execute a step; returns its next attempt, or None."""
-        if self._durable is not None:
-            self._durable.begin(step)
+        durable = self._durable
+        if durable is not None:
+            durable.begin(step)
         limiter = self._shared.limits.of_action(step.action)
         try:
             if limiter is None:
@@ -351,21 +355,30 @@ class AgentLoop:
             else:
                 async with limiter:
                     await self._in_place(step)
-            if step.calls is not None and self._durable is not None:
-                await self._durable.end(step)
+            if durable is not None:
+                await durable.finish(step)
+                if step.calls is not None:
+                    await durable.end(step)
         except FAILURES as error:
             if self._closing or self.failure is not None:
                 # Whatever it is: at the end of the attempt, no action has failed by itself.
                 step.end()
                 step.let_go()
                 raise asyncio.CancelledError from error
+            if durable is not None:
+                await durable.finish(step)
             return await self._failed(step, error)
         else:
             self._steps.succeed(step)
             return None
         finally:
-            if step.tasks is not None:
-                await _end_tasks(step.tasks)
+            await self._end_tasks(step)
+
+    async def _end_tasks(self, step: Invocation) -> None:
+        """Cancel the tasks that an execution left behind, and wait for their end."""
+        if step.tasks is not None:
+            tasks, step.tasks = step.tasks, None
+            await _cancel([task for task in tasks if not task.done()])
 
     async def _failed(self, step: Invocation, error: BaseException) -> Invocation | None:
         """End an attempt that raised; returns the next one, or None where the run goes on without."""
@@ -374,9 +387,10 @@ class AgentLoop:
             return self._steps.failed(step, error)
         mismatch = step.calls.mismatch
         if mismatch is None:
+            before = len(step.run.side_outputs)
             following = self._steps.failed(step, error)
             if following is None:
-                await durable.end_failed(step)
+                await durable.end_failed(step, step.run.side_outputs[before:])
             return following
         if durable.on_mismatch is OnMismatch.RERUN:
             await durable.void(step)
@@ -402,10 +416,15 @@ class AgentLoop:
 
     async def _wait(self, step: Invocation) -> None:
         _current.set(step)
+        if self._durable is not None:
+            await self._durable.enter(step)
         try:
             await self._steps.wait(step)
         finally:
+            current_delivery.set(None)
             _current.set(None)
+            # While its outcomes are still delivered: their clean-up may wait for some.
+            await self._end_tasks(step)
 
     async def _call(self, step: Invocation) -> None:
         if step.action.is_async:
@@ -449,9 +468,13 @@ _current: ContextVar[Invocation | None] = ContextVar("step", default=None)
 
 
 def _make_task(loop: asyncio.AbstractEventLoop, coroutine: Any, **options: Any) -> asyncio.Task[Any]:
-    task = asyncio.Task(coroutine, loop=loop, **options)
+    task = make_action_task(loop, coroutine, **options)
     step = _current.get()
     if step is not None:
+        if step.delivery is not None and current_delivery.get() is None:
+            # A durable call made it: it ends with that.
+            step.delivery.others.append(task)
+            return task
         if step.tasks is None:
             step.tasks = []
         step.tasks.append(task)
@@ -472,11 +495,6 @@ def _abandon(actor: KeyActor) -> None:
     for waiting in actor.queue:
         if waiting.step is not None:
             waiting.step.let_go()
-
-
-async def _end_tasks(tasks: list[asyncio.Task[Any]]) -> None:
-    """Cancel the tasks that an action left behind, and wait for their end."""
-    await _cancel([task for task in tasks if not task.done()])
 
 
 async def _cancel(tasks: Collection[asyncio.Task[Any]]) -> None:

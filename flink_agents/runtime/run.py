@@ -46,6 +46,7 @@ class Run:
         emitted: Number of events that its actions emitted.
         short_term: Memory of the key.
         journal: Its records; None where nothing can be recorded.
+        lineage: What the ids of its events follow from.
     """
 
     __slots__ = (
@@ -58,6 +59,7 @@ class Run:
         "journal",
         "journal_id",
         "key_text",
+        "lineage",
         "outputs",
         "queue",
         "sequence_number",
@@ -99,6 +101,20 @@ class Run:
         self.emitted = 0
         self.journal: RunJournal | None = None
         self._key: Any = _MISSING
+        self.lineage = InputLineage(self.identity, key_text, sequence_number)
+
+    @property
+    def identified(self) -> bool:
+        """Whether an action has seen what follows from the run's number, and may tell others.
+
+        That is its number, an id of an event, a UUID, or a random number: another run that got the same
+        number would be taken for this one.
+        """
+        return self.lineage.known
+
+    def identify(self) -> None:
+        """Note that an action has seen what follows from the run's number."""
+        self.lineage.known = True
 
     @property
     def key(self) -> Any:
@@ -117,7 +133,7 @@ class Run:
     def input_event(self, record: Any) -> Event:
         """The event that starts the run; its id follows from job, key and sequence number."""
         event = InputEvent(input=record)
-        stamp(event, InputLineage(self.identity, self.key_text, self.sequence_number))
+        stamp(event, self.lineage)
         return event
 
     def fork(self) -> Run:

@@ -14,6 +14,12 @@ from flink_agents.runtime.codec import ValueCodec
 
 _LAYOUT = 1
 
+FLAT_NUMBERS = 1
+"""Layout of headers of runs whose calls have one row of numbers, whichever task makes them."""
+
+TASK_NUMBERS = 2
+"""Layout of headers of runs whose calls are numbered within the task that makes them."""
+
 
 class RunHeader(NamedTuple):
     """Which input a run belongs to.
@@ -24,6 +30,7 @@ class RunHeader(NamedTuple):
         plan: Fingerprint of the agent's plan.
         input: Encoded pair of the input and its event time, for debugging; None where it is large.
         memory: Encoded nodes of short-term memory before the run, by path; None where they are large.
+        layout: How calls of the run are numbered: ``FLAT_NUMBERS`` or ``TASK_NUMBERS``.
     """
 
     digest: bytes
@@ -31,15 +38,17 @@ class RunHeader(NamedTuple):
     plan: str
     input: bytes | None = None
     memory: dict[str, bytes] | None = None
+    layout: int = TASK_NUMBERS
 
     def pack(self, codec: ValueCodec) -> bytes:
         """The bytes."""
-        return codec.encode([_LAYOUT, self.digest, self.started_at, self.plan, self.input, self.memory])
+        return codec.encode([self.layout, self.digest, self.started_at, self.plan, self.input, self.memory])
 
     @classmethod
     def unpack(cls, codec: ValueCodec, data: bytes) -> RunHeader:
         """The header of which ``data`` are the bytes."""
-        return cls(*_fields(codec, data, 5))
+        layout, *fields = _fields(codec, data, 5, layout=True)
+        return cls(*fields, layout=layout)
 
 
 class CallIdentity(NamedTuple):
@@ -78,7 +87,7 @@ class CallRecord(NamedTuple):
         error: What it raised, by ``failures.describe``; None where it returned.
         attempts: How often it was tried.
         ended_at: Wall-clock time at its end, in milliseconds.
-        order: How many calls of the execution had ended before it.
+        order: How many outcomes of the execution there were before it.
     """
 
     call: CallIdentity
@@ -112,6 +121,29 @@ class CallRecord(NamedTuple):
         return cls(CallIdentity(function, arguments, request), *rest)
 
 
+class WaitRecord(NamedTuple):
+    """That a wait of an action ended which is no call.
+
+    Attributes:
+        what: What was waited for, for people: ``a timer``, ``a limit``, ``a client``.
+        ended_at: Wall-clock time at its end, in milliseconds.
+        order: How many outcomes of the execution there were before it.
+    """
+
+    what: str
+    ended_at: int
+    order: int
+
+    def pack(self, codec: ValueCodec) -> bytes:
+        """The bytes."""
+        return codec.encode([_LAYOUT, self.what, self.ended_at, self.order])
+
+    @classmethod
+    def unpack(cls, codec: ValueCodec, data: bytes) -> WaitRecord:
+        """The record of which ``data`` are the bytes."""
+        return cls(*_fields(codec, data, 3))
+
+
 class ActionRecord(NamedTuple):
     """What an execution of an action did that made durable calls.
 
@@ -143,9 +175,9 @@ class ActionRecord(NamedTuple):
         return cls(*_fields(codec, data, 5))
 
 
-def _fields(codec: ValueCodec, data: bytes, count: int) -> list[Any]:
-    """The first ``count`` fields."""
+def _fields(codec: ValueCodec, data: bytes, count: int, layout: bool = False) -> list[Any]:
+    """The first ``count`` fields; behind the number of the layout where ``layout`` asks for it."""
     fields = codec.decode(data)
     if not isinstance(fields, list) or len(fields) <= count or not isinstance(fields[0], int):
         raise StateFormatError("a record of a journal cannot be read", found=repr(fields)[:200])
-    return fields[1 : count + 1]
+    return fields[0 if layout else 1 : count + 1]
