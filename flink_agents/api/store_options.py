@@ -40,6 +40,14 @@ class StoreOptions:
         "What happens where state was written by another plan of the agent. refuse: the job fails. "
         "continue-compatible: it fails only where unfinished work does not fit the new plan.",
     )
+    GRACE = ConfigOption(
+        "action-state.grace",
+        timedelta,
+        timedelta(seconds=3),
+        "How long durable calls may go on when an attempt of the job ends in a living process, so that they "
+        "are recorded and not made again. No other call begins then.",
+        minimum=timedelta(),
+    )
     ON_OTHER_JOB = ConfigOption(
         "action-state.on-other-job",
         OnOtherJob,

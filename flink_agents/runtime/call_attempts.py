@@ -19,6 +19,7 @@ from typing import Any, Protocol
 from flink_agents.api.durable import NOT_DONE, DurableCallable, RetryableError
 from flink_agents.api.policies import RetryPolicy
 from flink_agents.runtime.context import Invocation
+from flink_agents.runtime.in_flight import Begun
 from flink_agents.runtime.journal.calls import Call
 from flink_agents.runtime.journal.failures import CALL_FAILURES
 from flink_agents.runtime.retry import Trial, next_trial
@@ -52,19 +53,27 @@ class CallAttempts:
         call: The call.
         threads: Where functions are called that are not ``async def``.
         metrics: The runtime's metrics.
+        begun: Is told when the function is executed.
 
     Attributes:
         number: How many attempts were made.
     """
 
     def __init__(
-        self, step: Invocation, what: DurableCallable, call: Call, threads: Threads, metrics: RunMetrics
+        self,
+        step: Invocation,
+        what: DurableCallable,
+        call: Call,
+        threads: Threads,
+        metrics: RunMetrics,
+        begun: Begun,
     ) -> None:
         self._step = step
         self._what = what
         self._call = call
         self._threads = threads
         self._metrics = metrics
+        self._begun = begun
         self.number = 0
 
     async def value_of(self, function: partial[Any]) -> Any:
@@ -87,6 +96,8 @@ class CallAttempts:
             await self._pause(trial.delay)
 
     def _next(self, trial: Trial | None, error: BaseException) -> Trial | None:
+        if self._begun.closed():
+            return None
         policy = self._what.retry
         if policy is None and isinstance(error, RetryableError):
             policy = _default_policy()
@@ -117,11 +128,19 @@ class CallAttempts:
             await asyncio.sleep(seconds)
 
     async def _invoke(self, function: partial[Any], is_async: bool) -> Any:
+        try:
+            return await self._result_of(function, is_async)
+        finally:
+            self._begun.leave()
+
+    async def _result_of(self, function: partial[Any], is_async: bool) -> Any:
         if is_async:
+            self._begun.enter()
             return await self._in_time(function())
         results: list[Any] = []
 
         def call() -> None:
+            self._begun.enter()
             results.append(function())
 
         if self._what.seconds is None:

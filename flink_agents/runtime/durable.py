@@ -10,6 +10,7 @@ import logging
 import threading
 import time
 from collections.abc import Awaitable, Callable, Coroutine, Mapping
+from datetime import timedelta
 from functools import partial
 from typing import Any
 
@@ -24,6 +25,7 @@ from flink_agents.api.errors import (
 )
 from flink_agents.api.events import Event, OutputEvent
 from flink_agents.api.memory import MemoryScope
+from flink_agents.api.options import AgentOptions
 from flink_agents.runtime.awaiting import waits_of
 from flink_agents.runtime.call_attempts import CallAttempts, CallingThread, Threads
 from flink_agents.runtime.call_values import (
@@ -36,6 +38,7 @@ from flink_agents.runtime.call_values import (
 )
 from flink_agents.runtime.context import Invocation
 from flink_agents.runtime.delivery import Delivery, OwnFuture, Pending, current_delivery, outside
+from flink_agents.runtime.in_flight import AttemptEnded, Begun, InFlight
 from flink_agents.runtime.journal import failures
 from flink_agents.runtime.journal.calls import (
     Call,
@@ -88,11 +91,17 @@ class DurableCalls:
         self._fail = fail
         self._closed = closed
         self._broken = False
+        self._in_flight = InFlight()
         self.on_mismatch = on_mismatch
 
     def open(self) -> None:
         """Learn which thread is the loop's; called by it."""
         self._loop_thread = threading.get_ident()
+
+    async def drain(self) -> None:
+        """Let calls end that go on at the end of the attempt, and record them, for a bounded time."""
+        grace: timedelta = self._shared.config.get(AgentOptions.GRACE)
+        await self._in_flight.drain(0.0 if self._broken else grace.total_seconds())
 
     # -- calls ------------------------------------------------------------------------
 
@@ -132,6 +141,8 @@ class DurableCalls:
         kwargs: Mapping[str, Any],
         threads: Threads,
     ) -> Awaitable[Any]:
+        if self._closed():
+            raise asyncio.CancelledError
         delivery = self._delivery_of(step)
         step.calls = delivery.calls
         try:
@@ -167,7 +178,8 @@ class DurableCalls:
             outcome = await pending.future
         except asyncio.CancelledError:
             delivery.leave(pending)
-            pending.stop()
+            if not self._closed():
+                pending.stop()
             raise
         if outcome.error is None:
             return decoded(self._codec, what, outcome)
@@ -183,12 +195,28 @@ class DurableCalls:
         threads: Threads,
     ) -> None:
         """Make a call, record how it ended, and let that be delivered."""
-        call, calls = pending.call, delivery.calls
+        call = pending.call
         delivery.performing.append(pending)
-        attempts = CallAttempts(step, what, call, threads, self._metrics)
+        begun = Begun(self._closed)
+        attempts = CallAttempts(step, what, call, threads, self._metrics, begun)
+        with self._in_flight.one(lambda: begun.inside or pending.ended):
+            await self._make(step, delivery, what, pending, function, attempts)
+
+    async def _make(
+        self,
+        step: Invocation,
+        delivery: Delivery,
+        what: DurableCallable,
+        pending: PendingCall,
+        function: partial[Any],
+        attempts: CallAttempts,
+    ) -> None:
+        call, calls = pending.call, delivery.calls
         try:
             await self._announce(step, calls, what, call)
             value = await attempts.value_of(function)
+        except AttemptEnded:
+            raise asyncio.CancelledError from None
         except BaseException as error:
             if isinstance(error, asyncio.CancelledError) and (pending.stopped or self._closed()):
                 raise
@@ -246,12 +274,12 @@ class DurableCalls:
         journal, outcomes = _journal(step), calls.still_unrecorded(call.after)
         try:
             record = _record(call, encoded(self._codec, what, value), None, attempts, order)
-            await self._stored(journal.add_outcomes(step.path, {**outcomes, call.number: record}))
+            await self._stored(journal.add_outcomes(step.path, {**outcomes, call.number: record}), late=True)
         except (DurableResultError, RecordTooLargeError) as refused:
             # The call took effect and must not be repeated, so that this is how it ended.
             told = failures.describe(self._codec, result_error(step, call, refused))
             record = _record(call, None, told, attempts, order)
-            await self._stored(journal.add_outcomes(step.path, {**outcomes, call.number: record}))
+            await self._stored(journal.add_outcomes(step.path, {**outcomes, call.number: record}), late=True)
         calls.keep({**outcomes, call.number: record})
         return record
 
@@ -301,12 +329,16 @@ class DurableCalls:
             else:
                 _log.warning("%s: a durable call goes on though it was cancelled", step.action.where)
 
-    async def _stored(self, append: Coroutine[Any, Any, None]) -> None:
+    async def _stored(self, append: Coroutine[Any, Any, None], late: bool = False) -> None:
         """Wait until records are stored. Where they cannot be, the attempt of the job ends.
 
         Nor is anything stored of what an action does when it is cancelled by the end of the attempt.
+
+        Args:
+            append: Stores them.
+            late: Whether they are of a call that was made before the end of the attempt.
         """
-        if self._closed():
+        if self._closed() and (not late or self._broken or self._in_flight.over):
             append.close()
             raise asyncio.CancelledError
         if self._broken:
@@ -319,6 +351,8 @@ class DurableCalls:
             except StoreError as error:
                 self._broken = True
                 self._fail(error)
+        if self._closed():
+            raise asyncio.CancelledError
         # Nothing may follow, whatever the action catches or does besides: it waits for the end.
         await self._loop.create_future()
 

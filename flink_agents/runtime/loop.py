@@ -16,6 +16,7 @@ from collections import deque
 from collections.abc import Callable, Collection
 from concurrent import futures
 from contextvars import ContextVar
+from datetime import timedelta
 from typing import Any
 
 from flink_agents.api.action_state import Record
@@ -178,7 +179,8 @@ class AgentLoop:
             self._shared.limits.close()
             self._loop.call_soon_threadsafe(self._begin_stop)
         if wait:
-            self._thread.join(2 * CLOSE_SECONDS + clients.CLOSE_SECONDS)
+            grace: timedelta = self._shared.config.get(AgentOptions.GRACE)
+            self._thread.join(grace.total_seconds() + 2 * CLOSE_SECONDS + clients.CLOSE_SECONDS)
             self._pool.join(CLOSE_SECONDS)
 
     # -- the loop's thread ------------------------------------------------------------
@@ -209,9 +211,12 @@ class AgentLoop:
     async def _stop(self) -> None:
         """End the runs, then the clients that they use, then what is left."""
         actors = [*self._tasks.values(), *self._inbox]
+        drained = self._loop.create_task(self._durable.drain()) if self._durable is not None else None
         await _cancel(self._tasks)
         for actor in actors:
             _abandon(actor)
+        if drained is not None:
+            await drained
         await self._shared.clients.close()
         await self._close_store()
         await _cancel(asyncio.all_tasks(self._loop) - {asyncio.current_task()})
