@@ -43,7 +43,7 @@
     │   ├── EventLimitError              FA4010
     │   ├── ActionTimeoutError           FA4011  (also a TimeoutError)
     │   ├── DurableCallMismatchError     FA4013
-    │   │   └── BranchesRecordedEarlierError FA4050
+    │   │   └── BranchesRecordedEarlierError FA4016
     │   ├── DurableResultError           FA4014
     │   └── RecordedFailureError         FA4015
     ├── StateError                       FA5000  a value cannot enter or leave Flink's state
@@ -401,7 +401,7 @@ class DurableCallMismatchError(RunError):
 class BranchesRecordedEarlierError(DurableCallMismatchError):
     """A run in flight has branches whose calls an earlier version numbered without them."""
 
-    code = "FA4050"
+    code = "FA4016"
 
 
 class DurableResultError(RunError):

@@ -47,6 +47,11 @@ class ActionLoop(asyncio.SelectorEventLoop):
         handle.__class__ = _ActionHandle
         return handle
 
+    def time(self) -> float:
+        """Return the time of the loop; code of an action sees it stand still between two outcomes."""
+        delivery = current_delivery.get()
+        return super().time() if delivery is None or delivery.over else delivery.time()
+
     def call_at(self, when: float, callback: Any, *args: Any, context: Context | None = None) -> Any:
         """Set a timer; that one of an action fires is an outcome."""
         delivery = current_delivery.get() if context is None else context.get(current_delivery)

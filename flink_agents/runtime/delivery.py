@@ -41,12 +41,14 @@ class Pending:
         ended: Whether it is there, delivered or not.
         performing: What leads to it, outside of the action; None before that begins.
         stopped: Whether that was cancelled, since nobody waits for the outcome.
+        not_before: Seconds since the begin of the execution before which it does not come.
     """
 
-    __slots__ = ("ended", "gone", "number", "performing", "stopped")
+    __slots__ = ("ended", "gone", "not_before", "number", "performing", "stopped")
 
     def __init__(self, number: Number) -> None:
         self.number = number
+        self.not_before = 0.0
         self.gone = self.ended = self.stopped = False
         self.performing: asyncio.Task[Any] | None = None
 
@@ -118,22 +120,27 @@ class Delivery:
         main: The task that executes the action; None where a thread does.
         tasks: Tasks that the action made, in the order in which it made them.
         children: How many of them the action made itself.
+        now: Seconds since the begin of the execution, as it sees them: they stand still between two outcomes,
+            so that a replay sees the same.
     """
 
     __slots__ = (
         "_deferred",
+        "_begun",
+        "_describe",
         "_ended",
         "_gone",
+        "_origin",
         "_pending",
         "_replay",
         "_seed",
-        "_describe",
         "_stuck",
         "awaits",
         "calls",
         "children",
         "interrupted",
         "main",
+        "now",
         "others",
         "over",
         "performing",
@@ -168,6 +175,8 @@ class Delivery:
         self.main: asyncio.Task[Any] | None = None
         self.tasks: list[ActionTask] = []
         self.children = 0
+        self.now = 0.0
+        self._begun = self._origin = time.monotonic()
 
     # -- handles of the action --------------------------------------------------------
 
@@ -246,6 +255,14 @@ class Delivery:
         if not self.ready:
             self.rest()
 
+    def elapsed(self) -> int:
+        """Microseconds since the begin of the execution. They go on where a replay has come to its end."""
+        return int(1e6 * max(self.now, time.monotonic() - self._begun))
+
+    def time(self) -> float:
+        """Return what code of the action sees as the time of the loop."""
+        return self._origin + self.now
+
     def rest(self) -> None:
         """Deliver the next outcome, if the action has come to rest and there is one."""
         while not (self.ready or self.over):
@@ -274,6 +291,7 @@ class Delivery:
                 return False
             self._replay.popleft()
             self._give(pending, outcome)
+            self._begun = time.monotonic() - self.now
         else:
             self._replay.popleft()
         return True
@@ -289,6 +307,7 @@ class Delivery:
 
     def _give(self, pending: Pending, outcome: Outcome) -> None:
         self._pending.pop(pending.number, None)
+        self.now = max(self.now, outcome.elapsed / 1e6, pending.not_before)
         if self.main is None:
             # The thread of the action goes on, until it waits again.
             self.ready = 1
@@ -423,9 +442,10 @@ class ActionTimer(Pending):
         self._args = args
         self._context = context
         self._fired = False
+        self.not_before = delivery.now + when - delivery.time()
         self._timer: asyncio.TimerHandle | None = None
         if not (delivery.replaying and delivery.calls.recorded(self.number) is not None):
-            self._timer = outside().run(loop.call_at, when, self._fire)
+            self._timer = outside().run(loop.call_later, when - delivery.time(), self._fire)
         delivery.expect(self)
 
     def when(self) -> float:
@@ -562,7 +582,7 @@ def _came_about(task: asyncio.Task[Any]) -> bool:
 
 
 def _wait_record(delivery: Delivery, what: str) -> WaitRecord:
-    return WaitRecord(what, int(time.time() * 1000), delivery.calls.end())
+    return WaitRecord(what, int(time.time() * 1000), delivery.calls.end(), delivery.elapsed())
 
 
 def outside() -> Context:

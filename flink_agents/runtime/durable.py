@@ -224,15 +224,16 @@ class DurableCalls:
                 return
             told = failures.describe(self._codec, error)
             pending.ended, pending.raised = True, error
-            delivery.end(pending, _record(call, None, told, attempts.number, calls.end()))
+            delivery.end(pending, _record(call, None, told, attempts.number, calls.end(), delivery.elapsed()))
             return
         if delivery.over:
             # Its time ended before the call: another attempt has taken its place, and its number.
             return
         pending.ended = True
-        order, ended = calls.end(), delivery.end(pending)
+        place = attempts.number, calls.end(), delivery.elapsed()
+        ended = delivery.end(pending)
         try:
-            record = await self._recorded(step, calls, what, call, value, attempts.number, order)
+            record = await self._recorded(step, calls, what, call, value, place)
         except Exception as error:
             # Nobody may wait for ever for what should have been recorded.
             self._fail(error)
@@ -267,18 +268,17 @@ class DurableCalls:
         what: DurableCallable,
         call: Call,
         value: Any,
-        attempts: int,
-        order: int,
+        place: tuple[int, int, int],
     ) -> CallRecord:
         """Record what a call returned; from here on it is not made again."""
         journal, outcomes = _journal(step), calls.still_unrecorded(call.after)
         try:
-            record = _record(call, encoded(self._codec, what, value), None, attempts, order)
+            record = _record(call, encoded(self._codec, what, value), None, *place)
             await self._stored(journal.add_outcomes(step.path, {**outcomes, call.number: record}), late=True)
         except (DurableResultError, RecordTooLargeError) as refused:
             # The call took effect and must not be repeated, so that this is how it ended.
             told = failures.describe(self._codec, result_error(step, call, refused))
-            record = _record(call, None, told, attempts, order)
+            record = _record(call, None, told, *place)
             await self._stored(journal.add_outcomes(step.path, {**outcomes, call.number: record}), late=True)
         calls.keep({**outcomes, call.number: record})
         return record
@@ -530,6 +530,6 @@ def _journal(step: Invocation) -> RunJournal:
 
 
 def _record(
-    call: Call, value: bytes | None, error: dict[str, Any] | None, attempts: int, order: int
+    call: Call, value: bytes | None, error: dict[str, Any] | None, attempts: int, order: int, elapsed: int
 ) -> CallRecord:
-    return CallRecord(call.identity, value, error, attempts, int(time.time() * 1000), order)
+    return CallRecord(call.identity, value, error, attempts, int(time.time() * 1000), order, elapsed)

@@ -88,6 +88,8 @@ class CallRecord(NamedTuple):
         attempts: How often it was tried.
         ended_at: Wall-clock time at its end, in milliseconds.
         order: How many outcomes of the execution there were before it.
+        elapsed: Microseconds between the begin of the execution and the end of the call, by the clock
+            that the execution sees.
     """
 
     call: CallIdentity
@@ -96,6 +98,7 @@ class CallRecord(NamedTuple):
     attempts: int
     ended_at: int
     order: int = 0
+    elapsed: int = 0
 
     def pack(self, codec: ValueCodec) -> bytes:
         """The bytes."""
@@ -111,13 +114,14 @@ class CallRecord(NamedTuple):
                 self.attempts,
                 self.ended_at,
                 self.order,
+                self.elapsed,
             ]
         )
 
     @classmethod
     def unpack(cls, codec: ValueCodec, data: bytes) -> CallRecord:
         """The record of which ``data`` are the bytes."""
-        function, arguments, request, *rest = _fields(codec, data, 8)
+        function, arguments, request, *rest = _fields(codec, data, 8, added=1)
         return cls(CallIdentity(function, arguments, request), *rest)
 
 
@@ -128,20 +132,23 @@ class WaitRecord(NamedTuple):
         what: What was waited for, for people: ``a timer``, ``a limit``, ``a client``.
         ended_at: Wall-clock time at its end, in milliseconds.
         order: How many outcomes of the execution there were before it.
+        elapsed: Microseconds between the begin of the execution and the end of the wait, by the clock
+            that the execution sees.
     """
 
     what: str
     ended_at: int
     order: int
+    elapsed: int
 
     def pack(self, codec: ValueCodec) -> bytes:
         """The bytes."""
-        return codec.encode([_LAYOUT, self.what, self.ended_at, self.order])
+        return codec.encode([_LAYOUT, *self])
 
     @classmethod
     def unpack(cls, codec: ValueCodec, data: bytes) -> WaitRecord:
         """The record of which ``data`` are the bytes."""
-        return cls(*_fields(codec, data, 3))
+        return cls(*_fields(codec, data, 4))
 
 
 class ActionRecord(NamedTuple):
@@ -175,9 +182,17 @@ class ActionRecord(NamedTuple):
         return cls(*_fields(codec, data, 5))
 
 
-def _fields(codec: ValueCodec, data: bytes, count: int, layout: bool = False) -> list[Any]:
-    """The first ``count`` fields; behind the number of the layout where ``layout`` asks for it."""
+def _fields(codec: ValueCodec, data: bytes, count: int, layout: bool = False, added: int = 0) -> list[Any]:
+    """The first fields.
+
+    Args:
+        codec: Decodes them.
+        data: The bytes of a record.
+        count: How many each record of that kind has.
+        layout: Whether the number of the layout stands before them.
+        added: How many more there may be: later versions added them.
+    """
     fields = codec.decode(data)
     if not isinstance(fields, list) or len(fields) <= count or not isinstance(fields[0], int):
         raise StateFormatError("a record of a journal cannot be read", found=repr(fields)[:200])
-    return fields[0 if layout else 1 : count + 1]
+    return fields[0 if layout else 1 : count + added + 1]
