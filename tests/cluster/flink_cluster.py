@@ -90,6 +90,10 @@ class FlinkCluster:
         directory: Where configuration, logs, checkpoints and temporary files go.
         options: Flink options of the cluster, over :data:`DEFAULTS`.
         taskmanager_options: Those of TaskManagers alone, over these.
+
+    Attributes:
+        taskmanagers: Those that run.
+        killed: Ids of processes of those that were killed.
     """
 
     def __init__(
@@ -101,6 +105,7 @@ class FlinkCluster:
         self.directory = directory
         self._taskmanager_options = taskmanager_options or {}
         self.taskmanagers: list[FlinkProcess] = []
+        self.killed: set[int] = set()
         self._flink = _pyflink_directory()
         self._processes: list[FlinkProcess] = []
         rest_port, rpc_port = free_ports(2)
@@ -144,6 +149,7 @@ class FlinkCluster:
         """End a TaskManager by SIGKILL."""
         self.taskmanagers.remove(taskmanager)
         self._processes.remove(taskmanager)
+        self.killed.add(taskmanager.popen.pid)
         taskmanager.kill()
 
     def knows(self, taskmanager: FlinkProcess) -> bool:
