@@ -15,7 +15,14 @@ import msgpack
 from flink_agents.api.action_state import Record, RecordKind
 from flink_agents.api.errors import StateError
 from flink_agents.runtime.codec import VERSION, ValueCodec, _untagged
-from flink_agents.runtime.journal.records import ActionRecord, CallIdentity, CallRecord, RunHeader
+from flink_agents.runtime.journal.calls import task_of
+from flink_agents.runtime.journal.records import (
+    ActionRecord,
+    CallIdentity,
+    CallRecord,
+    RunHeader,
+    WaitRecord,
+)
 from flink_agents.runtime.state import OBJECT
 from flink_agents.runtime.typenames import shorten
 
@@ -85,7 +92,10 @@ def describe_run(header: Record | None) -> dict[str, Any]:
 
 def describe_record(record: Record) -> dict[str, Any]:
     """A record that is no header."""
-    place = {"step": record.step, "record": record.kind.name.lower(), "index": record.index}
+    step, task = task_of(record.step)
+    place: dict[str, Any] = {"step": step, "record": record.kind.name.lower(), "index": record.index}
+    if task:
+        place["task"] = task
     describe = _DESCRIBERS.get(record.kind)
     if describe is None:
         return place
@@ -111,6 +121,11 @@ def _call(codec: ValueCodec, data: bytes) -> dict[str, Any]:
         outcome = {"returned": value_text(codec, value), "bytes": len(value)}
     ended = {"attempts": record.attempts, "ended": time_text(record.ended_at), "order": record.order}
     return {**_identity(record.call), **outcome, **ended}
+
+
+def _wait(codec: ValueCodec, data: bytes) -> dict[str, Any]:
+    record = WaitRecord.unpack(codec, data)
+    return {"awaited": record.what, "ended": time_text(record.ended_at), "order": record.order}
 
 
 def _identity(call: CallIdentity) -> dict[str, Any]:
@@ -140,6 +155,7 @@ _DESCRIBERS: dict[RecordKind, Callable[[ValueCodec, bytes], dict[str, Any]]] = {
     RecordKind.INTENT: _intent,
     RecordKind.CALL: _call,
     RecordKind.ACTION: _action,
+    RecordKind.WAIT: _wait,
 }
 
 

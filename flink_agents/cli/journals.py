@@ -23,6 +23,7 @@ from flink_agents.api.options import AgentOptions, Configuration
 from flink_agents.api.store_names import STORE_PREFIX
 from flink_agents.cli.journal_values import describe_record, describe_run
 from flink_agents.connectors.action_state import open_store, store_names
+from flink_agents.runtime.journal.calls import task_of
 from flink_agents.runtime.journal.names import split_journal_name
 from flink_agents.runtime.keys import decode_key, encode_key
 from flink_agents.runtime.stores import LOCAL_FILE
@@ -166,7 +167,7 @@ def _run(seq: int, records: list[Record]) -> dict[str, Any]:
     steps: dict[str, list[dict[str, Any]]] = {}
     for record in records:
         if record.kind is not RecordKind.RUN:
-            steps.setdefault(record.step, []).append(describe_record(record))
+            steps.setdefault(task_of(record.step)[0], []).append(describe_record(record))
     rows = [row for step in steps.values() for row in step]
     return {"run": seq, **describe_run(header), "records": rows}
 

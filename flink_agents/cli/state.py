@@ -263,7 +263,8 @@ def _row(record: dict[str, Any]) -> list[Any]:
     call = record["index"] if record["record"] in ("call", "intent") else None
     called = [record.get("function"), _short(record.get("request"))]
     ended = [record.get("attempts"), record.get("ended")]
-    return [record["step"], record["record"], call, *called, _short(_outcome(record)), *ended]
+    step = f"{record['step']} task {record['task']}" if "task" in record else record["step"]
+    return [step, record["record"], call, *called, _short(_outcome(record)), *ended]
 
 
 def _outcome(record: dict[str, Any]) -> str | None:
@@ -275,6 +276,8 @@ def _outcome(record: dict[str, Any]) -> str | None:
         return f"raised {record['raised']}: {record['message']}" if record["raised"] else "cancelled"
     if record["record"] == "action":
         return _did(record)
+    if "awaited" in record:
+        return f"{record['awaited']} ended"
     return "what the step recorded before is void" if record["record"] == "rerun" else None
 
 

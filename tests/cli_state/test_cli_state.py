@@ -11,7 +11,9 @@ import pytest
 from journal_files import Cli, loaded, write
 from typer.testing import CliRunner, Result
 
+from flink_agents import Agent, InputEvent
 from flink_agents.api.action_state import JournalKey, Owner, Record, RecordKind
+from flink_agents.api.context import RunnerContext
 from flink_agents.cli.main import app
 from flink_agents.connectors.action_state.sqlite import SQLiteStore
 from flink_agents.runtime.codec import ValueCodec
@@ -20,6 +22,7 @@ from flink_agents.runtime.journal.records import ActionRecord, CallIdentity, Cal
 from flink_agents.runtime.keys import encode_key
 from flink_agents.runtime.state import OBJECT
 from flink_agents.runtime.stores import LOCAL_FILE
+from flink_agents.testing import OperatorHarness
 
 CODEC = ValueCodec()
 BEGUN = 1_700_000_000_000
@@ -170,6 +173,24 @@ def test_show(journal: list[Record], cli: Cli) -> None:
         ["0/note", "rerun", "-", "-", "-", "what the step recorded before is void", "-", "-"],
     ]
     assert lines[11].startswith("run 1: begun")
+
+
+async def _two_branches(event: InputEvent, ctx: RunnerContext) -> None:
+    async def branch(name: str) -> None:
+        await asyncio.sleep(0.001)
+        await ctx.durable_execute_async(str, name)
+
+    await asyncio.gather(branch("a"), branch("b"))
+
+
+def test_show_names_tasks_and_waits(file: Path, cli: Cli) -> None:
+    agent = Agent(name="branches").add_action("act", [InputEvent], _two_branches)
+    with OperatorHarness(agent, store=lambda: SQLiteStore(str(file))) as harness:
+        harness.push(1)
+    rows = [line.split() for line in cli("show", "0").stdout.splitlines() if " task " in line]
+    found = sorted({(row[2], row[3]) for row in rows})
+    assert found == [(task, kind) for task in "01" for kind in ("call", "wait")]
+    assert "a timer ended" in cli("show", "0").stdout
 
 
 def test_show_as_json_has_all(journal: list[Record], cli: Cli) -> None:

@@ -13,6 +13,7 @@ from collections.abc import Iterable, Iterator
 
 from flink_agents.api.action_state import Record, RecordKind
 from flink_agents.runtime.codec import ValueCodec
+from flink_agents.runtime.journal.calls import task_of
 from flink_agents.runtime.journal.records import RunHeader
 
 
@@ -51,7 +52,7 @@ class RecordedRuns:
         """Of each run the fingerprint of its plan, and the actions that recorded something."""
         for seq, plan in self._plans.items():
             records = self._records.get(seq, ())
-            steps = {record.step for record in records if record.kind is not RecordKind.RUN}
+            steps = {task_of(record.step)[0] for record in records if record.kind is not RecordKind.RUN}
             yield plan, {step.rpartition("/")[2] for step in steps}
 
     def number_of(self, digest: bytes) -> int | None:
