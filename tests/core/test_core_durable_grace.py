@@ -25,6 +25,7 @@ from flink_agents import (
 from flink_agents.api.action_state import ActionStateStore, Owner
 from flink_agents.api.errors import ActionFailedError
 from flink_agents.connectors.action_state.memory import MemoryPlace, MemoryStore
+from flink_agents.runtime.in_flight import AttemptEnded, Begun
 from flink_agents.testing import OperatorHarness
 from flink_agents.testing.harness import Snapshot
 
@@ -405,6 +406,31 @@ def fail_first(text: str) -> str:
         assert GO.wait(30)
         raise ValueError(text)
     return text
+
+
+@pytest.mark.parametrize("moment", ["before it begins", "while it looks", "inside"])
+def test_whoever_ends_an_attempt_sees_each_call_that_begins(moment: str) -> None:
+    """A call begins and is seen, or is refused; whatever comes first."""
+    ended = [moment == "before it begins"]
+    seen: list[bool] = []
+
+    def closed() -> bool:
+        if moment == "while it looks":
+            # Another thread ends the attempt right before, and looks at once.
+            ended[0] = True
+            seen.append(begun.inside)
+        return ended[0]
+
+    begun = Begun(closed)
+    if moment == "inside":
+        begun.enter()
+        assert begun.inside
+        begun.leave()
+    else:
+        with pytest.raises(AttemptEnded):
+            begun.enter()
+    assert not begun.inside
+    assert all(seen)
 
 
 @dataclass
