@@ -93,6 +93,10 @@ class AgentProcessor:
 
     def process(self, key_text: str, record: Any, timestamp: int | None, timers: Timers) -> Emission | Run:
         """Handle an input of the current key."""
+        if timestamp is not None and timestamp >= START:
+            # What an agent before this one puts out at the end of its input has the time of that timer,
+            # and in another attempt, when it comes earlier, none. Inputs are known again by their time, too.
+            timestamp = None
         if self._hold is not None:
             self._hold.check(timestamp)
         actor = self._actors.get(key_text)
