@@ -36,6 +36,10 @@ NOTHING_PRUNED = -1
 """What :meth:`ActionStateStore.pruned_through` says where nothing was pruned."""
 
 
+PLANS = "\x00plans"
+"""Journal id of what plans cover; no job has it."""
+
+
 class JournalKey(NamedTuple):
     """Names a journal.
 
@@ -327,6 +331,23 @@ class ActionStateStore(ABC):
     @abstractmethod
     async def stats(self) -> StoreStats:
         """Totals; may take time in proportion to the store's size."""
+
+    async def remember_plan(self, fingerprint: str, data: bytes) -> None:
+        """Keep ``data`` with a fingerprint, for all jobs; what is there already stays as it is.
+
+        It gets a journal of its own, unless the store has a place that costs less.
+
+        Raises:
+            StaleOwnerError: Another owner took over.
+        """
+        journal = JournalKey(PLANS, fingerprint)
+        if not await self.read(journal, 0):
+            await self.append(journal, [Record(RecordKind.RUN, 0, "", 0, data)])
+
+    async def recall_plan(self, fingerprint: str) -> bytes | None:
+        """Tell what :meth:`remember_plan` was given; None where it was not given anything."""
+        records = await self.read(JournalKey(PLANS, fingerprint), 0)
+        return records[0].data if records else None
 
     def metrics(self) -> Mapping[str, int]:
         """What the store measures of itself, by name; the runtime shows it in the metric group ``store``."""

@@ -19,7 +19,8 @@
     │   ├── JavaNotFoundError            FA2002
     │   ├── ConflictingPackageError      FA2003
     │   ├── UnsupportedExecutionError    FA2004
-    │   └── StaleCodeError               FA2005
+    │   ├── StaleCodeError               FA2005
+    │   └── FlinkNotFoundError           FA2075
     ├── JobDefinitionError               FA3000  the job around the agent cannot work
     │   ├── AgentCycleError              FA3001
     │   ├── DuplicateAgentError          FA3002
@@ -64,11 +65,12 @@
     │   ├── StoreMismatchError           FA6009
     │   ├── RunNotReplayableError        FA6010
     │   └── OtherJobsStateError          FA6065
-    └── BrokerError                      FA7000  a Kafka broker for development cannot run
-        ├── BrokerDownloadError          FA7001
-        ├── BrokerStartError             FA7002
-        ├── BrokerPortInUseError         FA7003
-        └── BrokerMismatchError          FA7004
+    ├── BrokerError                      FA7000  a Kafka broker for development cannot run
+    │   ├── BrokerDownloadError          FA7001
+    │   ├── BrokerStartError             FA7002
+    │   ├── BrokerPortInUseError         FA7003
+    │   └── BrokerMismatchError          FA7004
+    └── RecoveryDifferenceError          FA8000  found by the test kit  (also an AssertionError)
 
 Each class has a stable ``code``; ``docs/errors.md`` has a section of that name. The
 first line of an error's text is the user's own place in the code where one is known,
@@ -99,6 +101,7 @@ from flink_agents.api.store_errors import (
     StoreMismatchError as StoreMismatchError,
     StoreUnavailableError as StoreUnavailableError,
 )
+from flink_agents.api.testing_errors import RecoveryDifferenceError as RecoveryDifferenceError
 
 if TYPE_CHECKING:
     from flink_agents.api.policies import FailedAttempt
@@ -204,6 +207,12 @@ class StaleCodeError(SetupError):
     """A worker has another version of the user's module in memory than the job was built with."""
 
     code = "FA2005"
+
+
+class FlinkNotFoundError(SetupError):
+    """PyFlink, which brings Flink, is not installed as a whole."""
+
+    code = "FA2075"
 
 
 class JobDefinitionError(AgentsError):
@@ -443,7 +452,7 @@ class UnserializableValueError(StateError):
 
 
 class UnknownTypeNameError(StateError):
-    """State holds a value of a class that cannot be imported any more."""
+    """State holds a value of a class that this program does not have."""
 
     code = "FA5003"
 

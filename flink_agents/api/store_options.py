@@ -33,6 +33,13 @@ class StoreOptions:
         "How long a recorded run waits for its own input after a restore, before others of its key go on.",
         minimum=timedelta(),
     )
+    LATE_INPUT_TIMEOUT = ConfigOption(
+        "action-state.late-input-timeout",
+        timedelta,
+        timedelta(days=1),
+        "How long a recorded run that others have overtaken is kept for its input, after a restore.",
+        minimum=timedelta(),
+    )
     ON_PLAN_CHANGE = ConfigOption(
         "action-state.on-plan-change",
         OnPlanChange,
@@ -166,6 +173,14 @@ class StoreOptions:
         timedelta(seconds=120),
         "How long reading the journals may go without any progress before the attempt of the job fails.",
         minimum=timedelta(seconds=1),
+    )
+    KAFKA_PRUNED_KEYS = ConfigOption(
+        "action-state.kafka.pruned-keys",
+        int,
+        50_000,
+        "How many of the keys that were pruned last are remembered, in the topic and in memory (about 400 "
+        "bytes each). State from before is refused by name for each of them, and for a sample of older ones.",
+        minimum=0,
     )
     KAFKA_RECORD_BYTES = ConfigOption(
         "action-state.kafka.max-record-bytes",

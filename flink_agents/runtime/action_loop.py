@@ -40,6 +40,8 @@ class ActionLoop(asyncio.SelectorEventLoop):
         delivery = current_delivery.get() if context is None else context.get(current_delivery)
         if delivery is None or delivery.over:
             return super().call_soon(callback, *args, context=context)
+        if not delivery.counted:
+            delivery.count(self)
         if not delivery.running:
             delivery.woken_from_outside()
         handle = super().call_soon(delivery.execute, callback, args, context=context)
@@ -57,6 +59,8 @@ class ActionLoop(asyncio.SelectorEventLoop):
         delivery = current_delivery.get() if context is None else context.get(current_delivery)
         if delivery is None or delivery.over:
             return super().call_at(when, callback, *args, context=context)
+        if not delivery.counted:
+            delivery.count(self)
         return ActionTimer(delivery, self, when, callback, args, context or copy_context())
 
     def create_future(self) -> asyncio.Future[Any]:

@@ -9,7 +9,6 @@ from __future__ import annotations
 
 import asyncio
 import inspect
-import logging
 import queue
 import threading
 from collections.abc import Awaitable, Callable, Coroutine
@@ -17,16 +16,17 @@ from functools import lru_cache, partial
 from typing import Any, Protocol
 
 from flink_agents.api.durable import NOT_DONE, DurableCallable, RetryableError
+from flink_agents.api.logs import bounded_logger
 from flink_agents.api.policies import RetryPolicy
 from flink_agents.runtime.context import Invocation
-from flink_agents.runtime.in_flight import Begun
+from flink_agents.runtime.in_flight import CallInFlight
 from flink_agents.runtime.journal.calls import Call
 from flink_agents.runtime.journal.failures import CALL_FAILURES
 from flink_agents.runtime.retry import Trial, next_trial
 from flink_agents.runtime.run_metrics import RunMetrics
 from flink_agents.runtime.timeouts import Deadline, timed_out, within
 
-_log = logging.getLogger("flink_agents.durable")
+_log = bounded_logger("flink_agents.durable")
 
 SLICE_SECONDS = 0.1
 """How often a thread that waits looks whether the attempt of the job has ended."""
@@ -53,7 +53,7 @@ class CallAttempts:
         call: The call.
         threads: Where functions are called that are not ``async def``.
         metrics: The runtime's metrics.
-        begun: Is told when the function is executed.
+        in_flight: Is told when the function is executed.
 
     Attributes:
         number: How many attempts were made.
@@ -66,14 +66,14 @@ class CallAttempts:
         call: Call,
         threads: Threads,
         metrics: RunMetrics,
-        begun: Begun,
+        in_flight: CallInFlight,
     ) -> None:
         self._step = step
         self._what = what
         self._call = call
         self._threads = threads
         self._metrics = metrics
-        self._begun = begun
+        self.in_flight = in_flight
         self.number = 0
 
     async def value_of(self, function: partial[Any]) -> Any:
@@ -96,7 +96,7 @@ class CallAttempts:
             await self._pause(trial.delay)
 
     def _next(self, trial: Trial | None, error: BaseException) -> Trial | None:
-        if self._begun.closed():
+        if self.in_flight.closed():
             return None
         policy = self._what.retry
         if policy is None and isinstance(error, RetryableError):
@@ -131,16 +131,16 @@ class CallAttempts:
         try:
             return await self._result_of(function, is_async)
         finally:
-            self._begun.leave()
+            self.in_flight.leave()
 
     async def _result_of(self, function: partial[Any], is_async: bool) -> Any:
         if is_async:
-            self._begun.enter()
+            self.in_flight.enter()
             return await self._in_time(function())
         results: list[Any] = []
 
         def call() -> None:
-            self._begun.enter()
+            self.in_flight.enter()
             results.append(function())
 
         if self._what.seconds is None:

@@ -19,9 +19,10 @@ from flink_agents.api.errors import (
 )
 from flink_agents.runtime.codec import ValueCodec
 from flink_agents.runtime.context import Invocation
+from flink_agents.runtime.journal import failures
 from flink_agents.runtime.journal.calls import Call, Mismatch, step_name
 from flink_agents.runtime.journal.canonical import digest_of
-from flink_agents.runtime.journal.records import CallIdentity, CallRecord
+from flink_agents.runtime.journal.records import RECORD_FRAME, CallIdentity, CallRecord
 
 MAX_AWAITS = 5
 """Of how many awaits a mismatch tells that are no durable calls."""
@@ -71,6 +72,19 @@ def decoded(codec: ValueCodec, what: DurableCallable, record: CallRecord) -> Any
     assert record.value is not None
     value = codec.decode(record.value)
     return value if what.result_type is None else _adapter(what.result_type).validate_python(value)
+
+
+def failure_kept(codec: ValueCodec, limit: int, call: Call, error: BaseException) -> dict[str, Any]:
+    """What is recorded of a failure, as large as fits beside the rest of its record.
+
+    Args:
+        codec: Encodes it.
+        limit: The most bytes of a record.
+        call: The call that failed.
+        error: What it raised.
+    """
+    taken = len(call.identity.pack(codec)) + RECORD_FRAME
+    return failures.describe(codec, error, failures.room(limit, taken))
 
 
 def result_error(step: Invocation, call: Call, refused: AgentsError) -> DurableResultError:

@@ -18,7 +18,6 @@ asks. What an answer is worth:
 from __future__ import annotations
 
 import json
-import logging
 import threading
 from collections.abc import Callable, Hashable, Iterator, Mapping
 from dataclasses import dataclass
@@ -27,7 +26,9 @@ from itertools import count
 from typing import Any, Protocol
 from urllib.parse import urlsplit
 
-_log = logging.getLogger("flink_agents.checkpoints")
+from flink_agents.api.logs import bounded_logger
+
+_log = bounded_logger("flink_agents.checkpoints")
 
 INTERVAL_SECONDS = 3.0
 """How often to ask: as often as Flink's cache has another answer."""

@@ -7,7 +7,7 @@ import hashlib
 import random
 import uuid
 from collections.abc import Awaitable, Mapping
-from datetime import datetime, timezone
+from datetime import UTC, datetime
 from functools import lru_cache
 from threading import get_ident
 from typing import Any
@@ -332,7 +332,7 @@ class InvocationContext(RunnerContext):
 
     def now(self) -> datetime:
         """See :class:`RunnerContext`."""
-        return datetime.fromtimestamp(self._of.run.started_at / 1000, timezone.utc)
+        return datetime.fromtimestamp(self._of.run.started_at / 1000, UTC)
 
     def uuid4(self) -> uuid.UUID:
         """See :class:`RunnerContext`; derived by BLAKE2b from the path of the event."""

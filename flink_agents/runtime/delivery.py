@@ -114,6 +114,7 @@ class Delivery:
         performing: What leads to outcomes of calls, or led to them.
         ready: How many handles of the action are scheduled or run.
         running: Whether one of them runs.
+        counted: Whether they are counted: an action that only makes one call after the other needs no count.
         over: Whether the execution has ended.
         others: Tasks that durable calls of the action made.
         interrupted: How often the execution was cancelled, since it could not go on.
@@ -124,30 +125,13 @@ class Delivery:
             so that a replay sees the same.
     """
 
-    __slots__ = (
-        "_deferred",
-        "_begun",
-        "_describe",
-        "_ended",
-        "_gone",
-        "_origin",
-        "_pending",
-        "_replay",
-        "_seed",
-        "_stuck",
-        "awaits",
-        "calls",
-        "children",
-        "interrupted",
-        "main",
-        "now",
-        "others",
-        "over",
-        "performing",
-        "ready",
-        "running",
-        "tasks",
-    )
+    # What most executions never change is kept by the class: one is made for each event.
+    ready = 0
+    running = counted = over = False
+    interrupted = children = 0
+    now = 0.0
+    main: asyncio.Task[Any] | None = None
+    _expects = False
 
     def __init__(
         self,
@@ -160,23 +144,20 @@ class Delivery:
         self._seed = seed
         self._stuck = stuck
         self._describe = describe
-        self._replay = deque(calls.in_order())
+        self._replay = calls.in_order()
+        self._begun = self._origin = time.monotonic()
+        self.awaits: dict[str, None] = {}
+        self.others: list[asyncio.Task[Any]] = []
+        self.performing: list[Pending] = []
+        self.tasks: list[ActionTask] = []
+
+    def _open(self) -> None:
+        """Make what an execution needs that waits for more than one call after the other."""
+        self._expects = True
         self._pending: dict[Number, Pending] = {}
         self._gone: set[Number] = set()
         self._deferred: list[Pending] = []
         self._ended: deque[Ended] = deque()
-        self.awaits: dict[str, None] = {}
-        self.performing: list[Pending] = []
-        self.ready = 0
-        self.running = False
-        self.over = False
-        self.interrupted = 0
-        self.others: list[asyncio.Task[Any]] = []
-        self.main: asyncio.Task[Any] | None = None
-        self.tasks: list[ActionTask] = []
-        self.children = 0
-        self.now = 0.0
-        self._begun = self._origin = time.monotonic()
 
     # -- handles of the action --------------------------------------------------------
 
@@ -191,8 +172,17 @@ class Delivery:
             if not self.ready:
                 self.rest()
 
+    def count(self, loop: asyncio.AbstractEventLoop) -> None:
+        """Count handles from here on: the action does more than to wait for one call after the other."""
+        self.counted = True
+        if not self._expects:
+            self._open()
+        # The one that runs was not counted.
+        self.ready += 1
+        outside().run(loop.call_soon, self.unready)
+
     def unready(self) -> None:
-        """A handle of the action was cancelled before it ran."""
+        """A handle that was counted runs no more, or never."""
         self.ready -= 1
         if not (self.ready or self.running):
             self.rest()
@@ -219,6 +209,8 @@ class Delivery:
 
     def expect(self, pending: Pending) -> None:
         """The action begins to wait for an outcome."""
+        if not self._expects:
+            self._open()
         self._pending[pending.number] = pending
         if not self._replay:
             pending.begin()
@@ -229,6 +221,15 @@ class Delivery:
             self.ready = 0
         if not self.ready:
             self.rest()
+
+    def take(self, number: Number) -> Outcome | None:
+        """The recorded outcome that is next, if it has that number: for an action that waits for one only."""
+        if self._replay[0][0] != number:
+            return None
+        _, outcome = self._replay.popleft()
+        self.now = max(self.now, outcome.elapsed / 1e6)
+        self._begun = time.monotonic() - self.now
+        return outcome
 
     def leave(self, pending: Pending) -> None:
         """The action waits for an outcome no more: it cancelled what waited."""
@@ -328,17 +329,19 @@ class Delivery:
     def close(self) -> None:
         """The execution is over: nothing is delivered any more."""
         self.over = True
-        waiting, self._pending = list(self._pending.values()), {}
-        for pending in waiting:
-            pending.drop()
-        self._deferred.clear()
+        if self._expects:
+            waiting, self._pending = list(self._pending.values()), {}
+            for pending in waiting:
+                pending.drop()
+            self._deferred.clear()
         # Nothing of an execution may be in a circle of references.
         self._stuck = _ignore
         if self.main is not None:
             for _ in range(self.interrupted):
                 self.main.uncancel()
             self.main = None
-        self.tasks = []
+        if self.tasks:
+            self.tasks = []
 
     # -- what is no outcome -----------------------------------------------------------
 

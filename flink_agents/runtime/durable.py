@@ -6,7 +6,6 @@ All of it runs on the agent loop, but :meth:`DurableCalls.call_from_thread`.
 from __future__ import annotations
 
 import asyncio
-import logging
 import threading
 import time
 from collections.abc import Awaitable, Callable, Coroutine, Mapping
@@ -24,6 +23,7 @@ from flink_agents.api.errors import (
     StoreError,
 )
 from flink_agents.api.events import Event, OutputEvent
+from flink_agents.api.logs import bounded_logger
 from flink_agents.api.memory import MemoryScope
 from flink_agents.api.options import AgentOptions
 from flink_agents.runtime.awaiting import waits_of
@@ -31,6 +31,7 @@ from flink_agents.runtime.call_attempts import CallAttempts, CallingThread, Thre
 from flink_agents.runtime.call_values import (
     decoded,
     encoded,
+    failure_kept,
     idempotency_key,
     identity,
     mismatch_error,
@@ -38,7 +39,7 @@ from flink_agents.runtime.call_values import (
 )
 from flink_agents.runtime.context import Invocation
 from flink_agents.runtime.delivery import Delivery, OwnFuture, Pending, current_delivery, outside
-from flink_agents.runtime.in_flight import AttemptEnded, Begun, InFlight
+from flink_agents.runtime.in_flight import AttemptEnded, InFlight
 from flink_agents.runtime.journal import failures
 from flink_agents.runtime.journal.calls import (
     Call,
@@ -58,7 +59,7 @@ from flink_agents.runtime.timeouts import WorkerPool
 CLOSE_SECONDS = 5.0
 """How long the end of an execution waits for calls that were cancelled."""
 
-_log = logging.getLogger("flink_agents.durable")
+_log = bounded_logger("flink_agents.durable")
 
 
 class DurableCalls:
@@ -71,6 +72,9 @@ class DurableCalls:
         fail: Ends the attempt of the job because of an error.
         closed: Whether it has ended.
         on_mismatch: What happens where a replay asks for another call than was recorded.
+
+    Attributes:
+        in_flight: The calls that go on.
     """
 
     def __init__(
@@ -91,7 +95,7 @@ class DurableCalls:
         self._fail = fail
         self._closed = closed
         self._broken = False
-        self._in_flight = InFlight()
+        self.in_flight = InFlight(closed)
         self.on_mismatch = on_mismatch
 
     def open(self) -> None:
@@ -101,7 +105,7 @@ class DurableCalls:
     async def drain(self) -> None:
         """Let calls end that go on at the end of the attempt, and record them, for a bounded time."""
         grace: timedelta = self._shared.config.get(AgentOptions.GRACE)
-        await self._in_flight.drain(0.0 if self._broken else grace.total_seconds())
+        await self.in_flight.drain(0.0 if self._broken else grace.total_seconds())
 
     # -- calls ------------------------------------------------------------------------
 
@@ -170,6 +174,65 @@ class DurableCalls:
             self._metrics.count("action_calls_replayed", step.action.name)
         elif step.run.journal is not None and step.run.journal.replayed:
             self._metrics.count("action_calls_reexecuted", step.action.name)
+        if not (delivery.counted or delivery.main is None):
+            return await self._alone(step, delivery, what, call, function, threads)
+        return await self._beside_others(step, delivery, what, call, function, threads)
+
+    async def _alone(
+        self,
+        step: Invocation,
+        delivery: Delivery,
+        what: DurableCallable,
+        call: Call,
+        function: partial[Any],
+        threads: Threads,
+    ) -> Any:
+        """Make a call of an action that does nothing else meanwhile: in its own task, and without a queue."""
+        if delivery.replaying:
+            outcome = delivery.take(call.number)
+            if outcome is None:
+                return await self._beside_others(step, delivery, what, call, function, threads)
+            assert isinstance(outcome, CallRecord)
+            return self._value(what, outcome, None)
+        calls = delivery.calls
+        in_flight = self.in_flight.begin(step.run.key_text)
+        attempts = CallAttempts(step, what, call, threads, self._metrics, in_flight)
+        # What the function does belongs to nobody's order.
+        current_delivery.set(None)
+        try:
+            if what.wants_key or what.reconciler is not None or step.run.identified:
+                await self._announce(step, calls, what, call)
+            value = await attempts.value_of(function)
+            in_flight.recording = True
+            place = attempts.number, calls.end(), delivery.elapsed()
+            outcome = await self._recorded(step, calls, what, call, value, place)
+            raised = None
+        except BaseException as error:
+            if _is_cancelled(error) or self._closed():
+                raise asyncio.CancelledError from error
+            told = failures.describe(self._codec, error)
+            outcome = _record(call, None, told, attempts.number, calls.end(), delivery.elapsed())
+            calls.seen(call.number, outcome)
+            raised = error
+        finally:
+            current_delivery.set(delivery)
+            self.in_flight.end(in_flight)
+        if self._closed():
+            # The action does not go on.
+            raise asyncio.CancelledError
+        delivery.now = max(delivery.now, outcome.elapsed / 1e6)
+        return self._value(what, outcome, raised)
+
+    async def _beside_others(
+        self,
+        step: Invocation,
+        delivery: Delivery,
+        what: DurableCallable,
+        call: Call,
+        function: partial[Any],
+        threads: Threads,
+    ) -> Any:
+        """Wait for the outcome of a call until it is delivered."""
         # The watcher finds here what leads to the outcome, by the name of the variable.
         pending = PendingCall(call, lambda made: self._perform(step, delivery, what, made, function, threads))
         if call.recorded is None or not is_cancelled(call.recorded):
@@ -181,9 +244,25 @@ class DurableCalls:
             if not self._closed():
                 pending.stop()
             raise
+        raised, pending.raised = pending.raised, None
+        return self._value(what, outcome, raised)
+
+    def _value(self, what: DurableCallable, outcome: CallRecord, raised: BaseException | None) -> Any:
+        """What a call returned, or raises, as it was recorded.
+
+        Args:
+            what: What was called.
+            outcome: How it ended.
+            raised: What it raised just now: its trace leads to the author's line.
+        """
         if outcome.error is None:
             return decoded(self._codec, what, outcome)
-        raise pending.failure(failures.rebuild(self._codec, outcome.error))
+        error = failures.rebuild(self._codec, outcome.error)
+        if raised is not None:
+            if type(error) is not type(raised):
+                error.__cause__ = raised
+            error = error.with_traceback(raised.__traceback__)
+        raise error
 
     async def _perform(
         self,
@@ -195,12 +274,13 @@ class DurableCalls:
         threads: Threads,
     ) -> None:
         """Make a call, record how it ended, and let that be delivered."""
-        call = pending.call
         delivery.performing.append(pending)
-        begun = Begun(self._closed)
-        attempts = CallAttempts(step, what, call, threads, self._metrics, begun)
-        with self._in_flight.one(lambda: begun.inside or pending.ended):
+        in_flight = self.in_flight.begin()
+        attempts = CallAttempts(step, what, pending.call, threads, self._metrics, in_flight)
+        try:
             await self._make(step, delivery, what, pending, function, attempts)
+        finally:
+            self.in_flight.end(in_flight)
 
     async def _make(
         self,
@@ -213,7 +293,8 @@ class DurableCalls:
     ) -> None:
         call, calls = pending.call, delivery.calls
         try:
-            await self._announce(step, calls, what, call)
+            if what.wants_key or what.reconciler is not None or step.run.identified:
+                await self._announce(step, calls, what, call)
             value = await attempts.value_of(function)
         except AttemptEnded:
             raise asyncio.CancelledError from None
@@ -222,14 +303,14 @@ class DurableCalls:
                 raise
             if delivery.over:
                 return
-            told = failures.describe(self._codec, error)
+            told = failure_kept(self._codec, _journal(step).limit, call, error)
             pending.ended, pending.raised = True, error
             delivery.end(pending, _record(call, None, told, attempts.number, calls.end(), delivery.elapsed()))
             return
         if delivery.over:
             # Its time ended before the call: another attempt has taken its place, and its number.
             return
-        pending.ended = True
+        pending.ended = attempts.in_flight.recording = True
         place = attempts.number, calls.end(), delivery.elapsed()
         ended = delivery.end(pending)
         try:
@@ -238,8 +319,6 @@ class DurableCalls:
             # Nobody may wait for ever for what should have been recorded.
             self._fail(error)
             raise
-        if record.error is None:
-            self._metrics.count("action_calls_recorded", step.action.name)
         delivery.settle(ended, record)
 
     async def _announce(self, step: Invocation, calls: StepCalls, what: DurableCallable, call: Call) -> None:
@@ -252,13 +331,10 @@ class DurableCalls:
         outcomes = calls.still_unrecorded(call.after)
         if what.reconciler is not None and not call.begun:
             await self._stored(journal.add_intent(step.path, call, outcomes))
-        elif what.wants_key or what.reconciler is not None or step.run.identified:
-            if outcomes:
-                await self._stored(journal.add_outcomes(step.path, outcomes))
-            elif not journal.bound:
-                await self._stored(journal.bind())
-        else:
-            return
+        elif outcomes:
+            await self._stored(journal.add_outcomes(step.path, outcomes))
+        elif not journal.bound:
+            await self._stored(journal.bind())
         calls.keep(outcomes)
 
     async def _recorded(
@@ -271,17 +347,28 @@ class DurableCalls:
         place: tuple[int, int, int],
     ) -> CallRecord:
         """Record what a call returned; from here on it is not made again."""
-        journal, outcomes = _journal(step), calls.still_unrecorded(call.after)
+        outcomes = calls.still_unrecorded(call.after) if call.after else {}
         try:
             record = _record(call, encoded(self._codec, what, value), None, *place)
-            await self._stored(journal.add_outcomes(step.path, {**outcomes, call.number: record}), late=True)
+            await self._kept(step, calls, {**outcomes, call.number: record})
         except (DurableResultError, RecordTooLargeError) as refused:
             # The call took effect and must not be repeated, so that this is how it ended.
-            told = failures.describe(self._codec, result_error(step, call, refused))
+            told = failure_kept(self._codec, _journal(step).limit, call, result_error(step, call, refused))
             record = _record(call, None, told, *place)
-            await self._stored(journal.add_outcomes(step.path, {**outcomes, call.number: record}), late=True)
-        calls.keep({**outcomes, call.number: record})
+            await self._kept(step, calls, {**outcomes, call.number: record})
+        if record.error is None:
+            self._metrics.count("action_calls_recorded", step.action.name)
         return record
+
+    async def _kept(self, step: Invocation, calls: StepCalls, outcomes: dict[Number, Outcome]) -> None:
+        """Record outcomes, and let further attempts of the execution find them."""
+        try:
+            await self._stored(_journal(step).add_outcomes(step.path, outcomes), late=True)
+        except asyncio.CancelledError:
+            # They may be stored or not. The next attempt must know.
+            calls.unsure.update(outcomes)
+            raise
+        calls.keep(outcomes)
 
     # -- executions -------------------------------------------------------------------
 
@@ -293,20 +380,27 @@ class DurableCalls:
             step.delivery = Delivery(StepCalls(records), seed, partial(_stuck, step), waits_of)
         return step.delivery
 
-    async def enter(self, step: Invocation) -> None:
+    def enter(self, step: Invocation) -> None:
         """Let what runs in this task from here on belong to an execution."""
         delivery = self._delivery_of(step)
         delivery.main, delivery.ready = asyncio.current_task(), 0
         current_delivery.set(delivery)
-        # The handle that runs is not counted: those behind it are.
-        await asyncio.sleep(0)
 
-    async def finish(self, step: Invocation) -> None:
-        """End what goes on of an execution behind its end. What is being recorded comes to its end."""
+    def finish(self, step: Invocation) -> Coroutine[Any, Any, None] | None:
+        """End an execution; returns what is to be awaited where calls of it go on behind its end."""
         delivery = step.delivery
         if delivery is None or delivery.over:
-            return
+            return None
         delivery.close()
+        if delivery.performing or delivery.others or delivery.calls.unsure:
+            return self._finish(step, delivery)
+        return None
+
+    async def _finish(self, step: Invocation, delivery: Delivery) -> None:
+        """End calls that go on. What is being recorded comes to its end."""
+        if delivery.calls.unsure and not self._closed():
+            # Stored twice, they count once.
+            await self._kept(step, delivery.calls, delivery.calls.take_unsure())
         performing, delivery.performing = delivery.performing, []
         for pending in performing:
             pending.stop()
@@ -338,7 +432,7 @@ class DurableCalls:
             append: Stores them.
             late: Whether they are of a call that was made before the end of the attempt.
         """
-        if self._closed() and (not late or self._broken or self._in_flight.over):
+        if self._closed() and (not late or self._broken or self.in_flight.over):
             append.close()
             raise asyncio.CancelledError
         if self._broken:
@@ -492,14 +586,11 @@ class PendingCall(Pending):
         if not self.future.done():
             self.future.set_exception(error)
 
-    def failure(self, error: BaseException) -> BaseException:
-        """``error``, which was recorded, with the trace of what was raised where that was just now."""
-        raised, self.raised = self.raised, None
-        if raised is None:
-            return error
-        if type(error) is not type(raised):
-            error.__cause__ = raised
-        return error.with_traceback(raised.__traceback__)
+
+def _is_cancelled(error: BaseException) -> bool:
+    """Whether ``error`` cancels the task that runs, and was not raised by what was called."""
+    task = asyncio.current_task()
+    return isinstance(error, asyncio.CancelledError) and task is not None and task.cancelling() > 0
 
 
 def _stuck(step: Invocation, number: Number, outcome: Outcome) -> None:

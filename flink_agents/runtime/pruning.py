@@ -15,7 +15,6 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
-import logging
 import time
 from collections import deque
 from collections.abc import Callable, Hashable, Iterable, Mapping
@@ -25,6 +24,7 @@ from datetime import timedelta
 from flink_agents.api.action_state import ActionStateStore, JournalKey
 from flink_agents.api.durable import Prune
 from flink_agents.api.errors import StaleOwnerError
+from flink_agents.api.logs import bounded_logger
 from flink_agents.api.options import AgentOptions, Configuration
 from flink_agents.runtime.checkpoints import (
     CheckpointPoller,
@@ -35,7 +35,7 @@ from flink_agents.runtime.checkpoints import (
 )
 from flink_agents.runtime.run_metrics import RunMetrics
 
-_log = logging.getLogger("flink_agents.pruning")
+_log = bounded_logger("flink_agents.pruning")
 
 CHANGES = 2
 """How many times what is answered has to change before a commit gets its bound."""

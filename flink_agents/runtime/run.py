@@ -16,7 +16,7 @@ from flink_agents.api.memory import MemoryScope
 from flink_agents.plan import BoundAction
 from flink_agents.runtime.journal.run_journal import RunJournal
 from flink_agents.runtime.keys import decode_key
-from flink_agents.runtime.memory import MemoryTree, Undo
+from flink_agents.runtime.memory import MemoryTree, TracedTree, Undo
 from flink_agents.runtime.shared import RunEnvironment
 from flink_agents.runtime.state import MapSlot
 
@@ -35,6 +35,7 @@ class Run:
         started_at: Wall-clock time at which the run began, in milliseconds.
         memory: Short-term memory in state; None where all of it is in ``known``.
         known: Short-term memory that was read already, by path.
+        traced: Note what is read of it, also where it does not expire.
         identity: Identity of the job that the run began in, from which its ids follow; by default, that
             which the key's runs belong to.
 
@@ -80,6 +81,7 @@ class Run:
         started_at: int,
         memory: MapSlot[str] | None,
         known: dict[str, bytes | None] | None = None,
+        traced: bool = False,
         identity: str | None = None,
     ) -> None:
         self._shared = shared
@@ -90,7 +92,8 @@ class Run:
         self.timestamp = timestamp
         self.started_at = started_at
         self._undo: Undo = []
-        self.short_term = MemoryTree(
+        tree = TracedTree if traced or shared.traces_memory else MemoryTree
+        self.short_term: MemoryTree = tree(
             MemoryScope.SHORT_TERM, shared.codec, memory, self._undo, shared.memory_expires, known
         )
         self._sensory: MemoryTree | None = None

@@ -10,7 +10,7 @@ Three keyed states, whose names and formats are part of every savepoint:
 from __future__ import annotations
 
 import threading
-from collections.abc import Iterable
+from collections.abc import Callable, Iterable
 from typing import Any, Protocol, TypeVar
 
 import msgpack
@@ -111,11 +111,14 @@ class Head:
         first_pending: Number of the oldest input that waits in ``pending``.
         next_pending: Number that the next waiting input gets.
         extra: What few keys have, and what later versions add, which is kept as it is:
-            ``done``   numbers of inputs that were committed before older ones, in order
-            ``store``  id of the store in which runs of the key were recorded
-            ``marker`` where in the store runs that are not committed can have records
-            ``fork``   other jobs of which the key was taken over with inputs that still wait, latest
-            first: identity, marker, and number of the first input that is not theirs
+            ``ahead``     number of inputs that were committed before older ones
+            ``done``      their numbers, as an earlier version wrote them
+            ``overtaken`` recorded runs whose inputs did not come in time: pairs of sequence number
+                          and wall-clock time, in seconds
+            ``store``     id of the store in which runs of the key were recorded
+            ``marker``    where in the store runs that are not committed can have records
+            ``fork``      other jobs of which the key was taken over with inputs that still wait, latest
+                          first: identity, marker, and number of the first input that is not theirs
     """
 
     __slots__ = ("extra", "first_pending", "journal_id", "next_pending", "next_seq")
@@ -135,25 +138,42 @@ class Head:
         self.extra = extra
 
     @property
-    def done(self) -> list[int]:
-        """Numbers of inputs that were committed before older ones, in order."""
-        return self.extra.get("done", []) if self.extra is not None else []
+    def ahead(self) -> int:
+        """How many inputs were committed before older ones: ``pending`` lacks their numbers."""
+        return self.extra.get("ahead", 0) if self.extra is not None else 0
 
-    def finish(self, number: int) -> None:
-        """Note that input ``number`` was committed."""
-        if number != self.first_pending or self.done:
-            self._finish_out_of_order(number)
-        else:
-            self.first_pending += 1
+    def finish(self, number: int, is_gone: Callable[[int], bool]) -> None:
+        """Note that input ``number`` was committed.
 
-    def _finish_out_of_order(self, number: int) -> None:
-        done = sorted({*self.done, number})
-        while done and done[0] == self.first_pending:
-            del done[0]
-            self.first_pending += 1
-        extra = {**(self.extra or {}), "done": done}
-        if not done:
-            del extra["done"]
+        Args:
+            number: Its number.
+            is_gone: Whether ``pending`` lacks a number.
+        """
+        if number != self.first_pending:
+            self._set("ahead", self.ahead + 1)
+            return
+        self.first_pending += 1
+        ahead = self.ahead
+        if ahead:
+            while ahead and is_gone(self.first_pending):
+                self.first_pending += 1
+                ahead -= 1
+            self._set("ahead", ahead)
+
+    @property
+    def overtaken(self) -> dict[int, int]:
+        """Recorded runs whose inputs did not come in time, and when that was, in seconds, oldest first."""
+        return dict(self.extra.get("overtaken", ())) if self.extra is not None else {}
+
+    @overtaken.setter
+    def overtaken(self, overtaken: dict[int, int]) -> None:
+        self._set("overtaken", [list(each) for each in overtaken.items()])
+
+    def _set(self, name: str, value: Any) -> None:
+        """Keep a value in ``extra``; one that is empty is not kept."""
+        extra = {**(self.extra or {}), name: value}
+        if not value:
+            del extra[name]
         self.extra = extra or None
 
     @property
@@ -183,31 +203,38 @@ class Head:
 
     def fork(self, journal_id: str) -> None:
         """Let the key's runs belong to another job from now on, which has recorded nothing of it yet."""
-        origins = self.origins
-        if self.has_pending:
-            origins.insert(0, (self.journal_id, self.marker, self.next_pending))
-        extra = {**(self.extra or {}), "fork": [list(origin) for origin in origins]}
-        extra.pop("marker", None)
-        if not origins or not self.has_pending:
-            del extra["fork"]
-        self.journal_id, self.extra = journal_id, extra or None
+        origins = [[*origin] for origin in self.origins]
+        origins.insert(0, [self.journal_id, self.marker, self.next_pending])
+        for name in ("marker", "overtaken"):
+            self._set(name, None)
+        self._set("fork", origins if self.has_pending else None)
+        self.journal_id = journal_id
 
     def forked(self) -> None:
         """Note that nothing of another job is taken over any more."""
-        self._drop("fork")
+        if self.extra is not None and "fork" in self.extra:
+            self._set("fork", None)
 
     def leave(self) -> None:
         """Forget the store in which runs of the key were recorded."""
-        self._drop("store", "marker", "fork")
-
-    def _drop(self, *names: str) -> None:
-        if self.extra is not None and any(name in self.extra for name in names):
-            self.extra = {name: value for name, value in self.extra.items() if name not in names} or None
+        for name in ("store", "marker", "fork"):
+            self._set(name, None)
 
     @property
     def has_pending(self) -> bool:
         """Whether inputs of the key wait."""
         return self.first_pending != self.next_pending
+
+    @property
+    def waiting(self) -> int:
+        """How many inputs of the key wait."""
+        return self.next_pending - self.first_pending - self.ahead
+
+    @property
+    def settled_through(self) -> int:
+        """The last sequence number of which, and of all before it, only a restore asks for records."""
+        overtaken = self.extra.get("overtaken") if self.extra is not None else None
+        return (min(seq for seq, _ in overtaken) if overtaken else self.next_seq) - 1
 
     def pack(self) -> bytes:
         """The bytes of this head."""
@@ -230,6 +257,10 @@ class Head:
                 fix="run the version of flink-agents-python that wrote it, or a newer one",
             )
         try:
-            return cls(*msgpack.unpackb(data[1:]))
+            head = cls(*msgpack.unpackb(data[1:]))
         except (ValueError, TypeError, msgpack.UnpackException) as error:
             raise StateFormatError("the head of a key cannot be read", found=str(error)) from error
+        if head.extra is not None and "done" in head.extra:
+            head._set("ahead", len(head.extra["done"]))
+            head._set("done", None)
+        return head

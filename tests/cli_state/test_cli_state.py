@@ -279,7 +279,7 @@ def test_a_value_whose_class_is_gone_is_shown(file: Path, cli: Cli, monkeypatch:
     assert "gone_receipts:Receipt" in cli("show", "1").stdout
 
 
-def test_classes_are_looked_for_where_the_user_is(file: Path, cli: Cli) -> None:
+def test_classes_of_named_modules_are_looked_for_where_the_user_is(file: Path, cli: Cli) -> None:
     module = file.parent / "kept_receipts.py"
     module.write_text(GONE)
     sys.path.insert(0, str(file.parent))
@@ -289,7 +289,11 @@ def test_classes_are_looked_for_where_the_user_is(file: Path, cli: Cli) -> None:
     sys.path.remove(str(file.parent))
     del sys.modules["kept_receipts"]
     (paid,) = loaded(cli("show", "1", "--json"))[0]["runs"][0]["records"]
+    assert paid["returned"] == f"<kept_receipts:Receipt {{'number': 7}}>, {paid['bytes']} bytes"
+    assert "kept_receipts" not in sys.modules
+    (paid,) = loaded(cli("show", "1", "--module", "kept_receipts", "--json"))[0]["runs"][0]["records"]
     assert paid["returned"] == "Receipt(number=7)"
+    assert "no_such_module" in cli("show", "1", "--module", "no_such_module", code=2).output
 
 
 def test_a_pickled_value_is_not_loaded(file: Path, cli: Cli) -> None:

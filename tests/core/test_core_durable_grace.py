@@ -25,7 +25,7 @@ from flink_agents import (
 from flink_agents.api.action_state import ActionStateStore, Owner
 from flink_agents.api.errors import ActionFailedError
 from flink_agents.connectors.action_state.memory import MemoryPlace, MemoryStore
-from flink_agents.runtime.in_flight import AttemptEnded, Begun
+from flink_agents.runtime.in_flight import AttemptEnded, CallInFlight
 from flink_agents.testing import OperatorHarness
 from flink_agents.testing.harness import Snapshot
 
@@ -35,7 +35,7 @@ MADE: list[Any] = []
 ASKED: list[Any] = []
 
 IN_FLIGHT: Counter[str] = Counter()
-"""How many calls have begun and not ended, by their text."""
+"""How many calls have begun that end when they may, by their text."""
 
 GO = threading.Event()
 """Whether calls may end."""
@@ -69,7 +69,7 @@ def go_when_over(harness: OperatorHarness) -> None:
     loop: Any = harness._subtasks[0].processor._loop
 
     def wait() -> None:
-        until(lambda: loop._durable._in_flight.over)
+        until(lambda: loop._durable.in_flight.over)
         GO.set()
 
     threading.Thread(target=wait, daemon=True).start()
@@ -80,7 +80,6 @@ def book(text: str) -> str:
     MADE.append(text)
     IN_FLIGHT[text] += 1
     assert GO.wait(30)
-    IN_FLIGHT[text] -= 1
     return f"{text} done"
 
 
@@ -89,7 +88,6 @@ async def book_async(text: str) -> str:
     IN_FLIGHT[text] += 1
     while not GO.is_set():
         await asyncio.sleep(0.005)
-    IN_FLIGHT[text] -= 1
     return f"{text} done"
 
 
@@ -421,7 +419,7 @@ def test_whoever_ends_an_attempt_sees_each_call_that_begins(moment: str) -> None
             seen.append(begun.inside)
         return ended[0]
 
-    begun = Begun(closed)
+    begun = CallInFlight(closed)
     if moment == "inside":
         begun.enter()
         assert begun.inside

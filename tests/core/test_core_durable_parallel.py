@@ -68,13 +68,13 @@ async def gather_them(event: Any, ctx: Any) -> OutputEvent:
 
 async def group_them(event: Any, ctx: Any) -> OutputEvent:
     SEEN.append("act")
-    group: Any = asyncio.TaskGroup()  # pyright: ignore[reportAttributeAccessIssue]
+    group = asyncio.TaskGroup()
     async with group:
         tasks = [group.create_task(ctx.durable_execute_async(in_order, number)) for number in range(COUNT)]
     return OutputEvent(output=[task.result() for task in tasks])
 
 
-PARALLEL = [gather_them, group_them] if sys.version_info >= (3, 11) else [gather_them]
+PARALLEL = [gather_them, group_them]
 
 
 @pytest.mark.parametrize("act", PARALLEL)

@@ -330,6 +330,38 @@ def test_records_behind_a_marker_were_removed_by_somebody(settings: KafkaSetting
     run(body())
 
 
+@pytest.mark.parametrize("lost", [1, 7])
+@pytest.mark.parametrize("pending", [True, False])
+@pytest.mark.parametrize("first_read", [True, False])
+def test_a_log_that_ends_before_a_marker(
+    settings: KafkaSettings, lost: int, pending: bool, first_read: bool
+) -> None:
+    """Records that a leader without them has cut off; what is appended later may fill their offsets."""
+    journal, other = journal_in(settings, 0), journal_in(settings, 0, 1)
+
+    async def body() -> None:
+        first = await opened(settings)
+        await of_one_run(first, settings, range(3))
+        marker = first.recovery_marker(journal)
+        await first.close()
+        read = unpack_marker(marker)
+        assert read is not None
+        behind = pack_marker(read._replace(offset=read.offset + lost))
+        again = await opened(settings)
+        await of_one_run(again, settings, range(3, 3 + 2 * lost))
+        if first_read:
+            await again.rebuild()
+        assert again.may_have(journal, behind, pending)
+        with pytest.raises(RecordsPrunedError, match=f"(?s)offset {read.offset + lost}.*offset 3"):
+            await again.rebuild(journal, behind, pending)
+        await again.rebuild(journal, marker, pending)
+        # Its own markers are made of what it appended since.
+        await again.rebuild(other, again.recovery_marker(other), pending)
+        await again.close()
+
+    run(body())
+
+
 def test_a_marker_of_a_topic_that_was_made_anew(settings: KafkaSettings) -> None:
     journal = journal_in(settings, 0)
 

@@ -46,14 +46,13 @@ _SCHEMA = (
     "CREATE INDEX records_of_run ON records (journal, seq)",
 )
 
-# Names of result codes come with Python 3.11 only.
-_BUSY = (5, 6)
-_NOT_A_STORE = (11, 26)
+_BUSY = (sqlite3.SQLITE_BUSY, sqlite3.SQLITE_LOCKED)
+_NOT_A_STORE = (sqlite3.SQLITE_CORRUPT, sqlite3.SQLITE_NOTADB)
 
 
 def is_busy(error: BaseException) -> bool:
     """Whether another connection holds a lock, so that trying again may help."""
-    code = getattr(error, "sqlite_errorcode", None)  # Python 3.10 has only the text.
+    code = getattr(error, "sqlite_errorcode", None)  # What Python itself raises has only the text.
     if code is None:
         return isinstance(error, sqlite3.OperationalError) and "is locked" in str(error)
     return code & 0xFF in _BUSY

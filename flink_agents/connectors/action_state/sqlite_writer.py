@@ -8,7 +8,6 @@ from __future__ import annotations
 
 import asyncio
 import copy
-import logging
 import sqlite3
 import threading
 import time
@@ -23,6 +22,7 @@ from flink_agents.api.action_state import (
     stale_error,
 )
 from flink_agents.api.errors import StoreError
+from flink_agents.api.logs import bounded_logger
 from flink_agents.connectors.action_state.group_writer import GroupWriter, Limits, Outcome, Pending
 from flink_agents.connectors.action_state.sqlite_file import (
     begin,
@@ -35,7 +35,7 @@ from flink_agents.connectors.action_state.sqlite_owners import owns, release, re
 from flink_agents.connectors.action_state.sqlite_rows import Rows
 from flink_agents.connectors.action_state.store_metrics import StoreMetrics
 
-_log = logging.getLogger("flink_agents.store")
+_log = bounded_logger("flink_agents.store")
 
 LIMITS = Limits(writes=1000, size=16 * 1024 * 1024, pause_seconds=0.01)
 """Of a transaction."""

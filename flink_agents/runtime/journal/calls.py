@@ -15,7 +15,7 @@ again.
 
 from __future__ import annotations
 
-from collections import Counter
+from collections import Counter, deque
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field
 from typing import Any, NamedTuple, TypeAlias
@@ -99,6 +99,8 @@ def steps_of(codec: ValueCodec, records: Iterable[Record]) -> dict[str, StepReco
     steps: dict[str, StepRecords] = {}
     layout = TASK_NUMBERS
     for record in records:
+        if record.kind is RecordKind.RUN and record.index > 0:
+            continue  # what the run read of memory
         if record.kind is RecordKind.RUN:
             layout = RunHeader.unpack(codec, record.data).layout
             continue
@@ -188,10 +190,11 @@ class StepCalls:
     Attributes:
         ended: What the next outcome has as its place in the order.
         unrecorded: What was delivered and is no part of the history yet, by number.
+        unsure: What may be recorded or not: its append was cancelled.
         mismatch: The first mismatch. It stays, whatever the action does with the error.
     """
 
-    __slots__ = ("_made", "_records", "ended", "mismatch", "unrecorded")
+    __slots__ = ("_made", "_records", "ended", "mismatch", "unrecorded", "unsure")
 
     def __init__(self, records: StepRecords) -> None:
         self._records = records
@@ -199,6 +202,7 @@ class StepCalls:
         # What ends now ends behind all that is recorded, which would wait for it otherwise.
         self.ended = 1 + max((one.order for one in records.outcomes.values()), default=-1)
         self.unrecorded: dict[Number, Outcome] = {}
+        self.unsure: dict[Number, Outcome] = {}
         self.mismatch: Mismatch | None = None
 
     @property
@@ -206,9 +210,9 @@ class StepCalls:
         """How many calls were made."""
         return sum(made for (kind, _), made in self._made.items() if kind is RecordKind.CALL)
 
-    def in_order(self) -> list[tuple[Number, Outcome]]:
+    def in_order(self) -> deque[tuple[Number, Outcome]]:
         """What is recorded, in the order in which it is to be delivered."""
-        return self._records.in_order() if self._records.outcomes else []
+        return deque(self._records.in_order()) if self._records.outcomes else deque()
 
     def recorded(self, number: Number) -> Outcome | None:
         """What was recorded under ``number``; None where nothing was."""
@@ -250,6 +254,11 @@ class StepCalls:
     def still_unrecorded(self, after: Mapping[Number, Outcome]) -> dict[Number, Outcome]:
         """Those of ``after`` of which there is no record even now."""
         return {number: outcome for number, outcome in after.items() if number in self.unrecorded}
+
+    def take_unsure(self) -> dict[Number, Outcome]:
+        """What may be recorded or not, once."""
+        unsure, self.unsure = self.unsure, {}
+        return unsure
 
     def keep(self, recorded: Mapping[Number, Outcome]) -> None:
         """Outcomes were recorded: further attempts of the execution get the same."""

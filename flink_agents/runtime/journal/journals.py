@@ -2,13 +2,13 @@
 
 from __future__ import annotations
 
-import logging
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Collection, Sequence
 from typing import Any
 
 from flink_agents.api.action_state import ActionStateStore, JournalKey, Owner, Record
 from flink_agents.api.durable import OnPlanChange
 from flink_agents.api.errors import RecordsPrunedError, StoreMismatchError
+from flink_agents.api.logs import bounded_logger
 from flink_agents.plan import AgentPlan
 from flink_agents.runtime.codec import ValueCodec
 from flink_agents.runtime.journal.calls import Call
@@ -17,11 +17,13 @@ from flink_agents.runtime.journal.names import journal_name
 from flink_agents.runtime.journal.order import RecordedRuns
 from flink_agents.runtime.journal.other_jobs import Origin, inherited
 from flink_agents.runtime.journal.plans import Plans
+from flink_agents.runtime.journal.portions import portions
+from flink_agents.runtime.journal.reads import ReadLog
 from flink_agents.runtime.journal.records import RunHeader
 from flink_agents.runtime.journal.run_journal import RunJournal
 from flink_agents.runtime.pruning import Pruner
 
-_log = logging.getLogger("flink_agents.durable")
+_log = bounded_logger("flink_agents.durable")
 
 
 class Journals:
@@ -61,6 +63,8 @@ class Journals:
         self._plans = Plans(store, plan, on_plan_change)
         self.plan = plan.fingerprint
         self._settled: set[JournalKey] = set()
+        # Overtaken runs of keys whose other runs are settled.
+        self._kept: dict[JournalKey, RecordedRuns] = {}
         self.on_call: Callable[[Any, Call], None] | None = None
         self.pruner: Pruner | None = None
 
@@ -105,9 +109,10 @@ class Journals:
         from_seq: int,
         marker: bytes | None,
         pending: bool,
+        overtaken: Collection[int] = (),
         origins: Sequence[Origin] = (),
     ) -> RecordedRuns:
-        """The recorded runs of the key from number ``from_seq`` on.
+        """The recorded runs of the key from number ``from_seq`` on, and those that were overtaken.
 
         Args:
             journal_id: Identity of the job that the key's runs belong to.
@@ -115,7 +120,8 @@ class Journals:
             from_seq: The first number.
             marker: Where its records can lie, as state says; None where it does not.
             pending: Whether inputs of it wait in state.
-            origins: Jobs that this one is a fork of, if they may have recorded something for those.
+            overtaken: Numbers of those that were overtaken.
+            origins: Jobs that this one is a fork of, if they may have recorded something for those inputs.
 
         Raises:
             RecordsPrunedError: They were pruned: state is older than what the store keeps.
@@ -123,27 +129,33 @@ class Journals:
             JobIdentifierInUseError: They belong to a job that lives.
         """
         journal = self.key(journal_id, key_text)
+        kept = self._kept.get(journal)
+        if kept is not None:
+            for seq in kept.overtaken - set(overtaken):
+                kept.give_up(seq)
+            return kept
         if isinstance(self.store, GroupedStore):
             await self.store.claim(journal.journal_id)
         await self.store.rebuild(journal, marker, pending)
         records: list[Record] = []
         if self.store.may_have(journal, marker, pending):
-            records = await self.store.scan(journal, from_seq)
+            for seq in sorted(overtaken):
+                records += await self.store.read(journal, seq)
+            records += await self.store.scan(journal, from_seq)
         elif not origins:
             return RecordedRuns(self.codec, ())
         if not records:
             records = await self._inherit(journal, from_seq, origins)
-        runs = RecordedRuns(self.codec, records)
+        runs = RecordedRuns(self.codec, records, overtaken)
         for fingerprint, actions in runs.plans():
             await self._plans.check(fingerprint, actions)
-        if not runs:
-            self.settle(journal_id, key_text)
+        self.left(journal_id, key_text, runs)
         return runs
 
     async def _inherit(self, journal: JournalKey, from_seq: int, origins: Sequence[Origin]) -> list[Record]:
         """Copy into an empty journal what one of its origins recorded, and return it.
 
-        All at once: what the origin records from now on concerns nobody here, and as soon as the
+        All at once, where a store takes it so: what the origin records from now on concerns nobody here, and as soon as the
         journal has a record, nobody looks at the origin again.
         """
         for origin in origins:
@@ -160,9 +172,23 @@ class Journals:
                 )
                 return []
             if found:
-                await self.store.append(journal, found)
+                for portion in portions(found, self.store.max_record_bytes):
+                    await self.store.append(journal, portion)
                 return found
         return []
+
+    def left(self, journal_id: str, key_text: str, runs: RecordedRuns) -> None:
+        """Note which runs of a key are left to be run, after some were. For any thread.
+
+        Those that were overtaken are kept: their inputs may come when nobody has them in memory.
+        """
+        journal = self.key(journal_id, key_text)
+        if runs and runs.first is None:
+            self._kept[journal] = runs
+        elif not runs:
+            self._kept.pop(journal, None)
+        if runs.first is None:
+            self.settle(journal_id, key_text)
 
     def settle(self, journal_id: str, key_text: str) -> None:
         """Note that nothing which an earlier attempt recorded for the key is left to be run."""
@@ -193,9 +219,10 @@ class Journals:
         seq: int,
         header: Callable[[], RunHeader],
         records: list[Record],
+        log: ReadLog | None = None,
     ) -> RunJournal:
         """The journal of a run; see :class:`RunJournal`."""
-        return RunJournal(self.store, self.codec, self.key(journal_id, key_text), seq, header, records)
+        return RunJournal(self.store, self.codec, self.key(journal_id, key_text), seq, header, records, log)
 
 
 def check_store(journals: Journals | None, store_id: str) -> None:

@@ -8,7 +8,6 @@ owner. Where one of the two has a name, somebody has to say what is meant: a job
 
 from __future__ import annotations
 
-import logging
 from collections import Counter
 from collections.abc import Iterable
 from dataclasses import replace
@@ -17,14 +16,16 @@ from typing import NamedTuple
 from flink_agents.api.action_state import Record, RecordKind
 from flink_agents.api.durable import OnOtherJob
 from flink_agents.api.errors import OtherJobsStateError
+from flink_agents.api.logs import bounded_logger
 from flink_agents.api.options import AgentOptions, Configuration
 from flink_agents.runtime.codec import ValueCodec
 from flink_agents.runtime.journal.names import is_flink_job_id
+from flink_agents.runtime.journal.order import input_digest
 from flink_agents.runtime.journal.records import RunHeader
 from flink_agents.runtime.keys import decode_key
-from flink_agents.runtime.state import Head
+from flink_agents.runtime.state import Head, MapSlot
 
-_log = logging.getLogger("flink_agents.durable")
+_log = bounded_logger("flink_agents.durable")
 
 
 class Origin(NamedTuple):
@@ -98,6 +99,16 @@ class OtherJobs:
         )
 
 
+def origins_of(head: Head, pending: MapSlot[int]) -> list[Origin]:
+    """Other jobs that may have recorded something for inputs of a key, each with those inputs."""
+    found: list[Origin] = []
+    for journal_id, marker, before in head.origins:
+        waiting = map(pending.get, range(head.first_pending, before))
+        inputs = Counter(input_digest(packed) for packed in waiting if packed is not None)
+        found.append(Origin(journal_id, marker, inputs))
+    return found
+
+
 def inherited(codec: ValueCodec, records: Iterable[Record], origin: Origin) -> list[Record]:
     """The records of runs that a fork takes over from its origin.
 
@@ -113,7 +124,7 @@ def inherited(codec: ValueCodec, records: Iterable[Record], origin: Origin) -> l
     left = Counter(origin.inputs)
     taken: set[int] = set()
     for record in known:
-        if record.kind is RecordKind.RUN and record.seq not in taken:
+        if _is_header(record) and record.seq not in taken:
             digest = RunHeader.unpack(codec, record.data).digest
             if left[digest] > 0:
                 left[digest] -= 1
@@ -123,11 +134,13 @@ def inherited(codec: ValueCodec, records: Iterable[Record], origin: Origin) -> l
 
 def _of_origin(record: Record, journal_id: str) -> Record:
     """A record as a fork keeps it: the header says whose run it is, in the place of a step."""
-    if record.kind is not RecordKind.RUN or record.step:
-        return record
-    return replace(record, step=journal_id)
+    return replace(record, step=record.step or journal_id) if _is_header(record) else record
+
+
+def _is_header(record: Record) -> bool:
+    return record.kind is RecordKind.RUN and record.index == 0
 
 
 def identity_of(records: Iterable[Record]) -> str | None:
     """The identity of the job that a recorded run belongs to; None for that of its journal."""
-    return next((record.step for record in records if record.kind is RecordKind.RUN and record.step), None)
+    return next((record.step for record in records if _is_header(record) and record.step), None)

@@ -10,13 +10,10 @@ import json
 from collections.abc import Iterable
 from typing import Any
 
-from flink_agents.api.action_state import ActionStateStore, JournalKey, Record, RecordKind
+from flink_agents.api.action_state import PLANS as PLANS, ActionStateStore
 from flink_agents.api.durable import OnPlanChange
 from flink_agents.api.errors import PlanChangedError
 from flink_agents.plan import AgentPlan
-
-PLANS = "\x00plans"
-"""Journal id of the plans; no job has it."""
 
 
 class Plans:
@@ -38,10 +35,8 @@ class Plans:
 
     async def remember(self) -> None:
         """Keep the present plan, if it is not there."""
-        journal = JournalKey(PLANS, self.fingerprint)
-        if not await self._store.read(journal, 0):
-            data = json.dumps(self._parts, sort_keys=True).encode()
-            await self._store.append(journal, [Record(RecordKind.RUN, 0, "", 0, data)])
+        data = json.dumps(self._parts, sort_keys=True).encode()
+        await self._store.remember_plan(self.fingerprint, data)
 
     async def check(self, fingerprint: str, actions: Iterable[str]) -> None:
         """See that the present plan can go on with a run of another one.
@@ -56,8 +51,8 @@ class Plans:
         if fingerprint == self.fingerprint:
             return
         if fingerprint not in self._changes:
-            records = await self._store.read(JournalKey(PLANS, fingerprint), 0)
-            old = json.loads(records[0].data) if records else None
+            data = await self._store.recall_plan(fingerprint)
+            old = None if data is None else json.loads(data)
             self._changes[fingerprint] = changes(old, self._parts) if old else ["its plan is not known"]
         changed = self._changes[fingerprint]
         lost = sorted(set(actions) - set(self._parts["actions"]))

@@ -14,6 +14,9 @@ from flink_agents.runtime.codec import ValueCodec
 
 _LAYOUT = 1
 
+RECORD_FRAME = 64
+"""More bytes than the numbers of a call's record take, besides its identity, value and error."""
+
 FLAT_NUMBERS = 1
 """Layout of headers of runs whose calls have one row of numbers, whichever task makes them."""
 
@@ -47,7 +50,7 @@ class RunHeader(NamedTuple):
     @classmethod
     def unpack(cls, codec: ValueCodec, data: bytes) -> RunHeader:
         """The header of which ``data`` are the bytes."""
-        layout, *fields = _fields(codec, data, 5, layout=True)
+        layout, *fields = fields_of(codec, data, 5, layout=True)
         return cls(*fields, layout=layout)
 
 
@@ -75,7 +78,7 @@ class CallIdentity(NamedTuple):
     @classmethod
     def unpack(cls, codec: ValueCodec, data: bytes) -> CallIdentity:
         """The identity of which ``data`` are the bytes."""
-        return cls(*_fields(codec, data, 3))
+        return cls(*fields_of(codec, data, 3))
 
 
 class CallRecord(NamedTuple):
@@ -121,7 +124,7 @@ class CallRecord(NamedTuple):
     @classmethod
     def unpack(cls, codec: ValueCodec, data: bytes) -> CallRecord:
         """The record of which ``data`` are the bytes."""
-        function, arguments, request, *rest = _fields(codec, data, 8, added=1)
+        function, arguments, request, *rest = fields_of(codec, data, 8, added=1)
         return cls(CallIdentity(function, arguments, request), *rest)
 
 
@@ -148,7 +151,7 @@ class WaitRecord(NamedTuple):
     @classmethod
     def unpack(cls, codec: ValueCodec, data: bytes) -> WaitRecord:
         """The record of which ``data`` are the bytes."""
-        return cls(*_fields(codec, data, 4))
+        return cls(*fields_of(codec, data, 4))
 
 
 class ActionRecord(NamedTuple):
@@ -179,10 +182,15 @@ class ActionRecord(NamedTuple):
     @classmethod
     def unpack(cls, codec: ValueCodec, data: bytes) -> ActionRecord:
         """The record of which ``data`` are the bytes."""
-        return cls(*_fields(codec, data, 5))
+        return cls(*fields_of(codec, data, 5))
 
 
-def _fields(codec: ValueCodec, data: bytes, count: int, layout: bool = False, added: int = 0) -> list[Any]:
+def with_layout(codec: ValueCodec, fields: list[Any]) -> bytes:
+    """The bytes of fields, behind the number of the layout."""
+    return codec.encode([_LAYOUT, *fields])
+
+
+def fields_of(codec: ValueCodec, data: bytes, count: int, layout: bool = False, added: int = 0) -> list[Any]:
     """The first fields.
 
     Args:

@@ -8,6 +8,8 @@ from collections.abc import Callable, Iterable, Mapping
 from flink_agents.api.action_state import ActionStateStore, JournalKey, Record, RecordKind
 from flink_agents.runtime.codec import ValueCodec
 from flink_agents.runtime.journal.calls import Call, Number, Outcome, StepRecords, step_name, steps_of
+from flink_agents.runtime.journal.portions import portions
+from flink_agents.runtime.journal.reads import Read, ReadLog, packed_reads
 from flink_agents.runtime.journal.records import TASK_NUMBERS, ActionRecord, RunHeader
 
 
@@ -21,6 +23,7 @@ class RunJournal:
         seq: Sequence number of the run.
         header: Makes the run's header; called before its first record.
         records: What earlier attempts recorded of the run, in the order of their append.
+        log: What the run reads of memory; None where that is not recorded.
 
     Attributes:
         replayed: Whether earlier attempts recorded something of the run.
@@ -38,6 +41,7 @@ class RunJournal:
         seq: int,
         header: Callable[[], RunHeader],
         records: Iterable[Record] = (),
+        log: ReadLog | None = None,
     ) -> None:
         self._store = store
         self._codec = codec
@@ -50,7 +54,14 @@ class RunJournal:
         self.bound = bool(known) and layout_of(codec, known) == TASK_NUMBERS
         self.end: bytes | None = None
         self._binding: asyncio.Future[None] | None = None
+        self._log = log
+        self._logged = 0
         self._steps: dict[str, StepRecords] = steps_of(codec, known) if known else {}
+
+    @property
+    def limit(self) -> int:
+        """The most bytes of a record."""
+        return self._store.max_record_bytes
 
     def step(self, step: str) -> StepRecords:
         """What was recorded of one execution of an action."""
@@ -113,16 +124,26 @@ class RunJournal:
 
     async def _append(self, records: list[Record]) -> None:
         self.begun = True
+        logged = 0
+        if self._log is not None and len(self._log.reads) > self._logged:
+            # They go with each append until one is stored, as the header does.
+            logged = len(self._log.reads)
+            records[:0] = self._read(self._log.reads[self._logged : logged])
         if not self.bound:
             # It goes with each append until one is stored: calls that run side by side do not wait for
             # the first append, and where that is refused, theirs may be stored all the same.
             header = self._header().pack(self._codec)
             records.insert(0, self._record(RecordKind.RUN, "", 0, header))
-        await self._store.append(self._journal, records)
-        self.bound = True
+        for part in portions(records, self._store.max_record_bytes):
+            await self._store.append(self._journal, part)
+            self.bound = True
+        self._logged = max(self._logged, logged)
+
+    def _read(self, reads: list[Read]) -> Iterable[Record]:
+        return packed_reads(self._codec, self._seq, reads, self._logged, self._store.max_record_bytes)
 
 
 def layout_of(codec: ValueCodec, records: list[Record]) -> int:
     """How calls are numbered that are recorded behind ``records`` of a run."""
-    headers = [record for record in records if record.kind is RecordKind.RUN]
+    headers = [record for record in records if record.kind is RecordKind.RUN and record.index == 0]
     return RunHeader.unpack(codec, headers[-1].data).layout if headers else TASK_NUMBERS

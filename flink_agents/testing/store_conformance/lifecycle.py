@@ -44,6 +44,8 @@ async def _refuses_all(store: ActionStateStore) -> None:
         lambda: store.rebuild(),
         lambda: store.journals(),
         lambda: store.stats(),
+        lambda: store.remember_plan("plan", b"data"),
+        lambda: store.recall_plan("plan"),
     ]
     for use in uses:
         with pytest.raises(StoreClosedError):
@@ -60,6 +62,18 @@ async def _refuses_all(store: ActionStateStore) -> None:
 
 class LifecycleCases(SuiteBase):
     """See the module."""
+
+    @case
+    async def test_what_is_kept_of_a_plan_stays(self, stores: Stores) -> None:
+        first = await stores.open()
+        assert await first.recall_plan("one") is None
+        await first.remember_plan("one", b"data")
+        await first.remember_plan("one", b"other data")
+        await first.remember_plan("two", bytes(range(256)) * 100)
+        for again in (first, await stores.open(), await stores.open(group="another/agent")):
+            assert await again.recall_plan("one") == b"data"
+            assert await again.recall_plan("two") == bytes(range(256)) * 100
+            assert await again.recall_plan("three") is None
 
     @case
     async def test_what_was_appended_is_there_when_the_store_is_opened_again(self, stores: Stores) -> None:

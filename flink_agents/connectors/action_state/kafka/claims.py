@@ -9,29 +9,47 @@ owner knows of its end before anybody relies on its records. No clock is involve
 
 A lease only decides which job waits for which. Owners tell by *beats* that they live; one that ends
 says so by a *release*. A claim that has to give way to a job that lives is *withdrawn*.
+
+Claims of which nothing is needed any more are removed (:meth:`Claims.done`), so that the topic follows
+what is not settled and not how often a job was restarted. Before they go, a record says which of a group
+are left: an owner that slept for so long that it sees neither its end nor who brought it about finds out
+by that.
 """
 
 from __future__ import annotations
 
-import logging
 import time
 import uuid
-from collections.abc import Iterator
+from collections.abc import Callable, Collection
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
 from flink_agents.api.action_state import Owner
 from flink_agents.api.errors import StoreMismatchError
-from flink_agents.connectors.action_state.kafka.layout import pack_claim, unpack_claim
-from flink_agents.connectors.action_state.kafka.settings import KafkaSettings, request_ms, unavailable
+from flink_agents.api.logs import bounded_logger
+from flink_agents.connectors.action_state.kafka.layout import (
+    pack_claim,
+    pack_claim_key,
+    unpack_claim,
+    unpack_claim_key,
+)
+from flink_agents.connectors.action_state.kafka.settings import (
+    KafkaSettings,
+    request_ms,
+    translated,
+    unavailable,
+)
 from flink_agents.connectors.action_state.kafka.topics import Topic
 
 if TYPE_CHECKING:
     from kafka import KafkaProducer
 
-_log = logging.getLogger("flink_agents.store")
+_log = bounded_logger("flink_agents.store")
 
 POLL_MS = 200
+
+OF_OWNERS = ("claim", "fence", "beat", "release", "withdrawn")
+"""Kinds of records that an owner has, the claim first: without it, the others mean nothing."""
 
 
 @dataclass
@@ -43,20 +61,49 @@ class Claim:
         owner: Who claims.
         lease_seconds: Length of its lease.
         fence: Where each partition ended when it took over; None before it has looked.
-        fenced_at: Place of its fence among all claims.
         beat: Place of its last beat.
         ended: Whether it was released or withdrawn.
         withdrawn: Whether it was withdrawn.
+        void: From which offset on its records do not count, by partition; None where nobody decided.
+        decided_by: The token of the owner whose fence that is.
+        removed: Whether it was removed from the topic; only one's own is kept then.
+        lost: Whether what decided about it was removed as well, before it was read.
     """
 
     offset: int
     owner: Owner
     lease_seconds: float
     fence: dict[int, int] | None = None
-    fenced_at: int = 0
     beat: int = 0
     ended: bool = False
     withdrawn: bool = False
+    void: dict[int, int] | None = None
+    decided_by: str | None = None
+    removed: bool = False
+    lost: bool = False
+
+
+class _Later:
+    """The claims behind a place, as far as they decide whom they outrank.
+
+    Asking each of them by ``Owner.outranks`` would make a look at n claims cost n * n comparisons.
+    """
+
+    def __init__(self) -> None:
+        self._jobs: set[tuple[str, int]] = set()
+        self._subtasks: set[tuple[str, int, int]] = set()
+
+    def add(self, claim: Claim) -> None:
+        """Take in one claim; one that was withdrawn outranks nobody."""
+        owner = claim.owner
+        if not claim.withdrawn:
+            self._jobs.add((owner.job_id, owner.parallelism))
+            self._subtasks.add((owner.job_id, owner.parallelism, owner.subtask))
+
+    def outrank(self, owner: Owner) -> bool:
+        """Whether one of them outranks an owner of the same group."""
+        others = len(self._jobs) - ((owner.job_id, owner.parallelism) in self._jobs)
+        return others > 0 or (owner.job_id, owner.parallelism, owner.subtask) in self._subtasks
 
 
 class Claims:
@@ -65,21 +112,32 @@ class Claims:
     Args:
         settings: How to reach the topic.
         topic: The topic of claims.
+        own: The token of the owner who reads them, if there is one.
+
+    Attributes:
+        orphans: Kinds and tokens of records whose claim is gone: some owners do not know of their end.
+        described: What the topic of journals is; None where nobody has said so.
+        plans: What plans of agents cover, by fingerprint.
     """
 
-    def __init__(self, settings: KafkaSettings, topic: Topic) -> None:
+    def __init__(self, settings: KafkaSettings, topic: Topic, own: str | None = None) -> None:
         from kafka.structs import TopicPartition
 
         self._settings = settings
+        self._own = own
         self._partition = TopicPartition(topic.name, 0)
         # Its own types lack arguments that it has.
         self._consumer: Any = settings.consumer()
         self._consumer.assign([self._partition])
         self._consumer.seek_to_beginning(self._partition)
         self._by_token: dict[str, Claim] = {}
-        self._by_group: dict[str, list[Claim]] = {}
-        self._void: dict[str, dict[int, int]] = {}
+        # Of each group by token, in the order of the claims.
+        self._by_group: dict[str, dict[str, Claim]] = {}
+        # Those that no fence decided: of each group, by job and parallelism, and then by subtask.
+        self._open: dict[str, dict[tuple[str, int], dict[int, list[Claim]]]] = {}
+        self.orphans: set[tuple[str, str]] = set()
         self.described: dict[str, Any] | None = None
+        self.plans: dict[str, bytes] = {}
 
     def close(self) -> None:
         """Close the connection."""
@@ -114,88 +172,199 @@ class Claims:
                 time.sleep(0.05)
                 continue
             for record in records:
-                self._take(record.offset, unpack_claim(record.key, record.value))
+                self._take(record)
             if time.monotonic() > deadline:
                 raise unavailable("the claims cannot be read", TimeoutError("no answer"))
 
-    def _take(self, offset: int, read: tuple[str, str, Any] | None) -> None:
+    def _take(self, record: Any) -> None:
+        if record.value is None:
+            if (key := unpack_claim_key(record.key)) is not None:
+                self._removed(*key)
+            return
+        read = unpack_claim(record.key, record.value)
         try:
             if read is not None:
-                self._apply(offset, *read)
+                self._apply(record.offset, *read)
         except (TypeError, ValueError) as error:
-            _log.warning("offset %d of the claims is of no owner: %s", offset, error)
+            _log.warning("offset %d of the claims is of no owner: %s", record.offset, error)
 
     def _apply(self, offset: int, kind: str, token: str, content: Any) -> None:
         if kind == "topic":
             self.described = self.described or content
+        elif kind == "plan":
+            self.plans[token] = bytes(content)
+        elif kind == "left":
+            self._keep(token, *content)
         elif kind == "claim":
             job_id, group, subtask, parallelism, lease = content
             owner = Owner(job_id, group, subtask, parallelism, token)
             claim = self._by_token[token] = Claim(offset, owner, lease, beat=offset)
-            self._by_group.setdefault(group, []).append(claim)
+            self._by_group.setdefault(group, {})[token] = claim
+            same = self._open.setdefault(group, {}).setdefault((job_id, parallelism), {})
+            same.setdefault(subtask, []).append(claim)
         elif (claim := self._by_token.get(token)) is not None:
             if kind == "fence":
-                claim.fence, claim.fenced_at = dict(content), offset
+                claim.fence = dict(content)
+                self._decide(claim)
             elif kind == "beat":
                 claim.beat = offset
             else:
                 claim.ended = True
                 claim.withdrawn = kind == "withdrawn"
+        elif kind in OF_OWNERS:
+            self.orphans.add((kind, token))
+
+    def _keep(
+        self, group: str, through: int, tokens: list[str], removed: list[tuple[str, str | None]]
+    ) -> None:
+        """Take in which claims of a group are left of those up to an offset.
+
+        Args:
+            group: Which group.
+            through: Up to where.
+            tokens: Those that are left.
+            removed: Those that were removed then, and who decided about them.
+        """
+        left, deciders = set(tokens), dict(removed)
+        for token, claim in list(self._by_group.get(group, {}).items()):
+            if claim.offset <= through and token not in left:
+                self._drop(token, token in deciders and deciders[token] == claim.decided_by)
+
+    def _removed(self, kind: str, token: str) -> None:
+        self.orphans.discard((kind, token))
+        if kind == "claim":
+            self._drop(token, False)
+
+    def _drop(self, token: str, is_decided: bool) -> None:
+        """Let go of a claim; of one's own, note whether it is known what decided about it."""
+        claim = self._by_token.get(token)
+        if claim is None:
+            return
+        if token == self._own:
+            claim.lost = claim.lost if claim.removed else not is_decided
+            claim.removed = True
+            return
+        del self._by_token[token]
+        owner = claim.owner
+        self._by_group[owner.group].pop(token, None)
+        undecided = self._open.get(owner.group, {}).get((owner.job_id, owner.parallelism), {})
+        if claim in undecided.get(owner.subtask, ()):
+            undecided[owner.subtask].remove(claim)
+
+    def _decide(self, fenced: Claim) -> None:
+        """Let a fence decide what counts of those whom its owner outranks, where no earlier one did.
+
+        Each claim is decided once, and of the others none is looked at that cannot be outranked.
+        """
+        if fenced.withdrawn:
+            return
+        owner = fenced.owner
+        undecided = self._open[owner.group]
+        for job, subtasks in list(undecided.items()):
+            same = job == (owner.job_id, owner.parallelism)
+            for subtask in [owner.subtask] if same else list(subtasks):
+                left: list[Claim] = []
+                for claim in subtasks.get(subtask, ()):
+                    if claim.offset < fenced.offset:
+                        claim.void, claim.decided_by = fenced.fence, owner.token
+                    else:
+                        left.append(claim)
+                if left:
+                    subtasks[subtask] = left
+                else:
+                    subtasks.pop(subtask, None)
+            if not subtasks:
+                del undecided[job]
 
     # -- what they say ----------------------------------------------------------------
 
-    def before(self, token: str) -> Iterator[Claim]:
+    def knows(self, token: str) -> bool:
+        """Whether there is a claim of that owner."""
+        return token in self._by_token
+
+    def lost(self, token: str) -> bool:
+        """Whether nobody can tell which records of an owner count, as its claim was removed long ago."""
+        claim = self._by_token.get(token)
+        return claim is None or claim.lost
+
+    def of_group(self, group: str) -> list[Claim]:
+        """The claims of a group, in their order."""
+        return list(self._by_group.get(group, {}).values())
+
+    def done(self, group: str, owns: Callable[[Claim], bool]) -> list[Claim]:
+        """The claims of a group that can be removed, the first one first.
+
+        Those that were withdrawn, and those of owners that cannot append any more and own nothing. One
+        stays as long as what it decided about another one is needed.
+
+        Args:
+            group: Which group.
+            owns: Whether something may be needed that the owner of a claim wrote.
+        """
+        claims = self.of_group(group)
+        later = _Later()
+        for claim in reversed(claims):
+            if claim.void is None and not claim.ended and later.outrank(claim.owner):
+                return []  # without a claim that outranks it, it would seem to live
+            later.add(claim)
+        found: list[Claim] = []
+        deciding: set[str | None] = set()
+        for claim in claims:
+            ended = claim.withdrawn or (claim.void is not None and not owns(claim))
+            if ended and claim.owner.token not in deciding:
+                found.append(claim)
+            else:
+                deciding.add(claim.decided_by)
+        return found
+
+    def before(self, token: str) -> list[Claim]:
         """Those of owners that might append until the claim of ``token`` came."""
         own = self._by_token[token]
-        for claim in self._by_group[own.owner.group]:
-            if claim.offset >= own.offset:
-                return
-            # Of several that race, each looks only at those before it: so the first one wins.
-            outranked = any(other.offset < own.offset for other in self.over(claim.owner.token))
-            if not claim.ended and not outranked:
-                yield claim
-
-    def over(self, token: str) -> Iterator[Claim]:
-        """The claims that outrank that of ``token``, the last one first."""
-        own = self._by_token.get(token)
-        if own is None:
-            return
-        for claim in reversed(self._by_group[own.owner.group]):
-            if claim.offset <= own.offset:
-                return
-            if not claim.withdrawn and claim.owner.outranks(own.owner):
-                yield claim
+        later, found = _Later(), list[Claim]()
+        for claim in reversed(self._by_group[own.owner.group].values()):
+            if claim.offset < own.offset:
+                # Of several that race, each looks only at those before it: so the first one wins.
+                if not claim.ended and not later.outrank(claim.owner):
+                    found.append(claim)
+                later.add(claim)
+        return found[::-1]
 
     def void_from(self, token: str) -> dict[int, int]:
         """From which offset on records of that owner do not count, by partition.
 
         Empty where all of them count, or where it is not decided yet (:meth:`undecided`).
         """
-        found = self._void.get(token)
-        if found is None:
-            fenced = [claim for claim in self.over(token) if claim.fence is not None]
-            if not fenced:
-                return {}
-            found = self._void[token] = min(fenced, key=lambda claim: claim.fenced_at).fence or {}
-        return found
+        claim = self._by_token.get(token)
+        return (claim.void or {}) if claim is not None else {}
 
     def undecided(self, token: str) -> bool:
         """Whether that owner is outranked, and nobody has looked yet which of its records count."""
-        return not self.void_from(token) and any(True for _ in self.over(token))
+        own = self._by_token.get(token)
+        if own is None or own.void is not None:
+            return False
+        for claim in reversed(self._by_group[own.owner.group].values()):
+            if claim.offset <= own.offset:
+                return False
+            if not claim.withdrawn and claim.owner.outranks(own.owner):
+                return True
+        return False
 
-    def live(self) -> Iterator[Claim]:
+    def live(self) -> list[Claim]:
         """Those of owners that may append at present, as far as anybody knows."""
-        for token, claim in self._by_token.items():
-            if not claim.ended and not self.void_from(token) and not any(True for _ in self.over(token)):
-                yield claim
+        return [claim for group in self._by_group for claim in self._live_of(group)]
 
     def in_the_way(self, owner: Owner) -> dict[str, Claim]:
         """Those of other jobs that hold the group of ``owner``, by token."""
-        return {
-            claim.owner.token: claim
-            for claim in self.live()
-            if claim.owner.group == owner.group and claim.owner.job_id != owner.job_id
-        }
+        live = self._live_of(owner.group)
+        return {claim.owner.token: claim for claim in live if claim.owner.job_id != owner.job_id}
+
+    def _live_of(self, group: str) -> list[Claim]:
+        later, found = _Later(), list[Claim]()
+        for claim in reversed(self._by_group.get(group, {}).values()):
+            if not claim.ended and claim.void is None and not later.outrank(claim.owner):
+                found.append(claim)
+            later.add(claim)
+        return found[::-1]
 
 
 class ClaimsWriter:
@@ -233,6 +402,30 @@ class ClaimsWriter:
         """Say that an owner lives; does not wait."""
         key, value = pack_claim("beat", owner.token, time.time())
         self._producer.send(self._topic, key=key, value=value, partition=0)
+
+    def plan(self, fingerprint: str, data: bytes) -> None:
+        """Keep what a plan covers."""
+        self._write("plan", fingerprint, data)
+
+    def remove(self, owner: Owner, claims: Claims, done: Collection[Claim]) -> None:
+        """Remove claims, and what is left of such that were removed before.
+
+        Args:
+            owner: Who does so, and must have seen after ``done`` was made that it still is an owner.
+            claims: Out of which ``done`` was made.
+            done: Which ones, the first one first.
+        """
+        gone = [(kind, claim.owner.token) for claim in done for kind in OF_OWNERS] + sorted(claims.orphans)
+        if done:
+            tokens = {claim.owner.token for claim in done}
+            left = [claim for claim in claims.of_group(owner.group) if claim.owner.token not in tokens]
+            through = max(claim.offset for claim in done)
+            known = [claim.owner.token for claim in left if claim.offset <= through]
+            removed = [(claim.owner.token, claim.decided_by) for claim in done]
+            self._write("left", owner.group, [through, known, removed])
+        with translated(f"claims cannot be removed from topic {self._topic!r}"):
+            for each in gone:
+                self._producer.send(self._topic, key=pack_claim_key(*each), value=None, partition=0)
 
     def describe(self, journals: Topic) -> None:
         """Keep what the topic of journals is."""

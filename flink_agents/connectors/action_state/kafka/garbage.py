@@ -3,16 +3,22 @@
 A batch is needed as long as it has a record of a run that was not pruned, or the last removal of a
 journal, or says that a journal was forgotten. What a scan or a writer knows of is enough to say that one
 is not: nothing that was pruned comes back. So anybody may remove a batch that is dead, whoever wrote it.
+
+A removal is needed for two things. As long as a batch is there that has records of the runs, it says that
+they do not count. Then it only finds out a state that is too old; of the many that do only that, the
+latest ones are kept (``remembered``).
 """
 
 from __future__ import annotations
 
 import threading
-from collections.abc import Iterable
+from collections import Counter
+from collections.abc import Collection, Iterable, Mapping
 from typing import NamedTuple
 
 from flink_agents.api.action_state import NOTHING_PRUNED, JournalKey, Owner
 from flink_agents.connectors.action_state.kafka.layout import FORGET, BatchKey, Entry
+from flink_agents.connectors.action_state.kafka.remembered import Dated, Remembered
 
 SPARSE = 4
 """A batch of removals of which less than one in so many is needed is written anew."""
@@ -37,26 +43,42 @@ class _Removal(NamedTuple):
         through: The last run that it removed.
         offset: Where it is. Of two that say the same, the later one is kept: so all agree on which.
         batch: In which batch.
+        since: Where it was before it was written anew.
     """
 
     through: int
     offset: int
     batch: Batch
+    since: int
 
 
 class Garbage:
-    """See the module. For any thread."""
+    """See the module. For any thread.
 
-    def __init__(self) -> None:
+    Args:
+        remembered: Which removals are kept; all of them unless given.
+        token: The token of the owner; None for somebody who has none.
+    """
+
+    def __init__(self, remembered: Remembered | None = None, token: str | None = None) -> None:
         self._lock = threading.Lock()
+        self._remembered = remembered
+        self._token = token
         self._needed: dict[Batch, int] = {}
         self._runs: dict[JournalKey, dict[int, list[Batch]]] = {}
         self._removals: dict[JournalKey, _Removal] = {}
         self._forgotten: dict[JournalKey, _Removal] = {}
         self._offsets: dict[Batch, int] = {}
         self._sizes: dict[Batch, int] = {}
+        # Of batches that are needed: the journals of which they have records, and in how many each is.
+        self._holds: dict[Batch, tuple[JournalKey, ...]] = {}
+        self._held: Counter[JournalKey] = Counter()
+        self._tokens: Counter[str] = Counter()
+        self._partitions: Counter[int] = Counter()
+        self._rewrite: set[JournalKey] = set()
         self._dead: list[Batch] = []
         self._kept_runs = 0
+        self._keeps = False
         self.found = 0
 
     def pruned_through(self, journal: JournalKey) -> int:
@@ -64,12 +86,23 @@ class Garbage:
         removal = self._removals.get(journal)
         return NOTHING_PRUNED if removal is None else removal.through
 
+    def since(self, journal: JournalKey) -> int | None:
+        """Where the last removal of a journal was first."""
+        removal = self._removals.get(journal)
+        return None if removal is None else removal.since
+
+    def settled(self) -> dict[JournalKey, int]:
+        """The last runs that were pruned, of each journal of which that is known."""
+        with self._lock:
+            return {journal: removal.through for journal, removal in self._removals.items()}
+
     def counts(self) -> dict[str, int]:
-        """Runs and batches that are needed, as far as is known here, and batches that were removed."""
+        """What is needed as far as is known here, and how many batches were removed."""
         return {
             "runs_kept": self._kept_runs,
             "batches_kept": len(self._needed),
             "batches_removed": self.found,
+            "removals_kept": len(self._removals),
         }
 
     def with_runs(self) -> set[Batch]:
@@ -81,6 +114,16 @@ class Garbage:
         """Whether a batch has something of the journal."""
         return journal in self._runs or journal in self._removals
 
+    def needs(self, batch: Batch) -> bool:
+        """Whether something in a batch is needed, as far as is known here."""
+        return batch in self._needed
+
+    def owns(self, token: str) -> bool:
+        """Whether something is needed that an owner wrote."""
+        return self._tokens[token] > 0
+
+    # -- what is told -----------------------------------------------------------------
+
     def add(self, batch: Batch, offset: int, entries: Iterable[Entry]) -> None:
         """Note what the batch at an offset holds; again does no harm."""
         with self._lock:
@@ -88,29 +131,51 @@ class Garbage:
                 return
             self._needed[batch] = 0
             self._offsets[batch] = offset
+            self._tokens[batch.key.token] += 1
             removals = 0
+            holds: dict[JournalKey, None] = {}
             for entry in entries:
                 if entry.through is None:
                     self._add_runs(batch, entry)
+                    holds[entry.journal] = None
                 elif entry.through == FORGET:
-                    self._forget(entry.journal, _Removal(FORGET, offset, batch))
+                    self._forget(entry.journal, _Removal(FORGET, offset, batch, offset))
                 else:
                     removals += 1
-                    self._remove(entry.journal, _Removal(entry.through, offset, batch))
+                    since = offset if entry.since is None else entry.since
+                    self._remove(entry.journal, _Removal(entry.through, offset, batch, since))
+            if not self._needed.get(batch):
+                self._die(batch)
+                return
             if removals:
                 self._sizes[batch] = removals
-            if self._needed.get(batch) == 0:
-                self._die(batch)
+            if holds:
+                self._holds[batch] = tuple(holds)
+                self._held.update(self._holds[batch])
 
     def void(self, batch: Batch) -> None:
         """Note that a batch never counted."""
         with self._lock:
             self._dead.append(batch)
 
-    def gone(self, batch: Batch) -> None:
-        """Note that a batch was removed by somebody."""
+    def gone(self, batch: Batch) -> list[tuple[JournalKey, int]]:
+        """Note that a batch was removed by somebody; returns the runs in it that were needed so far."""
         with self._lock:
+            found: list[tuple[JournalKey, int]] = []
+            for journal in self._holds.get(batch, ()):
+                runs = self._runs.get(journal, {})
+                # Who removed it knew of removals that are forgotten meanwhile.
+                for seq in [seq for seq, batches in runs.items() if batch in batches]:
+                    self._kept_runs -= 1
+                    found.append((journal, seq))
+                    for each in runs.pop(seq):
+                        self._release(each)
+                if not runs:
+                    self._runs.pop(journal, None)
             self._drop(batch)
+            return found
+
+    # -- what is to be done -----------------------------------------------------------
 
     def take_dead(self) -> list[Batch]:
         """Batches that can be removed, once."""
@@ -121,8 +186,17 @@ class Garbage:
             self.found += len(dead)
             return dead
 
+    def put_back(self, dead: Iterable[Batch]) -> None:
+        """Take batches back that could not be removed."""
+        with self._lock:
+            self._dead[:0] = dead
+
+    def keep_removals(self) -> None:
+        """Forget no removal any more: of some batch nobody knows whether it was removed."""
+        self._keeps = True
+
     def take_sparse(self, limit: int, owner: Owner) -> list[tuple[JournalKey, int]]:
-        """Removals out of batches of which most is not needed: they are to be written anew.
+        """Removals that are to be written anew: most of what their batches have is not needed.
 
         Only of journals of the owner's group, or that the owner wrote itself: of others it may not know yet
         that they were forgotten.
@@ -131,15 +205,81 @@ class Garbage:
             sparse = {
                 batch for batch, size in self._sizes.items() if 0 < self._needed.get(batch, 0) * SPARSE < size
             }
-            if not sparse:
+            if not sparse and not self._rewrite:
                 return []
+            rewrite, self._rewrite = self._rewrite, set()
             found = [
                 (journal, removal.through)
                 for journal, removal in self._removals.items()
-                if removal.batch in sparse
+                if (removal.batch in sparse or journal in rewrite)
                 and (journal.journal_id == owner.group or removal.batch.key.token == owner.token)
             ]
+            self._rewrite.update(journal for journal, _ in found[limit:] if journal in rewrite)
             return found[:limit]
+
+    def is_over(self) -> bool:
+        """Whether so many removals are known that it is worth while to look which ones are to be kept."""
+        return bool(self.over())
+
+    def over(self) -> list[int]:
+        """The partitions of which more removals are known than are to be kept."""
+        remembered = self._remembered
+        if remembered is None or self._keeps:
+            return []
+        return [each for each, count in list(self._partitions.items()) if remembered.is_over(each, count)]
+
+    def expire(self, read: Mapping[int, int]) -> list[JournalKey]:
+        """Forget removals that are not to be kept; returns of which journals.
+
+        Args:
+            read: Partitions that were read from their begin on, and to which offset: a removal is needed
+                while a batch is there that has records of its journal.
+        """
+        if self._remembered is None or self._keeps:
+            return []
+        with self._lock:
+            known = [
+                item
+                for item in self._removals.items()
+                if item[1].offset <= read.get(item[1].batch.partition, -1)
+            ]
+        dated: dict[int, list[Dated]] = {}
+        for journal, removal in known:
+            own = removal.batch.key.token == self._token
+            dated.setdefault(removal.batch.partition, []).append(Dated(removal.since, own, journal))
+        expired: list[JournalKey] = []
+        removals = dict(known)
+        for partition, found in dated.items():
+            for journal in self._remembered.surplus(found):
+                with self._lock:
+                    if self._expire(journal, removals[journal]):
+                        expired.append(journal)
+            self._remembered.looked(partition, self._partitions[partition])
+        return expired
+
+    def adopt(self, tokens: Collection[str]) -> None:
+        """Have all removals written anew that are in batches of given writers."""
+        with self._lock:
+            self._rewrite.update(
+                journal for journal, removal in self._removals.items() if removal.batch.key.token in tokens
+            )
+
+    # -- counting ---------------------------------------------------------------------
+
+    def _expire(self, journal: JournalKey, removal: _Removal) -> bool:
+        """Forget a removal, unless it is needed or no longer the last one."""
+        if self._removals.get(journal) is not removal:
+            return False
+        own = journal in self._holds.get(removal.batch, ())
+        if self._held[journal] > own:
+            # Beside records of other journals, it would keep their removals from being forgotten.
+            if removal.batch in self._holds:
+                self._rewrite.add(journal)
+            return False
+        del self._removals[journal]
+        self._partitions[removal.batch.partition] -= 1
+        self._release(removal.batch)
+        return True
 
     def _add_runs(self, batch: Batch, entry: Entry) -> None:
         if self._offsets[batch] < self._forgotten_at(entry.journal):
@@ -166,6 +306,8 @@ class Garbage:
         self._needed[removal.batch] += 1
         if known is not None:
             self._release(known.batch)
+        else:
+            self._partitions[removal.batch.partition] += 1
         runs = self._runs.get(journal)
         if runs is None:
             return
@@ -193,6 +335,7 @@ class Garbage:
         removal = self._removals.get(journal)
         if removal is not None and removal.offset < forgotten.offset:
             del self._removals[journal]
+            self._partitions[removal.batch.partition] -= 1
             self._release(removal.batch)
         runs = self._runs.pop(journal, {})
         self._kept_runs -= len(runs)
@@ -216,6 +359,14 @@ class Garbage:
         self._dead.append(batch)
 
     def _drop(self, batch: Batch) -> None:
-        self._needed.pop(batch, None)
+        if self._needed.pop(batch, None) is None:
+            return
         self._offsets.pop(batch, None)
         self._sizes.pop(batch, None)
+        self._tokens[batch.key.token] -= 1
+        if not self._tokens[batch.key.token]:
+            del self._tokens[batch.key.token]
+        for journal in self._holds.pop(batch, ()):
+            self._held[journal] -= 1
+            if not self._held[journal]:
+                del self._held[journal]

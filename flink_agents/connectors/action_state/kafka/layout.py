@@ -12,6 +12,7 @@ took over. See ``claims``.
 from __future__ import annotations
 
 import hashlib
+import sys
 import threading
 from collections.abc import Sequence
 from typing import Any, NamedTuple
@@ -22,6 +23,15 @@ from flink_agents.api.action_state import JournalKey, Record, RecordKind, encode
 from flink_agents.api.errors import StoreFormatError
 
 VERSION = 1
+"""Of records of the topic of claims."""
+
+BATCH_VERSION = 3
+"""Of batches. Those of version 1 came before removals had an age; they may be of a looker without a sign."""
+
+READABLE = (1, BATCH_VERSION)
+
+LOOKER = "looker-"
+"""How the token of a writer begins that never claimed, as it only removes."""
 
 FORGET = 2**63
 """What ``Entry.through`` is where a journal is unknown from then on; no run has this number."""
@@ -44,11 +54,13 @@ class Entry(NamedTuple):
         journal: Which one.
         records: What is appended.
         through: The last run that is removed; None for an append.
+        since: Where in the partition the removal was first, if it was written anew; None where it was not.
     """
 
     journal: JournalKey
     records: Sequence[Record]
     through: int | None = None
+    since: int | None = None
 
 
 class BatchKey(NamedTuple):
@@ -109,13 +121,15 @@ def pack_entry(entry: Entry) -> bytes:
     content: Any = entry.through
     if content is None:
         content = [(int(r.kind), r.seq, r.step, r.index, r.data) for r in entry.records]
+    elif entry.since is not None:
+        content = [content, entry.since]
     return _packers.pack((entry.journal.journal_id, entry.journal.key, content))
 
 
 def pack_batch(entries: Sequence[bytes]) -> bytes:
     """The value of a Kafka record, of packed entries."""
     packer = msgpack.Packer()
-    return b"".join([bytes([VERSION]), packer.pack_array_header(len(entries)), *entries])
+    return b"".join([bytes([BATCH_VERSION]), packer.pack_array_header(len(entries)), *entries])
 
 
 def unpack_batch(data: bytes) -> list[Entry]:
@@ -124,10 +138,10 @@ def unpack_batch(data: bytes) -> list[Entry]:
     Raises:
         StoreFormatError: It is corrupt, or of an unknown version.
     """
-    if data[:1] != bytes([VERSION]):
+    if not data or data[0] not in READABLE:
         raise StoreFormatError(
             "a batch of the store is of a format that this version cannot read",
-            expected=f"version {VERSION}",
+            expected=f"version {BATCH_VERSION} or older",
             found=f"version {data[0]}" if data else "no bytes",
             fix="run the version of flink-agents-python that wrote it, or a newer one",
         )
@@ -138,10 +152,25 @@ def unpack_batch(data: bytes) -> list[Entry]:
 
 
 def _entry(journal_id: str, key: str, content: Any) -> Entry:
-    journal = JournalKey(journal_id, key)
+    journal = JournalKey(sys.intern(journal_id), key)  # the same for many
     if isinstance(content, int):
         return Entry(journal, (), content)
+    if content and isinstance(content[0], int):
+        through, since = content
+        return Entry(journal, (), through, since)
     return Entry(journal, [Record(RecordKind(kind), *rest) for kind, *rest in content])
+
+
+def counting(entries: list[Entry], key: BatchKey, data: bytes) -> list[Entry]:
+    """What counts of a batch whose writer has no claim.
+
+    A claim is removed when nothing of its owner is needed, so that what comes later is of an owner who
+    does not know of its end. Only who looks at a store removes without a claim; in batches of version 1,
+    nothing else tells the two apart.
+    """
+    if key.token.startswith(LOOKER):
+        return entries
+    return [entry for entry in entries if entry.through is not None] if data[:1] == b"\x01" else []
 
 
 def pack_marker(marker: Marker) -> bytes:
@@ -159,7 +188,21 @@ def unpack_marker(data: bytes) -> Marker | None:
 
 def pack_claim(kind: str, token: str, content: Any) -> tuple[bytes, bytes]:
     """Key and value of a record of the topic of claims."""
-    return _packers.pack([kind, token]), bytes([VERSION]) + _packers.pack(content)
+    return pack_claim_key(kind, token), bytes([VERSION]) + _packers.pack(content)
+
+
+def pack_claim_key(kind: str, token: str) -> bytes:
+    """The key of a record of the topic of claims."""
+    return _packers.pack([kind, token])
+
+
+def unpack_claim_key(key: bytes | None) -> tuple[str, str] | None:
+    """Kind and token; None for a record that is none of this store."""
+    try:
+        kind, token = _unpack(key or b"")
+    except (StoreFormatError, TypeError, ValueError):
+        return None
+    return (kind, token) if isinstance(kind, str) and isinstance(token, str) else None
 
 
 def unpack_claim(key: bytes | None, value: bytes | None) -> tuple[str, str, Any] | None:

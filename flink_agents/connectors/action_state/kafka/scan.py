@@ -4,32 +4,42 @@ A scan ends at the offsets that were the ends when it began, and not when a poll
 partition ends with records that were compacted away or that no client is shown, the consumer's
 position passes them. What was read is a range of each partition; a lower start reads the missing part
 only, and goes before the rest.
+
+A batch is looked into when what lies behind it was read, or when many wait: of most that were pruned, what
+says so comes soon, and then nobody needs to know what was in them.
 """
 
 from __future__ import annotations
 
-import logging
+import sys
 import time
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterable, Mapping
 from dataclasses import replace
-from datetime import datetime, timezone
+from datetime import UTC, datetime
 from typing import Any
 
 from kafka.structs import TopicPartition
 
 from flink_agents.api.action_state import JournalKey, Owner
-from flink_agents.connectors.action_state.kafka.claims import Claims
+from flink_agents.api.logs import bounded_logger
+from flink_agents.connectors.action_state.kafka.claims import Claim, Claims
 from flink_agents.connectors.action_state.kafka.garbage import Batch, Garbage
 from flink_agents.connectors.action_state.kafka.index import JournalIndex
-from flink_agents.connectors.action_state.kafka.layout import Entry, unpack_batch, unpack_key
+from flink_agents.connectors.action_state.kafka.layout import Entry, counting, unpack_batch, unpack_key
 from flink_agents.connectors.action_state.kafka.settings import KafkaSettings, request_ms, unavailable
 from flink_agents.connectors.action_state.kafka.topics import Topic
 
-_log = logging.getLogger("flink_agents.store")
+_log = bounded_logger("flink_agents.store")
 
 POLL_MS = 200
 PROGRESS_SECONDS = 5.0
 RETRY_SECONDS = 0.1
+
+HELD_BYTES = 64 * 1024 * 1024
+"""So much of batches may wait before they are looked into."""
+
+FREE_EACH = 20_000
+"""After so many entries, what was read and is settled is let go of."""
 
 
 class Scanner:
@@ -47,7 +57,7 @@ class Scanner:
         starts: From where on each partition was read; only those of which something was. Threads
             that read it see an offset as soon as all behind it is in ``known``.
         begins: Where each partition began when it was read from its lowest start on.
-        known: Journals of which others wrote something.
+        known: Journals of which others wrote something that is still known.
         records: How many records of Kafka were read.
         seconds: How long that took.
     """
@@ -70,12 +80,28 @@ class Scanner:
         self.records = 0
         self.seconds = 0.0
         self._written: dict[Batch, int] = {}
+        # Batches that nobody has looked into, in the order in which they were read.
+        self._held: dict[Batch, Any] = {}
+        self._held_bytes = 0
+        # What was removed of parts that were not read yet.
+        self._gone: set[Batch] = set()
+        # Owners and partitions of which garbage was not told everything.
+        self._unsure_tokens: set[str] = set()
+        self._unsure: set[int] = set()
+        self._applied = 0
+        # How far partitions were looked into that are being read from their begin on.
+        self._looked: dict[int, int] = {}
         # Of a range that lies before what was read, what garbage is told when all of it was read.
         self._older: dict[Batch, tuple[int, list[Entry]]] | None = None
 
     def close(self) -> None:
         """Close the connection."""
         self._consumer.close()
+
+    @property
+    def claims(self) -> Claims:
+        """The claims as the thread that reads knows them."""
+        return self._claims
 
     def owners(self) -> tuple[Owner, ...]:
         """All who may append at present."""
@@ -89,7 +115,7 @@ class Scanner:
         found: dict[str, int | float | str] = dict(self._garbage.counts())
         written = [self._written[batch] / 1000 for batch in kept if batch in self._written]
         if written:
-            oldest = datetime.fromtimestamp(min(written), timezone.utc)
+            oldest = datetime.fromtimestamp(min(written), UTC)
             found["oldest_records"] = oldest.isoformat(timespec="seconds")
             found["oldest_records_seconds"] = round(max(0.0, time.time() - min(written)), 1)
         return found
@@ -128,22 +154,81 @@ class Scanner:
         self._older = {}
         self._read_ranges(before, older)
         noted, self._older = self._older, None
-        self._read_ranges(behind, newer)
+        first = [p for p, start in wanted.items() if p not in self.starts and start <= self.begins.get(p, 0)]
+        self._looked = dict.fromkeys(first, 0)
+        try:
+            self._read_ranges(behind, newer)
+        finally:
+            self._looked = {}
         # The last first: what was forgotten must not make garbage of what came after it.
         for batch, (offset, entries) in reversed(noted.items()):
             self._garbage.add(batch, offset, entries)
         # Only now: what fails half way is read again, and must not be there twice.
-        self.index.prepend(older)
+        self.index.prepend(older, self._garbage.pruned_through)
         self.index.extend(newer)
+        self.index.free(self._garbage.pruned_through)
         for partition, start in wanted.items():
             self._ends[partition] = max(ends[partition], behind[partition][0])
             self.starts[partition] = min(start, self.starts.get(partition, start))
+            if self._gone and self._is_whole(partition):
+                self._gone = {batch for batch in self._gone if batch.partition != partition}
         self.seconds += time.monotonic() - began
+
+    # -- letting go -------------------------------------------------------------------
+
+    def tidy(self, settled: Iterable[tuple[JournalKey, int]]) -> None:
+        """Let go of what is settled, and of removals that are not to be kept.
+
+        Args:
+            settled: Journals of which this owner removed all runs up to a number.
+        """
+        for journal, through in settled:
+            self.index.settle(journal, through)
+        over = self._garbage.over()
+        if unread := [partition for partition in over if not self._is_whole(partition)]:
+            # Compaction leaves little of what was pruned.
+            self.read(dict.fromkeys(unread, 0))
+        self._expire(over)
+
+    def done_claims(self, group: str) -> list[Claim]:
+        """The claims of a group that nobody needs any more, the first one first."""
+        return self._claims.done(group, self._owns)
+
+    def ended(self, group: str) -> set[str]:
+        """The tokens of those of a group who cannot append any more."""
+        return {claim.owner.token for claim in self._claims.of_group(group) if claim.void is not None}
+
+    def _expire(self, partitions: Iterable[int]) -> None:
+        sure = {partition for partition in partitions if partition not in self._unsure}
+        read = {each: sys.maxsize for each in sure if self._is_whole(each)}
+        read.update({each: self._looked[each] for each in sure & self._looked.keys()})
+        for journal in self._garbage.expire(read) if read else ():
+            if not self._garbage.knows(journal):
+                self.known.discard(journal)
+
+    def _is_whole(self, partition: int) -> bool:
+        """Whether a partition was read from its begin on."""
+        start = self.starts.get(partition)
+        return start is not None and start <= self.begins.get(partition, 0)
+
+    def _owns(self, claim: Claim) -> bool:
+        """Whether something may be needed that the owner of a claim wrote, who is outranked."""
+        token = claim.owner.token
+        if token in self._unsure_tokens or self._garbage.owns(token):
+            return True
+        # Who never looked where partitions end has appended nothing that counts.
+        return any(
+            self.starts.get(partition, begin + 1) > begin
+            or self._ends.get(partition, -1) < (claim.void or {}).get(partition, 0)
+            for partition, begin in (claim.fence or {}).items()
+        )
 
     # -- records ----------------------------------------------------------------------
 
     def _read_ranges(self, ranges: Mapping[int, tuple[int, int]], index: JournalIndex) -> None:
         """Read each partition from an offset on, up to another one."""
+        self._held.clear()  # a scan that failed half way begins anew
+        self._held_bytes = 0
         left = {TopicPartition(self._topic, p): end for p, (start, end) in ranges.items() if start < end}
         if not left:
             return
@@ -163,6 +248,7 @@ class Scanner:
             for each in done:
                 del left[each]
                 self._consumer.pause(each)
+        self._look_into(index, 0)
 
     def _poll(self, progress: _Progress) -> dict[TopicPartition, list[Any]]:
         try:
@@ -184,7 +270,6 @@ class Scanner:
                     self._consumer.seek(each, starts[each.partition])
 
     def _take(self, partition: int, records: list[Any], end: int, index: JournalIndex) -> None:
-        voids: dict[str, int | None] = {}
         for record in records:
             if record.offset >= end:
                 return
@@ -194,27 +279,70 @@ class Scanner:
                 continue
             batch = Batch(partition, key)
             if record.value is None:
-                self._garbage.gone(batch)
-                if self._older is not None:
-                    self._older.pop(batch, None)
-                continue
-            if key.token not in voids:
-                voids[key.token] = self._claims.void_from(key.token).get(partition)
-            void = voids[key.token]
-            if void is not None and record.offset >= void:
+                self._remove(batch, index)
+            elif batch not in self._gone:
+                self._held[batch] = record
+                self._held_bytes += len(record.value)
+        if self._held_bytes > HELD_BYTES:
+            self._look_into(index, HELD_BYTES // 2)
+
+    def _remove(self, batch: Batch, index: JournalIndex) -> None:
+        """Take in that somebody removed a batch."""
+        held = self._held.pop(batch, None)
+        if held is not None:
+            self._held_bytes -= len(held.value)
+            return
+        if self._older is not None and (noted := self._older.pop(batch, None)) is not None:
+            for entry in noted[1]:
+                for record in entry.records:
+                    index.drop(entry.journal, record.seq)
+        if self._garbage.needs(batch):
+            for journal, seq in self._garbage.gone(batch):
+                index.drop(journal, seq)
+                self.index.drop(journal, seq)
+        elif not self._is_whole(batch.partition) and batch.key.token != self._token:
+            self._gone.add(batch)
+
+    def _look_into(self, index: JournalIndex, left: int) -> None:
+        """Look into batches that wait, the first one first, until only so many bytes of them are left."""
+        while self._held and (self._held_bytes > left or not left):
+            batch = next(iter(self._held))
+            record = self._held.pop(batch)
+            self._held_bytes -= len(record.value)
+            self._apply(batch, record, index)
+
+    def _apply(self, batch: Batch, record: Any, index: JournalIndex) -> None:
+        token = batch.key.token
+        void = self._claims.void_from(token).get(batch.partition)
+        if void is not None and record.offset >= void:
+            self._garbage.void(batch)
+            return
+        entries = unpack_batch(record.value)
+        if not self._claims.knows(token):
+            entries = counting(entries, batch.key, record.value)
+            if not entries:
                 self._garbage.void(batch)
-                continue
-            entries = unpack_batch(record.value)
-            if self._token is None:
-                self._written[batch] = record.timestamp
-            if key.token != self._token:
-                self._note(batch, record.offset, entries)
-            index.apply(entries)
+                return
+        if self._token is None:
+            self._written[batch] = record.timestamp
+        if token != self._token:
+            self._note(batch, record.offset, entries)
+        index.apply(entries)
+        if batch.partition in self._looked:
+            self._looked[batch.partition] = record.offset
+        self._applied += len(entries)
+        if self._applied > FREE_EACH and self._older is None:
+            self._applied = 0
+            for journal, through in index.free(self._garbage.pruned_through):
+                self.index.settle(journal, through)
+            self._expire(self._garbage.over())
 
     def _note(self, batch: Batch, offset: int, entries: list[Entry]) -> None:
         self.known.update(entry.journal for entry in entries)
         # A removal that may come to nothing must not make anything garbage.
         if self._claims.undecided(batch.key.token):
+            self._unsure_tokens.add(batch.key.token)
+            self._unsure.add(batch.partition)
             return
         if self._older is None:
             self._garbage.add(batch, offset, entries)

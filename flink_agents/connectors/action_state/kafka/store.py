@@ -4,14 +4,16 @@ from __future__ import annotations
 
 import asyncio
 import functools
+import logging
 import sys
 import threading
 import time
-from collections import Counter
+from collections import Counter, deque
 from collections.abc import Callable, Collection, Mapping, Sequence
 from typing import Any
 
 from flink_agents.api.action_state import (
+    PLANS,
     JournalInfo,
     JournalKey,
     Owner,
@@ -19,10 +21,13 @@ from flink_agents.api.action_state import (
     StoreStats,
     check_records,
     in_use_error,
+    pruned_error,
+    stale_error,
 )
 from flink_agents.api.errors import (
     RecordsPrunedError,
     RecordTooLargeError,
+    StoreError,
     StoreMismatchError,
 )
 from flink_agents.connectors.action_state.kafka.claims import Claims, ClaimsWriter, check_topic
@@ -35,17 +40,26 @@ from flink_agents.connectors.action_state.kafka.layout import (
     partition_of,
     unpack_marker,
 )
+from flink_agents.connectors.action_state.kafka.remembered import Remembered
 from flink_agents.connectors.action_state.kafka.scan import Scanner
 from flink_agents.connectors.action_state.kafka.settings import KafkaSettings, quiet_client
 from flink_agents.connectors.action_state.kafka.topics import find_topics, stored_bytes
 from flink_agents.connectors.action_state.kafka.writer import KafkaWriter, Write
 from flink_agents.connectors.action_state.threaded import ThreadedStore
 
+_log = logging.getLogger("flink_agents.store")
+
 CLOSE_SECONDS = 15.0
 """How long :meth:`~KafkaStore.close` waits for the brokers."""
 
 POLLS_PER_LEASE = 20
 """How often a job looks at the lease of another one while it waits."""
+
+SETTLED_AT_ONCE = 1000
+"""So many journals that were read are settled before they are let go of."""
+
+MANY_CLAIMS = 100
+"""With more of them, beside two for each subtask, an owner reads all journals to find those to remove."""
 
 FRAME_BYTES = 1024
 """What a message has beside its records, at most."""
@@ -66,7 +80,10 @@ class KafkaStore(ThreadedStore[Write]):
         self.settings = settings
         self._positions: dict[int, int] = {}
         self._floors: dict[int, int] = {}
+        self._first_ends: dict[int, int] = {}
         self._garbage = Garbage()
+        self._settled: deque[tuple[JournalKey, int]] = deque()
+        self._tidying: asyncio.Future[None] | None = None
         self._appending: Counter[JournalKey] = Counter()
         self._fresh: dict[int, asyncio.Future[None]] = {}
         self._wanted: dict[int, int] = {}
@@ -100,6 +117,8 @@ class KafkaStore(ThreadedStore[Write]):
         of_reader = await self._in_thread(lambda: self._open_clients(owner, opened))
         if owner is not None:
             await self._take_over(owner)
+            if len(self._claims.of_group(owner.group)) > MANY_CLAIMS + 2 * owner.parallelism:
+                self._begin(lambda: self._clear_claims(owner)).add_done_callback(_tell_failure)
         make = functools.partial(
             KafkaWriter,
             self.settings,
@@ -122,13 +141,15 @@ class KafkaStore(ThreadedStore[Write]):
         quiet_client()
         self.settings.check_client_options()
         self._topic, claims_topic = find_topics(self.settings, create=owner is not None)
-        self._claims = Claims(self.settings, claims_topic)
+        token = owner.token if owner is not None else None
+        self._claims = Claims(self.settings, claims_topic, token)
         opened.append(self._claims.close)
-        seen = Claims(self.settings, claims_topic)
+        seen = Claims(self.settings, claims_topic, token)
         opened.append(seen.close)
-        self._scanner = Scanner(
-            self.settings, self._topic, seen, self._garbage, owner.token if owner is not None else None
-        )
+        if owner is not None:
+            latest = self.settings.pruned_keys // self._topic.partitions
+            self._garbage = Garbage(Remembered(latest, latest // owner.parallelism), token)
+        self._scanner = Scanner(self.settings, self._topic, seen, self._garbage, token)
         opened.append(self._scanner.close)
         self._producer = self.settings.producer()
         opened.append(functools.partial(self._producer.close, timeout=0))
@@ -169,6 +190,8 @@ class KafkaStore(ThreadedStore[Write]):
         """Claim, and fence those before."""
         self._claims_writer.claim(owner)
         self._claims.refresh()
+        if self._claims.lost(owner.token):
+            raise stale_error(owner)  # others took over, and tidied up, before it saw its own claim
         for claim in self._claims.before(owner.token):
             others = claim.owner.group == owner.group and claim.owner.job_id != owner.job_id
             if others and claim.owner.token not in ended:
@@ -177,7 +200,56 @@ class KafkaStore(ThreadedStore[Write]):
                 raise in_use_error(owner, claim.owner.job_id)
         ends = self._scanner.log_ends(list(range(self._topic.partitions)))
         self._claims_writer.fence(owner, ends)
+        self._first_ends = ends
         self._positions.update(ends)
+
+    # -- claims that nobody needs ---------------------------------------------------------
+
+    def _clear_claims(self, owner: Owner) -> None:
+        """Remove many claims: read what their owners wrote, and have those let go of it that can."""
+        self._scanner.read(dict.fromkeys(range(self._topic.partitions), 0))
+        self._remove_claims(owner)
+        # Only removals of keys that are remembered: what they are in is theirs.
+        self._garbage.adopt(self._scanner.ended(owner.group))
+
+    def _remove_claims(self, owner: Owner) -> None:
+        """Remove the claims of the owner's group of which nothing is needed."""
+        claims = self._scanner.claims
+        claims.refresh()
+        done = self._scanner.done_claims(owner.group)
+        outranked = claims.undecided(owner.token) or claims.void_from(owner.token) or claims.lost(owner.token)
+        if (done or claims.orphans) and not outranked:
+            self._claims_writer.remove(owner, claims, done)
+
+    def _after_reading(self) -> None:
+        """Look at the claims when more of the journals is known."""
+        if self._owner is not None and self._owner.subtask == 0:
+            try:
+                self._remove_claims(self._owner)
+            except StoreError as error:
+                _log.warning("claims that nobody needs could not be removed: %s", error)
+
+    # -- plans ----------------------------------------------------------------------------
+
+    async def remember_plan(self, fingerprint: str, data: bytes) -> None:
+        """Keep what a plan covers, among the claims: they are read in any case."""
+        self._require_owned()
+        await self._in_thread(lambda: self._keep_plan(fingerprint, data))
+
+    def _keep_plan(self, fingerprint: str, data: bytes) -> None:
+        self._scanner.claims.refresh()
+        if fingerprint not in self._scanner.claims.plans:
+            self._claims_writer.plan(fingerprint, data)
+
+    async def recall_plan(self, fingerprint: str) -> bytes | None:
+        """Tell what was kept of a plan; former versions kept it in a journal."""
+        self._require_open()
+        await self._in_thread(self._scanner.claims.refresh)
+        found = self._scanner.claims.plans.get(fingerprint)
+        if found is not None:
+            return found
+        await self.rebuild(JournalKey(PLANS, fingerprint))
+        return await super().recall_plan(fingerprint)
 
     # -- writing ----------------------------------------------------------------------
 
@@ -204,12 +276,24 @@ class KafkaStore(ThreadedStore[Write]):
             await self.rebuild(journal)
         if self._knows(journal):
             await self._submit(writer, functools.partial(Write, Entry(journal, (), through_seq)))
+            if journal in self._scanner.index:
+                self._settled.append((journal, through_seq))
+            if len(self._settled) >= SETTLED_AT_ONCE or self._garbage.is_over():
+                self._tidy()
+
+    def _tidy(self) -> None:
+        """Have the thread that reads let go of what is settled; one time at a time."""
+        if self._owner is None or (self._tidying is not None and not self._tidying.done()):
+            return
+        settled = [self._settled.popleft() for _ in range(len(self._settled))]
+        self._tidying = self._begin(lambda: self._scanner.tidy(settled))
+        self._tidying.add_done_callback(_tell_failure)
 
     async def forget(self, journal_id: str) -> None:
         """See the protocol."""
         writer = self._require_owned()
         await self.rebuild()
-        found = await self._in_thread(lambda: self._scanner.index.describe(journal_id, None, sys.maxsize))
+        found = await self._in_thread(lambda: self._describe(journal_id, None, sys.maxsize))
         removals = [functools.partial(Write, Entry(info.journal, (), FORGET)) for info in found]
         await asyncio.gather(*(self._submit(writer, make) for make in removals))
 
@@ -229,7 +313,7 @@ class KafkaStore(ThreadedStore[Write]):
         if start is None:
             return True
         read = self._unpack(marker)
-        if marker is not None and read is None:
+        if marker is not None and (read is None or self._lies_behind(read)):
             return True
         wanted = self._start(read, partition, pending)
         return wanted is None or wanted < start
@@ -246,6 +330,8 @@ class KafkaStore(ThreadedStore[Write]):
         read = self._unpack(marker)
         if marker is not None and (read is None or read.partition != partition or self._foreign(read)):
             raise self._mismatch(marker)
+        if read is not None and self._lies_behind(read):
+            raise self._lost(journal, read)
         wanted = self._start(read, partition, pending) or 0
         if read is not None and self._is_of_before(read):
             self._floors[partition] = max(read.offset, self._floors.get(partition, 0))
@@ -292,6 +378,24 @@ class KafkaStore(ThreadedStore[Write]):
             and (marker.subtask, marker.parallelism) == (owner.subtask, owner.parallelism)
         )
 
+    def _lies_behind(self, marker: Marker) -> bool:
+        """Whether an earlier attempt saw more of the partition than there was when this one began."""
+        return (
+            self._owner is not None
+            and marker.writer != self._owner.token[:TOKEN_BYTES].encode()
+            and marker.offset > self._first_ends.get(marker.partition, marker.offset)
+        )
+
+    def _lost(self, journal: JournalKey, marker: Marker) -> RecordsPrunedError:
+        return RecordsPrunedError(
+            f"the last records of partition {marker.partition} of {self.settings.topic!r} were lost: nobody "
+            f"can tell what runs of key {journal.key[:200]!r} did",
+            expected=f"a partition that ends at offset {marker.offset} or behind it, as state says",
+            found=f"it ended at offset {self._first_ends[marker.partition]} when this attempt began",
+            fix="bring the records back, or restore from a checkpoint that is older than the loss; let no "
+            "replicas out of sync lead (unclean.leader.election.enable), and bring no old copies back",
+        )
+
     def _check_begin(self, journal: JournalKey, partition: int, wanted: int) -> None:
         log_start = self._scanner.begins.get(partition, 0)
         if log_start > wanted:
@@ -314,8 +418,12 @@ class KafkaStore(ThreadedStore[Write]):
 
     async def _read(self, wanted: Mapping[int, int]) -> None:
         """Have what lies behind given offsets, up to the present ends."""
-        await self._in_thread(lambda: self._scanner.read(wanted))
+        await self._in_thread(lambda: self._read_all(wanted))
         self._measure()
+
+    def _read_all(self, wanted: Mapping[int, int]) -> None:
+        self._scanner.read(wanted)
+        self._after_reading()
 
     def _measure(self) -> None:
         self.measured.rebuild_records = self._scanner.records
@@ -340,6 +448,7 @@ class KafkaStore(ThreadedStore[Write]):
         left = {p: start for p, start in asked.items() if not self._has_read(p, start)}
         if left:
             self._scanner.read(left)
+            self._after_reading()
 
     async def _refresh(self, partition: int) -> None:
         """Have what was appended to a partition before this was called; many callers share one look."""
@@ -364,29 +473,48 @@ class KafkaStore(ThreadedStore[Write]):
         """See the protocol."""
         self._require_open()
         await self._refresh(partition_of(journal, self._topic.partitions))
-        return await self._in_thread(lambda: self._scanner.index.scan(journal, from_seq, to_seq))
+        return await self._in_thread(lambda: self._scan(journal, from_seq, to_seq))
+
+    def _scan(self, journal: JournalKey, from_seq: int | None, to_seq: int | None) -> list[Record]:
+        through = self._garbage.pruned_through(journal)
+        if from_seq is not None and from_seq <= through:
+            raise pruned_error(journal, from_seq, through)
+        return self._scanner.index.scan(journal, from_seq, to_seq)
 
     async def pruned_through(self, journal: JournalKey) -> int:
         """See the protocol."""
         self._require_open()
         await self._refresh(partition_of(journal, self._topic.partitions))
-        return await self._in_thread(lambda: self._scanner.index.pruned_through(journal))
+        return await self._in_thread(
+            lambda: max(self._garbage.pruned_through(journal), self._scanner.index.pruned_through(journal))
+        )
 
     async def journals(
         self, journal_id: str | None = None, after: JournalKey | None = None, limit: int = 1000
     ) -> list[JournalInfo]:
         """See the protocol."""
         await self.rebuild()
-        return await self._in_thread(lambda: self._scanner.index.describe(journal_id, after, limit))
+        return await self._in_thread(lambda: self._describe(journal_id, after, limit))
+
+    def _describe(self, journal_id: str | None, after: JournalKey | None, limit: int) -> list[JournalInfo]:
+        return self._scanner.index.describe(journal_id, after, limit, self._garbage.settled())
 
     async def stats(self) -> StoreStats:
         """See the protocol."""
         await self.rebuild()
-        journals, records, data_bytes = await self._in_thread(self._scanner.index.totals)
+        journals, records, data_bytes = await self._in_thread(
+            lambda: self._scanner.index.totals(self._garbage.settled())
+        )
         owners = await self._in_thread(self._scanner.owners)
         details = await self._in_thread(self._scanner.details)
         size = await self._in_thread(lambda: stored_bytes(self.settings))
         return StoreStats(journals, records, data_bytes, size, owners, details)
+
+
+def _tell_failure(tidying: asyncio.Future[None]) -> None:
+    """Tell that what is settled was not let go of; it is tried again with what is pruned next."""
+    if not tidying.cancelled() and (error := tidying.exception()) is not None:
+        _log.warning("what is settled could not be let go of: %s", error)
 
 
 def _check_sum(journal: JournalKey, records: Sequence[Record], limit: int) -> None:

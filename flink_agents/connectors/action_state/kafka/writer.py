@@ -10,7 +10,6 @@ import asyncio
 import contextlib
 import copy
 import itertools
-import logging
 import time
 from collections.abc import Callable
 from typing import Any, NamedTuple
@@ -25,11 +24,13 @@ from flink_agents.api.action_state import (
     stale_error,
 )
 from flink_agents.api.errors import StoreError
+from flink_agents.api.logs import bounded_logger
 from flink_agents.connectors.action_state.group_writer import GroupWriter, Limits, Outcome, Pending
 from flink_agents.connectors.action_state.kafka.claims import Claims, ClaimsWriter
 from flink_agents.connectors.action_state.kafka.garbage import Batch, Garbage
 from flink_agents.connectors.action_state.kafka.layout import (
     FORGET,
+    LOOKER,
     BatchKey,
     Entry,
     pack_batch,
@@ -41,7 +42,7 @@ from flink_agents.connectors.action_state.kafka.settings import KafkaSettings, u
 from flink_agents.connectors.action_state.kafka.topics import Topic
 from flink_agents.connectors.action_state.store_metrics import StoreMetrics
 
-_log = logging.getLogger("flink_agents.store")
+_log = bounded_logger("flink_agents.store")
 
 BATCH_BYTES = 1024 * 1024
 """A Kafka record takes no more appends after so many bytes."""
@@ -118,7 +119,7 @@ class KafkaWriter(GroupWriter[Write]):
         self._producer = producer
         self._claims = claims
         self._owner = owner
-        self._token = owner.token if owner is not None else Owner.create("", "").token
+        self._token = owner.token if owner is not None else LOOKER + Owner.create("", "").token
         self._claims_writer = claims_writer
         self._garbage = garbage
         self._positions = positions
@@ -188,13 +189,23 @@ class KafkaWriter(GroupWriter[Write]):
     def _send_dead(self) -> None:
         if self._owner is None and not self._wrote:
             return  # who only looks leaves the topic as it is
-        for partition, key in self._garbage.take_dead():
+        dead = self._garbage.take_dead()
+        for number, (partition, key) in enumerate(dead):
             try:
-                self._producer.send(self._topic, key=pack_key(key), value=None, partition=partition)
+                sent: Any = self._producer.send(
+                    self._topic, key=pack_key(key), value=None, partition=partition
+                )
             except Exception as error:
-                # It stays until the next attempt reads it; appends have somebody to tell.
+                # Appends have somebody to tell. In this order: a removal goes behind what it removed.
+                self._garbage.put_back(dead[number:])
                 _log.warning("what nobody needs could not be removed from %s: %s", self._topic, error)
                 return
+            sent.add_errback(self._not_removed)
+
+    def _not_removed(self, error: BaseException) -> None:
+        """Take in that nobody knows whether a batch was removed; the next attempt reads it again."""
+        self._garbage.keep_removals()
+        _log.warning("what nobody needs was not removed from %s: %s", self._topic, error)
 
     def _wait_for(self, sent: list[_Sent], outcomes: dict[Write, Outcome]) -> None:
         """Wait for the report of each batch."""
@@ -241,6 +252,9 @@ class KafkaWriter(GroupWriter[Write]):
                 self._claims.refresh(self._settings.append_seconds)
         except StoreError as error:
             return self._not_acknowledged(error)
+        if self._claims.lost(self._token):
+            # It slept for so long that who took over is gone as well, with what says what counts.
+            return self._not_acknowledged(stale_error(self._owner))
         if not self._claims.void_from(self._token):
             return None
         self._failure = stale_error(self._owner)
@@ -256,14 +270,19 @@ class KafkaWriter(GroupWriter[Write]):
             if self._owner is not None:
                 self._claims_writer.beat(self._owner)
                 self._claims.refresh(min(self._settings.append_seconds, CLOSE_SECONDS))
-                if self._claims.void_from(self._token):
+                if self._claims.void_from(self._token) or self._claims.lost(self._token):
                     self._failure = stale_error(self._owner)
                 # Who has nothing to append need not wait for a claim that is not decided.
                 if self._claims.undecided(self._token):
                     return
                 sparse = self._garbage.take_sparse(SPARSE_AT_ONCE, self._owner)
-            if sparse:
-                self._write([Write(Entry(journal, (), through), None) for journal, through in sparse])
+            again = [
+                Entry(journal, (), through, since)
+                for journal, through in sparse
+                if (since := self._garbage.since(journal)) is not None
+            ]
+            if again:
+                self._write([Write(entry, None) for entry in again])
             else:
                 self._send_dead()
         except Exception as error:

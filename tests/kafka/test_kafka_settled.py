@@ -1,0 +1,345 @@
+"""What is settled is let go of, and nothing of what is needed: without a broker, at chosen moments."""
+
+from __future__ import annotations
+
+import itertools
+import random
+from collections import defaultdict
+
+import pytest
+
+from flink_agents.api.action_state import JournalKey, Owner
+from flink_agents.connectors.action_state.kafka import scan
+from flink_agents.connectors.action_state.kafka.garbage import Batch, Garbage
+from flink_agents.connectors.action_state.kafka.layout import BatchKey, Entry, pack_key, partition_of
+from flink_agents.connectors.action_state.kafka.remembered import Dated, Remembered
+from tests.kafka.kafka_logs import Log, packed, scanner_of
+from tests.kafka.kafka_stores import record
+
+GROUP = "orders/agent"
+
+
+class Attempt:
+    """What an owner keeps in memory, and does with a log: as the writer and the store do.
+
+    Args:
+        patch: Gives the scanner its consumer.
+        log: The topic.
+        remembered: Which removals are kept.
+    """
+
+    def __init__(self, patch: pytest.MonkeyPatch, log: Log, remembered: Remembered) -> None:
+        self.log = log
+        self.owner = Owner.create("job", GROUP)
+        self.garbage = Garbage(remembered, self.owner.token)
+        self.scanner = scanner_of(patch, log, self.garbage, self.owner.token)
+        self.settled: list[tuple[JournalKey, int]] = []
+        self._numbers = itertools.count()
+
+    def write(self, *entries: Entry) -> None:
+        """Write entries of one partition."""
+        partition = partition_of(entries[0].journal, len(self.log.partitions))
+        key = BatchKey(self.owner.token, next(self._numbers))
+        offset = self.log.append(partition, pack_key(key), packed(entries))
+        self.garbage.add(Batch(partition, key), offset, entries)
+        self.settled += [(one.journal, one.through) for one in entries if one.through is not None]
+
+    def prune(self, *entries: Entry) -> None:
+        """Remove runs, of journals of which it is known that there are some."""
+        for entry in entries:
+            if not self.garbage.knows(entry.journal):
+                self.scanner.read({partition_of(entry.journal, len(self.log.partitions)): 0})
+        if known := [entry for entry in entries if self.garbage.knows(entry.journal)]:
+            self.write(*known)
+
+    def remove_dead(self) -> None:
+        for batch in self.garbage.take_dead():
+            self.log.append(batch.partition, pack_key(batch.key), None)
+
+    def write_sparse(self) -> None:
+        found: dict[int, list[Entry]] = defaultdict(list)
+        for journal, through in self.garbage.take_sparse(100, self.owner):
+            partition = partition_of(journal, len(self.log.partitions))
+            found[partition].append(Entry(journal, (), through, self.garbage.since(journal)))
+        for entries in found.values():
+            self.write(*entries)
+
+    def tidy(self) -> None:
+        settled, self.settled = self.settled, []
+        self.scanner.tidy(settled)
+
+    def let_go(self) -> None:
+        """All that an owner does by and by."""
+        self.tidy()
+        self.remove_dead()
+        self.write_sparse()
+        self.remove_dead()
+
+
+class World:
+    """A log, what was done, and what must be found."""
+
+    def __init__(self, seed: int, patch: pytest.MonkeyPatch, partitions: int, latest: int) -> None:
+        self.chosen = random.Random(seed)
+        self.patch = patch
+        self.log = Log(partitions)
+        self.log.between = self.clean
+        self.latest = latest
+        self.left: dict[JournalKey, list[tuple[int, int]]] = defaultdict(list)
+        self.pruned: dict[JournalKey, int] = {}
+        # When each journal was last pruned.
+        self.order: dict[JournalKey, int] = {}
+        self.numbers = itertools.count()
+        self.attempt = self.begin()
+
+    def clean(self) -> None:
+        """Compact while somebody reads, who has time to see what was removed."""
+        if self.chosen.random() < 0.3:
+            partition = self.chosen.randrange(len(self.log.partitions))
+            self.log.compact(partition, self.log.ends[partition], and_removals=False)
+
+    def begin(self) -> Attempt:
+        self.attempt = Attempt(self.patch, self.log, Remembered(self.latest, self.latest))
+        return self.attempt
+
+    def of(self, partition: int) -> list[JournalKey]:
+        """Some journals: a few that come often, and one that never came before."""
+        names = (f"s{next(self.numbers)}" for _ in itertools.count())
+        new = next(
+            JournalKey(GROUP, name)
+            for name in names
+            if partition_of(JournalKey(GROUP, name), len(self.log.partitions)) == partition
+        )
+        known = [one for one in self.left if partition_of(one, len(self.log.partitions)) == partition]
+        return [new, *self.chosen.sample(known[-30:] + known[:3], min(4, len(known)))]
+
+    def step(self) -> None:
+        partition = self.chosen.randrange(len(self.log.partitions))
+        journals = self.of(partition)
+        done = self.chosen.random()
+        if done < 0.4:
+            self.append(journals)
+        elif done < 0.75:
+            self.prune(journals)
+        elif done < 0.8:
+            self.attempt.let_go()
+        elif done < 0.86:
+            self.chosen.choice([self.attempt.tidy, self.attempt.remove_dead, self.attempt.write_sparse])()
+        elif done < 0.92:
+            self.attempt.scanner.read({partition: self.chosen.choice([0, self.log.ends[partition] // 2])})
+        elif done < 0.97:
+            through = self.chosen.randrange(self.log.ends[partition] + 1)
+            self.log.compact(partition, through, self.chosen.random() < 0.7)
+        else:
+            if self.chosen.random() < 0.5:
+                self.check_memory()
+            self.begin()
+
+    def append(self, journals: list[JournalKey]) -> None:
+        entries: list[Entry] = []
+        for journal in journals:
+            last = max((seq for seq, _ in self.left[journal]), default=self.pruned.get(journal, -1))
+            seq = max(self.pruned.get(journal, -1) + 1, last + self.chosen.randrange(2))
+            index = next(self.numbers)
+            self.left[journal].append((seq, index))
+            entries.append(Entry(journal, [record(seq, index)]))
+        self.attempt.write(*entries)
+
+    def prune(self, journals: list[JournalKey]) -> None:
+        entries: list[Entry] = []
+        for journal in journals:
+            if self.left.get(journal):
+                through = self.chosen.choice(self.left[journal])[0]
+                self.pruned[journal] = through
+                self.order[journal] = next(self.numbers)
+                self.left[journal] = [one for one in self.left[journal] if one[0] > through]
+                entries.append(Entry(journal, (), through))
+        if entries:
+            self.attempt.prune(*entries)
+
+    def check_memory(self) -> None:
+        """Compare with what the attempt has read and kept."""
+        self.attempt.tidy()
+        self.attempt.scanner.read(dict.fromkeys(range(len(self.log.partitions)), 0))
+        self.compare(self.attempt.scanner)
+
+    def compare(self, scanner: scan.Scanner) -> None:
+        for journal, left in self.left.items():
+            found = [(one.seq, one.index) for one in scanner.index.scan(journal, None, None)]
+            assert found == sorted(left, key=lambda one: one[0]), journal
+
+    def check(self) -> None:
+        """Have somebody read all who knows nothing."""
+        scanner = scanner_of(self.patch, self.log, garbage := Garbage(), None)
+        scanner.read(dict.fromkeys(range(len(self.log.partitions)), 0))
+        self.compare(scanner)
+        for journal in self.left:
+            assert garbage.pruned_through(journal) in {-1, *range(self.pruned.get(journal, -1) + 1)}
+        for partition in range(len(self.log.partitions)):
+            own = [one for one in self.order if partition_of(one, len(self.log.partitions)) == partition]
+            for journal in sorted(own, key=lambda one: self.order[one])[-self.latest :]:
+                # All in one batch are as old as each other.
+                same = 5
+                if self.order[journal] in sorted(self.order[one] for one in own)[-self.latest + same :]:
+                    assert garbage.pruned_through(journal) == self.pruned[journal]
+
+
+@pytest.mark.parametrize("seed", range(40))
+def test_what_is_needed_is_found_whatever_is_let_go_of(seed: int, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Attempts write, remove, read from anywhere, tidy up, die between any two steps; the log is compacted."""
+    monkeypatch.setattr(scan, "HELD_BYTES", random.Random(seed).choice([0, 300, 10**9]))
+    monkeypatch.setattr(scan, "FREE_EACH", random.Random(seed).choice([1, 10, 10**9]))
+    world = World(seed, monkeypatch, partitions=2, latest=12)
+    for step in range(400):
+        world.step()
+        if step % 40 == 39:
+            world.check()
+
+
+def settle(attempt: Attempt, number: int) -> None:
+    """Keys that come once each: a run, and its removal beside the runs of those that come next."""
+    before: list[JournalKey] = []
+    for some in range(number, number + 110, 10):
+        journals = [JournalKey(GROUP, f"s{each}") for each in range(some, min(some + 10, number + 100))]
+        runs = [Entry(journal, [record()]) for journal in journals]
+        attempt.write(*runs, *(Entry(journal, (), 0) for journal in before))
+        before = journals
+        attempt.let_go()
+
+
+def sizes(attempt: Attempt) -> dict[str, int]:
+    """How much each collection of an owner has."""
+    parts = {"garbage": attempt.garbage, "scanner": attempt.scanner, "index": attempt.scanner.index}
+    return {
+        f"{name}.{field}": len(value)
+        for name, part in parts.items()
+        for field, value in vars(part).items()
+        if isinstance(value, (dict, set, list))
+    }
+
+
+@pytest.mark.parametrize("stuck", [0, 1, 30])
+@pytest.mark.parametrize("restarts", [False, True])
+def test_memory_and_log_do_not_grow_with_keys_that_come_once(
+    monkeypatch: pytest.MonkeyPatch, stuck: int, restarts: bool
+) -> None:
+    """Also while runs wait for ever whose batches have records of many others."""
+    log = Log(1)
+    attempt = Attempt(monkeypatch, log, Remembered(100, 100))
+    waiting = [JournalKey(GROUP, f"waiting-{number}") for number in range(stuck)]
+    for number, journal in enumerate(waiting):
+        others = [JournalKey(GROUP, f"beside-{number}-{each}") for each in range(20)]
+        attempt.write(*(Entry(each, [record()]) for each in [journal, *others]))
+        attempt.prune(*(Entry(each, (), 0) for each in others))
+    found: list[dict[str, int]] = []
+    for number in range(0, 6000, 100):
+        settle(attempt, number)
+        if restarts:
+            attempt = Attempt(monkeypatch, log, Remembered(100, 100))
+            attempt.scanner.read({0: 0})
+        log.compact(0, log.ends[0], and_removals=True)
+        found.append({**sizes(attempt), "log": log.bytes()})
+    early = {name: max(one[name] for one in found[10:20]) for name in found[0]}
+    late = {name: max(one[name] for one in found[-10:]) for name in found[0]}
+    assert {name: (early[name], late[name]) for name in late if late[name] > 1.5 * early[name] + 60} == {}
+    scanner = scanner_of(monkeypatch, log, Garbage(), None)
+    scanner.read({0: 0})
+    assert all(len(scanner.index.scan(journal, None, None)) == 1 for journal in waiting)
+
+
+def test_a_restart_reads_what_is_not_settled(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Counted is what is looked into, also where nothing was compacted."""
+    looked = 0
+    unpack = scan.unpack_batch
+
+    def counted(data: bytes) -> list[Entry]:
+        nonlocal looked
+        entries = unpack(data)
+        looked += len(entries)
+        return entries
+
+    monkeypatch.setattr(scan, "unpack_batch", counted)
+    counts: list[int] = []
+    log = Log(1)
+    attempt = Attempt(monkeypatch, log, Remembered(100, 100))
+    for number in range(0, 4000, 100):
+        settle(attempt, number)
+        if number + 100 in (1000, 2000, 4000):
+            looked = 0
+            again = Attempt(monkeypatch, log, Remembered(100, 100))
+            again.scanner.read({0: 0})
+            counts.append(looked)
+            assert len(again.scanner.known) <= 300
+    assert max(counts) < 400, counts
+
+
+def test_a_topic_with_a_long_history_is_not_kept_in_memory(monkeypatch: pytest.MonkeyPatch) -> None:
+    """As former versions left it: nothing was ever forgotten. It is let go of while it is read."""
+    monkeypatch.setattr(scan, "FREE_EACH", 100)
+    monkeypatch.setattr(scan, "HELD_BYTES", 1000)
+    log = Log(1)
+    for number in range(500):
+        removals = [Entry(JournalKey(GROUP, f"s{number}-{each}"), (), 0) for each in range(10)]
+        log.append(0, pack_key(BatchKey("old", number)), packed(removals))
+    most = 0
+    attempt = Attempt(monkeypatch, log, Remembered(100, 100))
+    add = attempt.garbage.add
+
+    def counted(batch: Batch, offset: int, entries: list[Entry]) -> None:
+        nonlocal most
+        add(batch, offset, entries)
+        most = max(most, attempt.garbage.counts()["removals_kept"], len(attempt.scanner.known))
+
+    monkeypatch.setattr(attempt.garbage, "add", counted)
+    attempt.scanner.read({0: 0})
+    attempt.let_go()
+    assert most < 500
+    log.compact(0, log.ends[0], and_removals=True)
+    assert len(log.partitions[0]) < 50
+    last = JournalKey(GROUP, "s499-3")
+    assert attempt.garbage.pruned_through(last) == 0
+
+
+# -- which removals are remembered --------------------------------------------------------
+
+
+def dated(number: int, own: bool = False) -> Dated:
+    return Dated(number, own, JournalKey(GROUP, f"s{number}"))
+
+
+@pytest.mark.parametrize("look_each", [1, 7, 100])
+def test_the_latest_are_remembered_and_of_older_ones_fewer_and_fewer(look_each: int) -> None:
+    remembered = Remembered(1000, 1000)
+    kept: dict[JournalKey, Dated] = {}
+    for number in range(200_000):
+        one = dated(number)
+        kept[one.journal] = one
+        if remembered.is_over(0, len(kept)) and number % look_each == 0:
+            for journal in remembered.surplus(kept.values()):
+                del kept[journal]
+            remembered.looked(0, len(kept))
+    for journal in remembered.surplus(kept.values()):
+        del kept[journal]
+    numbers = sorted(one.since for one in kept.values())
+    assert numbers[-1000:] == list(range(199_000, 200_000))
+    assert 1000 < len(kept) < 1600
+    # Some of each age: a state from then is found out.
+    for oldest, newest in ((100_000, 150_000), (150_000, 180_000), (180_000, 190_000), (190_000, 199_000)):
+        assert any(oldest <= number < newest for number in numbers)
+
+
+def test_owners_share_what_is_remembered() -> None:
+    remembered = Remembered(1000, 10)
+    found = [dated(number) for number in range(100)] + [dated(number, own=True) for number in range(100, 200)]
+    surplus = {journal.key for journal in remembered.surplus(found)}
+    own = [one for one in found if one.own and one.journal.key not in surplus]
+    assert {one.since for one in own} >= set(range(190, 200))
+    assert len(own) < 40
+    assert all(one.journal.key not in surplus for one in found if not one.own)
+
+
+def test_two_who_look_agree() -> None:
+    """A removal that is written anew stays as old as it was."""
+    found = [dated(number) for number in range(5000)]
+    mixed = random.Random(1).sample(found, len(found))
+    assert set(Remembered(100, 100).surplus(found)) == set(Remembered(100, 50).surplus(mixed))
