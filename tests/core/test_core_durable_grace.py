@@ -40,6 +40,9 @@ IN_FLIGHT: Counter[str] = Counter()
 GO = threading.Event()
 """Whether calls may end."""
 
+HELPERS: list[threading.Thread] = []
+"""Threads that let calls end; none outlives its test."""
+
 LONG = "10 s"
 
 
@@ -51,6 +54,8 @@ def begin() -> Iterator[None]:
     GO.clear()
     yield
     GO.set()
+    while HELPERS:
+        HELPERS.pop().join()
 
 
 def go_when_closing(harness: OperatorHarness) -> None:
@@ -61,7 +66,8 @@ def go_when_closing(harness: OperatorHarness) -> None:
         until(lambda: all(loop._closing for loop in loops))
         GO.set()
 
-    threading.Thread(target=wait, daemon=True).start()
+    HELPERS.append(threading.Thread(target=wait, daemon=True))
+    HELPERS[-1].start()
 
 
 def go_when_over(harness: OperatorHarness) -> None:
@@ -72,7 +78,8 @@ def go_when_over(harness: OperatorHarness) -> None:
         until(lambda: loop._durable.in_flight.over)
         GO.set()
 
-    threading.Thread(target=wait, daemon=True).start()
+    HELPERS.append(threading.Thread(target=wait, daemon=True))
+    HELPERS[-1].start()
 
 
 def book(text: str) -> str:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import uuid
 from collections.abc import Callable, Iterable, Mapping
-from typing import Any, NamedTuple
+from typing import Any, NamedTuple, cast
 
 import pytest
 from kafka.structs import TopicPartition
@@ -127,7 +127,7 @@ def scanner_of(
     """A scanner that reads a log in memory."""
     monkeypatch.setattr(KafkaSettings, "consumer", lambda _: LogConsumer(log))
     topic = Topic("journals", uuid.UUID(int=1), len(log.partitions))
-    return Scanner(KafkaSettings("nowhere:1"), topic, claims or AllCount(), garbage, token)
+    return Scanner(KafkaSettings("nowhere:1"), topic, claims or cast("Any", AllCount()), garbage, token)
 
 
 def packed(entries: Iterable[Any]) -> bytes:

@@ -186,7 +186,7 @@ class World:
 
 @pytest.mark.parametrize("seed", range(40))
 def test_what_is_needed_is_found_whatever_is_let_go_of(seed: int, monkeypatch: pytest.MonkeyPatch) -> None:
-    """Attempts write, remove, read from anywhere, tidy up, die between any two steps; the log is compacted."""
+    """Attempts write, remove, read from anywhere, tidy up, die between two steps; the log is compacted."""
     monkeypatch.setattr(scan, "HELD_BYTES", random.Random(seed).choice([0, 300, 10**9]))
     monkeypatch.setattr(scan, "FREE_EACH", random.Random(seed).choice([1, 10, 10**9]))
     world = World(seed, monkeypatch, partitions=2, latest=12)

@@ -22,6 +22,10 @@ from flink_agents.runtime.journal.reads import ReadLog
 from flink_agents.runtime.journal.records import RunHeader
 from flink_agents.runtime.journal.run_journal import RunJournal
 from flink_agents.runtime.pruning import Pruner
+from flink_agents.runtime.remembered import Recent
+
+MAX_SETTLED = 100_000
+"""Of how many keys it is known that nothing recorded is left to be run. Of others, the store is asked."""
 
 _log = bounded_logger("flink_agents.durable")
 
@@ -62,7 +66,8 @@ class Journals:
         self._agent = plan.name
         self._plans = Plans(store, plan, on_plan_change)
         self.plan = plan.fingerprint
-        self._settled: set[JournalKey] = set()
+        self._settled: Recent[JournalKey] = Recent(MAX_SETTLED)
+        self._name = "", f"/{plan.name}"
         # Overtaken runs of keys whose other runs are settled.
         self._kept: dict[JournalKey, RecordedRuns] = {}
         self.on_call: Callable[[Any, Call], None] | None = None
@@ -84,7 +89,11 @@ class Journals:
 
     def key(self, journal_id: str, key_text: str) -> JournalKey:
         """The journal of a key. Agents of one job have journals of their own."""
-        return JournalKey(journal_name(journal_id, self._agent), key_text)
+        known, name = self._name
+        if known != journal_id:  # almost all keys share one text
+            name = journal_name(journal_id, self._agent)
+            self._name = journal_id, name
+        return JournalKey(name, key_text)
 
     def may_have(self, journal_id: str, key_text: str, marker: bytes | None, pending: bool) -> bool:
         """Whether runs of the key may have been recorded by an earlier attempt. For any thread.
@@ -106,7 +115,7 @@ class Journals:
         self,
         journal_id: str,
         key_text: str,
-        from_seq: int,
+        from_seq: int | None,
         marker: bytes | None,
         pending: bool,
         overtaken: Collection[int] = (),
@@ -117,7 +126,7 @@ class Journals:
         Args:
             journal_id: Identity of the job that the key's runs belong to.
             key_text: The key.
-            from_seq: The first number.
+            from_seq: The first number; None for all that the store has of the key.
             marker: Where its records can lie, as state says; None where it does not.
             pending: Whether inputs of it wait in state.
             overtaken: Numbers of those that were overtaken.
@@ -152,11 +161,13 @@ class Journals:
         self.left(journal_id, key_text, runs)
         return runs
 
-    async def _inherit(self, journal: JournalKey, from_seq: int, origins: Sequence[Origin]) -> list[Record]:
+    async def _inherit(
+        self, journal: JournalKey, from_seq: int | None, origins: Sequence[Origin]
+    ) -> list[Record]:
         """Copy into an empty journal what one of its origins recorded, and return it.
 
-        All at once, where a store takes it so: what the origin records from now on concerns nobody here, and as soon as the
-        journal has a record, nobody looks at the origin again.
+        All at once, where a store takes it so: what the origin records from now on concerns nobody here,
+        and as soon as the journal has a record, nobody looks at the origin again.
         """
         for origin in origins:
             source = self.key(origin.journal_id, journal.key)
@@ -176,6 +187,12 @@ class Journals:
                     await self.store.append(journal, portion)
                 return found
         return []
+
+    async def keeps_records(self, journal_id: str, key_text: str) -> bool:
+        """Whether the store has records of the key, of whatever attempt."""
+        journal = self.key(journal_id, key_text)
+        await self.store.rebuild(journal, None, True)
+        return bool(await self.store.scan(journal))
 
     def left(self, journal_id: str, key_text: str, runs: RecordedRuns) -> None:
         """Note which runs of a key are left to be run, after some were. For any thread.
