@@ -8,7 +8,6 @@ of its modules, what differs from them. What another job uses that still lives s
 from __future__ import annotations
 
 import importlib
-import logging
 import pickletools
 import sys
 import threading
@@ -16,10 +15,11 @@ import time
 from collections.abc import Collection, Iterable
 from typing import Any
 
+from flink_agents.api.logs import bounded_logger
 from flink_agents.runtime import module_uses, user_modules
 from flink_agents.runtime.module_uses import Use, packages_of
 
-_log = logging.getLogger("flink_agents.code")
+_log = bounded_logger("flink_agents.code")
 
 lock = threading.RLock()
 """Held while memory is compared and changed."""

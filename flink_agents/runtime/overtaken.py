@@ -6,10 +6,10 @@ they are there. What never comes is given up after a time, or where too many run
 
 from __future__ import annotations
 
-import logging
 from collections.abc import Callable
 from datetime import timedelta
 
+from flink_agents.api.logs import bounded_logger
 from flink_agents.api.options import AgentOptions
 from flink_agents.runtime.actor import KeyActor
 from flink_agents.runtime.journal.order import InputOrder
@@ -17,7 +17,7 @@ from flink_agents.runtime.keys import decode_key
 from flink_agents.runtime.shared import RunEnvironment
 from flink_agents.runtime.state import Head
 
-_log = logging.getLogger("flink_agents.replays")
+_log = bounded_logger("flink_agents.replays")
 
 MAX_OVERTAKEN = 1000
 """How many runs of a key may wait for their inputs, after others have overtaken them."""

@@ -4,11 +4,11 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
-import logging
 from collections.abc import Callable
 from functools import partial
 
 from flink_agents.api.action_state import RecordKind
+from flink_agents.api.logs import bounded_logger
 from flink_agents.api.options import AgentOptions
 from flink_agents.runtime.actor import KeyActor, Waiting
 from flink_agents.runtime.journal.journals import Journals
@@ -21,7 +21,7 @@ from flink_agents.runtime.run import Run
 from flink_agents.runtime.run_metrics import clock
 from flink_agents.runtime.shared import RunEnvironment
 
-_log = logging.getLogger("flink_agents.replays")
+_log = bounded_logger("flink_agents.replays")
 
 MAX_DEBUG_BYTES = 64 * 1024
 """The most bytes of an input, and of memory, that a run's header keeps for debugging."""

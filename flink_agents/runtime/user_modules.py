@@ -11,7 +11,6 @@ import functools
 import importlib
 import importlib.util
 import linecache
-import logging
 import os
 import sys
 from collections.abc import Collection, Iterable, Iterator
@@ -22,10 +21,11 @@ from pathlib import PurePath
 from types import CodeType, FunctionType, ModuleType
 from typing import Any
 
+from flink_agents.api.logs import bounded_logger
 from flink_agents.runtime.code_objects import digest, functions_in
 from flink_agents.runtime.module_uses import Use, living, packages_of
 
-_log = logging.getLogger("flink_agents.code")
+_log = bounded_logger("flink_agents.code")
 
 MAIN = "__main__"
 _OWN = frozenset({"flink_agents", "pyflink"})
@@ -126,7 +126,19 @@ def find_spec(name: str) -> ModuleSpec | None:
 
 def _ask(finder: Any, name: str, path: Any) -> ModuleSpec | None:
     ask = getattr(finder, "find_spec", None)
-    return None if ask is None else ask(name, path, None)
+    try:
+        return None if ask is None else ask(name, path, None)
+    except KeyError:
+        # Python looks for the package in memory to name the folders of a namespace package in it.
+        return _namespace(name, path)
+
+
+def _namespace(name: str, path: Iterable[str] | None) -> ModuleSpec | None:
+    """The folders of a namespace package that lies in another package."""
+    folders = [os.path.join(entry, name.rpartition(".")[2]) for entry in path or ()]
+    spec = ModuleSpec(name, None, is_package=True)
+    spec.submodule_search_locations = [folder for folder in folders if os.path.isdir(folder)]
+    return spec if spec.submodule_search_locations else None
 
 
 def drop_old_bytecode(source: Source) -> None:

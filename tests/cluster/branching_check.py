@@ -2,7 +2,7 @@
 
 Two subtasks of the source feed each key, so that the order of a key's inputs is not known before, and memory
 expires, so that a counter may begin anew at any run. The outputs of a key, in their order, say which
-order it was; all else is judged by that.
+order it was; all else is judged by that. There are no windows.
 """
 
 from __future__ import annotations
@@ -15,7 +15,7 @@ from typing import Any, ClassVar
 from tests.cluster import durable_check
 from tests.cluster.branching_agent import BRANCHED, CLOSE, RACE
 from tests.cluster.counting_job import extended_digest
-from tests.cluster.durable_check import WINDOW_MS, Call, Effects, Verdict, Workload, stamp
+from tests.cluster.durable_check import Call, Effects, Verdict, Workload
 
 SOURCES = 2
 """How many subtasks of the source feed each key: each has the numbers with one remainder."""
@@ -108,7 +108,6 @@ def judge(
     for number, tokens in runs.tokens.items():
         if tokens != (expected := found.tokens_of(workload.key_of(number), number)):
             verdict.wrong.append(f"output of {number} has {tokens!r} instead of {expected!r}")
-    _check_windows(windows, runs.windows(), verdict)
     return verdict
 
 
@@ -123,7 +122,6 @@ class _Runs:
     def __init__(self, workload: BranchingWorkload, verdict: Verdict) -> None:
         self.order: dict[int, int] = {}
         self.tokens: dict[int, str] = {}
-        self._begun: dict[int, int] = {}
         self._workload = workload
         self._verdict = verdict
         self._before: dict[int, tuple[int, int, int]] = {}
@@ -139,7 +137,7 @@ class _Runs:
             return
         self.order[number] = self._places[key]
         self._places[key] += 1
-        self.tokens[number], self._begun[number] = tokens, begun
+        self.tokens[number] = tokens
         if key != self._workload.key_of(number) or not 0 <= number < self._workload.events:
             self._verdict.wrong.append(f"output {line!r} has another key")
         # Inputs of one source keep their order, whatever those of the other do.
@@ -155,24 +153,3 @@ class _Runs:
         if any(one not in choice for one, *choice in zip(found, goes_on, anew, strict=True)):
             self._verdict.wrong.append(f"output {line!r} instead of {goes_on} or {anew}")
         self._before[key] = found
-
-    def windows(self) -> dict[tuple[int, int], str]:
-        """The line of each window, by key and start."""
-        sums: dict[tuple[int, int], list[int]] = defaultdict(lambda: [0, 0, 0])
-        for number, begun in self._begun.items():
-            found = sums[self._workload.key_of(number), stamp(number) // WINDOW_MS * WINDOW_MS]
-            for place, value in enumerate((1, number, begun)):
-                found[place] += value
-        return {place: " ".join(map(str, (*place, *found))) for place, found in sums.items()}
-
-
-def _check_windows(lines: Sequence[str], expected: dict[tuple[int, int], str], verdict: Verdict) -> None:
-    seen: set[tuple[int, int]] = set()
-    for line in lines:
-        key, start, *_ = map(int, line.split())
-        if (key, start) in seen:
-            verdict.duplicated.append(f"window {line}")
-        elif expected.get((key, start)) != line:
-            verdict.wrong.append(f"window {line!r} instead of {expected.get((key, start))!r}")
-        seen.add((key, start))
-    verdict.lost += [f"window {place}" for place in sorted(expected.keys() - seen)]

@@ -673,3 +673,22 @@ def test_another_name_of_a_module_leads_to_the_new_one(process: Process) -> None
     assert process.result(directory, "shop") == 1
     process.write("a", {"rules": sources["rules"].replace("1", "2")})
     assert process.result(directory, "shop") == 2
+
+
+def test_modules_in_packages_without_a_file_are_found(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Python asks memory for the outer one of two namespace packages, and nothing of them is there."""
+    for place in ("one", "other"):
+        inner = tmp_path / place / "outer_namespace" / "inner_namespace" / f"{place}_package"
+        inner.mkdir(parents=True)
+        (inner / "__init__.py").write_text("")
+        (inner / "module.py").write_text("x = 1\n")
+        monkeypatch.syspath_prepend(str(tmp_path / place))
+    for place in ("one", "other"):
+        name = f"outer_namespace.inner_namespace.{place}_package.module"
+        spec = user_modules.find_spec(name)
+        assert spec is not None and spec.origin is not None and place in spec.origin
+    assert user_modules.find_spec("outer_namespace.inner_namespace.no_package.module") is None
+    assert user_modules.find_spec("outer_namespace.no_namespace.module") is None
+    assert "outer_namespace" not in sys.modules
