@@ -10,7 +10,7 @@ from typing import Any
 import pytest
 import yaml
 
-from flink_agents.api.errors import FlinkNotFoundError
+from flink_agents.api.errors import SetupError
 from flink_agents.runtime import flink_home
 from flink_agents.runtime.flink_home import PARENT_FIRST, FlinkHome, flat, pyflink_directory
 
@@ -120,7 +120,7 @@ def test_half_a_pyflink_is_named(tmp_path: Path, missing: str) -> None:
     for name in ("opt/flink-python-2.3.0.jar", "lib/flink-dist-2.3.0.jar", "conf/config.yaml", "bin/flink"):
         if name != missing:
             (source / name).write_text("", encoding="utf-8")
-    with pytest.raises(FlinkNotFoundError, match=Path(missing).name.partition("-2")[0]):
+    with pytest.raises(SetupError, match=Path(missing).name.partition("-2")[0]):
         FlinkHome.make(tmp_path / "flink", pyflink=source)
 
 

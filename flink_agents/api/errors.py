@@ -19,8 +19,7 @@
     │   ├── JavaNotFoundError            FA2002
     │   ├── ConflictingPackageError      FA2003
     │   ├── UnsupportedExecutionError    FA2004
-    │   ├── StaleCodeError               FA2005
-    │   └── FlinkNotFoundError           FA2075
+    │   └── StaleCodeError               FA2005
     ├── JobDefinitionError               FA3000  the job around the agent cannot work
     │   ├── AgentCycleError              FA3001
     │   ├── DuplicateAgentError          FA3002
@@ -205,12 +204,6 @@ class StaleCodeError(SetupError):
     """A worker has another version of the user's module in memory than the job was built with."""
 
     code = "FA2005"
-
-
-class FlinkNotFoundError(SetupError):
-    """PyFlink, which brings Flink, is not installed as a whole."""
-
-    code = "FA2075"
 
 
 class JobDefinitionError(AgentsError):

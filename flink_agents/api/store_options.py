@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from datetime import timedelta
 
-from flink_agents.api.action_state import MAX_RECORD_BYTES
+from flink_agents.api.action_state import MAX_RECORD_BYTES, REMOVALS
 from flink_agents.api.durable import OnMismatch, OnPlanChange, Prune
 from flink_agents.api.option_values import ConfigOption
 
@@ -102,6 +102,14 @@ class StoreOptions:
         "The most bytes that a record may have.",
         minimum=1,
     )
+    SQLITE_REMOVALS = ConfigOption(
+        "action-state.sqlite.removals",
+        int,
+        REMOVALS,
+        "How many keys of which all records were pruned stay known, the last ones: a restore from before is "
+        "refused for them. Each takes about 100 bytes of the file.",
+        minimum=0,
+    )
     KAFKA_BOOTSTRAP_SERVERS = ConfigOption(
         "action-state.kafka.bootstrap-servers",
         str,
@@ -158,12 +166,12 @@ class StoreOptions:
         "How long reading the journals may go without any progress before the attempt of the job fails.",
         minimum=timedelta(seconds=1),
     )
-    KAFKA_PRUNED_KEYS = ConfigOption(
-        "action-state.kafka.pruned-keys",
+    KAFKA_REMOVALS = ConfigOption(
+        "action-state.kafka.removals",
         int,
-        50_000,
-        "How many of the keys that were pruned last are remembered, in the topic and in memory (about 400 "
-        "bytes each). State from before is refused by name for each of them, and for a sample of older ones.",
+        100_000,
+        "How many keys of which all records were pruned stay known, the last ones and a sample of others: a "
+        "restore from before is refused for them. Each takes about 450 bytes of memory in each subtask.",
         minimum=0,
     )
     KAFKA_RECORD_BYTES = ConfigOption(

@@ -75,6 +75,8 @@ class KeyActor:
         pending: Whether such runs may lie behind the marker of another key: inputs of the key waited in
             state before the one at hand, or recorded runs of it were overtaken.
         overtaken: Recorded runs of it that were overtaken, as state says.
+        fresh: Whether no run of its incarnation was committed when the actor was made; see ``Head``.
+        begin: The first sequence number of its incarnation.
         seq: Sequence number of its present run.
         next_seq: The least sequence number behind those of all runs that were chosen.
         queue: Inputs that were chosen, in the order in which they run.
@@ -104,11 +106,13 @@ class KeyActor:
 
     __slots__ = (
         "ahead",
+        "begin",
         "begun",
         "cached",
         "committed",
         "far",
         "finished",
+        "fresh",
         "gone",
         "head",
         "held",
@@ -140,6 +144,7 @@ class KeyActor:
         self.head = head
         self.journal_id = head.journal_id
         self.overtaken = head.overtaken
+        self.fresh, self.begin = head.fresh, head.begin
         self.marker, self.pending = head.marker, pending or bool(self.overtaken)
         self.seq = self.next_seq = head.next_seq
         self.loaded, self.ahead = head.first_pending, head.ahead
@@ -158,6 +163,11 @@ class KeyActor:
         self.far = False
         self.woken: int | None = None
         self.unpruned, self.noted = 0, head.settled_through
+
+    def go_on_from(self, begin: int) -> None:
+        """Go on with the incarnation that a dead attempt had begun."""
+        self.begin = self.next_seq = begin
+        self.noted = begin - 1
 
     @property
     def parked(self) -> int:

@@ -194,7 +194,7 @@ class DurableCalls:
         except BaseException as error:
             if _is_cancelled(error):
                 raise
-            told = failures.describe(self._codec, error)
+            told = failure_kept(self._codec, _journal(step).limit, call, error)
             outcome = _record(call, None, told, attempts.number, calls.end(), delivery.elapsed())
             calls.seen(call.number, outcome)
             raised = error

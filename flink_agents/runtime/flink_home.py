@@ -29,7 +29,7 @@ from typing import Any, Literal
 import yaml
 
 import flink_agents
-from flink_agents.api.errors import FlinkNotFoundError
+from flink_agents.api.errors import SetupError
 from flink_agents.runtime.jvm import find_java_home
 from flink_agents.runtime.packages import DISTRIBUTION
 
@@ -86,7 +86,7 @@ class FlinkHome:
             pyflink: Directory of the package ``pyflink``; by default the installed one.
 
         Raises:
-            FlinkNotFoundError: There is no PyFlink, or it lacks its jars.
+            SetupError: There is no PyFlink, or it lacks its jars.
         """
         root = root.absolute()
         source = pyflink or pyflink_directory()
@@ -150,7 +150,7 @@ def pyflink_directory() -> Path:
     """Where the installed package ``pyflink`` is.
 
     Raises:
-        FlinkNotFoundError: It is not installed.
+        SetupError: It is not installed.
     """
     spec = find_spec("pyflink")
     if spec is None or spec.origin is None:
@@ -162,7 +162,7 @@ def python_jar(directory: Path) -> Path:
     """The jar of PyFlink, of which a distribution has one copy in ``opt``.
 
     Raises:
-        FlinkNotFoundError: There is none.
+        SetupError: There is none.
     """
     found = sorted((directory / "opt").glob(f"{PYTHON_JAR}*.jar"))
     if len(found) != 1:
@@ -170,8 +170,8 @@ def python_jar(directory: Path) -> Path:
     return found[0]
 
 
-def _not_found(found: str) -> FlinkNotFoundError:
-    return FlinkNotFoundError(
+def _not_found(found: str) -> SetupError:
+    return SetupError(
         "There is no Flink to make a cluster from.",
         expected="the package pyflink with its directories bin, conf, lib and opt",
         found=found,

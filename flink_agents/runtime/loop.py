@@ -11,10 +11,10 @@ import asyncio
 import contextlib
 import threading
 from collections import deque
-from collections.abc import Callable, Collection
+from collections.abc import Callable, Collection, Coroutine
 from concurrent import futures
 from contextvars import ContextVar
-from typing import Any
+from typing import Any, TypeVar
 
 from flink_agents.api.durable import OnMismatch
 from flink_agents.api.errors import ContextMisuseError
@@ -40,6 +40,8 @@ from flink_agents.runtime.timeouts import Deadline, WorkerPool, within
 from flink_agents.runtime.watch import Watch
 
 _log = bounded_logger("flink_agents.loop")
+
+T = TypeVar("T")
 
 PAUSE_SECONDS = 0.003
 """As long as inputs come, new runs are started once in so many seconds."""
@@ -131,6 +133,16 @@ class AgentLoop:
         """Let ``actor`` learn what was recorded of its key."""
         self._asked += 1
         self._wake_for(actor)
+
+    def ask(self, question: Coroutine[Any, Any, T]) -> futures.Future[T]:
+        """The answer to ``question``, which this loop finds; it is cancelled where the loop has ended."""
+        try:
+            return asyncio.run_coroutine_threadsafe(question, self._loop)
+        except RuntimeError:
+            question.close()
+            unasked: futures.Future[T] = futures.Future()
+            unasked.cancel()
+            return unasked
 
     def _wake_for(self, actor: KeyActor) -> None:
         self._inbox.append(actor)
@@ -318,7 +330,7 @@ class AgentLoop:
                 waiting.ordered,
             )
             self._steps.begin(run, waiting.record)
-        self.replays.attach(run, waiting)
+        self.replays.attach(actor, run, waiting)
         if step is not None:
             await self._finish(actor, step)
         for action, event in run.steps:

@@ -21,6 +21,7 @@ from flink_agents.runtime.actor import KeyActor, Unread, Waiting
 from flink_agents.runtime.context import Invocation
 from flink_agents.runtime.event_time import Emission, Hold
 from flink_agents.runtime.feeding import Feeder
+from flink_agents.runtime.forgetting import Forgetting
 from flink_agents.runtime.harvest import next_look
 from flink_agents.runtime.journal.journals import check_store
 from flink_agents.runtime.keys import unescape
@@ -100,6 +101,9 @@ class AgentProcessor:
         config = shared.config
         self._inline: bool = config.get(AgentOptions.INLINE)
         self._feeder = Feeder(shared, state)
+        self._forgetting: Forgetting | None = None
+        if config.get(AgentOptions.FORGET_SETTLED_AFTER) is not None:
+            self._forgetting = Forgetting(shared, state, clock, lambda asked: self._agent_loop.ask(asked))
 
     def process(self, key_text: str, record: Any, timestamp: int | None, timers: Timers) -> Emission | Run:
         """Handle an input of the current key."""
@@ -123,7 +127,7 @@ class AgentProcessor:
             if actor.far and not actor.idle:
                 self._look_again(actor, actor.timer, timers)
             return NOTHING
-        head = self._read_head() or Head(self._job_id)
+        head = self._read_head() or self._new_head()
         if head.has_pending or not self._inline or self._may_have_records(head, key_text, False):
             self._enqueue(head, key_text, record, timestamp, timers)
             return NOTHING
@@ -132,7 +136,11 @@ class AgentProcessor:
         step = self._steps.advance(run)
         if step is None:
             run.short_term.commit()
+            if head.fresh:
+                head.start(head.begin)
             head.next_seq += 1
+            if self._forgetting is not None:
+                self._forgetting.settled(head, timers)
             self._state.head.update(head.pack())
             self._metrics.events += 1
             return run
@@ -165,6 +173,7 @@ class AgentProcessor:
         """Commit what the current key's actor has finished, and see that it goes on."""
         actor = self._actor(key_text, timers)
         if actor is None:
+            self._forget(key_text, timestamp, timers)
             return NOTHING
         if timestamp == START:
             self._agent_loop.end_of_input()
@@ -232,6 +241,17 @@ class AgentProcessor:
         if head.store is not None:
             check_store(self._shared.journals, head.store)
         return head
+
+    def _new_head(self) -> Head:
+        """The head of a key that has none."""
+        return Head(self._job_id) if self._forgetting is None else self._forgetting.new_head(self._job_id)
+
+    def _forget(self, key_text: str, timestamp: int, timers: Timers) -> None:
+        """Remove the head of the current key, which has no actor, if nothing needs it any more."""
+        if self._forgetting is not None and timestamp < START:
+            head = self._read_head()
+            if head is not None:
+                self._forgetting.look(head, key_text, timers)
 
     def _actor(self, key_text: str, timers: Timers) -> KeyActor | None:
         """The actor of the current key, made anew after a restore; None where nothing waits."""
@@ -305,7 +325,10 @@ class AgentProcessor:
         actor = KeyActor(key_text, head, known, pending)
         if self._may_have_records(head, key_text, pending):
             actor.order = Unread.UNREAD
-            self._prunable(actor, 0)
+            if not head.fresh:
+                self._prunable(actor, 0)
+        if self._forgetting is not None:
+            self._forgetting.busy(key_text)
         self._actors[key_text] = actor
         timers.register_event_time_timer(START)
         self._look_again(actor, None, timers)
@@ -349,9 +372,13 @@ class AgentProcessor:
                 if run.journal.end is not None:
                     head.marker = run.journal.end
                 actor.unpruned += 1
+            if head.fresh:
+                head.start(actor.begin)
             head.next_seq = max(head.next_seq, run.sequence_number + 1)
             if head.overtaken or waiting.overtakes:
                 self._overtaken.committed(actor, run.sequence_number, waiting.overtakes)
+        if self._forgetting is not None and not head.has_pending:
+            self._forgetting.settled(head, timers)
         self._state.head.update(head.pack())
         if actor.unpruned and head.settled_through > actor.noted:
             self._prunable(actor, actor.unpruned)

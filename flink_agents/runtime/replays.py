@@ -72,10 +72,13 @@ class Replays:
         """
         journals = self._shared.journals
         assert journals is not None
+        from_seq = None if actor.fresh else actor.next_seq
         recorded = await journals.recorded(
-            actor.journal_id, actor.key_text, actor.next_seq, actor.marker, actor.pending, actor.overtaken
+            actor.journal_id, actor.key_text, from_seq, actor.marker, actor.pending, actor.overtaken
         )
         with actor.lock:
+            if actor.fresh and recorded.first is not None:
+                actor.go_on_from(recorded.begin_of(recorded.first))
             order = InputOrder(recorded, actor.head.first_pending)
             for number in range(order.looked, actor.loaded):
                 packed = actor.cached.get(number)
@@ -184,7 +187,7 @@ class Replays:
         since = actor.held
         return None if since is None else max(0.0, since + self._seconds - clock())
 
-    def attach(self, run: Run, waiting: Waiting) -> None:
+    def attach(self, actor: KeyActor, run: Run, waiting: Waiting) -> None:
         """Give a run its journal, and the time at which it was recorded to begin."""
         journals, records = self._shared.journals, waiting.records
         if journals is None:
@@ -198,7 +201,7 @@ class Replays:
                 memory.replay(reads)
             log = memory.log
         # Without the run, which has the journal: each run would be left to the collector of cycles.
-        header = partial(_header, journals, run.started_at, memory, waiting.packed)
+        header = partial(_header, journals, run.started_at, memory, waiting.packed, actor.begin)
         run.journal = journals.of_run(run.journal_id, run.key_text, run.sequence_number, header, records, log)
 
     def ended(self, actor: KeyActor, run: Run, waiting: Waiting) -> None:
@@ -240,7 +243,9 @@ def _awaited(next_seq: int, first: int | None) -> str:
     return f"recorded run {first}"
 
 
-def _header(journals: Journals, started_at: int, short_term: MemoryTree, packed: bytes) -> RunHeader:
+def _header(
+    journals: Journals, started_at: int, short_term: MemoryTree, packed: bytes, begin: int
+) -> RunHeader:
     memory = short_term.nodes()
     return RunHeader(
         input_digest(packed),
@@ -248,4 +253,5 @@ def _header(journals: Journals, started_at: int, short_term: MemoryTree, packed:
         journals.plan,
         packed if len(packed) <= MAX_DEBUG_BYTES else None,
         memory if sum(map(len, memory.values())) <= MAX_DEBUG_BYTES else None,
+        begin=begin,
     )

@@ -50,6 +50,10 @@ class ValueSlot(Protocol):
         """Replace the bytes."""
         ...
 
+    def clear(self) -> None:
+        """Remove the bytes."""
+        ...
+
 
 class MapSlot(Protocol[K]):
     """A map of the current key."""
@@ -117,6 +121,9 @@ class Head:
                           and wall-clock time, in seconds
             ``store``     id of the store in which runs of the key were recorded
             ``marker``    where in the store runs that are not committed can have records
+            ``begin``     first sequence number of the key's incarnation; see ``runtime.forgetting``
+            ``fresh``     whether no run of that incarnation is committed
+            ``idle``      part of the time in which the key's last input was committed, by its number
     """
 
     __slots__ = ("extra", "first_pending", "journal_id", "next_pending", "next_seq")
@@ -166,6 +173,36 @@ class Head:
     @overtaken.setter
     def overtaken(self, overtaken: dict[int, int]) -> None:
         self._set("overtaken", [list(each) for each in overtaken.items()])
+
+    @classmethod
+    def fresh_one(cls, journal_id: str, begin: int) -> Head:
+        """The head of a new incarnation, unless a dead attempt has begun one before."""
+        return cls(journal_id, begin, extra={"begin": begin, "fresh": True})
+
+    @property
+    def begin(self) -> int:
+        """The first sequence number of the key's incarnation."""
+        return self.extra.get("begin", 0) if self.extra is not None else 0
+
+    @property
+    def fresh(self) -> bool:
+        """Whether no run of the key's incarnation is committed, so that it may still begin elsewhere."""
+        return self.extra is not None and self.extra.get("fresh", False)
+
+    def start(self, begin: int) -> None:
+        """Let the incarnation begin with ``begin``, once and for all."""
+        self.next_seq = begin
+        self._set("begin", begin)
+        self._set("fresh", False)
+
+    @property
+    def idle_since(self) -> int | None:
+        """The part of the time in which all inputs of the key were committed, as far as that is noted."""
+        return self.extra.get("idle") if self.extra is not None else None
+
+    @idle_since.setter
+    def idle_since(self, slot: int) -> None:
+        self.extra = {**(self.extra or {}), "idle": slot}
 
     def _set(self, name: str, value: Any) -> None:
         """Keep a value in ``extra``; one that is empty is not kept."""

@@ -306,7 +306,7 @@ def _progress(packed: bytes | None) -> tuple[int, int, int]:
     if packed is None:
         return (0, 0, 0)
     head = Head.unpack(packed)
-    return (head.next_seq, head.first_pending, len(head.done))
+    return (head.next_seq, head.first_pending, head.ahead)
 
 
 def _told(crash: _Crash, done: _Appended | None) -> str:

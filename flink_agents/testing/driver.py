@@ -10,11 +10,12 @@ from typing import Any
 
 from flink_agents.api.errors import UnserializableValueError
 from flink_agents.api.event_time import EventTime
+from flink_agents.api.options import AgentOptions, Configuration
 from flink_agents.runtime.processor import AgentProcessor
 from flink_agents.runtime.run import Run
 from flink_agents.runtime.shared import RunEnvironment
 from flink_agents.testing.crashes import Crashes
-from flink_agents.testing.fake_state import FakeBackend
+from flink_agents.testing.fake_state import FakeBackend, KeyState
 
 START = 1_700_000_000_000
 """Wall-clock time at which a harness starts, in milliseconds."""
@@ -58,6 +59,7 @@ class Driver:
     _max_parallelism: int
     _serialize: bool
     _settles: bool
+    _config: Configuration
 
     def side_output(self, tag: str) -> list[Any]:
         """All values that left the side output ``tag``, in order."""
@@ -77,13 +79,22 @@ class Driver:
 
     def _run_to_the_end(self, seconds: float = 60.0) -> None:
         for subtask in self._subtasks:
-            while waiting := [key for key, state in subtask.backend.keys.items() if state.processing_timers]:
-                ended = subtask.processor.ended
+            while waiting := [key for key, state in subtask.backend.keys.items() if self._is_busy(state)]:
+                seen = subtask.processor.ended
                 for key in waiting:
                     timers = subtask.backend.keys[key].processing_timers
-                    self._fire(key, "processing_timers", max(timers))
+                    # The last one of a key may be there to forget it.
+                    self._fire(key, "processing_timers", min(timers) if self._forgets else max(timers))
                 if subtask.processor.busy_keys:
-                    subtask.processor.wait_for_progress(ended, seconds)
+                    subtask.processor.wait_for_progress(seen, seconds)
+
+    @property
+    def _forgets(self) -> bool:
+        return self._config.get(AgentOptions.FORGET_SETTLED_AFTER) is not None
+
+    def _is_busy(self, state: KeyState) -> bool:
+        """Whether a key has timers besides those that remove its head, which wait for their time."""
+        return bool(state.processing_timers and (state.pending or not self._forgets))
 
     def _deliver(self, key: str, record: Any, timestamp: int | None) -> None:
         """Hand a record of a key to its subtask."""

@@ -75,7 +75,8 @@ class OperatorHarness(Driver):
         crash: ``"everywhere"``: do each input and each timer again with a crash before and after
             each append to the store and each commit, one at a time, and compare with what came
             without. Functions of durable calls are called once. Needs the store in memory. None: no
-            crash. Default: whether ``AGENT_HARNESS`` has the word ``crash``, where no store is named.
+            crash. Default: whether ``AGENT_HARNESS`` has the word ``crash``, where no store is named
+            and inputs settle.
         reorder: In which order inputs come again after a restore, of one key as well: a seed, or a
             function from the inputs to the same ones in another order. For :meth:`recover` and for
             ``crash``, where the inputs of a :meth:`push_all` are then taken together.
@@ -123,6 +124,9 @@ class OperatorHarness(Driver):
         self._watermarks = watermarks
         self.codec = ValueCodec(self._config.get(AgentOptions.ALLOW_PICKLE))
         self._crashes = self._crashes_of(crash, store, CRASH in conditions)
+        if self._crashes is not None:
+            # Each crash is a replay and a restart; what these throw away in between is no crash.
+            self._replay = self._restart = False
         self._make_store = store or self._default_store()
         self.reorder = reorder
         self._inputs: list[tuple[Any, int | None]] | None = None
@@ -363,7 +367,7 @@ class OperatorHarness(Driver):
     def _crashes_of(self, crash: str | None, store: object, forced: bool) -> Crashes | None:
         own = store is not None or self._config.get(AgentOptions.STORE) is not None
         if crash == "":
-            return Crashes(self) if forced and not own else None
+            return Crashes(self) if forced and self._settles and not own else None
         if crash is None:
             return None
         if crash != EVERYWHERE or own:

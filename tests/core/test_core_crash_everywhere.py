@@ -321,7 +321,7 @@ class Each(Agent):
 
 
 def test_recover_brings_inputs_again_in_their_order_or_another() -> None:
-    with OperatorHarness(NoCalls) as harness:
+    with OperatorHarness(NoCalls, crash=None) as harness:
         harness.push("a")
         snapshot = harness.snapshot()
         harness.push_all(["b", "c"])

@@ -265,7 +265,7 @@ def test_pruning_leaves_what_was_overtaken() -> None:
 
 def test_the_head_of_an_earlier_version_is_read() -> None:
     """It listed the inputs that were committed before older ones."""
-    old = b"\x01" + msgpack.packb(["job", 7, 2, 9, {"done": [3, 4, 6], "store": "s"}])
+    old = b"\x01" + bytes(msgpack.packb(["job", 7, 2, 9, {"done": [3, 4, 6], "store": "s"}]) or b"")
     head = Head.unpack(old)
     assert (head.next_seq, head.first_pending, head.ahead, head.waiting) == (7, 2, 3, 4)
     assert head.extra == {"ahead": 3, "store": "s"}

@@ -230,6 +230,7 @@ def test_error_that_is_not_tried_again_ends_the_attempts() -> None:
     assert [one.error_type for one in caught.value.attempts] == ["Unstable", "KeyError"]
 
 
+@pytest.mark.executes_once
 def test_one_attempt_alone_is_not_listed() -> None:
     with harness_of(sync_action(Script(TypeError())), retry=FAST, on_error="dead-letter") as harness:
         harness.push("x")

@@ -263,7 +263,7 @@ def first_failure(
 
 
 class _Listener(logging.Handler):
-    """Complains of tasks that outlive their attempt; all else that is logged belongs to programs that fail."""
+    """Complains of tasks that outlive their attempt; all else that is logged is of programs that fail."""
 
     def emit(self, record: logging.LogRecord) -> None:
         """Look at what is logged."""

@@ -17,6 +17,10 @@ from flink_agents.runtime.journal.reads import ReadLog
 from flink_agents.runtime.journal.records import RunHeader
 from flink_agents.runtime.journal.run_journal import RunJournal
 from flink_agents.runtime.pruning import Pruner
+from flink_agents.runtime.remembered import Recent
+
+MAX_SETTLED = 100_000
+"""Of how many keys it is known that nothing recorded is left to be run. Of others, the store is asked."""
 
 
 class Journals:
@@ -53,7 +57,8 @@ class Journals:
         self._agent = plan.name
         self._plans = Plans(store, plan, on_plan_change)
         self.plan = plan.fingerprint
-        self._settled: set[JournalKey] = set()
+        self._settled: Recent[JournalKey] = Recent(MAX_SETTLED)
+        self._name = "", f"/{plan.name}"
         # Overtaken runs of keys whose other runs are settled.
         self._kept: dict[JournalKey, RecordedRuns] = {}
         self.on_call: Callable[[Any, Call], None] | None = None
@@ -75,7 +80,11 @@ class Journals:
 
     def key(self, journal_id: str, key_text: str) -> JournalKey:
         """The journal of a key. Agents of one job have journals of their own."""
-        return JournalKey(f"{journal_id}/{self._agent}", key_text)
+        known, name = self._name
+        if known != journal_id:  # almost all keys share one text
+            name = f"{journal_id}/{self._agent}"
+            self._name = journal_id, name
+        return JournalKey(name, key_text)
 
     def may_have(self, journal_id: str, key_text: str, marker: bytes | None, pending: bool) -> bool:
         """Whether runs of the key may have been recorded by an earlier attempt. For any thread.
@@ -97,12 +106,14 @@ class Journals:
         self,
         journal_id: str,
         key_text: str,
-        from_seq: int,
+        from_seq: int | None,
         marker: bytes | None,
         pending: bool,
         overtaken: Collection[int] = (),
     ) -> RecordedRuns:
         """The recorded runs of the key from number ``from_seq`` on, and those that were overtaken.
+
+        Where ``from_seq`` is None, all that the store has of it.
 
         Raises:
             RecordsPrunedError: They were pruned: state is older than what the store keeps.
@@ -124,6 +135,12 @@ class Journals:
             await self._plans.check(fingerprint, actions)
         self.left(journal_id, key_text, runs)
         return runs
+
+    async def keeps_records(self, journal_id: str, key_text: str) -> bool:
+        """Whether the store has records of the key, of whatever attempt."""
+        journal = self.key(journal_id, key_text)
+        await self.store.rebuild(journal, None, True)
+        return bool(await self.store.scan(journal))
 
     def left(self, journal_id: str, key_text: str, runs: RecordedRuns) -> None:
         """Note which runs of a key are left to be run, after some were. For any thread.

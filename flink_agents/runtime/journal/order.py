@@ -46,11 +46,13 @@ class RecordedRuns:
         self._records: dict[int, list[Record]] = {}
         self._digests: dict[int, bytes] = {}
         self._plans: dict[int, str] = {}
+        self._begins: dict[int, int] = {}
         for record in records:
             self._records.setdefault(record.seq, []).append(record)
             if record.kind is RecordKind.RUN and record.index == 0:
                 header = RunHeader.unpack(codec, record.data)
                 self._digests[record.seq], self._plans[record.seq] = header.digest, header.plan
+                self._begins[record.seq] = header.begin
         self._overtaken = {seq for seq in overtaken if seq in self._records}
         self._awaited = deque(seq for seq in sorted(self._records) if seq not in self._overtaken)
         self._unclaimed: dict[bytes, deque[int]] = {}
@@ -64,6 +66,10 @@ class RecordedRuns:
     def first(self) -> int | None:
         """Sequence number of the run that waits for its input, before all others; None where none does."""
         return self._awaited[0] if self._awaited else None
+
+    def begin_of(self, seq: int) -> int:
+        """With which number the incarnation of the key began that a run belongs to."""
+        return self._begins.get(seq, 0)
 
     @property
     def awaited(self) -> Iterable[int]:
@@ -203,6 +209,9 @@ class InputOrder:
             # A run without records came before the recorded one, which may have seen what it wrote.
             if unknown is not None:
                 return Choice(unknown, next_seq)
+            # Of a key that was forgotten in between, no run lies between two incarnations.
+            if self.recorded.begin_of(first) > next_seq and first in self._came:
+                return Choice(self._came[first], first)
         elif first in self._came:
             return Choice(self._came[first], first)
         return None if waiting else self._overtaking(next_seq, unknown)

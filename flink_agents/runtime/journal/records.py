@@ -33,6 +33,7 @@ class RunHeader(NamedTuple):
         plan: Fingerprint of the agent's plan.
         input: Encoded pair of the input and its event time, for debugging; None where it is large.
         memory: Encoded nodes of short-term memory before the run, by path; None where they are large.
+        begin: The first sequence number of the key's incarnation.
         layout: How calls of the run are numbered: ``FLAT_NUMBERS`` or ``TASK_NUMBERS``.
     """
 
@@ -41,16 +42,18 @@ class RunHeader(NamedTuple):
     plan: str
     input: bytes | None = None
     memory: dict[str, bytes] | None = None
+    begin: int = 0
     layout: int = TASK_NUMBERS
 
     def pack(self, codec: ValueCodec) -> bytes:
         """The bytes."""
-        return codec.encode([self.layout, self.digest, self.started_at, self.plan, self.input, self.memory])
+        fields = self.digest, self.started_at, self.plan, self.input, self.memory, self.begin
+        return codec.encode([self.layout, *fields])
 
     @classmethod
     def unpack(cls, codec: ValueCodec, data: bytes) -> RunHeader:
         """The header of which ``data`` are the bytes."""
-        layout, *fields = fields_of(codec, data, 5, layout=True)
+        layout, *fields = fields_of(codec, data, 5, layout=True, added=1)
         return cls(*fields, layout=layout)
 
 
