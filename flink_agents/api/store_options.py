@@ -166,12 +166,12 @@ class StoreOptions:
         "How long reading the journals may go without any progress before the attempt of the job fails.",
         minimum=timedelta(seconds=1),
     )
-    KAFKA_PRUNED_KEYS = ConfigOption(
-        "action-state.kafka.pruned-keys",
+    KAFKA_REMOVALS = ConfigOption(
+        "action-state.kafka.removals",
         int,
-        50_000,
-        "How many of the keys that were pruned last are remembered, in the topic and in memory (about 400 "
-        "bytes each). State from before is refused by name for each of them, and for a sample of older ones.",
+        100_000,
+        "How many keys of which all records were pruned stay known, the last ones and a sample of others: a "
+        "restore from before is refused for them. Each takes about 450 bytes of memory in each subtask.",
         minimum=0,
     )
     KAFKA_RECORD_BYTES = ConfigOption(

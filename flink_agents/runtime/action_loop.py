@@ -12,7 +12,8 @@ import sys
 from contextvars import Context, copy_context
 from typing import Any
 
-from flink_agents.runtime.delivery import ActionTask, ActionTimer, Delivery, OwnFuture, current_delivery
+from flink_agents.runtime.action_waits import ActionTimer
+from flink_agents.runtime.delivery import ActionTask, Delivery, OwnFuture, current_delivery
 
 _OVER = {"wait_for": "fut", "_wait": "fs", "shield": "inner"}
 """Functions of ``asyncio.tasks`` that await a future of their own in place of others: who names those."""

@@ -28,7 +28,8 @@ from flink_agents.api.metrics import MetricGroup
 from flink_agents.api.options import Configuration
 from flink_agents.api.resources import ResourceType, Tool
 from flink_agents.plan import BoundAction
-from flink_agents.runtime.delivery import Delivery, in_turn
+from flink_agents.runtime.action_waits import in_turn
+from flink_agents.runtime.delivery import Delivery
 from flink_agents.runtime.journal.calls import StepCalls
 from flink_agents.runtime.limits import LeaveThread, Place
 from flink_agents.runtime.memory import TreeObject

@@ -31,7 +31,7 @@ from flink_agents.api.errors import ContextMisuseError
 from flink_agents.api.policies import RateLimit
 from flink_agents.api.resources import Tool
 from flink_agents.plan import BoundAction, BoundAgent
-from flink_agents.runtime.delivery import in_turn
+from flink_agents.runtime.action_waits import in_turn
 
 SLICE_SECONDS = 0.1
 """How often a thread that waits for a limit looks whether the attempt of the job has ended."""

@@ -126,8 +126,9 @@ def scanner_of(
 ) -> Scanner:
     """A scanner that reads a log in memory."""
     monkeypatch.setattr(KafkaSettings, "consumer", lambda _: LogConsumer(log))
+    read_by: Any = claims or AllCount()
     topic = Topic("journals", uuid.UUID(int=1), len(log.partitions))
-    return Scanner(KafkaSettings("nowhere:1"), topic, claims or cast("Any", AllCount()), garbage, token)
+    return Scanner(KafkaSettings("nowhere:1"), topic, read_by, garbage, token)
 
 
 def packed(entries: Iterable[Any]) -> bytes:

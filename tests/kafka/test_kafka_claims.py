@@ -4,16 +4,20 @@ from __future__ import annotations
 
 import itertools
 import random
+import uuid
 from collections.abc import Iterator
-from typing import Any
+from typing import Any, NamedTuple, cast
 
 import pytest
 
 from flink_agents.api.action_state import Owner
 from flink_agents.connectors.action_state.kafka import claims as claims_module
-from flink_agents.connectors.action_state.kafka.claims import Claim, Claims
+from flink_agents.connectors.action_state.kafka.claims import Claim, Claims, ClaimsWriter
+from flink_agents.connectors.action_state.kafka.layout import pack_claim
 from flink_agents.connectors.action_state.kafka.settings import KafkaSettings
 from flink_agents.connectors.action_state.kafka.topics import Topic
+
+TOPIC = Topic("claims", uuid.UUID(int=1), 1)
 
 
 class NoConsumer:
@@ -24,14 +28,49 @@ class NoConsumer:
     def seek_to_beginning(self, *_: Any) -> None: ...
 
 
+class Message(NamedTuple):
+    """A record of the topic."""
+
+    offset: int
+    key: bytes
+    value: bytes | None
+
+
 class Log:
-    """A topic of claims in memory, and what one reader makes of it."""
+    """A topic of claims in memory, and what one reader makes of it; it is a producer as well."""
 
     def __init__(self, monkeypatch: pytest.MonkeyPatch) -> None:
         monkeypatch.setattr(KafkaSettings, "consumer", lambda _: NoConsumer())
-        self.claims = Claims(KafkaSettings("nowhere:1"), Topic("claims", None, 1))  # type: ignore[arg-type]
+        self.claims = self.reader()
         self.offsets = itertools.count()
         self.owners: list[Owner] = []
+        self.messages: list[Message] = []
+        self.writer = ClaimsWriter(cast("Any", self), TOPIC, KafkaSettings("nowhere:1"))
+
+    def reader(self, own: str | None = None) -> Claims:
+        """Somebody who has read nothing."""
+        return Claims(KafkaSettings("nowhere:1"), TOPIC, own)
+
+    def send(self, _: str, key: bytes, value: bytes | None, partition: int) -> Log:
+        """Append a record, which whoever reads takes in at once."""
+        self.messages.append(Message(next(self.offsets), key, value))
+        self.claims._take(self.messages[-1])
+        return self
+
+    def get(self, _: float) -> None:
+        """Wait for no acknowledgement."""
+
+    def compact(self) -> None:
+        """Leave the last record of each key, and none of what was removed."""
+        last = {one.key: one for one in self.messages}
+        self.messages = [one for one in self.messages if last[one.key] is one and one.value is not None]
+
+    def read(self, reader: Claims, after: int = -1) -> Claims:
+        """Have somebody read all, or what came after an offset."""
+        for one in self.messages:
+            if one.offset > after:
+                reader._take(one)
+        return reader
 
     def claim(self, owner: Owner) -> Owner:
         content = [owner.job_id, owner.group, owner.subtask, owner.parallelism, 1.0]
@@ -40,7 +79,13 @@ class Log:
         return owner
 
     def say(self, kind: str, token: str, content: Any) -> None:
-        self.claims._apply(next(self.offsets), kind, token, content)
+        self.send("", *pack_claim(kind, token, content), partition=0)
+
+    def take_over(self, subtask: int = 0, parallelism: int = 1, job: str = "job-1") -> Owner:
+        """Claim and fence, as an attempt does."""
+        owner = self.claim(Owner.create(job, "a", subtask, parallelism))
+        self.say("fence", owner.token, [[0, next(self.offsets)]])
+        return owner
 
 
 @pytest.fixture
@@ -158,3 +203,101 @@ def test_a_look_at_thousands_of_claims_compares_as_many(
             assert before <= 10 * (number + 1)
             looks(log.claims, owner)
             assert compared - before <= 10 * (number + 1)
+
+
+# -- claims that nobody needs -------------------------------------------------------------
+
+
+def view(claims: Claims, owning: set[str]) -> dict[str, Any]:
+    """What somebody who reads claims goes by."""
+    return {
+        "live": [claim.owner.token for claim in claims.live()],
+        "void": {token: claims.void_from(token) for token in owning},
+        "undecided": {token: claims.undecided(token) for token in owning},
+    }
+
+
+@pytest.mark.parametrize("seed", range(60))
+def test_without_the_claims_that_are_removed_all_is_as_before(log: Log, seed: int) -> None:
+    """For whoever reads later: who lives, and which records of those count who own some."""
+    chosen = random.Random(seed)
+    owning: set[str] = set()
+    for _ in range(60):
+        job = chosen.choice(["job-1", "job-1", "job-1", "job-2"])
+        owner = log.claim(Owner.create(job, "a", chosen.randrange(2), chosen.choice([2, 2, 3])))
+        done = chosen.random()
+        if done < 0.1:
+            log.say("withdrawn", owner.token, True)
+        elif done < 0.9:
+            log.say("fence", owner.token, [[0, next(log.offsets)]])
+            if chosen.random() < 0.4:
+                owning.add(owner.token)
+        if chosen.random() < 0.2:
+            log.say("release", chosen.choice(log.owners).token, True)
+        owning -= set(chosen.sample(sorted(owning), len(owning) // 4))
+        before = view(log.claims, owning)
+        if chosen.random() < 0.5:
+            gone = log.claims.done("a", lambda claim, now=frozenset(owning): claim.owner.token in now)
+            log.writer.remove(owner, log.claims, gone)
+            assert view(log.claims, owning) == before
+        if chosen.random() < 0.3:
+            log.compact()
+        assert view(log.read(log.reader()), owning) == before
+        assert all(log.claims.knows(token) for token in owning)
+
+
+def test_claims_do_not_grow_with_attempts(log: Log) -> None:
+    """Neither for those who go on reading nor for those who come, nor the topic."""
+    found: list[tuple[int, int, int]] = []
+    for attempt in range(300):
+        owners = [log.take_over(subtask, 4) for subtask in range(4)]
+        log.writer.remove(owners[0], log.claims, log.claims.done("a", lambda _: False))
+        # One that did not know of its end.
+        log.say(_kind(attempt), log.owners[-8].token if attempt > 1 else "", True)
+        log.compact()
+        found.append((len(log.claims._by_token), len(log.read(log.reader())._by_token), len(log.messages)))
+    assert max(found[10:]) <= (8, 8, 24)
+
+
+def _kind(number: int) -> str:
+    return ("release", "beat", "fence")[number % 3]
+
+
+@pytest.mark.parametrize("compacted", [True, False])
+@pytest.mark.parametrize("later", [0, 1, 3])
+def test_an_owner_that_slept_finds_out(log: Log, compacted: bool, later: int) -> None:
+    """Others took over, and tidied up, before it looks: nobody may tell it that its records count."""
+    sleeper = log.take_over()
+    own = log.read(log.reader(sleeper.token))
+    slept_at = log.messages[-1].offset
+    decider = log.take_over()
+    fence = dict(log.claims.void_from(sleeper.token))
+    newest = decider
+    for _ in range(later):
+        newest = log.take_over()
+        log.writer.remove(newest, log.claims, log.claims.done("a", lambda _: False))
+    if not later:
+        log.writer.remove(newest, log.claims, log.claims.done("a", lambda _: False))
+    if compacted:
+        log.compact()
+    log.read(own, slept_at)
+    if own.lost(sleeper.token):
+        assert compacted and later
+    else:
+        assert own.void_from(sleeper.token) == fence
+    # To all others, it is nobody, and nothing of it counts.
+    assert not log.read(log.reader()).knows(sleeper.token)
+    assert log.read(log.reader()).knows(newest.token)
+
+
+def test_an_owner_that_lives_longer_than_others_stays(log: Log) -> None:
+    """A subtask may go on while another one is restarted again and again."""
+    other = lives = log.take_over(1, 2)
+    own = log.read(log.reader(lives.token))
+    for _ in range(20):
+        other = log.take_over(0, 2)
+        log.writer.remove(other, log.claims, log.claims.done("a", lambda _: False))
+        log.compact()
+    log.read(own, 1)
+    assert not own.lost(lives.token) and not own.undecided(lives.token)
+    assert {claim.owner.token for claim in own.live()} == {lives.token, other.token}

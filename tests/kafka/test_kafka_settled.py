@@ -13,6 +13,7 @@ from flink_agents.connectors.action_state.kafka import scan
 from flink_agents.connectors.action_state.kafka.garbage import Batch, Garbage
 from flink_agents.connectors.action_state.kafka.layout import BatchKey, Entry, pack_key, partition_of
 from flink_agents.connectors.action_state.kafka.remembered import Dated, Remembered
+from tests.kafka import kafka_logs
 from tests.kafka.kafka_logs import Log, packed, scanner_of
 from tests.kafka.kafka_stores import record
 
@@ -186,7 +187,7 @@ class World:
 
 @pytest.mark.parametrize("seed", range(40))
 def test_what_is_needed_is_found_whatever_is_let_go_of(seed: int, monkeypatch: pytest.MonkeyPatch) -> None:
-    """Attempts write, remove, read from anywhere, tidy up, die between two steps; the log is compacted."""
+    """Attempts write, remove, read from anywhere, tidy up, die after any step; the log is compacted."""
     monkeypatch.setattr(scan, "HELD_BYTES", random.Random(seed).choice([0, 300, 10**9]))
     monkeypatch.setattr(scan, "FREE_EACH", random.Random(seed).choice([1, 10, 10**9]))
     world = World(seed, monkeypatch, partitions=2, latest=12)
@@ -196,15 +197,21 @@ def test_what_is_needed_is_found_whatever_is_let_go_of(seed: int, monkeypatch: p
             world.check()
 
 
-def settle(attempt: Attempt, number: int) -> None:
-    """Keys that come once each: a run, and its removal beside the runs of those that come next."""
-    before: list[JournalKey] = []
-    for some in range(number, number + 110, 10):
-        journals = [JournalKey(GROUP, f"s{each}") for each in range(some, min(some + 10, number + 100))]
+def settle(attempt: Attempt, number: int, before: list[JournalKey]) -> list[JournalKey]:
+    """A hundred keys that come once each: a run, and its removal beside the runs of those that come next.
+
+    Args:
+        attempt: Who writes.
+        number: The first of them.
+        before: Those that are removed first; returns those that are left.
+    """
+    for some in range(number, number + 100, 10):
+        journals = [JournalKey(GROUP, f"s{each}") for each in range(some, some + 10)]
         runs = [Entry(journal, [record()]) for journal in journals]
         attempt.write(*runs, *(Entry(journal, (), 0) for journal in before))
         before = journals
         attempt.let_go()
+    return before
 
 
 def sizes(attempt: Attempt) -> dict[str, int]:
@@ -227,13 +234,14 @@ def test_memory_and_log_do_not_grow_with_keys_that_come_once(
     log = Log(1)
     attempt = Attempt(monkeypatch, log, Remembered(100, 100))
     waiting = [JournalKey(GROUP, f"waiting-{number}") for number in range(stuck)]
+    before: list[JournalKey] = []
     for number, journal in enumerate(waiting):
         others = [JournalKey(GROUP, f"beside-{number}-{each}") for each in range(20)]
         attempt.write(*(Entry(each, [record()]) for each in [journal, *others]))
-        attempt.prune(*(Entry(each, (), 0) for each in others))
+        before += others
     found: list[dict[str, int]] = []
     for number in range(0, 6000, 100):
-        settle(attempt, number)
+        before = settle(attempt, number, before)
         if restarts:
             attempt = Attempt(monkeypatch, log, Remembered(100, 100))
             attempt.scanner.read({0: 0})
@@ -262,8 +270,9 @@ def test_a_restart_reads_what_is_not_settled(monkeypatch: pytest.MonkeyPatch) ->
     counts: list[int] = []
     log = Log(1)
     attempt = Attempt(monkeypatch, log, Remembered(100, 100))
+    before: list[JournalKey] = []
     for number in range(0, 4000, 100):
-        settle(attempt, number)
+        before = settle(attempt, number, before)
         if number + 100 in (1000, 2000, 4000):
             looked = 0
             again = Attempt(monkeypatch, log, Remembered(100, 100))
@@ -298,6 +307,47 @@ def test_a_topic_with_a_long_history_is_not_kept_in_memory(monkeypatch: pytest.M
     assert len(log.partitions[0]) < 50
     last = JournalKey(GROUP, "s499-3")
     assert attempt.garbage.pruned_through(last) == 0
+
+
+@pytest.mark.parametrize("start", [0, 2, 4])
+def test_what_is_removed_while_somebody_reads(monkeypatch: pytest.MonkeyPatch, start: int) -> None:
+    """The log cleaner may take a removal away behind the reader, who has seen what it removed."""
+    monkeypatch.setattr(scan, "HELD_BYTES", -1)
+    monkeypatch.setattr(kafka_logs, "POLLED", 1)
+    log, journal = Log(1), JournalKey(GROUP, "s1")
+    for key, value in [
+        ("runs", packed([Entry(journal, [record()])])),
+        ("removal", packed([Entry(journal, (), 0)])),
+        ("runs", None),
+        ("removal", None),
+    ]:
+        log.append(0, pack_key(BatchKey(key, 0)), value)
+    log.append(0, pack_key(BatchKey("other", 0)), packed([Entry(JournalKey(GROUP, "s2"), [record()])]))
+    garbage = Garbage()
+    scanner = scanner_of(monkeypatch, log, garbage, "own")
+    if start:
+        scanner.read({0: start})
+    log.between = lambda: log.compact(0, 5, and_removals=False)
+    scanner.read({0: 0})
+    assert scanner.index.scan(journal, None, None) == []
+    assert len(scanner.index.scan(JournalKey(GROUP, "s2"), None, None)) == 1
+    assert garbage.counts()["runs_kept"] == 1
+
+
+def test_a_removal_that_is_written_anew_is_as_old_as_before(monkeypatch: pytest.MonkeyPatch) -> None:
+    log = Log(1)
+    first = Attempt(monkeypatch, log, Remembered(1000, 1000))
+    old = [JournalKey(GROUP, f"s{number}") for number in range(10)]
+    first.write(*(Entry(journal, (), 3) for journal in old))
+    first.write(*(Entry(journal, (), 4) for journal in old[:8]))
+    (latest,) = {first.garbage.since(journal) for journal in old[:8]}
+    first.write_sparse()
+    assert log.ends[0] == 3
+    again = Attempt(monkeypatch, log, Remembered(1000, 1000))
+    again.scanner.read({0: 0})
+    for garbage in (first.garbage, again.garbage):
+        assert [garbage.since(journal) for journal in old] == [latest] * 8 + [0] * 2
+        assert [garbage.pruned_through(journal) for journal in old] == [4] * 8 + [3] * 2
 
 
 # -- which removals are remembered --------------------------------------------------------

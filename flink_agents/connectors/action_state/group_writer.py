@@ -7,6 +7,7 @@ one gathers. What a batch is, and where it goes, is told by a subclass.
 from __future__ import annotations
 
 import asyncio
+import contextlib
 import copy
 import queue
 import threading
@@ -77,6 +78,9 @@ class GroupWriter(ABC, Generic[P]):
         loop: Where futures are resolved.
         metrics: Of the store.
         on_end: Called on the loop when the thread has ended, behind all outcomes.
+
+    Attributes:
+        ended_by: What the thread did not expect and ended by; None where there was no such thing.
     """
 
     def __init__(
@@ -93,6 +97,7 @@ class GroupWriter(ABC, Generic[P]):
         self._loop = loop
         self._metrics = metrics
         self._on_end = on_end
+        self.ended_by: BaseException | None = None
         self._queue: queue.SimpleQueue[P | None] = queue.SimpleQueue()
         self._stopping = False
         self._abandoned = False
@@ -135,6 +140,7 @@ class GroupWriter(ABC, Generic[P]):
     # -- the thread -------------------------------------------------------------------
 
     def _serve(self) -> None:
+        batch: list[P] = []
         try:
             while not self._stopping:
                 batch = self._take()
@@ -144,13 +150,25 @@ class GroupWriter(ABC, Generic[P]):
                         time.sleep(min(self._limits.pause_seconds, len(batch) * PAUSE_SECONDS))
                 elif not self._stopping:
                     self._beat()
-        except BaseException:
+        except BaseException as error:
             _log.exception("the thread that writes to %s ended", self._place)
+            self._end_by(error, batch)
         finally:
             try:
                 self._finish()
             finally:
                 self._call(self._on_end)
+
+    def _end_by(self, error: BaseException, batch: Sequence[P]) -> None:
+        """Tell all who wait what ended the thread: nobody knows what of the last batch is stored."""
+        self.ended_by = error
+        failure = self._unknown(f"the thread that writes to {self._place} ended", error)
+        failure.__cause__ = error
+        self._tell(batch, [copy.copy(failure) for _ in batch])
+        with contextlib.suppress(queue.Empty):
+            while True:
+                if (write := self._queue.get_nowait()) is not None:
+                    self._tell([write], [self._refusal()])
 
     def _take(self) -> list[P]:
         """All that waits, up to a limit; waits until there is something, or for the next beat."""

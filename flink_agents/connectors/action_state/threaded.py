@@ -108,7 +108,8 @@ class ThreadedStore(ActionStateStore, Generic[P]):
         if self._writer is None or self._closed:
             raise closed_error()
         if self._ended.done():
-            raise closed_error("the thread that writes has ended; the log says why")
+            cause = self._writer.ended_by
+            raise closed_error(f"the thread that writes to {self._place} has ended: {cause!r}") from cause
         return self._writer
 
     def _require_owned(self) -> GroupWriter[P]:

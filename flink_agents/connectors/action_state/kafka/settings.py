@@ -58,7 +58,7 @@ class KafkaSettings:
         append_seconds: How long an append waits for the brokers.
         rebuild_seconds: How long reading may go without any progress.
         max_record_bytes: The most bytes of data of a record.
-        pruned_keys: Of how many keys that were pruned last it is remembered.
+        removals: Of how many keys it is remembered that all their records were pruned.
         client: Options of kafka-python.
     """
 
@@ -71,7 +71,7 @@ class KafkaSettings:
     append_seconds: float = 120.0
     rebuild_seconds: float = 120.0
     max_record_bytes: int = MAX_RECORD_BYTES
-    pruned_keys: int = 50_000
+    removals: int = 100_000
     client: Mapping[str, Any] = field(default_factory=dict)
 
     @classmethod
@@ -97,7 +97,7 @@ class KafkaSettings:
             values["append-timeout"].total_seconds(),
             values["rebuild-timeout"].total_seconds(),
             values["max-record-bytes"],
-            values["pruned-keys"],
+            values["removals"],
             {key.replace("-", "_"): value for key, value in client.items()},
         )
 

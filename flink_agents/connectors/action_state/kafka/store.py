@@ -10,7 +10,7 @@ import threading
 import time
 from collections import Counter, deque
 from collections.abc import Callable, Collection, Mapping, Sequence
-from typing import Any
+from typing import Any, TypeVar
 
 from flink_agents.api.action_state import (
     PLANS,
@@ -25,27 +25,26 @@ from flink_agents.api.action_state import (
     stale_error,
 )
 from flink_agents.api.errors import (
-    RecordsPrunedError,
     RecordTooLargeError,
     StoreError,
-    StoreMismatchError,
+    StoreUnavailableError,
 )
 from flink_agents.connectors.action_state.kafka.claims import Claims, ClaimsWriter, check_topic
 from flink_agents.connectors.action_state.kafka.garbage import Garbage
 from flink_agents.connectors.action_state.kafka.layout import (
     FORGET,
     Entry,
-    Marker,
-    pack_marker,
     partition_of,
-    unpack_marker,
 )
+from flink_agents.connectors.action_state.kafka.markers import Markers
 from flink_agents.connectors.action_state.kafka.remembered import Remembered
 from flink_agents.connectors.action_state.kafka.scan import Scanner
 from flink_agents.connectors.action_state.kafka.settings import KafkaSettings, quiet_client
 from flink_agents.connectors.action_state.kafka.topics import find_topics, stored_bytes
 from flink_agents.connectors.action_state.kafka.writer import KafkaWriter, Write
 from flink_agents.connectors.action_state.threaded import ThreadedStore
+
+T = TypeVar("T")
 
 _log = logging.getLogger("flink_agents.store")
 
@@ -64,9 +63,6 @@ MANY_CLAIMS = 100
 FRAME_BYTES = 1024
 """What a message has beside its records, at most."""
 
-TOKEN_BYTES = 8
-"""How much of an owner's token a marker has, and of a topic's id."""
-
 
 class KafkaStore(ThreadedStore[Write]):
     """See the package. A store is opened once.
@@ -79,8 +75,6 @@ class KafkaStore(ThreadedStore[Write]):
         super().__init__(f"the store in topic {settings.topic!r}", CLOSE_SECONDS)
         self.settings = settings
         self._positions: dict[int, int] = {}
-        self._floors: dict[int, int] = {}
-        self._first_ends: dict[int, int] = {}
         self._garbage = Garbage()
         self._settled: deque[tuple[JournalKey, int]] = deque()
         self._tidying: asyncio.Future[None] | None = None
@@ -108,6 +102,10 @@ class KafkaStore(ThreadedStore[Write]):
     def metrics(self) -> Mapping[str, int]:
         """See the protocol."""
         return {**self.measured.values(), **self._garbage.counts()}
+
+    def _begin(self, call: Callable[[], T]) -> asyncio.Future[T]:
+        """Have the thread that reads do something; what it does not expect is named as well."""
+        return super()._begin(functools.partial(_named, self._place, call))
 
     # -- open -------------------------------------------------------------------------
 
@@ -142,12 +140,13 @@ class KafkaStore(ThreadedStore[Write]):
         self.settings.check_client_options()
         self._topic, claims_topic = find_topics(self.settings, create=owner is not None)
         token = owner.token if owner is not None else None
+        self._markers = Markers(self._topic, owner)
         self._claims = Claims(self.settings, claims_topic, token)
         opened.append(self._claims.close)
         seen = Claims(self.settings, claims_topic, token)
         opened.append(seen.close)
         if owner is not None:
-            latest = self.settings.pruned_keys // self._topic.partitions
+            latest = self.settings.removals // self._topic.partitions
             self._garbage = Garbage(Remembered(latest, latest // owner.parallelism), token)
         self._scanner = Scanner(self.settings, self._topic, seen, self._garbage, token)
         opened.append(self._scanner.close)
@@ -200,7 +199,7 @@ class KafkaStore(ThreadedStore[Write]):
                 raise in_use_error(owner, claim.owner.job_id)
         ends = self._scanner.log_ends(list(range(self._topic.partitions)))
         self._claims_writer.fence(owner, ends)
-        self._first_ends = ends
+        self._markers.ends = ends
         self._positions.update(ends)
 
     # -- claims that nobody needs ---------------------------------------------------------
@@ -312,10 +311,7 @@ class KafkaStore(ThreadedStore[Write]):
         start = self._scanner.starts.get(partition)
         if start is None:
             return True
-        read = self._unpack(marker)
-        if marker is not None and (read is None or self._lies_behind(read)):
-            return True
-        wanted = self._start(read, partition, pending)
+        wanted = self._markers.start(marker, partition, pending)
         return wanted is None or wanted < start
 
     async def rebuild(
@@ -327,92 +323,19 @@ class KafkaStore(ThreadedStore[Write]):
             await self._read(dict.fromkeys(range(self._topic.partitions), 0))
             return
         partition = partition_of(journal, self._topic.partitions)
-        read = self._unpack(marker)
-        if marker is not None and (read is None or read.partition != partition or self._foreign(read)):
-            raise self._mismatch(marker)
-        if read is not None and self._lies_behind(read):
-            raise self._lost(journal, read)
-        wanted = self._start(read, partition, pending) or 0
-        if read is not None and self._is_of_before(read):
-            self._floors[partition] = max(read.offset, self._floors.get(partition, 0))
+        self._markers.check(journal, marker, partition)
+        wanted = self._markers.start(marker, partition, pending) or 0
+        self._markers.note(marker, partition)
         if not self._has_read(partition, wanted):
             await self._reach(partition, wanted)
-        if read is not None and pending:
-            self._check_begin(journal, partition, wanted)
+        if marker is not None and pending:
+            self._markers.check_begin(journal, partition, wanted, self._scanner.begins.get(partition, 0))
 
     def recovery_marker(self, journal: JournalKey) -> bytes:
         """See the protocol: where the partition ended when this subtask last heard of it."""
         self._require_open()
         partition = partition_of(journal, self._topic.partitions)
-        owner = self._owner or Owner("", "", 0, 0, "")
-        return pack_marker(
-            Marker(
-                self._topic.id.bytes[:TOKEN_BYTES],
-                partition,
-                self._positions.get(partition, 0),
-                owner.token[:TOKEN_BYTES].encode(),
-                owner.subtask,
-                owner.parallelism,
-            )
-        )
-
-    def _start(self, marker: Marker | None, partition: int, pending: bool) -> int | None:
-        """From where on the journal of a key is needed; None for a marker that is of no use."""
-        own = 0 if marker is None else marker.offset
-        if marker is not None and (marker.partition != partition or self._foreign(marker)):
-            return None
-        return own if pending else max(own, self._floors.get(partition, 0))
-
-    def _unpack(self, marker: bytes | None) -> Marker | None:
-        return None if marker is None else unpack_marker(marker)
-
-    def _foreign(self, marker: Marker) -> bool:
-        return marker.topic != self._topic.id.bytes[:TOKEN_BYTES]
-
-    def _is_of_before(self, marker: Marker) -> bool:
-        """Whether an earlier attempt of this subtask made the marker: it lies before the checkpoint."""
-        owner = self._owner
-        return (
-            owner is not None
-            and marker.writer != owner.token[:TOKEN_BYTES].encode()
-            and (marker.subtask, marker.parallelism) == (owner.subtask, owner.parallelism)
-        )
-
-    def _lies_behind(self, marker: Marker) -> bool:
-        """Whether an earlier attempt saw more of the partition than there was when this one began."""
-        return (
-            self._owner is not None
-            and marker.writer != self._owner.token[:TOKEN_BYTES].encode()
-            and marker.offset > self._first_ends.get(marker.partition, marker.offset)
-        )
-
-    def _lost(self, journal: JournalKey, marker: Marker) -> RecordsPrunedError:
-        return RecordsPrunedError(
-            f"the last records of partition {marker.partition} of {self.settings.topic!r} were lost: nobody "
-            f"can tell what runs of key {journal.key[:200]!r} did",
-            expected=f"a partition that ends at offset {marker.offset} or behind it, as state says",
-            found=f"it ended at offset {self._first_ends[marker.partition]} when this attempt began",
-            fix="bring the records back, or restore from a checkpoint that is older than the loss; let no "
-            "replicas out of sync lead (unclean.leader.election.enable), and bring no old copies back",
-        )
-
-    def _check_begin(self, journal: JournalKey, partition: int, wanted: int) -> None:
-        log_start = self._scanner.begins.get(partition, 0)
-        if log_start > wanted:
-            raise RecordsPrunedError(
-                f"records of key {journal.key[:200]!r}, of which inputs wait, were removed from the topic",
-                expected=f"partition {partition} of {self.settings.topic!r} from offset {wanted} on",
-                found=f"it begins at offset {log_start}",
-                fix="let nobody but the store remove records of this topic: no retention, no DeleteRecords",
-            )
-
-    def _mismatch(self, marker: bytes) -> StoreMismatchError:
-        return StoreMismatchError(
-            f"the state to restore belongs to another store than topic {self.settings.topic!r}",
-            expected=f"markers of the topic with the id {self._topic.id}",
-            found=str(unpack_marker(marker) or f"a marker of {len(marker)} bytes"),
-            fix="configure the topic that the job used before",
-        )
+        return self._markers.make(partition, self._positions.get(partition, 0))
 
     # -- reading ----------------------------------------------------------------------
 
@@ -509,6 +432,21 @@ class KafkaStore(ThreadedStore[Write]):
         details = await self._in_thread(self._scanner.details)
         size = await self._in_thread(lambda: stored_bytes(self.settings))
         return StoreStats(journals, records, data_bytes, size, owners, details)
+
+
+def _named(place: str, call: Callable[[], T]) -> T:
+    """Do something, and name what was not expected."""
+    try:
+        return call()
+    except StoreError:
+        raise
+    except Exception as error:
+        _log.exception("the thread that reads for %s met an error that it does not know", place)
+        raise StoreUnavailableError(
+            f"{place} cannot be read",
+            found=f"{type(error).__name__}: {error}",
+            fix="none where the job restarts and goes on; otherwise report it, with the log of this process",
+        ) from error
 
 
 def _tell_failure(tidying: asyncio.Future[None]) -> None:

@@ -1,0 +1,105 @@
+"""Recovery markers of a store ``kafka``: from where on a key's partition is needed, and which are wrong."""
+
+from __future__ import annotations
+
+from flink_agents.api.action_state import JournalKey, Owner
+from flink_agents.api.errors import RecordsPrunedError, StoreMismatchError
+from flink_agents.connectors.action_state.kafka.layout import Marker, pack_marker, unpack_marker
+from flink_agents.connectors.action_state.kafka.topics import Topic
+
+TOKEN_BYTES = 8
+"""How much of an owner's token a marker has, and of a topic's id."""
+
+
+class Markers:
+    """Makes markers, and says what those of state mean.
+
+    Args:
+        topic: The topic of journals.
+        owner: Who reads; None for somebody who only looks.
+
+    Attributes:
+        ends: Where each partition ended when the owner took over.
+    """
+
+    def __init__(self, topic: Topic, owner: Owner | None) -> None:
+        self._topic = topic
+        self._owner = owner
+        self._writer = (owner.token if owner is not None else "")[:TOKEN_BYTES].encode()
+        self._floors: dict[int, int] = {}
+        self.ends: dict[int, int] = {}
+
+    def make(self, partition: int, offset: int) -> bytes:
+        """The bytes of a marker."""
+        subtask, parallelism = (self._owner.subtask, self._owner.parallelism) if self._owner else (0, 0)
+        topic = self._topic.id.bytes[:TOKEN_BYTES]
+        return pack_marker(Marker(topic, partition, offset, self._writer, subtask, parallelism))
+
+    def start(self, marker: bytes | None, partition: int, pending: bool) -> int | None:
+        """From where on a partition is needed for a key; None where its marker is of no use."""
+        if marker is None:
+            return 0 if pending else self._floors.get(partition, 0)
+        read = unpack_marker(marker)
+        if read is None or not self._fits(read, partition) or self._lies_behind(read):
+            return None
+        return read.offset if pending else max(read.offset, self._floors.get(partition, 0))
+
+    def note(self, marker: bytes | None, partition: int) -> None:
+        """Take the marker of a key as a bound for those without inputs that wait.
+
+        One that an earlier attempt of the same subtask made lies before the checkpoint.
+        """
+        read = None if marker is None else unpack_marker(marker)
+        if read is None or self._owner is None or read.writer == self._writer:
+            return
+        if (read.subtask, read.parallelism) == (self._owner.subtask, self._owner.parallelism):
+            self._floors[partition] = max(read.offset, self._floors.get(partition, 0))
+
+    def check(self, journal: JournalKey, marker: bytes | None, partition: int) -> None:
+        """See that a marker is of this topic, and that the topic has what the marker has seen.
+
+        Raises:
+            StoreMismatchError: It is of another store.
+            RecordsPrunedError: The end of the partition was lost.
+        """
+        if marker is None:
+            return
+        read = unpack_marker(marker)
+        if read is None or not self._fits(read, partition):
+            raise StoreMismatchError(
+                f"the state to restore belongs to another store than topic {self._topic.name!r}",
+                expected=f"markers of the topic with the id {self._topic.id}",
+                found=str(read or f"a marker of {len(marker)} bytes"),
+                fix="configure the topic that the job used before",
+            )
+        if self._lies_behind(read):
+            raise RecordsPrunedError(
+                f"the last records of partition {partition} of {self._topic.name!r} were lost: nobody can "
+                f"tell what runs of key {journal.key[:200]!r} did",
+                expected=f"a partition that ends at offset {read.offset} or behind it, as state says",
+                found=f"it ended at offset {self.ends[partition]} when this attempt began",
+                fix="bring the records back, or restore from a checkpoint that is older than the loss; let "
+                "no replica out of sync lead (unclean.leader.election.enable), and bring no old copies back",
+            )
+
+    def check_begin(self, journal: JournalKey, partition: int, wanted: int, begin: int) -> None:
+        """See that a partition has all from an offset on that a key with inputs that wait needs.
+
+        Raises:
+            RecordsPrunedError: It begins behind that.
+        """
+        if begin > wanted:
+            raise RecordsPrunedError(
+                f"records of key {journal.key[:200]!r}, of which inputs wait, were removed from the topic",
+                expected=f"partition {partition} of {self._topic.name!r} from offset {wanted} on",
+                found=f"it begins at offset {begin}",
+                fix="let nobody but the store remove records of this topic: no retention, no DeleteRecords",
+            )
+
+    def _fits(self, marker: Marker, partition: int) -> bool:
+        return marker.partition == partition and marker.topic == self._topic.id.bytes[:TOKEN_BYTES]
+
+    def _lies_behind(self, marker: Marker) -> bool:
+        """Whether an earlier attempt saw more of a partition than there was when this one began."""
+        end = self.ends.get(marker.partition, marker.offset)
+        return marker.writer != self._writer and marker.offset > end
