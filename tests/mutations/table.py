@@ -197,14 +197,14 @@ def announced_late(before: Any) -> Any:
     return stored
 
 
-@mutation("any-input", "runtime.journal.order:RecordedRuns.choose")
+@mutation("any-input", "runtime.journal.order:RecordedRuns.claim")
 def any_input(before: Any) -> Any:
     """The next input gets the next number, whatever was recorded under it."""
 
-    def choose(self: Any, digests: Any, next_seq: int, waiting: bool) -> Any:
-        return (0, next_seq) if digests else None
+    def claim(self: Any, digest: bytes) -> int | None:
+        return before(self, next(iter(self._unclaimed), digest))
 
-    return choose
+    return claim
 
 
 @mutation("random-keys", "runtime.durable:idempotency_key")
