@@ -25,6 +25,7 @@ from flink_agents.api.action_state import (
     stale_error,
 )
 from flink_agents.api.errors import (
+    AgentsError,
     RecordTooLargeError,
     StoreError,
     StoreUnavailableError,
@@ -438,7 +439,7 @@ def _named(place: str, call: Callable[[], T]) -> T:
     """Do something, and name what was not expected."""
     try:
         return call()
-    except StoreError:
+    except AgentsError:
         raise
     except Exception as error:
         _log.exception("the thread that reads for %s met an error that it does not know", place)
