@@ -43,7 +43,7 @@ def main(arguments: Sequence[str] | None = None, run: Runner = run_job) -> None:
     prepare_process()  # Only ours would find Java and Python by itself.
     progress: Callable[[str], None] = (lambda line: None) if options.json else print
     with broker_for_jobs() if parameters.get("store") == "kafka" else nullcontext():
-        report = measure(options.case, case, parameters, options.rounds, run, progress)
+        report = measure(options.case, case, parameters, options.rounds or case.rounds, run, progress)
     print(json.dumps(report))
 
 
@@ -57,7 +57,8 @@ def _parser() -> argparse.ArgumentParser:
     )
     parser.add_argument("case", choices=list(CASES))
     parser.add_argument("--json", action="store_true", help="print nothing but the JSON object")
-    parser.add_argument("--rounds", type=_positive, default=3, help="how often each job runs; default: 3")
+    often = ", ".join(f"{case.rounds} ({name})" for name, case in CASES.items() if case.rounds != 3)
+    parser.add_argument("--rounds", type=_positive, help=f"how often each job runs; default: 3, {often}")
     for name in PARAMETERS:
         defaults = ", ".join(
             f"{case.parameters[name]} ({other})" for other, case in CASES.items() if name in case.parameters

@@ -118,4 +118,24 @@ CASES: dict[str, Case] = {
         baselines=(Job("bare", "benchmarks.rebuild --bare {events}", ("all_seconds",)),),
         targets=(Target("ours", "all_seconds", "at_most", 40.0),),
     ),
+    "keys": Case(
+        meaning="bytes that the Python process and the store grow by for each key in the second half of a "
+        "million that come once each, with one durable call, are committed and pruned; seconds in which the "
+        "next attempt has recorded 1,000 new keys; beside the same without a store",
+        parameters={"store": "sqlite", "keys": 1_000_000},
+        ours=(
+            Job(
+                "store",
+                "benchmarks.keys --store {store} {keys}",
+                ("keys_per_second", "memory_bytes_per_key", "store_bytes_per_key", "restart_seconds"),
+            ),
+        ),
+        baselines=(Job("nothing", "benchmarks.keys --store none {keys}", ("keys_per_second",)),),
+        targets=(
+            Target("ours", "memory_bytes_per_key", "at_most", 20.0, "max"),
+            Target("ours", "store_bytes_per_key", "at_most", 20.0, "max"),
+            Target("ours", "restart_seconds", "at_most", 5.0, "max"),
+        ),
+        rounds=1,
+    ),
 }

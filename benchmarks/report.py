@@ -95,6 +95,7 @@ class Case:
         ours: Our jobs; no two have a figure of the same name.
         baselines: The baselines; no two have a figure of the same name.
         targets: The targets.
+        rounds: How often each job runs, unless the command line says otherwise.
     """
 
     meaning: str
@@ -102,6 +103,7 @@ class Case:
     ours: tuple[Job, ...]
     baselines: tuple[Job, ...]
     targets: tuple[Target, ...]
+    rounds: int = 3
 
 
 def measure(

@@ -5,7 +5,7 @@ from __future__ import annotations
 import statistics
 from collections import Counter, defaultdict
 from collections.abc import Sequence
-from datetime import datetime, timezone
+from datetime import UTC, datetime
 
 from review_agents import ReviewAnalysisAgent
 from review_data import Review
@@ -77,7 +77,7 @@ def table(suggestions: Sequence[ProductSuggestion]) -> str:
 
 def clock(milliseconds: int) -> str:
     """A time of day, UTC."""
-    return datetime.fromtimestamp(milliseconds / 1000, timezone.utc).strftime("%H:%M:%S")
+    return datetime.fromtimestamp(milliseconds / 1000, UTC).strftime("%H:%M:%S")
 
 
 def shortened(text: str, width: int) -> str:

@@ -15,16 +15,16 @@ newline="
 find_python() {
     if [ -n "${PYTHON:-}" ]; then
         usable "$PYTHON" && { command -v "$PYTHON"; return; }
-        fail "PYTHON=$PYTHON is not a Python 3.10, 3.11 or 3.12 that can make a venv."
+        fail "PYTHON=$PYTHON is not a Python 3.11 or 3.12 that can make a venv."
     fi
-    for name in python3.12 python3.11 python3.10 python3 python; do
+    for name in python3.12 python3.11 python3 python; do
         usable "$name" && { command -v "$name"; return; }
     done
-    fail "No Python 3.10, 3.11 or 3.12 was found on PATH (with its venv module)."
+    fail "No Python 3.11 or 3.12 was found on PATH (with its venv module)."
 }
 
 usable() {
-    "$1" -c 'import sys, ensurepip, venv; sys.exit(not (3, 10) <= sys.version_info[:2] <= (3, 12))' \
+    "$1" -c 'import sys, ensurepip, venv; sys.exit(not (3, 11) <= sys.version_info[:2] <= (3, 12))' \
         >/dev/null 2>&1
 }
 

@@ -1,6 +1,7 @@
 """Kill TaskManagers of a real cluster while a durable job runs; check each output and each effect.
 
     python -m tests.chaos --store sqlite --events 5000 --keys 50 --kills 5 --seed 1 --json
+    python -m tests.chaos --job branching --events 5000 --kills 5
     python -m tests.chaos --store kafka --events 100000 --kills 30 --overlaps 3 --outage 60 --json
 
 With the store kafka, a broker is started for the run. It stands still, is stopped or is killed for up to two
@@ -22,6 +23,7 @@ from pathlib import Path
 
 from flink_agents.testing.kafka import KafkaBroker
 from tests.cluster.blows import HEARTBEATS, PATIENT
+from tests.cluster.branching_check import BranchingWorkload
 from tests.cluster.broker_trouble import BrokerTrouble
 from tests.cluster.durable_check import Workload
 from tests.cluster.durable_run import Chaos, DurableRun, Report, tell
@@ -46,6 +48,7 @@ def parse_arguments(arguments: list[str] | None = None) -> argparse.Namespace:
     parser.add_argument(
         "--store-option", action="append", default=[], metavar="NAME=VALUE", help="an option of the store"
     )
+    parser.add_argument("--job", choices=("chain", "branching"), default="chain", help="what the agent does")
     parser.add_argument("--events", type=int, default=5000)
     parser.add_argument("--keys", type=int, default=50)
     parser.add_argument("--kills", type=int, default=3)
@@ -80,7 +83,8 @@ def chaos_of(options: argparse.Namespace) -> Chaos:
     """What the arguments ask for."""
     seed = random.SystemRandom().randrange(1_000_000) if options.seed is None else options.seed
     combination = Combination(options.backend, options.unaligned, options.parallelism, options.taskmanagers)
-    workload = Workload(options.events, options.keys)
+    kind = BranchingWorkload if options.job == BranchingWorkload.job else Workload
+    workload = kind(options.events, options.keys)
     # A client of a broker that was away comes back after its pause between two attempts, at most.
     stuck_after = options.stuck_after + options.outage + (CLIENT_SECONDS if options.store == BROKERED else 0)
     return Chaos(

@@ -121,12 +121,13 @@ def test_case_prints_one_object_with_its_targets_judged(
     monkeypatch.setenv(ADDRESS, "nowhere:9092")
     case = CASES[name]
     jobs = Invented(case)
-    command_line.main([name, "--json", "--rounds", "2", "--events", "7"], jobs)
+    size = "events" if "events" in case.parameters else "keys"
+    command_line.main([name, "--json", "--rounds", "2", f"--{size}", "7"], jobs)
     [line] = capsys.readouterr().out.splitlines()
     report = json.loads(line)
     assert list(report) == PARTS
-    assert report["parameters"]["events"] == 7
-    assert case.parameters["events"] != 7, "the command line changed the case itself"
+    assert report["parameters"][size] == 7
+    assert case.parameters[size] != 7, "the command line changed the case itself"
     assert len(report["targets"]) == len(case.targets) > 0
     ours = [figure for job in case.ours for figure in job.figures]
     beside = [figure for job in case.baselines for figure in job.figures]
@@ -136,7 +137,7 @@ def test_case_prints_one_object_with_its_targets_judged(
     assert len(jobs.ran) == 2 * (len(case.baselines) + len(case.ours))
     for module, *arguments in jobs.ran:
         assert find_spec(module) is not None
-        assert "7" in arguments, "a job that the number of events does not reach"
+        assert "7" in arguments, f"a job that the number of {size} does not reach"
         assert module != waiting.__name__ or arguments[0] in waiting.JOBS
         assert module != durable.__name__ or arguments[0] in durable.JOBS
 
@@ -158,6 +159,24 @@ def test_the_store_is_what_durable_calls_are_recorded_in(
     used = [(module, arguments[1]) for module, *arguments in jobs.ran]
     without = [("benchmarks.durable", "none")] * 3
     assert used == [*without, ("benchmarks.store", store), *[("benchmarks.durable", store)] * 3]
+
+
+@pytest.mark.parametrize("store", ["sqlite", "none"])
+def test_keys_that_come_once_are_measured(store: str) -> None:
+    figures = run_job(["benchmarks.keys", "--store", store, "400"])
+    [ours], [nothing] = CASES["keys"].ours, CASES["keys"].baselines
+    assert set(ours.figures if store == "sqlite" else nothing.figures) < set(figures)
+
+
+def test_cases_say_how_often_they_run(
+    capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(command_line, "prepare_process", lambda: None)
+    monkeypatch.setenv(ADDRESS, "nowhere:9092")
+    for name, case in CASES.items():
+        command_line.main([name, "--json"], Invented(case))
+        rounds = json.loads(capsys.readouterr().out)["parameters"]["rounds"]
+        assert rounds == case.rounds == (1 if name == "keys" else 3)
 
 
 def test_a_store_that_a_case_lacks_is_refused(capsys: pytest.CaptureFixture[str]) -> None:

@@ -71,7 +71,7 @@ def distributions(monkeypatch: pytest.MonkeyPatch, *names: str | None) -> None:
 
 @pytest.mark.parametrize(
     ("version", "status"),
-    [((3, 9, 18), "fail"), ((3, 10, 0), "ok"), ((3, 12, 9), "ok"), ((3, 13, 0), "fail")],
+    [((3, 10, 18), "fail"), ((3, 11, 0), "ok"), ((3, 12, 9), "ok"), ((3, 13, 0), "fail")],
 )
 def test_python(monkeypatch: pytest.MonkeyPatch, version: tuple[int, ...], status: str) -> None:
     with monkeypatch.context() as patch:

@@ -32,6 +32,9 @@ MAX_RECORD_BYTES = 8 * 1024 * 1024
 MAX_MARKER_BYTES = 200
 """The most bytes of a recovery marker: one is kept in the state of every key."""
 
+REMOVALS = 100_000
+"""Of how many journals a store remembers, at least, that all their records were pruned."""
+
 NOTHING_PRUNED = -1
 """What :meth:`ActionStateStore.pruned_through` says where nothing was pruned."""
 
@@ -65,6 +68,8 @@ class RecordKind(IntEnum):
     """An action has ended: its memory updates and events."""
     RERUN = 5
     """What the same step of the run recorded before is void."""
+    WAIT = 6
+    """A wait of an action has ended that is no call: a timer fired, a limit or a client was there."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -146,7 +151,7 @@ class StoreStats:
     """Totals of a store.
 
     Attributes:
-        journals: Number of journals, with those of which all records were pruned.
+        journals: Number of journals, with those that are known although all their records were pruned.
         records: Number of records.
         data_bytes: Sum of the lengths of their data.
         stored_bytes: What the store takes where it is; None where it cannot say.
@@ -257,6 +262,12 @@ class ActionStateStore(ABC):
 
         What was pruned before stays pruned. A journal in which nothing was recorded stays unknown.
 
+        The runtime prunes what no checkpoint can ask for that Flink retains. So a store need not remember
+        for ever what was pruned, which would let it grow with each key that was ever seen: a journal
+        without records may become unknown again, as before its first record. The last ones of which all
+        was pruned (:data:`REMOVALS` of them in the stores of this package) should be remembered, so
+        that a restore from a savepoint of before is refused by name.
+
         Raises:
             StaleOwnerError: Another owner took over.
         """
@@ -279,7 +290,9 @@ class ActionStateStore(ABC):
 
     @abstractmethod
     def may_have(self, journal: JournalKey, marker: bytes | None = None, pending: bool = True) -> bool:
-        """Whether something was recorded for ``journal``, pruned or not, before this owner opened the store.
+        """Whether something was recorded for ``journal`` before this owner opened the store.
+
+        Also where all of it was pruned, as long as the store remembers that.
 
         Cheap and without any I/O: Flink's thread asks it for every event. True may be wrong, and is
         where :meth:`rebuild` has not looked yet; False never is. Always True where the store was

@@ -6,9 +6,9 @@ import asyncio
 import random
 import uuid
 from abc import ABC, abstractmethod
-from collections.abc import Awaitable, Callable, Mapping
+from collections.abc import AsyncIterator, Awaitable, Callable, Iterable, Mapping
 from datetime import datetime, timedelta
-from typing import Any
+from typing import Any, TypeVar
 
 from flink_agents.api.durable import DurableCallable, durable_callable
 from flink_agents.api.events import Event
@@ -17,6 +17,8 @@ from flink_agents.api.metrics import MetricGroup
 from flink_agents.api.options import Configuration
 from flink_agents.api.policies import RetryPolicy
 from flink_agents.api.resources import ResourceType
+
+_T = TypeVar("_T")
 
 
 class RunnerContext(ABC):
@@ -213,6 +215,63 @@ class RunnerContext(ABC):
             if isinstance(result, BaseException):
                 raise result
         return results
+
+    async def as_completed(
+        self, awaitables: Iterable[Awaitable[_T]], timeout: float | None = None
+    ) -> AsyncIterator[_T]:
+        """Results in the order in which ``awaitables`` end: ``async for result in ctx.as_completed(...)``.
+
+        ``asyncio.as_completed`` begins coroutines in the order of a set, which differs from one execution to
+        the next, so that a replay could not follow it. This begins them in the order of the argument. What
+        has not ended when the caller leaves the loop is cancelled.
+
+        Args:
+            awaitables: What is awaited side by side.
+            timeout: Seconds after which it waits no more; None for as long as it takes.
+
+        Raises:
+            Exception: What one of them raised, when it is its turn.
+            TimeoutError: Some had not ended in time.
+        """
+        ended: asyncio.Queue[asyncio.Future[_T] | None] = asyncio.Queue()
+        tasks = [asyncio.ensure_future(one) for one in awaitables]
+        for task in tasks:
+            task.add_done_callback(ended.put_nowait)
+        late = None
+        if timeout is not None:
+            late = asyncio.get_running_loop().call_later(timeout, ended.put_nowait, None)
+        try:
+            for _ in tasks:
+                task = await ended.get()
+                if task is None:
+                    raise TimeoutError(f"some had not ended after {timeout:g} s")
+                yield task.result()
+        finally:
+            if late is not None:
+                late.cancel()
+            for task in tasks:
+                task.cancel()
+
+    async def wait(
+        self,
+        awaitables: Iterable[Awaitable[_T]],
+        timeout: float | None = None,
+        return_when: str = asyncio.ALL_COMPLETED,
+    ) -> tuple[list[asyncio.Future[_T]], list[asyncio.Future[_T]]]:
+        """Wait as ``asyncio.wait`` does, also for coroutines; what it returns has the order of the argument.
+
+        Args:
+            awaitables: What is awaited side by side.
+            timeout: Seconds after which it waits no more; None for as long as it takes.
+            return_when: ``asyncio.FIRST_COMPLETED``, ``FIRST_EXCEPTION`` or ``ALL_COMPLETED``.
+
+        Returns:
+            What has ended, and what has not.
+        """
+        tasks = [asyncio.ensure_future(one) for one in awaitables]
+        if tasks:
+            await asyncio.wait(tasks, timeout=timeout, return_when=return_when)
+        return [one for one in tasks if one.done()], [one for one in tasks if not one.done()]
 
     # -- time and chance --------------------------------------------------------------
 

@@ -10,7 +10,7 @@ import inspect
 from collections.abc import Callable
 from dataclasses import dataclass, replace
 from datetime import timedelta
-from enum import Enum
+from enum import Enum, StrEnum
 from functools import cached_property, lru_cache, partial
 from types import FunctionType
 from typing import Any
@@ -45,7 +45,7 @@ class RetryableError(Exception):
         self.retry_after = retry_after
 
 
-class OnMismatch(str, Enum):
+class OnMismatch(StrEnum):
     """What happens where a replay asks for another call than was recorded.
 
     Attributes:
@@ -59,7 +59,7 @@ class OnMismatch(str, Enum):
     DEAD_LETTER = "dead-letter"
 
 
-class OnPlanChange(str, Enum):
+class OnPlanChange(StrEnum):
     """What happens where state was written by another plan of the agent.
 
     Attributes:
@@ -71,7 +71,7 @@ class OnPlanChange(str, Enum):
     CONTINUE_COMPATIBLE = "continue-compatible"
 
 
-class Prune(str, Enum):
+class Prune(StrEnum):
     """When records of runs that were committed are removed.
 
     Attributes:

@@ -43,6 +43,7 @@
     │   ├── EventLimitError              FA4010
     │   ├── ActionTimeoutError           FA4011  (also a TimeoutError)
     │   ├── DurableCallMismatchError     FA4013
+    │   │   └── BranchesRecordedEarlierError FA4016
     │   ├── DurableResultError           FA4014
     │   └── RecordedFailureError         FA4015
     ├── StateError                       FA5000  a value cannot enter or leave Flink's state
@@ -62,11 +63,12 @@
     │   ├── StoreFormatError             FA6008
     │   ├── StoreMismatchError           FA6009
     │   └── RunNotReplayableError        FA6010
-    └── BrokerError                      FA7000  a Kafka broker for development cannot run
-        ├── BrokerDownloadError          FA7001
-        ├── BrokerStartError             FA7002
-        ├── BrokerPortInUseError         FA7003
-        └── BrokerMismatchError          FA7004
+    ├── BrokerError                      FA7000  a Kafka broker for development cannot run
+    │   ├── BrokerDownloadError          FA7001
+    │   ├── BrokerStartError             FA7002
+    │   ├── BrokerPortInUseError         FA7003
+    │   └── BrokerMismatchError          FA7004
+    └── RecoveryDifferenceError          FA8000  found by the test kit  (also an AssertionError)
 
 Each class has a stable ``code``; ``docs/errors.md`` has a section of that name. The
 first line of an error's text is the user's own place in the code where one is known,
@@ -96,6 +98,7 @@ from flink_agents.api.store_errors import (
     StoreMismatchError as StoreMismatchError,
     StoreUnavailableError as StoreUnavailableError,
 )
+from flink_agents.api.testing_errors import RecoveryDifferenceError as RecoveryDifferenceError
 
 if TYPE_CHECKING:
     from flink_agents.api.policies import FailedAttempt
@@ -395,6 +398,12 @@ class DurableCallMismatchError(RunError):
     code = "FA4013"
 
 
+class BranchesRecordedEarlierError(DurableCallMismatchError):
+    """A run in flight has branches whose calls an earlier version numbered without them."""
+
+    code = "FA4016"
+
+
 class DurableResultError(RunError):
     """What a durable call returned cannot be recorded."""
 
@@ -434,7 +443,7 @@ class UnserializableValueError(StateError):
 
 
 class UnknownTypeNameError(StateError):
-    """State holds a value of a class that cannot be imported any more."""
+    """State holds a value of a class that this program does not have."""
 
     code = "FA5003"
 

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 from datetime import timedelta
-from enum import Enum
+from enum import StrEnum
 
 from flink_agents.api.errors import OptionError
 from flink_agents.api.options import ConfigOption
@@ -28,7 +28,7 @@ _TIMEOUT = ConfigOption(
 )
 
 
-class LateOutputs(str, Enum):
+class LateOutputs(StrEnum):
     """What happens to the outputs of a run that did not end within ``hold_timeout``."""
 
     EMIT = "emit"

@@ -72,16 +72,22 @@ class InputLineage(Lineage):
         journal_id: Identity of the job that the key's runs belong to.
         key_text: Canonical text of the key.
         sequence_number: Number of the run within the key.
+
+    Attributes:
+        known: Whether somebody has seen what follows from the run's number: the id of one of its events.
     """
 
-    __slots__ = ("_journal_id", "_key_text")
+    __slots__ = ("_journal_id", "_key_text", "known")
 
     def __init__(self, journal_id: str, key_text: str, sequence_number: int) -> None:
         super().__init__(None, "", sequence_number)
         self._journal_id = journal_id
         self._key_text = key_text
+        self.known = False
 
     def _step(self) -> str:
+        # Every id of the run is computed from this one first.
+        self.known = True
         return f"{self._journal_id}\x00{self._key_text}"
 
 

@@ -16,14 +16,14 @@ from __future__ import annotations
 
 from abc import ABC, abstractmethod
 from dataclasses import dataclass
-from enum import Enum
+from enum import StrEnum
 from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
     from flink_agents.api.context import RunnerContext
 
 
-class MemoryScope(str, Enum):
+class MemoryScope(StrEnum):
     """Which of an agent's memories a path belongs to."""
 
     SENSORY = "sensory"

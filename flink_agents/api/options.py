@@ -135,6 +135,23 @@ class AgentOptions(StoreOptions):
         "Let memory and waiting events hold values of any class, by pickle. Such state cannot "
         "be read after the class changes, and reading it runs code that the bytes name.",
     )
+    STATE_MODULES = ConfigOption(
+        "state.modules",
+        str,
+        None,
+        "Modules, separated by commas, that may be imported to find the classes of values in state and "
+        "in records; a package stands for all modules in it. Modules that the agent's code imports need "
+        "not be named.",
+    )
+    FORGET_SETTLED_AFTER = ConfigOption(
+        "state.forget-settled-after",
+        timedelta,
+        None,
+        "After what time without an input state forgets a key that has no memory. A key that comes again "
+        "has new idempotency keys, event ids and UUIDs. Default: state keeps 50 to 200 bytes of each key "
+        "for ever.",
+        minimum=timedelta(seconds=1),
+    )
     RESTART_ATTEMPTS = ConfigOption(
         "local.restart.attempts",
         int,

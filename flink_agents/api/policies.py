@@ -2,14 +2,14 @@
 
 from __future__ import annotations
 
-from enum import Enum
+from enum import StrEnum
 from typing import Any
 
 from pydantic import BaseModel, ConfigDict, Field, field_validator
 from pydantic.dataclasses import dataclass
 
 
-class OnError(str, Enum):
+class OnError(StrEnum):
     """Policy for an action that raises, or (but for ``RETRY``) for an event that no action accepts."""
 
     FAIL = "fail"
@@ -26,7 +26,7 @@ class OnError(str, Enum):
     """As ``IGNORE``, and a :class:`DeadLetter` goes to the side output of that name."""
 
 
-class OnUnhandled(str, Enum):
+class OnUnhandled(StrEnum):
     """The policies for an event that no action accepts; see :class:`OnError`."""
 
     FAIL = "fail"

@@ -14,7 +14,7 @@ import inspect
 import re
 import string
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from enum import Enum
+from enum import StrEnum
 from typing import Any, cast
 
 from pydantic import BaseModel, ConfigDict, Field, PydanticUserError, create_model, validate_call
@@ -24,7 +24,7 @@ from flink_agents.api.policies import RateLimit
 from flink_agents.api.settings import check_settings
 
 
-class ResourceType(str, Enum):
+class ResourceType(StrEnum):
     """Kinds of resources. A name is unique within its kind."""
 
     TOOL = "tool"

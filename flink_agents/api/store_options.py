@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from datetime import timedelta
 
-from flink_agents.api.action_state import MAX_RECORD_BYTES
+from flink_agents.api.action_state import MAX_RECORD_BYTES, REMOVALS
 from flink_agents.api.durable import OnMismatch, OnPlanChange, Prune
 from flink_agents.api.option_values import ConfigOption
 
@@ -31,6 +31,13 @@ class StoreOptions:
         timedelta,
         timedelta(seconds=60),
         "How long a recorded run waits for its own input after a restore, before others of its key go on.",
+        minimum=timedelta(),
+    )
+    LATE_INPUT_TIMEOUT = ConfigOption(
+        "action-state.late-input-timeout",
+        timedelta,
+        timedelta(days=1),
+        "How long a recorded run that others have overtaken is kept for its input, after a restore.",
         minimum=timedelta(),
     )
     ON_PLAN_CHANGE = ConfigOption(
@@ -94,6 +101,14 @@ class StoreOptions:
         MAX_RECORD_BYTES,
         "The most bytes that a record may have.",
         minimum=1,
+    )
+    SQLITE_REMOVALS = ConfigOption(
+        "action-state.sqlite.removals",
+        int,
+        REMOVALS,
+        "How many keys of which all records were pruned stay known, the last ones: a restore from before is "
+        "refused for them. Each takes about 100 bytes of the file.",
+        minimum=0,
     )
     KAFKA_BOOTSTRAP_SERVERS = ConfigOption(
         "action-state.kafka.bootstrap-servers",

@@ -28,7 +28,7 @@ REST_PORT = 8081
 FREE_BYTES = 1 << 30
 REINSTALL = f"pip install --upgrade {DISTRIBUTION}"
 
-_PYTHONS = ((3, 10), (3, 12))
+_PYTHONS = ((3, 11), (3, 12))
 _PYFLINK = "2.3"
 _RECOMMENDED_JAVA = 17
 # apache-beam 2.61, the newest that PyFlink 2.3 takes, wants 3.20.3 to 5.x without some of 4.x.

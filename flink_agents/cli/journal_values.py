@@ -1,21 +1,30 @@
 """What records of a journal say, as plain data for people and for JSON.
 
-Everything can be shown: a value whose class cannot be imported is shown by the name of the class
-and its fields, and bytes that cannot be read at all by their number.
+Everything can be shown, and nothing of it is executed: a value of a class is shown by the name of the
+class and its fields, and bytes that cannot be read at all by their number. Values of classes are made
+only where the reader has named the modules that have them.
 """
 
 from __future__ import annotations
 
 from collections.abc import Callable
-from datetime import datetime, timezone
+from contextlib import suppress
+from datetime import UTC, datetime
 from typing import Any
 
 import msgpack
 
 from flink_agents.api.action_state import Record, RecordKind
-from flink_agents.api.errors import StateError
-from flink_agents.runtime.codec import VERSION, ValueCodec, _untagged
-from flink_agents.runtime.journal.records import ActionRecord, CallIdentity, CallRecord, RunHeader
+from flink_agents.api.errors import StateError, StateFormatError
+from flink_agents.runtime.codec import VERSION, ValueCodec, _untagged, is_of_class
+from flink_agents.runtime.journal.calls import task_of
+from flink_agents.runtime.journal.records import (
+    ActionRecord,
+    CallIdentity,
+    CallRecord,
+    RunHeader,
+    WaitRecord,
+)
 from flink_agents.runtime.state import OBJECT
 from flink_agents.runtime.typenames import shorten
 
@@ -31,50 +40,63 @@ class Unreadable:
 
 
 class LenientCodec(ValueCodec):
-    """Reads values with stand-ins for what cannot be made again. No class is read by pickle."""
+    """Reads values with stand-ins for what is not to be made again, or cannot be. Nothing is unpickled.
+
+    Args:
+        classes: Whether values of classes are made, of those that are in this process.
+
+    Attributes:
+        stand_ins: How many stand-ins were made.
+    """
+
+    def __init__(self, classes: bool = False) -> None:
+        super().__init__()
+        self._classes = classes
+        self.stand_ins = 0
 
     def decode(self, data: bytes) -> Any:
-        """See :class:`ValueCodec`; only bytes that are no value at all are refused."""
-        try:
+        """Read ``data``; only bytes that are no value at all are refused."""
+        if data[:1] != VERSION:
             return super().decode(data)
-        except StateError:
-            if data[:1] != VERSION:
-                raise
         try:
             return msgpack.unpackb(
                 data[1:],
                 ext_hook=self._part,
-                object_hook=_made,
+                object_hook=self._made,
                 strict_map_key=False,
                 unicode_errors="surrogatepass",
             )
-        except Exception:
-            # What is wrong with the bytes, the strict reader says best.
-            return super().decode(data)
+        except Exception as error:
+            raise StateFormatError(
+                "state bytes cannot be read", found=f"{type(error).__name__}: {error}"
+            ) from error
 
     def _part(self, code: int, data: bytes) -> Any:
         try:
             return self._extension(code, data)
         except Exception:
-            return Unreadable(f"extension {code}, {len(data)} bytes")
+            return self._stand_in(f"extension {code}, {len(data)} bytes")
 
-
-def _made(content: dict[Any, Any]) -> Any:
-    try:
-        return _untagged(content)
-    except Exception:
+    def _made(self, content: dict[Any, Any]) -> Any:
+        if self._classes or not is_of_class(content):
+            with suppress(Exception):
+                return _untagged(content)
         # Of a class, the first part is its name; those behind it are numbers or its fields.
         name, *parts = next(iter(content.values()))
         fields = next((part for part in parts if isinstance(part, dict | list | str)), parts)
-        return Unreadable(f"{name} {shorten(fields)}")
+        return self._stand_in(f"{name} {shorten(fields)}")
+
+    def _stand_in(self, text: str) -> Unreadable:
+        self.stand_ins += 1
+        return Unreadable(text)
 
 
-def describe_run(header: Record | None) -> dict[str, Any]:
+def describe_run(header: Record | None, classes: bool = False) -> dict[str, Any]:
     """The header of a run; of one without a header that can be read, what is known."""
     known: dict[str, Any] = {"begun": None, "plan": None, "input": None, "event": None}
     if header is None:
         return known
-    codec = LenientCodec()
+    codec = LenientCodec(classes)
     try:
         run = RunHeader.unpack(codec, header.data)
     except StateError as error:
@@ -83,25 +105,28 @@ def describe_run(header: Record | None) -> dict[str, Any]:
     return {"begun": time_text(run.started_at), "plan": run.plan, "input": run.digest.hex(), "event": event}
 
 
-def describe_record(record: Record) -> dict[str, Any]:
+def describe_record(record: Record, classes: bool = False) -> dict[str, Any]:
     """A record that is no header."""
-    place = {"step": record.step, "record": record.kind.name.lower(), "index": record.index}
+    step, task = task_of(record.step)
+    place: dict[str, Any] = {"step": step, "record": record.kind.name.lower(), "index": record.index}
+    if task:
+        place["task"] = task
     describe = _DESCRIBERS.get(record.kind)
     if describe is None:
         return place
     try:
-        return {**place, **describe(LenientCodec(), record.data)}
+        return {**place, **describe(LenientCodec(classes), record.data)}
     except Exception as error:
         # A record of a newer version, or a corrupt one: the others are shown all the same.
         text = error.message if isinstance(error, StateError) else f"{type(error).__name__}: {error}"
         return {**place, "unreadable": text, "bytes": len(record.data)}
 
 
-def _intent(codec: ValueCodec, data: bytes) -> dict[str, Any]:
+def _intent(codec: LenientCodec, data: bytes) -> dict[str, Any]:
     return _identity(CallIdentity.unpack(codec, data))
 
 
-def _call(codec: ValueCodec, data: bytes) -> dict[str, Any]:
+def _call(codec: LenientCodec, data: bytes) -> dict[str, Any]:
     record = CallRecord.unpack(codec, data)
     outcome: dict[str, Any]
     if record.error is not None:
@@ -113,11 +138,16 @@ def _call(codec: ValueCodec, data: bytes) -> dict[str, Any]:
     return {**_identity(record.call), **outcome, **ended}
 
 
+def _wait(codec: LenientCodec, data: bytes) -> dict[str, Any]:
+    record = WaitRecord.unpack(codec, data)
+    return {"awaited": record.what, "ended": time_text(record.ended_at), "order": record.order}
+
+
 def _identity(call: CallIdentity) -> dict[str, Any]:
     return {"function": call.function, "arguments": call.arguments.hex(), "request": call.request}
 
 
-def _action(codec: ValueCodec, data: bytes) -> dict[str, Any]:
+def _action(codec: LenientCodec, data: bytes) -> dict[str, Any]:
     record = ActionRecord.unpack(codec, data)
     return {
         "calls": record.calls,
@@ -128,30 +158,30 @@ def _action(codec: ValueCodec, data: bytes) -> dict[str, Any]:
     }
 
 
-def _nodes(codec: ValueCodec, nodes: dict[str, bytes | None]) -> dict[str, str | None]:
+def _nodes(codec: LenientCodec, nodes: dict[str, bytes | None]) -> dict[str, str | None]:
     return {path: None if data is None else _node(codec, data) for path, data in nodes.items()}
 
 
-def _node(codec: ValueCodec, data: bytes) -> str:
+def _node(codec: LenientCodec, data: bytes) -> str:
     return "an object" if data == OBJECT else value_text(codec, data)
 
 
-_DESCRIBERS: dict[RecordKind, Callable[[ValueCodec, bytes], dict[str, Any]]] = {
+_DESCRIBERS: dict[RecordKind, Callable[[LenientCodec, bytes], dict[str, Any]]] = {
     RecordKind.INTENT: _intent,
     RecordKind.CALL: _call,
     RecordKind.ACTION: _action,
+    RecordKind.WAIT: _wait,
 }
 
 
-def value_text(codec: ValueCodec, data: bytes) -> str:
-    """An encoded value; where its class is gone, with the number of its bytes."""
+def value_text(codec: LenientCodec, data: bytes) -> str:
+    """An encoded value; where a part of it is not made again, with the number of its bytes."""
+    before = codec.stand_ins
     try:
-        return _text(ValueCodec.decode(codec, data))
-    except StateError:
-        try:
-            return f"{_text(codec.decode(data))}, {len(data)} bytes"
-        except StateError as error:
-            return f"<{error.message}, {len(data)} bytes>"
+        text = _text(codec.decode(data))
+    except StateError as error:
+        return f"<{error.message}, {len(data)} bytes>"
+    return text if codec.stand_ins == before else f"{text}, {len(data)} bytes"
 
 
 def _text(value: object) -> str:
@@ -164,7 +194,7 @@ def _text(value: object) -> str:
 def time_text(milliseconds: int) -> str:
     """A time of the wall clock, in UTC."""
     try:
-        moment = datetime.fromtimestamp(milliseconds / 1000, timezone.utc)
+        moment = datetime.fromtimestamp(milliseconds / 1000, UTC)
     except (ValueError, OverflowError, OSError):
         return str(milliseconds)
     return moment.isoformat(timespec="milliseconds").replace("+00:00", "Z")

@@ -23,6 +23,7 @@ from flink_agents.api.options import AgentOptions, Configuration
 from flink_agents.api.store_names import STORE_PREFIX
 from flink_agents.cli.journal_values import describe_record, describe_run
 from flink_agents.connectors.action_state import open_store, store_names
+from flink_agents.runtime.journal.calls import task_of
 from flink_agents.runtime.journal.plans import PLANS
 from flink_agents.runtime.keys import decode_key, encode_key
 from flink_agents.runtime.stores import LOCAL_FILE
@@ -139,13 +140,15 @@ async def list_journals(store: ActionStateStore, job: str | None, limit: int) ->
 
 
 async def show_key(
-    store: ActionStateStore, text: str, job: str | None, run: int | None
+    store: ActionStateStore, text: str, job: str | None, run: int | None, classes: bool = False
 ) -> list[dict[str, Any]]:
-    """The journals of a key, one for each job that has one."""
-    return [await _show(store, journal, run) for journal in await _journals_of(store, text, job)]
+    """The journals of a key, one for each job that has one; ``classes`` makes values of classes."""
+    return [await _show(store, journal, run, classes) for journal in await _journals_of(store, text, job)]
 
 
-async def _show(store: ActionStateStore, journal: JournalKey, run: int | None) -> dict[str, Any]:
+async def _show(
+    store: ActionStateStore, journal: JournalKey, run: int | None, classes: bool
+) -> dict[str, Any]:
     through = await store.pruned_through(journal)
     records = await (store.scan(journal) if run is None else store.read(journal, run))
     runs: dict[int, list[Record]] = {}
@@ -156,19 +159,19 @@ async def _show(store: ActionStateStore, journal: JournalKey, run: int | None) -
         "key": shown_key(journal.key),
         "raw": journal.key,
         "pruned": _pruned(through),
-        "runs": [_run(seq, found) for seq, found in sorted(runs.items())],
+        "runs": [_run(seq, found, classes) for seq, found in sorted(runs.items())],
     }
 
 
-def _run(seq: int, records: list[Record]) -> dict[str, Any]:
+def _run(seq: int, records: list[Record], classes: bool) -> dict[str, Any]:
     header = next((record for record in records if record.kind is RecordKind.RUN), None)
     # By step, in the order in which the steps recorded something first.
     steps: dict[str, list[dict[str, Any]]] = {}
     for record in records:
         if record.kind is not RecordKind.RUN:
-            steps.setdefault(record.step, []).append(describe_record(record))
+            steps.setdefault(task_of(record.step)[0], []).append(describe_record(record, classes))
     rows = [row for step in steps.values() for row in step]
-    return {"run": seq, **describe_run(header), "records": rows}
+    return {"run": seq, **describe_run(header, classes), "records": rows}
 
 
 async def records_of(

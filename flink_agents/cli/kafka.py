@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import json
-from enum import Enum
+from enum import StrEnum
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated
 
@@ -20,7 +20,7 @@ NOT_RUNNING = 1
 kafka_app = typer.Typer(help="Run a Kafka broker for development.", no_args_is_help=True)
 
 
-class _Security(str, Enum):
+class _Security(StrEnum):
     PLAINTEXT = "PLAINTEXT"
     SSL = "SSL"
     SASL_PLAINTEXT = "SASL_PLAINTEXT"

@@ -40,12 +40,21 @@ def version() -> None:
 @app.command()
 @prints_errors
 def doctor(
+    cluster: Annotated[
+        str | None,
+        typer.Option(metavar="URL", help="Check the Flink cluster with this REST address instead."),
+    ] = None,
     as_json: Annotated[bool, typer.Option("--json", help="Print the checks as JSON.")] = False,
 ) -> None:
-    """Check this machine and environment; name the fix of what does not serve."""
+    """Check this machine and environment, or a cluster; name the fix of what does not serve."""
     from flink_agents.cli.doctor import render_json, render_table, run_checks
 
-    results = run_checks()
+    if cluster is None:
+        results = run_checks()
+    else:
+        from flink_agents.cli.cluster_checks import cluster_checks
+
+        results = cluster_checks(cluster)
     typer.echo(render_json(results) if as_json else render_table(results))
     if any(result.status == "fail" for result in results):
         raise typer.Exit(1)

@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 import sys
 from collections.abc import Iterable, Sequence
+from importlib import import_module
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
 
@@ -35,6 +36,10 @@ Options = Annotated[
 Job = Annotated[str | None, typer.Option("--job", help="Only this job, by what 'list' shows of it.")]
 Key = Annotated[str, typer.Argument(help="The key as JSON, an array for a tuple: order-1, 7, '[\"a\", 1]'.")]
 Raw = Annotated[bool, typer.Option("--raw", help="KEY is the canonical text that 'list --json' shows.")]
+Modules = Annotated[
+    list[str] | None,
+    typer.Option("--module", "-m", help="Import this module and show values of its classes as such."),
+]
 Json = Annotated[bool, typer.Option("--json", help="Print JSON.")]
 
 
@@ -69,19 +74,22 @@ def state_show(
     raw: Raw = False,
     job: Job = None,
     run: Annotated[int | None, typer.Option(min=0, help="Only the run with this number.")] = None,
+    module: Modules = None,
     store: Store = None,
     path: File = None,
     option: Options = None,
     as_json: Json = False,
 ) -> None:
-    """Show the journal of a key: its runs, their calls and what these came to."""
-    # As `python -m` would: the classes of recorded values lie where the user is.
-    sys.path.insert(0, str(Path.cwd()))
+    """Show the journal of a key: its runs, their calls and what these came to.
+
+    Values of classes are shown as data; no code is imported but the modules that --module names.
+    """
     place = _place(store, path, option)
     from flink_agents.cli import journals
 
+    _import_modules(module or ())
     text = journals.key_text(key, raw)
-    found = place.ask(lambda opened: journals.show_key(opened, text, job, run))
+    found = place.ask(lambda opened: journals.show_key(opened, text, job, run, bool(module)))
     if as_json:
         _print_json(found)
     else:
@@ -231,6 +239,17 @@ def _place(store: str | None, path: str | None, options: Sequence[str] | None) -
     return Place(store, given)
 
 
+def _import_modules(names: Sequence[str]) -> None:
+    """Import modules of the user's choice, from where the user is as well, as `python -m` would."""
+    for name in names:
+        if str(Path.cwd()) not in sys.path:
+            sys.path.insert(0, str(Path.cwd()))
+        try:
+            import_module(name)
+        except ImportError as error:
+            raise typer.BadParameter(f"--module {name} cannot be imported: {error}") from error
+
+
 def _require(found: list[Any], key: str) -> None:
     if not found:
         typer.echo(_plain(f"no journal of the key {key}"), err=True)
@@ -263,7 +282,8 @@ def _row(record: dict[str, Any]) -> list[Any]:
     call = record["index"] if record["record"] in ("call", "intent") else None
     called = [record.get("function"), _short(record.get("request"))]
     ended = [record.get("attempts"), record.get("ended")]
-    return [record["step"], record["record"], call, *called, _short(_outcome(record)), *ended]
+    step = f"{record['step']} task {record['task']}" if "task" in record else record["step"]
+    return [step, record["record"], call, *called, _short(_outcome(record)), *ended]
 
 
 def _outcome(record: dict[str, Any]) -> str | None:
@@ -275,6 +295,8 @@ def _outcome(record: dict[str, Any]) -> str | None:
         return f"raised {record['raised']}: {record['message']}" if record["raised"] else "cancelled"
     if record["record"] == "action":
         return _did(record)
+    if "awaited" in record:
+        return f"{record['awaited']} ended"
     return "what the step recorded before is void" if record["record"] == "rerun" else None
 
 

@@ -106,6 +106,15 @@ class BoundAgent:
     _tools: Mapping[str, Callable[[], Tool]] = field(default_factory=dict, repr=False)
     _made: dict[str, Tool] = field(default_factory=dict, repr=False)
 
+    def modules(self) -> set[str]:
+        """Names of the modules in which the agent's own code and types are defined."""
+        types = (*self.side_outputs.values(), self.output_type, self.context_class, type(self.instance))
+        functions = (*(action.function for action in self.actions), *self.clients.values())
+        defined = (*types, *functions, *self.event_types.values())
+        named = {one.function.module for one in self.plan.actions}
+        named |= {one.function.module for one in self.plan.resources if one.function is not None}
+        return named | {name for one in defined if isinstance(name := getattr(one, "__module__", None), str)}
+
     def resource(self, name: str, type: ResourceType | str) -> Any:
         """The ``Tool`` or ``Prompt`` of that name.
 

@@ -111,7 +111,7 @@ def _action_plans(actions: Iterable[ActionDeclaration], emissions: Emissions) ->
             when=_condition(action.mark.when),
             on_error=action.mark.on_error,
             config=_config(action),
-            emits=emitted_types(emissions.by_action[action.name], interesting),
+            emits=emitted_types(emissions.shown[action.name], interesting),
             retry=_retry(action.mark.settings.retry),
             timeout=action.mark.settings.timeout,
             max_concurrency=action.mark.settings.max_concurrency,

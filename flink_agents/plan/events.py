@@ -11,6 +11,7 @@ from flink_agents.api.context import RunnerContext
 from flink_agents.api.decorators import Trigger
 from flink_agents.api.events import Event, InputEvent, NamedEvent, OutputEvent
 from flink_agents.plan.declarations import ActionDeclaration
+from flink_agents.plan.emitted import emitted_by
 from flink_agents.plan.model import EventPlan, FunctionRef
 from flink_agents.plan.reading import Reading, owners_named_by, read
 
@@ -34,12 +35,14 @@ class Emissions:
     """What an agent's actions can emit.
 
     Attributes:
-        by_action: What each action names or declares.
+        by_action: What each action names or declares, so that it may emit it.
+        shown: What the code of each action shows that it emits, and what it declares.
         anywhere: What the constructor of the agent names, so that any action might emit it.
         declared: Type strings and classes that ``emits=`` names, by action.
     """
 
     by_action: Mapping[str, Reading]
+    shown: Mapping[str, Reading]
     anywhere: Reading
     declared: Mapping[str, tuple[Trigger, ...]]
 
@@ -64,14 +67,16 @@ def emissions_of(
         anywhere = read(agent_class.__init__, owners)
         owners += owners_named_by(agent_class.__init__, owners)
     by_action: dict[str, Reading] = {}
+    shown: dict[str, Reading] = {}
     declared: dict[str, tuple[Trigger, ...]] = {}
     for action in actions:
-        reading = read(action.function, owners)
+        by_action[action.name] = read(action.function, owners)
+        shown[action.name] = emitted_by(action.function, owners)
         declared[action.name] = action.mark.emits
-        reading.events |= {one for one in action.mark.emits if isinstance(one, type)}
-        reading.texts |= {one for one in action.mark.emits if isinstance(one, str)}
-        by_action[action.name] = reading
-    return Emissions(by_action, anywhere, declared)
+        for reading in (by_action[action.name], shown[action.name]):
+            reading.events |= {one for one in action.mark.emits if isinstance(one, type)}
+            reading.texts |= {one for one in action.mark.emits if isinstance(one, str)}
+    return Emissions(by_action, shown, anywhere, declared)
 
 
 def known_events(actions: Iterable[ActionDeclaration], emissions: Emissions) -> list[type[Event]]:

@@ -53,8 +53,8 @@ def read(function: Callable[..., Any], owners: Iterable[Any] = ()) -> Reading:
         owners: Classes, objects and modules whose methods it may call by attribute: the
             agent's class, for example.
     """
-    reader = _Reader(function, (*owners, *_holder(function)))
-    plain = _plain(function)
+    reader = Reader(function, (*owners, *holder_of(function)))
+    plain = plain_function(function)
     if plain is None:
         reader.reading.opaque = True
     else:
@@ -64,14 +64,25 @@ def read(function: Callable[..., Any], owners: Iterable[Any] = ()) -> Reading:
 
 def owners_named_by(function: Callable[..., Any], owners: Iterable[Any] = ()) -> list[Any]:
     """Classes and objects that ``function`` mentions, for example a constructor that keeps them."""
-    reader = _Reader(function, owners)
-    plain = _plain(function)
+    reader = Reader(function, owners)
+    plain = plain_function(function)
     if plain is not None:
         reader.follow(plain)
     return [owner for owner in reader.owners.values() if not isinstance(owner, ModuleType)]
 
 
-class _Reader:
+class Reader:
+    """Follows functions to what they lead to, and collects what they name.
+
+    Args:
+        function: The function to begin with.
+        owners: Classes, objects and modules whose methods may be called by attribute.
+
+    Attributes:
+        reading: What was found.
+        owners: All owners that turned up.
+    """
+
     def __init__(self, function: Callable[..., Any], owners: Iterable[Any]) -> None:
         self.reading = Reading()
         self.owners: dict[int, Any] = {id(owner): owner for owner in owners}
@@ -93,10 +104,14 @@ class _Reader:
             self.reading.opaque = True
             return
         self._seen.add(id(function))
+        self._read_new(function)
+
+    def _read_new(self, function: FunctionType) -> None:
+        """Read a function that was not read before."""
         defaults = (*(function.__defaults__ or ()), *(function.__kwdefaults__ or {}).values())
-        for value in (*_closure(function), *defaults):
+        for value in (*closure_of(function).values(), *defaults):
             self._take(value)
-        for event in _events_of_annotation(function):
+        for event in events_of_annotation(function):
             self.reading.events.add(event)
         self._read_code(function.__code__, function.__globals__)
 
@@ -120,11 +135,16 @@ class _Reader:
         """Look up every name that was loaded in every owner; true where one was new."""
         before = len(self._tried)
         for owner in list(self.owners.values()):
-            for name in list(self._names):
+            for name in list(self._names) if self._reaches(owner) else ():
                 if (id(owner), name) not in self._tried:
                     self._tried.add((id(owner), name))
-                    self._take(_attribute(owner, name))
+                    for found in definitions_of(owner, name):
+                        self._take(found)
         return len(self._tried) > before
+
+    def _reaches(self, owner: Any) -> bool:
+        """Whether a name that was loaded may be an attribute of ``owner``."""
+        return True
 
     def _take(self, value: Any, depth: int = 2) -> None:
         """Note what ``value`` is, and follow it where it is the project's own code."""
@@ -137,10 +157,10 @@ class _Reader:
         elif isinstance(value, type) and issubclass(value, Event):
             self.reading.events.add(value)
             self._own(value)
-        elif (plain := _plain(value)) is not None:
+        elif (plain := plain_function(value)) is not None:
             if self._is_own(plain):
                 self._read_function(plain)
-            for holder in _holder(value):
+            for holder in holder_of(value):
                 self._own(holder)
         elif value is not None and not isinstance(value, int | float | complex | bytes):
             self._own(value)
@@ -163,11 +183,11 @@ def _top(value: Any) -> str:
     """Top-level package of a module, class, function or object."""
     if isinstance(value, ModuleType):
         return value.__name__.split(".")[0]
-    named = value if isinstance(value, type | FunctionType) else _plain(value) or type(value)
+    named = value if isinstance(value, type | FunctionType) else plain_function(value) or type(value)
     return (named.__module__ or "").split(".")[0]
 
 
-def _plain(value: Any) -> FunctionType | None:
+def plain_function(value: Any) -> FunctionType | None:
     """The Python function behind ``value``, or None."""
     for _ in range(20):
         if isinstance(value, FunctionType):
@@ -187,11 +207,11 @@ def _plain(value: Any) -> FunctionType | None:
             break
     if isinstance(value, type):
         return None
-    call = _attribute(type(value), "__call__")
+    call = attribute_of(type(value), "__call__")
     return call if isinstance(call, FunctionType) else None
 
 
-def _holder(value: Any) -> tuple[Any, ...]:
+def holder_of(value: Any) -> tuple[Any, ...]:
     """What a bound method or a callable object reaches as ``self``; nothing of a function."""
     while isinstance(value, functools.partial):
         value = value.func
@@ -201,23 +221,35 @@ def _holder(value: Any) -> tuple[Any, ...]:
     return () if plain else (value,)
 
 
-def _closure(function: FunctionType) -> Iterator[Any]:
-    for cell in function.__closure__ or ():
+def closure_of(function: FunctionType) -> dict[str, Any]:
+    """Names of enclosing functions that ``function`` uses, with their values as far as there are any."""
+    found: dict[str, Any] = {}
+    for name, cell in zip(function.__code__.co_freevars, function.__closure__ or (), strict=False):
         try:
-            yield cell.cell_contents
+            found[name] = cell.cell_contents
         except ValueError:
             # A cell that is not filled yet.
             continue
+    return found
 
 
-def _attribute(owner: Any, name: str) -> Any:
+def attribute_of(owner: Any, name: str) -> Any:
+    """What ``owner`` has under a name, as it stands there; None where it has nothing."""
     try:
         return inspect.getattr_static(owner, name)
     except AttributeError:
         return None
 
 
-def _events_of_annotation(function: FunctionType) -> Iterator[type[Event]]:
+def definitions_of(owner: Any, name: str) -> list[Any]:
+    """What ``owner`` has under a name, and what that overrides: ``super()`` leads there."""
+    found = [attribute_of(owner, name)]
+    kind = owner if isinstance(owner, type) else type(owner)
+    return found + [vars(base)[name] for base in kind.__mro__ if name in vars(base)]
+
+
+def events_of_annotation(function: FunctionType) -> Iterator[type[Event]]:
+    """Classes of events that the return annotation of ``function`` names."""
     if "return" not in function.__annotations__:
         return
     # Alone: annotations of parameters may name what only type checkers see.

@@ -3,18 +3,21 @@
 An actor exists while its key has work that is not committed. Flink's thread hands inputs to it
 and commits what it finished; the thread of the agent loop executes its runs, one after the
 other, and *runs ahead*: a run starts on the memory that the previous one left, committed or
-not. The two threads share the two queues, whose ends they use alone, and a few flags.
+not. The two threads share the two queues, whose ends they use alone, and a few flags. As long as recorded
+runs of the key are left, either may choose what runs next; then ``lock`` protects the choice.
 """
 
 from __future__ import annotations
 
+import threading
 from collections import deque
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from enum import Enum
 from typing import Any
 
+from flink_agents.api.action_state import Record
 from flink_agents.runtime.context import Invocation
-from flink_agents.runtime.journal.order import RecordedRuns
+from flink_agents.runtime.journal.order import InputOrder
 from flink_agents.runtime.run import Run
 from flink_agents.runtime.run_metrics import clock
 from flink_agents.runtime.state import Head
@@ -33,20 +36,28 @@ class Waiting:
     Attributes:
         record: The input.
         timestamp: Its event time in milliseconds, or None.
-        run: The run, if it has begun.
         number: Its number among the inputs of the key that wait.
         packed: Both as they arrived, encoded: what an action does to the input does not reach this.
+        seq: Sequence number of its run.
+        run: The run, if it has begun.
         step: The step of that run which has to be awaited.
-        digest: What distinguishes it from other inputs; made when it is needed.
+        records: What earlier attempts recorded of the run.
+        overtakes: Recorded runs whose inputs did not come in time, and that it is the first to overtake.
+        settled: Whether no recorded run of the key is left when it begins, besides itself.
+        ordered: Whether recorded runs of the key were left when it was chosen.
     """
 
     record: Any
     timestamp: int | None
     number: int
     packed: bytes
+    seq: int
     run: Run | None = None
     step: Invocation | None = None
-    digest: bytes | None = None
+    records: list[Record] = field(default_factory=list[Record])
+    overtakes: tuple[int, ...] = ()
+    settled: bool = True
+    ordered: bool = False
 
 
 class KeyActor:
@@ -61,71 +72,119 @@ class KeyActor:
     Attributes:
         journal_id: Identity of the job that the key's runs belong to.
         marker: Where its runs that are not committed can have records, as state says; see ``Head``.
-        pending: See above.
+        pending: Whether such runs may lie behind the marker of another key: inputs of the key waited in
+            state before the one at hand, or recorded runs of it were overtaken.
+        overtaken: Recorded runs of it that were overtaken, as state says.
+        fresh: Whether no run of its incarnation was committed when the actor was made; see ``Head``.
+        begin: The first sequence number of its incarnation.
         seq: Sequence number of its present run.
-        next_seq: The least sequence number behind those of all runs that it has begun.
-        queue: Inputs that wait, oldest first.
-        finished: Runs that wait for their commit, oldest first, with the number of their input, what
-            they changed in memory, and when they ended (``run_metrics.clock``).
-        recorded: What earlier attempts recorded of the key and was not run again; UNREAD where that
-            is not known yet, None where there is nothing.
-        held: Whether its inputs wait for that of the next recorded run.
+        next_seq: The least sequence number behind those of all runs that were chosen.
+        queue: Inputs that were chosen, in the order in which they run.
+        finished: Runs that wait for their commit, oldest first, with their input, what they changed in
+            memory, and when they ended (``run_metrics.clock``).
+        lock: Protects what follows up to ``pulled``, as long as ``order`` is not None.
+        order: Which input runs next, as long as recorded runs are left; UNREAD where that is not known
+            yet, None where inputs run as they arrive.
+        cached: Inputs that were not chosen and are in memory, encoded, by number.
+        held: Since when its inputs wait for that of the next recorded run (``run_metrics.clock``); or None.
         overdue: Whether inputs wait no longer for that of the next recorded run.
-        loaded: Number of the first input in ``pending`` that was not handed to the actor.
+        pulled: Number of inputs that the loop chose.
+        loaded: Number of the first input in ``pending`` that was neither chosen nor cached.
+        submitted: Number of inputs that Flink's thread chose.
+        committed: Number of inputs that were committed.
+        ahead: How many inputs in ``pending`` were missing at first: they were committed before older ones.
+        gone: How many of them were found to be missing.
         running: Whether the loop works on the actor.
         begun: Time (``loop.time()``) at which its present run began, later by its pauses.
         started: Time at which that run really began.
-        parked: Number of its inputs that wait in state only.
         timer: Time of the timer that will look at the actor, or None.
-        in_order: Whether its runs were committed in the order of their numbers, without gaps.
+        far: Whether that is the time at which its inputs have waited for too long.
+        woken: The watermark that woke it after a restore; None where something else did.
+        noted: The last run up to which its records were noted to be needed by nobody but a restore.
         unpruned: Number of its runs with records that were committed since they were last noted.
     """
 
     __slots__ = (
+        "ahead",
+        "begin",
         "begun",
+        "cached",
+        "committed",
+        "far",
         "finished",
+        "fresh",
+        "gone",
         "head",
         "held",
-        "in_order",
         "journal_id",
         "key_text",
         "loaded",
+        "lock",
         "marker",
         "memory",
         "next_seq",
+        "noted",
+        "order",
         "overdue",
-        "parked",
+        "overtaken",
         "pending",
+        "pulled",
         "queue",
-        "recorded",
         "running",
         "seq",
         "started",
+        "submitted",
         "timer",
         "unpruned",
+        "woken",
     )
 
     def __init__(self, key_text: str, head: Head, memory: dict[str, bytes | None], pending: bool) -> None:
         self.key_text = key_text
         self.head = head
         self.journal_id = head.journal_id
-        self.marker, self.pending = head.marker, pending
+        self.overtaken = head.overtaken
+        self.fresh, self.begin = head.fresh, head.begin
+        self.marker, self.pending = head.marker, pending or bool(self.overtaken)
         self.seq = self.next_seq = head.next_seq
-        self.loaded = head.first_pending
+        self.loaded, self.ahead = head.first_pending, head.ahead
         self.memory = memory
         self.queue: deque[Waiting] = deque()
-        self.finished: deque[tuple[Run, int, dict[str, bytes | None], float]] = deque()
-        self.recorded: RecordedRuns | Unread | None = None
-        self.held = self.overdue = False
+        self.finished: deque[tuple[Run, Waiting, dict[str, bytes | None], float]] = deque()
+        self.lock = threading.Lock()
+        self.order: InputOrder | Unread | None = None
+        self.cached: dict[int, bytes] = {}
+        self.held: float | None = None
+        self.overdue = False
         self.running = False
         self.begun = self.started = 0.0
-        self.parked = 0
+        self.submitted = self.pulled = self.committed = self.gone = 0
         self.timer: int | None = None
-        self.in_order = True
-        self.unpruned = 0
+        self.far = False
+        self.woken: int | None = None
+        self.unpruned, self.noted = 0, head.settled_through
 
-    def finish(self, run: Run, number: int) -> None:
-        """Take over what ``run`` changed, of input ``number``. Called by the loop."""
+    def go_on_from(self, begin: int) -> None:
+        """Go on with the incarnation that a dead attempt had begun."""
+        self.begin = self.next_seq = begin
+        self.noted = begin - 1
+
+    @property
+    def parked(self) -> int:
+        """How many of its inputs were not chosen."""
+        return self.head.waiting - (self.submitted + self.pulled - self.committed)
+
+    @property
+    def idle(self) -> bool:
+        """Whether none of its inputs runs, was chosen to, or waits for its commit. For Flink's thread."""
+        return not (self.queue or self.running or self.finished)
+
+    def finish(self, run: Run, waiting: Waiting) -> None:
+        """Take over what ``run`` changed. Called by the loop."""
         changes = run.short_term.changes()
         self.memory.update(changes)
-        self.finished.append((run, number, changes, clock()))
+        # It may wait for its commit for long, and is needed no more.
+        waiting.record, waiting.packed = None, b""
+        waiting.run = waiting.step = None
+        waiting.records = []
+        self.finished.append((run, waiting, changes, clock()))

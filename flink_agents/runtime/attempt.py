@@ -12,6 +12,8 @@ import sys
 import threading
 from collections.abc import Callable, Hashable
 
+from flink_agents.runtime import module_uses
+
 _local = threading.local()
 _lock = threading.Lock()
 _attempts: dict[Hashable, Attempt] = {}
@@ -29,6 +31,8 @@ class Attempt:
     def __init__(self, identity: Hashable, end: Callable[[bool], None]) -> None:
         self._identity = identity
         self._end = end
+        # What goes on behind a thread that has ended still runs the code that it was loaded with.
+        self._use = module_uses.hold(self)
 
     def begin(self) -> None:
         """Become the latest attempt; an earlier one has ended when this returns."""
@@ -43,6 +47,7 @@ class Attempt:
         """End the attempt; a successor finds it until somebody has waited for that."""
         self._end(wait)
         if wait:
+            module_uses.release(self._use, self)
             with _lock:
                 if _attempts.get(self._identity) is self:
                     del _attempts[self._identity]

@@ -111,6 +111,14 @@ def follow(awaitable: Any) -> tuple[list[FrameType], Any]:
     return frames, last
 
 
+def waits_of(task: asyncio.Task[Any]) -> str:
+    """Where the author's code waits in ``task``, and for what, in words."""
+    frames, last = follow(task)
+    awaited = frames[-1] if frames and not is_users(frames[-1].f_code.co_filename) else None
+    what = name_of(awaited) if awaited is not None else type(last).__name__
+    return f"{_where(frames) or task.get_name()}, which awaits {what}"
+
+
 def step_in(frames: Iterable[FrameType]) -> Invocation | None:
     """The step that ``frames``, innermost first, execute."""
     for frame in frames:
@@ -157,6 +165,9 @@ def _hidden(frame: FrameType) -> Any:
         hidden = frame.f_locals.get("fut")
     elif frame.f_code is clients.Clients.get.__code__:
         hidden = getattr(frame.f_locals.get("client"), "task", None)
+    elif frame.f_code.co_filename.startswith(_RUNTIME):
+        # An outcome: what leads to it runs in a task of its own.
+        hidden = getattr(frame.f_locals.get("pending"), "performing", None)
     return hidden if isinstance(hidden, asyncio.Task) and not hidden.done() else None
 
 

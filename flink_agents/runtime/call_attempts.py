@@ -9,7 +9,6 @@ from __future__ import annotations
 
 import asyncio
 import inspect
-import logging
 import queue
 import threading
 from collections.abc import Awaitable, Callable, Coroutine
@@ -17,6 +16,7 @@ from functools import lru_cache, partial
 from typing import Any, Protocol
 
 from flink_agents.api.durable import NOT_DONE, DurableCallable, RetryableError
+from flink_agents.api.logs import bounded_logger
 from flink_agents.api.policies import RetryPolicy
 from flink_agents.runtime.context import Invocation
 from flink_agents.runtime.journal.calls import Call
@@ -25,7 +25,7 @@ from flink_agents.runtime.retry import Trial, next_trial
 from flink_agents.runtime.run_metrics import RunMetrics
 from flink_agents.runtime.timeouts import Deadline, timed_out, within
 
-_log = logging.getLogger("flink_agents.durable")
+_log = bounded_logger("flink_agents.durable")
 
 SLICE_SECONDS = 0.1
 """How often a thread that waits looks whether the attempt of the job has ended."""

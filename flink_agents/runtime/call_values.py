@@ -9,13 +9,23 @@ from typing import Any
 
 from pydantic import TypeAdapter
 
+from flink_agents.api.action_state import RecordKind
 from flink_agents.api.durable import DurableCallable
-from flink_agents.api.errors import AgentsError, DurableCallMismatchError, DurableResultError
+from flink_agents.api.errors import (
+    AgentsError,
+    BranchesRecordedEarlierError,
+    DurableCallMismatchError,
+    DurableResultError,
+)
 from flink_agents.runtime.codec import ValueCodec
 from flink_agents.runtime.context import Invocation
-from flink_agents.runtime.journal.calls import Call, Mismatch
+from flink_agents.runtime.journal import failures
+from flink_agents.runtime.journal.calls import Call, Mismatch, step_name
 from flink_agents.runtime.journal.canonical import digest_of
-from flink_agents.runtime.journal.records import CallIdentity, CallRecord
+from flink_agents.runtime.journal.records import RECORD_FRAME, CallIdentity, CallRecord
+
+MAX_AWAITS = 5
+"""Of how many awaits a mismatch tells that are no durable calls."""
 
 REQUEST_CHARACTERS = 2000
 """How much of its request the record of a call keeps."""
@@ -36,7 +46,8 @@ def identity(
 def idempotency_key(step: Invocation, call: Call) -> str:
     """32 hexadecimal digits, equal for all attempts of a call. BLAKE2b: RFC 7693."""
     run = step.run
-    parts = (run.journal_id, step.shared.agent_name, run.key_text, run.sequence_number, step.path, call.index)
+    name = step_name(step.path, call.task)
+    parts = (run.journal_id, step.shared.agent_name, run.key_text, run.sequence_number, name, call.index)
     path = "\x00".join(map(str, parts))
     return hashlib.blake2b(path.encode("utf-8", "surrogatepass"), digest_size=16).hexdigest()
 
@@ -63,6 +74,19 @@ def decoded(codec: ValueCodec, what: DurableCallable, record: CallRecord) -> Any
     return value if what.result_type is None else _adapter(what.result_type).validate_python(value)
 
 
+def failure_kept(codec: ValueCodec, limit: int, call: Call, error: BaseException) -> dict[str, Any]:
+    """What is recorded of a failure, as large as fits beside the rest of its record.
+
+    Args:
+        codec: Encodes it.
+        limit: The most bytes of a record.
+        call: The call that failed.
+        error: What it raised.
+    """
+    taken = len(call.identity.pack(codec)) + RECORD_FRAME
+    return failures.describe(codec, error, failures.room(limit, taken))
+
+
 def result_error(step: Invocation, call: Call, refused: AgentsError) -> DurableResultError:
     """The error of a call whose result cannot be recorded."""
     return DurableResultError(
@@ -76,21 +100,47 @@ def result_error(step: Invocation, call: Call, refused: AgentsError) -> DurableR
 
 def mismatch_error(step: Invocation, mismatch: Mismatch) -> DurableCallMismatchError:
     """The error that shows what was recorded beside what was asked for."""
-    run = step.run
+    run, number = step.run, mismatch.number
+    what = "call" if number.kind is RecordKind.CALL else "wait"
+    task = f" of its task {number.task}" if number.task else ""
+    place = f"key {run.key!r}, sequence {run.sequence_number}, {what} {number.nth}{task}"
+    if mismatch.flat:
+        return BranchesRecordedEarlierError(
+            f"a run of action {step.action.name!r} has branches that an earlier version recorded: {place}",
+            expected="calls that are numbered within the branch that makes them",
+            found="calls with one row of numbers for all branches, which says of none which branch made it",
+            fix="finish these runs with the version that began them, or set action-state.on-mismatch to "
+            "'rerun' (their effects are repeated) or 'dead-letter'",
+        )
     return DurableCallMismatchError(
-        f"a replay of action {step.action.name!r} does not make the calls that were recorded: "
-        f"key {run.key!r}, sequence {run.sequence_number}, call {mismatch.index}",
+        f"a replay of action {step.action.name!r} does not make the calls that were recorded: {place}",
         expected=_told(mismatch.recorded),
         found=_told(mismatch.asked),
-        fix="let calls and their arguments follow from the event, memory, recorded results, ctx.now(), "
-        "ctx.uuid4() and ctx.random() only, not from clocks, chance, globals or the order of sets. "
-        "If the code changed on purpose, set action-state.on-mismatch to 'rerun' or 'dead-letter'",
+        fix=_fix(list(step.delivery.awaits) if step.delivery is not None else []),
     )
 
 
-def _told(call: CallIdentity | None) -> str:
+def _fix(awaits: list[str]) -> str:
+    advice = (
+        "let calls and their arguments follow from the event, memory, recorded results, ctx.now(), "
+        "ctx.uuid4() and ctx.random() only, not from clocks, chance, globals or the order of sets "
+        "(asyncio.as_completed over coroutines makes one: use ctx.as_completed, or give it tasks). "
+    )
+    if awaits:
+        others = "; ".join(awaits[:MAX_AWAITS])
+        advice = (
+            f"the action also awaits what is not recorded: {others}. Make that a durable call. And {advice}"
+        )
+    return advice + (
+        "If the code changed on purpose, set action-state.on-mismatch to 'rerun' or 'dead-letter'"
+    )
+
+
+def _told(call: CallIdentity | str | None) -> str:
     if call is None:
         return "the end of the action"
+    if isinstance(call, str):
+        return call
     request = f"({call.request[:300]})" if call.request is not None else ""
     return f"{call.function}{request}, arguments {call.arguments.hex()[:12]}"
 

@@ -4,8 +4,9 @@ A Python function is not told that a checkpoint completed, so that one thread pe
 asks. What an answer is worth:
 
 - Flink answers out of a cache (3 s unless configured): an answer may be older than the question.
-- JobManagers have a cache each. Behind one name there may be several of them, but all answers on one
-  connection come out of the same one. So connections are kept, and counted.
+- JobManagers have a cache each. Behind one name there may be several of them. So connections are kept, and
+  counted. Behind one connection there may still be two, where a proxy sends each question to another one:
+  ``CheckpointView.progress`` shows it, where an answer is older than the one before.
 - What was answered before can change in place, such as the number of acknowledgements or
   ``discarded``, without anything new in the answer. So answers are compared by what cannot:
   ``CheckpointView.content``.
@@ -18,16 +19,19 @@ asks. What an answer is worth:
 from __future__ import annotations
 
 import json
-import logging
 import threading
+import time
 from collections.abc import Callable, Hashable, Iterator, Mapping
 from dataclasses import dataclass
-from http.client import HTTPConnection, HTTPException, HTTPSConnection
+from http.client import HTTPConnection, HTTPException, HTTPResponse, HTTPSConnection
 from itertools import count
 from typing import Any, Protocol
 from urllib.parse import urlsplit
+from weakref import WeakValueDictionary
 
-_log = logging.getLogger("flink_agents.checkpoints")
+from flink_agents.api.logs import bounded_logger
+
+_log = bounded_logger("flink_agents.checkpoints")
 
 INTERVAL_SECONDS = 3.0
 """How often to ask: as often as Flink's cache has another answer."""
@@ -38,6 +42,12 @@ DEFAULT_PORT = 8081
 
 MAX_PORTS = 100
 """How many ports of a range are tried."""
+
+MAX_ANSWER_BYTES = 16 * 1024 * 1024
+"""Of an answer. One of ten checkpoints has 10 KB."""
+
+GROWING = ("restored", "total", "completed", "failed")
+"""Numbers of an answer that count what happened since the JobManager began."""
 
 DISABLED = "Checkpointing has not been enabled"
 
@@ -53,6 +63,7 @@ class CheckpointView:
     Attributes:
         connection: Number of the connection that it came by.
         content: Equal for answers that Flink may have given out of one and the same snapshot.
+        progress: Numbers that never get less from one snapshot to the next.
         highest: No checkpoint or savepoint with a greater id had been triggered.
         discarded: The last checkpoint that was discarded in favour of a later one, which is kept; 0
             if none is known. Savepoints do not count.
@@ -67,6 +78,11 @@ class CheckpointView:
     discarded: int = 0
     enabled: bool = True
     hides: bool = False
+    progress: tuple[int, ...] = ()
+
+    def is_older(self, other: CheckpointView) -> bool:
+        """Whether the snapshot was made before that of ``other``."""
+        return any(own < theirs for own, theirs in zip(self.progress, other.progress, strict=False))
 
     @classmethod
     def of(cls, answer: Mapping[str, Any], connection: int) -> CheckpointView:
@@ -79,17 +95,22 @@ class CheckpointView:
             history: list[Mapping[str, Any]] = answer["history"]
             counts: Mapping[str, int] = answer["counts"]
             latest = [one for one in answer["latest"].values() if one is not None]
+            numbers = [*counts.values(), *(one["id"] for one in [*history, *latest])]
+            if any(type(number) is not int for number in numbers):
+                raise TypeError(f"numbers that are none: {numbers}"[:200])
             content = tuple(sorted(counts.items())), tuple((one["id"], one["status"]) for one in history)
             completed = [one for one in history if one["status"] == "COMPLETED" and not one["is_savepoint"]]
             kept = [one["id"] for one in completed if not one["discarded"]]
             gone = [one["id"] for one in completed if one["discarded"] and one["id"] < max(kept, default=0)]
             ended = [one for one in history if one["status"] != "IN_PROGRESS"]
+            highest = max((one["id"] for one in [*history, *latest]), default=0)
             return cls(
                 connection,
                 content,
-                highest=max((one["id"] for one in [*history, *latest]), default=0),
+                highest=highest,
                 discarded=max(gone, default=0),
                 hides=1 < len(ended) == len(kept) < counts["completed"],
+                progress=(highest, *(counts.get(name, 0) for name in GROWING)),
             )
         except (KeyError, TypeError, AttributeError) as error:
             raise RestError(f"an answer that is not Flink's: {error!r}") from error
@@ -111,6 +132,10 @@ class Listener(Protocol):
 
     def failed(self, error: RestError) -> None:
         """It was not."""
+        ...
+
+    def ended(self, error: BaseException) -> None:
+        """Nobody asks any more: the thread that did so has ended, for a reason that should not exist."""
         ...
 
 
@@ -171,7 +196,7 @@ class CheckpointClient:
         try:
             connection.request("GET", self._path, headers={"Accept": "application/json"})
             response = connection.getresponse()
-            body = response.read()
+            body = _body(response)
         except (OSError, HTTPException) as error:
             raise RestError(f"{type(error).__name__}: {error}") from error
         if response.status != 200:
@@ -185,6 +210,25 @@ class CheckpointClient:
             return CheckpointView.of(json.loads(body), self._number)
         except ValueError as error:
             raise RestError(f"an answer that is no JSON: {error}") from error
+
+
+def _body(response: HTTPResponse) -> bytes:
+    """The body of an answer that comes in time.
+
+    Raises:
+        TimeoutError: It comes in small pieces, for too long.
+        HTTPException: It is too long.
+    """
+    deadline, parts, size = time.monotonic() + REQUEST_SECONDS, list[bytes](), 0
+    while part := response.read1(65536):
+        parts.append(part)
+        size += len(part)
+        if size > MAX_ANSWER_BYTES:
+            raise HTTPException(f"an answer of more than {MAX_ANSWER_BYTES} bytes")
+        if time.monotonic() > deadline:
+            raise TimeoutError(f"an answer that was not complete within {REQUEST_SECONDS:g} s")
+    response.read()  # nothing is left; says that the connection can be used again
+    return b"".join(parts)
 
 
 class CheckpointPoller:
@@ -202,15 +246,17 @@ class CheckpointPoller:
         self._listeners: list[Listener] = []
         self._lock = threading.Lock()
         self._stop: threading.Event | None = None
+        self._logged: set[type[Exception]] = set()
 
     def listen(self, listener: Listener) -> None:
         """Tell ``listener`` of all answers from now on."""
         with self._lock:
             self._listeners.append(listener)
             if self._stop is None:
-                self._stop = threading.Event()
+                stop = threading.Event()
                 name = "flink-checkpoints"
-                threading.Thread(target=self._serve, args=(self._stop,), name=name, daemon=True).start()
+                threading.Thread(target=self._serve, args=(stop,), name=name, daemon=True).start()
+                self._stop = stop
 
     def forget(self, listener: Listener) -> None:
         """Tell it nothing more. A call that is under way may still end."""
@@ -223,10 +269,23 @@ class CheckpointPoller:
 
     def _serve(self, stop: threading.Event) -> None:
         client = CheckpointClient(*self._place)
-        while not stop.is_set():
-            self._ask(client)
-            stop.wait(self._interval)
-        client.close()
+        try:
+            while not stop.is_set():
+                self._ask(client)
+                stop.wait(self._interval)
+        except BaseException as error:
+            self._end(stop, error)
+        finally:
+            client.close()
+
+    def _end(self, stop: threading.Event, error: BaseException) -> None:
+        """Say that the thread ends. Whoever listens from now on gets another one."""
+        _log.error("nobody asks for checkpoints any more, so that nothing is pruned", exc_info=error)
+        with self._lock:
+            if self._stop is stop:
+                self._stop = None
+            listeners = list(self._listeners)
+        self._tell(listeners, lambda listener: listener.ended(error))
 
     def _ask(self, client: CheckpointClient) -> None:
         # Those who begin to listen meanwhile were not told of the question: the answer is not theirs.
@@ -234,8 +293,11 @@ class CheckpointPoller:
         self._tell(listeners, lambda listener: listener.asking())
         try:
             view = client.ask()
-        except RestError as error:
-            failure = error
+        except Exception as error:
+            failure = error if isinstance(error, RestError) else RestError(f"{type(error).__name__}: {error}")
+            if failure is not error:
+                self._log_once(f"Flink could not be asked for checkpoints: {failure}", error)
+                client.close()
             self._tell(listeners, lambda listener: listener.failed(failure))
         else:
             self._tell(listeners, lambda listener: listener.answered(view))
@@ -244,11 +306,17 @@ class CheckpointPoller:
         for listener in listeners:
             try:
                 tell(listener)
-            except Exception:
-                _log.exception("somebody who listens for checkpoints failed")
+            except Exception as error:
+                self._log_once(f"somebody who listens for checkpoints failed: {error!r}", error)
+
+    def _log_once(self, text: str, error: Exception) -> None:
+        """Log an error with its traceback, unless one of the kind was logged."""
+        if type(error) not in self._logged:
+            self._logged.add(type(error))
+            _log.error("%s", text, exc_info=error)
 
 
-_pollers: dict[tuple[tuple[str, ...], str], CheckpointPoller] = {}
+_pollers: WeakValueDictionary[tuple[tuple[str, ...], str], CheckpointPoller] = WeakValueDictionary()
 _pollers_lock = threading.Lock()
 
 
@@ -257,7 +325,6 @@ def poller_of(addresses: tuple[str, ...], job_id: str) -> CheckpointPoller:
     with _pollers_lock:
         poller = _pollers.get((addresses, job_id))
         if poller is None:
-            # A process serves few jobs, one after the other.
             poller = _pollers[addresses, job_id] = CheckpointPoller(addresses, job_id)
         return poller
 

@@ -3,20 +3,20 @@
 from __future__ import annotations
 
 import asyncio
-import logging
 from collections.abc import Callable
 from contextlib import AsyncExitStack, asynccontextmanager, contextmanager
 from contextvars import Context
 from typing import Any
 
 from flink_agents.api.errors import ResourceUnavailableError
+from flink_agents.api.logs import bounded_logger
 from flink_agents.plan import BoundAgent
 from flink_agents.plan.functions import is_async_generator, is_generator
 
 CLOSE_SECONDS = 3.0
 """How long the end of an attempt waits for clients to close."""
 
-_log = logging.getLogger("flink_agents.clients")
+_log = bounded_logger("flink_agents.clients")
 
 
 class _Client:

@@ -5,39 +5,40 @@ one of them has imported stays in memory. A job that comes with a changed versio
 would run the old one and say nothing.
 
 The driver digests the modules of the agent, and what they use, as files and as they are in its own
-memory. The worker looks for the digest of each function that it has in memory. Digests do not
-depend on paths and lines. What stands outside of functions leaves no trace in memory that could be
-digested; there, two jobs that bring different versions of one loaded module give it away.
+memory. The worker looks for the digest of each function that it has in memory. What stands outside of
+functions leaves no trace in memory that could be digested; there, the file that the worker noted when it
+loaded the module gives it away, or two jobs that bring different versions of it.
+
+What differs leaves memory where no other job uses it (``module_renewal``), so that the job loads its own.
 """
 
 from __future__ import annotations
 
-import functools
-import logging
+import importlib
 import os
 import platform
 import sys
-import threading
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass
-from hashlib import blake2b
 from importlib.machinery import SourceFileLoader
-from pathlib import PurePath
-from types import CodeType, FunctionType, ModuleType
+from types import CodeType, ModuleType
 from typing import Any
 
 import cloudpickle
 
 from flink_agents.api.errors import StaleCodeError
+from flink_agents.api.logs import bounded_logger
 from flink_agents.api.places import short_path
 from flink_agents.plan import AgentCode
 from flink_agents.plan.model import FunctionRef
+from flink_agents.runtime import module_renewal, module_uses, user_modules
+from flink_agents.runtime.code_objects import digest, functions_in
+from flink_agents.runtime.jvm import in_flink_worker
+from flink_agents.runtime.module_uses import Use, packages_of
+from flink_agents.runtime.user_modules import MAIN, is_of_user, mentioned
 
-_log = logging.getLogger("flink_agents.code")
+_log = bounded_logger("flink_agents.code")
 
-_MAIN = "__main__"
-_OWN = frozenset({"flink_agents", "pyflink"})
-_LIBRARIES = frozenset({"site-packages", "dist-packages"})
 _SHOWN = 5
 """How many functions an error names."""
 
@@ -78,6 +79,12 @@ class CodeCheck:
         modules = modules_used(_modules_of(code)) if code is not None else ()
         return cls(interpreter_name(), tuple(modules))
 
+    @classmethod
+    def of_values(cls, values: Iterable[Any]) -> CodeCheck:
+        """The check for the modules of functions, classes and other objects."""
+        names = {getattr(value, "__module__", None) or type(value).__module__ for value in values}
+        return cls(interpreter_name(), tuple(modules_used(sorted(names))))
+
     def check(self, remember: bool = True) -> None:
         """Compare the modules that this process has in memory.
 
@@ -106,6 +113,8 @@ class CodeCheck:
 
 def _arrive(interpreter: str, modules: tuple[ModuleCode, ...]) -> CodeCheck:
     check = CodeCheck(interpreter, modules)
+    if in_flink_worker() and interpreter == interpreter_name():
+        _renew(modules)
     check.check(remember=False)
     return check
 
@@ -120,7 +129,52 @@ def interpreter_name() -> str:
 _accepted: dict[str, tuple[Any, bytes]] = {}
 """Spec and digest of each module that has passed. A module that is loaded anew has a new spec."""
 
-_lock = threading.Lock()
+
+def _renew(modules: tuple[ModuleCode, ...]) -> None:
+    """Drop what is not of the job, where the job's version would take its place.
+
+    Raises:
+        StaleCodeError: Another job uses it.
+    """
+    with module_renewal.lock:
+        names = {module.name: module for module in modules}
+        module_uses.current().add(names)
+        module_renewal.drop_old_bytecode(names)
+        stale = {name for name, module in names.items() if _would_change(module)}
+        if not stale:
+            return
+        users = module_renewal.renew(stale)
+        if users:
+            name = min(stale)
+            raise _stale(names[name], sys.modules[name], _differing(names[name], sys.modules[name]), users)
+
+
+def _would_change(claimed: ModuleCode) -> bool:
+    """Whether what is in memory is another version, and the file is that of the job."""
+    module = sys.modules.get(claimed.name)
+    if module is None:
+        return False
+    note = user_modules.note_of(claimed.name)
+    noted = None if note is None else note.whole
+    if noted == claimed.whole or (noted is None and not _differs(claimed, module)):
+        return False
+    importlib.invalidate_caches()
+    source = user_modules.read_source(user_modules.find_spec(claimed.name))
+    return source is not None and source.whole == claimed.whole
+
+
+def _differs(claimed: ModuleCode, module: ModuleType) -> bool:
+    known_spec, known_digest = _accepted.get(claimed.name, (None, b""))
+    if known_spec is not None and known_spec is module.__spec__:
+        return known_digest != claimed.whole
+    return bool(_differing(claimed, module))
+
+
+def _differing(claimed: ModuleCode, module: ModuleType) -> list[str]:
+    """Names of the functions in memory that are not the job's."""
+    return [
+        name for name, function in functions_in(module) if digest(function.__code__) not in claimed.functions
+    ]
 
 
 def _compare(claimed: ModuleCode, remember: bool) -> None:
@@ -128,35 +182,43 @@ def _compare(claimed: ModuleCode, remember: bool) -> None:
     spec = getattr(module, "__spec__", None)
     if module is None or spec is None:
         return
-    with _lock:
+    with module_renewal.lock:
         known_spec, known_digest = _accepted.get(claimed.name, (None, b""))
         if known_spec is spec and known_digest == claimed.whole:
             return
-        differing = [
-            name
-            for name, function in functions_in(module)
-            if digest(function.__code__) not in claimed.functions
-        ]
+        differing = _differing(claimed, module)
         if differing or known_spec is spec:
             raise _stale(claimed, module, differing)
         if remember:
             _accepted[claimed.name] = (spec, claimed.whole)
 
 
-def _stale(claimed: ModuleCode, module: ModuleType, differing: list[str]) -> StaleCodeError:
+def _stale(
+    claimed: ModuleCode, module: ModuleType, differing: list[str], users: Sequence[Use] = ()
+) -> StaleCodeError:
     if differing:
         shown = ", ".join(differing[:_SHOWN])
         more = f" and {len(differing) - _SHOWN} more" if len(differing) > _SHOWN else ""
         what = f"another {shown}{more}"
     else:
         what = "a version that differs outside of functions, as an earlier job brought it"
+    found = f"{what}; in process {os.getpid()}, loaded from {module.__file__}"
+    fix = (
+        "restart the TaskManager, which keeps the modules of earlier jobs (of a local job: this Python "
+        "process), or rename the module; where that does not help, the workers have another version installed"
+    )
+    if users:
+        jobs = ", ".join(sorted({use.job for use in users}))
+        found = f"{found}; in use by the job {jobs}"
+        fix = (
+            "stop that job first, or rename the module (or its package), or give each of the two jobs a "
+            "TaskManager of its own: one Python process has one version of a module"
+        )
     return StaleCodeError(
         f"the worker has another version of the module {claimed.name} in memory",
         expected="the code that this job was built with",
-        found=f"{what}; in process {os.getpid()}, loaded from {module.__file__}",
-        fix="restart the TaskManager, which keeps the modules of earlier jobs (of a local job: this "
-        "Python process), or rename the module; where that does not help, the workers have another "
-        "version installed",
+        found=found,
+        fix=fix,
         where=claimed.file,
     )
 
@@ -191,42 +253,13 @@ def modules_used(names: Iterable[str]) -> Iterator[ModuleCode]:
     while waiting:
         name = waiting.pop()
         module = sys.modules.get(name)
-        if name in seen or module is None or not _is_of_user(name, module):
+        if name in seen or module is None or not is_of_user(name, module):
             continue
         seen.add(name)
         loaded = _load(name, module)
         if loaded.code is not None:
             yield loaded.code
-        waiting += _mentioned(name, module, loaded.mentions)
-
-
-def _is_of_user(name: str, module: ModuleType) -> bool:
-    if name == _MAIN:
-        return True
-    top = name.partition(".")[0]
-    file = getattr(module, "__file__", None)
-    if file is None or top in _OWN or top in sys.stdlib_module_names:
-        return False
-    return _LIBRARIES.isdisjoint(PurePath(file).parts)
-
-
-def _mentioned(name: str, module: ModuleType, mentions: Iterable[str]) -> Iterator[str]:
-    for value in list(vars(module).values()):
-        # Not isinstance, which asks the value itself: it may be a proxy.
-        if issubclass(type(value), ModuleType):
-            yield value.__name__
-        elif issubclass(type(value), (type, FunctionType)):
-            yield value.__module__
-    # Values that were imported from a module do not name it; the import statement does.
-    packages = [name, *_packages(name)]
-    for mentioned in mentions:
-        yield mentioned
-        yield from (f"{package}.{mentioned}" for package in packages)
-
-
-def _packages(name: str) -> Iterator[str]:
-    while name := name.rpartition(".")[0]:
-        yield name
+        waiting += mentioned(name, module, loaded.mentions)
 
 
 def _load(name: str, module: ModuleType) -> _Loaded:
@@ -239,7 +272,7 @@ def _load(name: str, module: ModuleType) -> _Loaded:
 
 def _digested(name: str, module: ModuleType, spec: Any) -> _Loaded:
     # Code of the main script travels with the job, and so does that of modules registered for it.
-    if name == _MAIN or spec is None or _travels(name):
+    if name == MAIN or spec is None or _travels(name):
         return _Loaded(spec, None, frozenset())
     compiled = _compiled(name, module, spec)
     if compiled is None:
@@ -254,11 +287,14 @@ def _digested(name: str, module: ModuleType, spec: Any) -> _Loaded:
 
 def _travels(name: str) -> bool:
     by_value = cloudpickle.list_registry_pickle_by_value()
-    return any(one in by_value for one in (name, *_packages(name)))
+    return any(one in by_value for one in (name, *packages_of(name)))
 
 
 def _compiled(name: str, module: ModuleType, spec: Any) -> CodeType | None:
     """The code of the module's file as an import would get it; None where there is none."""
+    source = user_modules.read_source(spec)
+    if source is not None:
+        return source.code
     get_code = getattr(spec.loader, "get_code", None)
     try:
         if get_code is None:
@@ -267,93 +303,4 @@ def _compiled(name: str, module: ModuleType, spec: Any) -> CodeType | None:
         return get_code(name)
     except (ImportError, OSError, SyntaxError, ValueError) as error:
         _log.debug("no check of the module %s: %s", name, error)
-        return None
-
-
-# -- digests ------------------------------------------------------------------------------
-
-
-def digest(code: CodeType, found: set[bytes] | None = None, mentions: set[str] | None = None) -> bytes:
-    """What ``code`` does, and not where it stands.
-
-    Args:
-        code: The code.
-        found: Gets the digests of it and of all code inside.
-        mentions: Gets the names that all of it uses.
-    """
-
-    def token(value: Any) -> Any:
-        if isinstance(value, CodeType):
-            return digest(value, found, mentions)
-        if isinstance(value, tuple):
-            return [token(one) for one in value]
-        if isinstance(value, frozenset):
-            # Its order differs from process to process.
-            return {"set": sorted(repr(token(one)) for one in value)}
-        return repr(value)
-
-    if mentions is not None:
-        mentions.update(code.co_names)
-    parts = (
-        getattr(code, "co_qualname", code.co_name),
-        (code.co_flags, code.co_argcount, code.co_posonlyargcount, code.co_kwonlyargcount),
-        code.co_code,
-        getattr(code, "co_exceptiontable", b""),
-        (code.co_names, code.co_varnames, code.co_freevars, code.co_cellvars),
-        token(code.co_consts),
-    )
-    result = blake2b(repr(parts).encode("utf-8", "backslashreplace"), digest_size=8).digest()
-    if found is not None:
-        found.add(result)
-    return result
-
-
-def functions_in(module: ModuleType) -> Iterator[tuple[str, FunctionType]]:
-    """The functions that the file of a loaded module defines and its names lead to.
-
-    Classes, wrappers and closures are looked into. What decorators generate is no code of the file.
-    """
-    names = vars(module)
-    waiting, seen = list(reversed(names.values())), set[int]()
-    while waiting:
-        value = waiting.pop()
-        if id(value) in seen:
-            continue
-        seen.add(id(value))
-        if type(value) is FunctionType:
-            if value.__code__.co_filename == names.get("__file__"):
-                yield value.__qualname__, value
-        waiting += _inside(value, module.__name__)
-
-
-_HOLDERS: tuple[tuple[tuple[type, ...], tuple[str, ...]], ...] = (
-    ((staticmethod, classmethod), ("__func__",)),
-    ((property,), ("fget", "fset", "fdel")),
-    ((functools.partial, functools.partialmethod, functools.cached_property), ("func",)),
-)
-"""Objects around a function, and where they have it."""
-
-
-def _inside(value: Any, module: str) -> list[Any]:
-    """What a value holds that can be a function of the module."""
-    if issubclass(type(value), type):
-        return list(vars(value).values()) if value.__module__ == module else []
-    for kinds, attributes in _HOLDERS:
-        if issubclass(type(value), kinds):
-            return [getattr(value, attribute) for attribute in attributes]
-    try:
-        # Not getattr: the value may be a proxy, or answer to any name.
-        own: dict[str, Any] = object.__getattribute__(value, "__dict__")
-    except (AttributeError, TypeError):
-        return []
-    found = [own["__wrapped__"]] if "__wrapped__" in own else []
-    if type(value) is FunctionType:
-        found += [cell for cell in map(_content, value.__closure__ or ()) if callable(cell)]
-    return found
-
-
-def _content(cell: Any) -> Any:
-    try:
-        return cell.cell_contents
-    except ValueError:
         return None

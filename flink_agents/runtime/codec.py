@@ -36,6 +36,7 @@ VERSION = b"\x01"
 _TUPLE, _SET, _FROZENSET, _BIG_INT = 1, 2, 3, 4
 _DATETIME, _DATE, _TIME, _TIMEDELTA, _DECIMAL, _UUID = 5, 6, 7, 8, 9, 10
 _ENUM, _MODEL, _DATACLASS, _NAMED_TUPLE, _ROW, _PICKLE = 11, 12, 13, 14, 15, 16
+_NAMED = frozenset((_ENUM, _MODEL, _DATACLASS, _NAMED_TUPLE))
 
 _EXPECTED = (
     "JSON values, bytes, tuples, sets, dates, decimals, UUIDs, enums, dataclasses, named tuples "
@@ -222,6 +223,11 @@ def _untagged(content: dict[Any, Any]) -> Any:
     if reader is None:
         raise StateFormatError("state holds a value of an unknown kind", found=f"tag {key.code}")
     return reader(inner)
+
+
+def is_of_class(content: dict[Any, Any]) -> bool:
+    """Whether a map of the format stands for a value of a class that it names."""
+    return any(type(key) is _Tag and key.code in _NAMED for key in content)
 
 
 def _order(item: Any) -> str:

@@ -7,7 +7,7 @@ import hashlib
 import random
 import uuid
 from collections.abc import Awaitable, Mapping
-from datetime import datetime, timezone
+from datetime import UTC, datetime
 from functools import lru_cache
 from threading import get_ident
 from typing import Any
@@ -28,6 +28,8 @@ from flink_agents.api.metrics import MetricGroup
 from flink_agents.api.options import Configuration
 from flink_agents.api.resources import ResourceType, Tool
 from flink_agents.plan import BoundAction
+from flink_agents.runtime.action_waits import in_turn
+from flink_agents.runtime.delivery import Delivery
 from flink_agents.runtime.journal.calls import StepCalls
 from flink_agents.runtime.limits import LeaveThread, Place
 from flink_agents.runtime.memory import TreeObject
@@ -55,6 +57,7 @@ class Invocation:
         tasks: What it started on the loop, or None.
         trial: What is known of it where it is no first attempt on Flink's thread, or None.
         calls: Its durable calls, or None.
+        delivery: Gives it what it waits for, in order; None where nothing can be recorded.
     """
 
     __slots__ = (
@@ -64,6 +67,7 @@ class Invocation:
         "action",
         "awaited",
         "calls",
+        "delivery",
         "event",
         "mark",
         "run",
@@ -85,6 +89,7 @@ class Invocation:
         self.tasks: list[Any] | None = None
         self.trial: Trial | None = None
         self.calls: StepCalls | None = None
+        self.delivery: Delivery | None = None
         self.mark = run.mark()
         self._thread = get_ident()
         self._active = True
@@ -223,6 +228,7 @@ class InvocationContext(RunnerContext):
     @property
     def sequence_number(self) -> int:
         """See :class:`RunnerContext`."""
+        self._of.run.identify()
         return self._of.run.sequence_number
 
     @property
@@ -296,7 +302,7 @@ class InvocationContext(RunnerContext):
                 found="a def action",
                 fix=f"write async def, and client = await ctx.client({name!r})",
             )
-        return clients.get(name)
+        return in_turn("a client", lambda: clients.get(name))
 
     @property
     def config(self) -> Configuration:
@@ -327,7 +333,7 @@ class InvocationContext(RunnerContext):
 
     def now(self) -> datetime:
         """See :class:`RunnerContext`."""
-        return datetime.fromtimestamp(self._of.run.started_at / 1000, timezone.utc)
+        return datetime.fromtimestamp(self._of.run.started_at / 1000, UTC)
 
     def uuid4(self) -> uuid.UUID:
         """See :class:`RunnerContext`; derived by BLAKE2b from the path of the event."""

@@ -16,7 +16,7 @@ from flink_agents.api.errors import (
     UnsupportedExecutionError,
     UnsupportedTableError,
 )
-from flink_agents.api.options import Configuration
+from flink_agents.api.options import AgentOptions, Configuration
 from flink_agents.runtime import flink_compat, gateway
 from flink_agents.runtime.job import Job
 from flink_agents.runtime.main_module import ShippedFunction
@@ -125,9 +125,8 @@ class FlinkAgentsEnvironment(AgentsExecutionEnvironment):
 
     def from_list(self, records: Iterable[Any], key_selector: Callable[[Any], Any]) -> AgentInput:
         """See :class:`AgentsExecutionEnvironment`."""
-        return FlinkAgentInput(
-            self._job, self._agents, list_source(self.stream_env, list(records)), key_selector
-        )
+        source = list_source(self.stream_env, list(records), self.config.get(AgentOptions.CHECK_CODE))
+        return FlinkAgentInput(self._job, self._agents, source, key_selector)
 
     def load_yaml(self, *paths: str | Path) -> FlinkAgentsEnvironment:
         """See :class:`AgentsExecutionEnvironment`."""

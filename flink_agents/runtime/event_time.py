@@ -10,7 +10,6 @@ cannot come in time either and is not waited for, so one endless run costs one t
 
 from __future__ import annotations
 
-import logging
 import time
 from collections.abc import Callable
 from dataclasses import dataclass, field
@@ -18,10 +17,11 @@ from datetime import timedelta
 
 from flink_agents.api.errors import NoWatermarksError
 from flink_agents.api.event_time import LATE_TAG, EventTime, LateOutputs
+from flink_agents.api.logs import bounded_logger
 from flink_agents.api.metrics import MetricGroup
 from flink_agents.runtime.run import Run
 
-_log = logging.getLogger("flink_agents.event_time")
+_log = bounded_logger("flink_agents.event_time")
 
 HELD = "event_time_held_ms"
 STRAGGLERS = "event_time_stragglers"

@@ -30,12 +30,14 @@ class TaskInfo:
 
     Attributes:
         job_id: Flink's id of the job, 32 hexadecimal digits.
+        job_name: The job's name.
         subtask: Index of the subtask, from 0.
         parallelism: Number of subtasks.
         attempt: Number of the attempt, from 0.
     """
 
     job_id: str
+    job_name: str
     subtask: int
     parallelism: int
     attempt: int
@@ -51,6 +53,7 @@ def task_info(context: RuntimeContext) -> TaskInfo:
     if java is None:
         return TaskInfo(
             job_id="",
+            job_name="",
             subtask=context.get_index_of_this_subtask(),
             parallelism=context.get_number_of_parallel_subtasks(),
             attempt=context.get_attempt_number(),
@@ -58,10 +61,43 @@ def task_info(context: RuntimeContext) -> TaskInfo:
     task = java.getTaskInfo()
     return TaskInfo(
         job_id=java.getJobInfo().getJobId().toString(),
+        job_name=str(java.getJobInfo().getJobName()),
         subtask=task.getIndexOfThisSubtask(),
         parallelism=task.getNumberOfParallelSubtasks(),
         attempt=task.getAttemptNumber(),
     )
+
+
+def watch_operators(
+    arrives: Callable[[str, str, bytes], set[str] | None], loaded: Callable[[set[str] | None], None]
+) -> None:
+    """Call functions before and after each Python operator of this worker is unpickled.
+
+    PyFlink has no place for it, and the operators of a job, its own functions among them, are unpickled
+    in no particular order: the first one decides which modules are in memory.
+
+    Args:
+        arrives: Gets the id and the name of the operator's job, and the pickle.
+        loaded: Gets what that has returned.
+    """
+    from pyflink.fn_execution.embedded import operations
+
+    original = operations.extract_process_function
+    if getattr(original, "is_watched", False):
+        return
+
+    def extract_process_function(proto: Any, context: Any, *rest: Any) -> Any:
+        job = context.getJobInfo()
+        names = None
+        try:
+            names = arrives(str(job.getJobId().toString()), str(job.getJobName()), proto.payload)
+            return original(proto, context, *rest)
+        finally:
+            loaded(names)
+
+    watched: Any = extract_process_function
+    watched.is_watched = True
+    operations.extract_process_function = watched
 
 
 def task_configuration(context: RuntimeContext) -> dict[str, str]:

@@ -23,7 +23,9 @@ _KNOWN = {
     "NoSuchFieldException: loadedLibraryNames": (
         "this TaskManager process has run a Python job already, and PyFlink cannot load its native "
         "library a second time on this Java",
-        "run one job per TaskManager process (application mode does), or use Java 11",
+        "copy opt/flink-python-*.jar of PyFlink into Flink's lib and set "
+        "classloader.parent-first-patterns.additional: pemja.;py4j. on each machine, then restart it; "
+        "`flink-agents doctor --cluster URL` looks whether that is so",
     ),
     INTERRUPTED_START: (
         "Flink cancelled a task while this TaskManager process started Python; PyFlink does not start it a "

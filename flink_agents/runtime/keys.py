@@ -11,7 +11,7 @@ from __future__ import annotations
 import math
 import uuid
 from collections.abc import Callable
-from datetime import date, datetime, timezone
+from datetime import UTC, date, datetime
 from decimal import Decimal
 from enum import Enum
 from typing import Any
@@ -84,7 +84,7 @@ def _encode_datetime(key: datetime) -> str:
     if key.tzinfo is None:
         return f"L{key.replace(fold=0).isoformat()}"
     try:
-        return f"Z{key.astimezone(timezone.utc).isoformat()}"
+        return f"Z{key.astimezone(UTC).isoformat()}"
     except OverflowError as error:
         raise KeyEncodingError(
             "a key is a time that UTC cannot express",

@@ -31,6 +31,7 @@ from flink_agents.api.errors import ContextMisuseError
 from flink_agents.api.policies import RateLimit
 from flink_agents.api.resources import Tool
 from flink_agents.plan import BoundAction, BoundAgent
+from flink_agents.runtime.action_waits import in_turn
 
 SLICE_SECONDS = 0.1
 """How often a thread that waits for a limit looks whether the attempt of the job has ended."""
@@ -319,6 +320,11 @@ async def _entered(limiter: Limiter, place: Place | None) -> AsyncIterator[None]
 
 
 async def _acquire(limiter: Limiter, place: Place | None) -> None:
+    """Take one of ``limiter``; in an action, when that comes in the order of what the action waits for."""
+    await in_turn("a limit", lambda: _take(limiter, place), limiter.release)
+
+
+async def _take(limiter: Limiter, place: Place | None) -> None:
     if place is not None and limiter.busy:
         with place.lent():
             await limiter.acquire()

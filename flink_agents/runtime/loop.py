@@ -9,24 +9,25 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
-import gc
-import logging
 import threading
 from collections import deque
-from collections.abc import Callable, Collection
+from collections.abc import Callable, Collection, Coroutine
 from concurrent import futures
 from contextvars import ContextVar
-from typing import Any
+from typing import Any, TypeVar
 
-from flink_agents.api.action_state import Record
 from flink_agents.api.durable import OnMismatch
 from flink_agents.api.errors import ContextMisuseError
+from flink_agents.api.logs import bounded_logger
 from flink_agents.api.options import AgentOptions
 from flink_agents.runtime import clients
-from flink_agents.runtime.actor import KeyActor, Waiting
+from flink_agents.runtime.action_loop import ActionLoop, make_action_task
+from flink_agents.runtime.actor import KeyActor, Unread, Waiting
 from flink_agents.runtime.call_values import mismatch_error
 from flink_agents.runtime.context import Invocation
+from flink_agents.runtime.delivery import current_delivery
 from flink_agents.runtime.durable import DurableCalls
+from flink_agents.runtime.garbage import collect_garbage_less_often
 from flink_agents.runtime.keys import decode_key
 from flink_agents.runtime.limits import Place, Slots
 from flink_agents.runtime.replays import Replays
@@ -38,14 +39,12 @@ from flink_agents.runtime.steps import FAILURES, StepExecutor
 from flink_agents.runtime.timeouts import Deadline, WorkerPool, within
 from flink_agents.runtime.watch import Watch
 
-_log = logging.getLogger("flink_agents.loop")
+_log = bounded_logger("flink_agents.loop")
+
+T = TypeVar("T")
 
 PAUSE_SECONDS = 0.003
 """As long as inputs come, new runs are started once in so many seconds."""
-
-DEFAULT_THRESHOLDS = (700, 10, 10)
-THRESHOLDS = (50_000, 20, 100)
-"""When Python looks for cycles; see :func:`collect_garbage_less_often`."""
 
 SLICE_SECONDS = 0.05
 """How often Flink's thread looks whether it was cancelled while the store is opened."""
@@ -65,6 +64,8 @@ class AgentLoop:
     Attributes:
         failure: The error that ends the attempt, or None.
         ended: Number of runs that ended.
+        progress: Grows with each run that ends, and wherever Flink's thread is to look at an actor.
+        replays: Chooses what runs next where runs were recorded.
         expected: How long a run takes here, in seconds: a moving average.
         deviation: How far runs are from that, in seconds: a moving average.
     """
@@ -82,15 +83,17 @@ class AgentLoop:
         self._tasks: dict[asyncio.Task[None], KeyActor] = {}
         self._progress = threading.Condition()
         # Each is written by one thread only.
-        self._submitted = 0
+        self._submitted = self._asked = 0
+        self._pulled = self._read = 0
         self._begun = 0
-        self.ended = 0
+        self.ended = self.progress = 0
         self.failure: BaseException | None = None
         self.expected = 0.0
         self.deviation = 0.0
         self._durations = shared.run_metrics.on_loop
         collect_garbage_less_often()
-        self._loop = asyncio.new_event_loop()
+        # Where nothing can be recorded, no order of outcomes has to be kept.
+        self._loop = ActionLoop() if shared.journals is not None else asyncio.new_event_loop()
         self._durable: DurableCalls | None = None
         if shared.journals is not None:
             on_mismatch = OnMismatch(shared.config.get(AgentOptions.ON_MISMATCH))
@@ -98,7 +101,7 @@ class AgentLoop:
                 shared, self._loop, self._pool, self._fail, lambda: self._closing, on_mismatch
             )
             shared.durable = self._durable
-        self._replays = Replays(shared, self._loop, self._begin)
+        self.replays = Replays(shared, self._loop, self._begin)
         self._watch = Watch(shared, self._loop, self._tasks, _current)
         self._thread = threading.Thread(target=self._serve, name="agent-loop", daemon=True)
         self._thread.start()
@@ -107,8 +110,8 @@ class AgentLoop:
 
     @property
     def load(self) -> int:
-        """Number of runs that wait here or are executed."""
-        return self._submitted - self.ended
+        """Number of runs that wait here or are executed, and of keys whose records are read."""
+        return self._submitted + self._pulled - self.ended + self._asked - self._read
 
     @property
     def in_flight(self) -> int:
@@ -122,7 +125,26 @@ class AgentLoop:
     def submit(self, actor: KeyActor, waiting: Waiting) -> None:
         """Let ``actor`` run one more input."""
         self._submitted += 1
+        actor.submitted += 1
         actor.queue.append(waiting)
+        self._wake_for(actor)
+
+    def read(self, actor: KeyActor) -> None:
+        """Let ``actor`` learn what was recorded of its key."""
+        self._asked += 1
+        self._wake_for(actor)
+
+    def ask(self, question: Coroutine[Any, Any, T]) -> futures.Future[T]:
+        """The answer to ``question``, which this loop finds; it is cancelled where the loop has ended."""
+        try:
+            return asyncio.run_coroutine_threadsafe(question, self._loop)
+        except RuntimeError:
+            question.close()
+            unasked: futures.Future[T] = futures.Future()
+            unasked.cancel()
+            return unasked
+
+    def _wake_for(self, actor: KeyActor) -> None:
         self._inbox.append(actor)
         if not self._woken:
             self._woken = True
@@ -145,22 +167,18 @@ class AgentLoop:
 
     def end_of_input(self) -> None:
         """Say that no further input comes, so that nobody waits for one."""
-        if self._shared.journals is not None:
-            self._loop.call_soon_threadsafe(self._replays.end_of_input)
+        if self._shared.journals is not None and not self.replays.no_more_input:
+            self.replays.no_more_input = True
+            self._loop.call_soon_threadsafe(self.replays.end_of_input)
 
-    def wait_for_progress(self, ended: int, seconds: float) -> bool:
-        """Return True when more than ``ended`` runs have ended; False where they did not in time."""
+    def wait_for_progress(self, seen: int, seconds: float) -> bool:
+        """Return True when there is more ``progress`` than was seen; False where there is not in time."""
         with self._progress:
-            return self._progress.wait_for(lambda: self.ended > ended or self.failure is not None, seconds)
-
-    @property
-    def held(self) -> int:
-        """Number of inputs here that wait for those of recorded runs, which may be behind them."""
-        return self._replays.held
+            return self._progress.wait_for(lambda: self.progress > seen or self.failure is not None, seconds)
 
     def held_back(self) -> str:
         """See :meth:`Replays.held_back`."""
-        return self._replays.held_back()
+        return self.replays.held_back()
 
     def close(self, wait: bool = True) -> None:
         """Cancel all that runs; no step begins any more.
@@ -238,7 +256,7 @@ class AgentLoop:
             self._woken = False
         while self._inbox:
             actor = self._inbox.popleft()
-            if not actor.running and actor.queue:
+            if not actor.running and (actor.queue or actor.order is Unread.UNREAD):
                 self._begin(actor)
         if self._woken:
             self._loop.call_later(PAUSE_SECONDS, self._drain)
@@ -251,20 +269,16 @@ class AgentLoop:
 
     async def _work(self, actor: KeyActor) -> None:
         try:
-            while actor.queue and self.failure is None:
-                records: list[Record] = []
-                if actor.recorded is None:
-                    waiting = actor.queue.popleft()
-                    actor.seq = actor.next_seq
-                else:
-                    actor.started = self._loop.time()
-                    chosen = await self._replays.choose(actor, actor.recorded)
-                    if chosen is None:
-                        return
-                    waiting, records = chosen
+            if actor.order is Unread.UNREAD:
+                actor.begun = actor.started = self._loop.time()
+                await self.replays.read(actor)
+                self._read += 1
+            while self.failure is None and (actor.queue or self._pull(actor)):
+                waiting = actor.queue.popleft()
+                actor.seq = waiting.seq
                 self._begun += 1
                 begun = actor.begun = actor.started = self._loop.time()
-                await self._execute(actor, waiting, records)
+                await self._execute(actor, waiting)
                 took = self._loop.time() - begun
                 if took >= self._watch.stuck_after:
                     self._watch.ended(actor, took)
@@ -283,6 +297,14 @@ class AgentLoop:
             actor.running = False
             if self.failure is not None:
                 _abandon(actor)
+            self._notify()
+
+    def _pull(self, actor: KeyActor) -> bool:
+        """Choose one more input that is in memory; whether there is one."""
+        before = actor.pulled
+        found = self.replays.pull(actor)
+        self._pulled += actor.pulled - before
+        return found
 
     def _fail(self, error: BaseException) -> None:
         self.failure = self.failure or error
@@ -290,9 +312,10 @@ class AgentLoop:
 
     def _notify(self) -> None:
         with self._progress:
+            self.progress += 1
             self._progress.notify_all()
 
-    async def _execute(self, actor: KeyActor, waiting: Waiting, records: list[Record]) -> None:
+    async def _execute(self, actor: KeyActor, waiting: Waiting) -> None:
         run, step = waiting.run, waiting.step
         if run is None:
             run = Run(
@@ -304,18 +327,18 @@ class AgentLoop:
                 self._clock(),
                 None,
                 actor.memory,
+                waiting.ordered,
             )
             self._steps.begin(run, waiting.record)
-        actor.next_seq = max(actor.next_seq, run.sequence_number + 1)
-        self._replays.attach(run, waiting, records)
+        self.replays.attach(actor, run, waiting)
         if step is not None:
             await self._finish(actor, step)
         for action, event in run.steps:
             following = Invocation(self._shared, run, action, event)
             if not self._replayed(following):
                 await self._finish(actor, following)
-        self._replays.ended(actor, run)
-        actor.finish(run, waiting.number)
+        self.replays.ended(actor, run, waiting)
+        actor.finish(run, waiting)
 
     def _replayed(self, step: Invocation) -> bool:
         """Whether the whole of a step came from its record."""
@@ -340,8 +363,9 @@ class AgentLoop:
 
     async def _attempt(self, step: Invocation) -> Invocation | None:
         """Execute a step; returns its next attempt, or None."""
-        if self._durable is not None:
-            self._durable.begin(step)
+        durable = self._durable
+        if durable is not None:
+            durable.begin(step)
         limiter = self._shared.limits.of_action(step.action)
         try:
             if limiter is None:
@@ -349,21 +373,31 @@ class AgentLoop:
             else:
                 async with limiter:
                     await self._in_place(step)
-            if step.calls is not None and self._durable is not None:
-                await self._durable.end(step)
+            if durable is not None:
+                if (going_on := durable.finish(step)) is not None:
+                    await going_on
+                if step.calls is not None:
+                    await durable.end(step)
         except FAILURES as error:
             if self._closing or self.failure is not None:
                 # Whatever it is: at the end of the attempt, no action has failed by itself.
                 step.end()
                 step.let_go()
                 raise asyncio.CancelledError from error
+            if durable is not None and (going_on := durable.finish(step)) is not None:
+                await going_on
             return await self._failed(step, error)
         else:
             self._steps.succeed(step)
             return None
         finally:
             if step.tasks is not None:
-                await _end_tasks(step.tasks)
+                await self._end_tasks(step)
+
+    async def _end_tasks(self, step: Invocation) -> None:
+        """Cancel the tasks that an execution left behind, and wait for their end."""
+        tasks, step.tasks = step.tasks or [], None
+        await _cancel([task for task in tasks if not task.done()])
 
     async def _failed(self, step: Invocation, error: BaseException) -> Invocation | None:
         """End an attempt that raised; returns the next one, or None where the run goes on without."""
@@ -372,9 +406,10 @@ class AgentLoop:
             return self._steps.failed(step, error)
         mismatch = step.calls.mismatch
         if mismatch is None:
+            before = len(step.run.side_outputs)
             following = self._steps.failed(step, error)
             if following is None:
-                await durable.end_failed(step)
+                await durable.end_failed(step, step.run.side_outputs[before:])
             return following
         if durable.on_mismatch is OnMismatch.RERUN:
             await durable.void(step)
@@ -400,10 +435,16 @@ class AgentLoop:
 
     async def _wait(self, step: Invocation) -> None:
         _current.set(step)
+        if self._durable is not None:
+            self._durable.enter(step)
         try:
             await self._steps.wait(step)
         finally:
+            current_delivery.set(None)
             _current.set(None)
+            if step.tasks is not None:
+                # While its outcomes are still delivered: their clean-up may wait for some.
+                await self._end_tasks(step)
 
     async def _call(self, step: Invocation) -> None:
         if step.action.is_async:
@@ -432,24 +473,18 @@ class AgentLoop:
             step.run = run
 
 
-def collect_garbage_less_often() -> None:
-    """Raise the thresholds of Python's collector of cycles, where nobody has set them.
-
-    It walks over all that waits again and again: with 20,000 calls in flight and its defaults,
-    that took half of the loop's time (measured).
-    """
-    if gc.get_threshold() == DEFAULT_THRESHOLDS:
-        gc.set_threshold(*THRESHOLDS)
-
-
 _current: ContextVar[Invocation | None] = ContextVar("step", default=None)
 """The step whose code runs; tasks that it makes inherit it."""
 
 
 def _make_task(loop: asyncio.AbstractEventLoop, coroutine: Any, **options: Any) -> asyncio.Task[Any]:
-    task = asyncio.Task(coroutine, loop=loop, **options)
+    task = make_action_task(loop, coroutine, **options)
     step = _current.get()
     if step is not None:
+        if step.delivery is not None and current_delivery.get() is None:
+            # A durable call made it: it ends with that.
+            step.delivery.others.append(task)
+            return task
         if step.tasks is None:
             step.tasks = []
         step.tasks.append(task)
@@ -470,11 +505,6 @@ def _abandon(actor: KeyActor) -> None:
     for waiting in actor.queue:
         if waiting.step is not None:
             waiting.step.let_go()
-
-
-async def _end_tasks(tasks: list[asyncio.Task[Any]]) -> None:
-    """Cancel the tasks that an action left behind, and wait for their end."""
-    await _cancel([task for task in tasks if not task.done()])
 
 
 async def _cancel(tasks: Collection[asyncio.Task[Any]]) -> None:

@@ -8,52 +8,59 @@ finds them, as soon as the function is unpickled and so before its first record.
 
 from __future__ import annotations
 
+import importlib
 import sys
-from collections.abc import Callable
+from collections.abc import Callable, Iterable
 from typing import Any
 
-import cloudpickle
-
+from flink_agents.runtime.code_digest import CodeCheck
 from flink_agents.runtime.jvm import in_flink_worker
-
-_MAIN = "__main__"
+from flink_agents.runtime.main_classes import MainClass, install
+from flink_agents.runtime.user_modules import MAIN
 
 
 class MainModule:
     """The classes of ``__main__``, installed in a worker when this object is unpickled."""
 
     def __reduce__(self) -> tuple[Callable[..., Any], tuple[Any, ...]]:
-        return (_install, (_pickled_classes(),))
+        return (_install, (_shipped_classes(),))
 
 
-def _pickled_classes() -> dict[str, bytes]:
-    module = sys.modules.get(_MAIN)
+def _shipped_classes() -> dict[str, MainClass]:
+    module = sys.modules.get(MAIN)
     classes = {
         name: value
         for name, value in vars(module).items()
-        if isinstance(value, type) and value.__module__ == _MAIN
+        if isinstance(value, type) and value.__module__ == MAIN
     }
-    pickled: dict[str, bytes] = {}
+    shipped: dict[str, MainClass] = {}
     for name, value in classes.items():
         try:
-            pickled[name] = cloudpickle.dumps(value)
+            shipped[name] = MainClass.of(value)
         except Exception:
             continue
-    return pickled
+    return shipped
 
 
-def _install(classes: dict[str, bytes]) -> MainModule:
+def _install(classes: dict[str, MainClass]) -> MainModule:
     if in_flink_worker():
-        module = sys.modules[_MAIN]
-        for name, data in classes.items():
-            setattr(module, name, cloudpickle.loads(data))
+        # PyFlink is in every worker, and not needed for anything else here.
+        importlib.import_module("flink_agents.runtime.worker").prepare()
+        install(sys.modules[MAIN], classes)
     return MainModule()
 
 
 class ShippedFunction:
-    """A function that brings the user's ``__main__`` classes to the worker with it."""
+    """A function that brings the user's ``__main__`` classes to the worker with it.
 
-    def __init__(self, function: Callable[[Any], Any]) -> None:
+    Args:
+        function: The function.
+        uses: Functions and classes of the user behind it, whose modules are compared there.
+    """
+
+    def __init__(self, function: Callable[[Any], Any], uses: Iterable[Any] = ()) -> None:
+        # Unpickled in this order: the function may need what the first two see to.
+        self.code_check = CodeCheck.of_values(uses)
         self.main = MainModule()
         self.function = function
 

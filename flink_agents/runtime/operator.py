@@ -18,9 +18,10 @@ from pyflink.datastream import KeyedProcessFunction, OutputTag, RuntimeContext, 
 from flink_agents.api.action_state import Owner
 from flink_agents.api.errors import AgentsError
 from flink_agents.api.event_time import EventTime
+from flink_agents.api.logs import MAX_TRACEBACK, bounded
 from flink_agents.api.options import AgentOptions, Configuration
 from flink_agents.plan import AgentCode, AgentPlan, bind
-from flink_agents.runtime import flink_compat
+from flink_agents.runtime import flink_compat, module_renewal, type_modules
 from flink_agents.runtime.attempt import Attempt
 from flink_agents.runtime.code_digest import CodeCheck
 from flink_agents.runtime.codec import ValueCodec
@@ -51,6 +52,7 @@ class ActionExecutionOperator(KeyedProcessFunction):
         event_time: What happens to timestamps and watermarks.
         watermarks: Whether the input can have watermarks.
         store: Where durable calls are recorded; None where there are none.
+        key_selector: What gives the keys; its module may hold their classes.
     """
 
     def __init__(
@@ -62,6 +64,7 @@ class ActionExecutionOperator(KeyedProcessFunction):
         event_time: EventTime,
         watermarks: bool = True,
         store: StoreChoice | None = None,
+        key_selector: Any = None,
     ) -> None:
         # The first attribute is unpickled first: before anything that a stale module may lack.
         self._code_check = CodeCheck.of(code if config.get(AgentOptions.CHECK_CODE) else None)
@@ -74,13 +77,17 @@ class ActionExecutionOperator(KeyedProcessFunction):
         self._envelopes = Envelopes(list(side_types)) if event_time.holds else None
         self._watermarks = watermarks
         self._store = store
+        self._key_module: str | None = getattr(key_selector, "__module__", None)
         self._processor: AgentProcessor | None = None
 
     def open(self, runtime_context: RuntimeContext) -> None:
         """Bind the plan to its code and to Flink's state."""
         self._code_check.check()
-        plan = AgentPlan.from_json(self._plan)
+        if self._key_module is not None:
+            type_modules.know([self._key_module])
         task = flink_compat.task_info(runtime_context)
+        module_renewal.operator_opens(task.job_id, task.job_name)
+        plan = AgentPlan.from_json(self._plan)
         metrics = LocalMetricGroup()
         codec = ValueCodec(self._config.get(AgentOptions.ALLOW_PICKLE))
         job_id = self._config.get(AgentOptions.JOB_IDENTIFIER) or task.job_id
@@ -175,4 +182,4 @@ def _milliseconds(duration: timedelta) -> int:
 
 
 def _announce(error: AgentsError) -> None:
-    print(f"\n{error}\n", file=sys.stderr, flush=True)
+    print(f"\n{bounded(str(error), MAX_TRACEBACK)}\n", file=sys.stderr, flush=True)

@@ -15,16 +15,19 @@ from __future__ import annotations
 from collections.abc import Callable
 from typing import Any
 
-from flink_agents.api.errors import StateFormatError
+from flink_agents.api.errors import UnserializableValueError
 from flink_agents.api.options import AgentOptions
 from flink_agents.runtime.actor import KeyActor, Unread, Waiting
 from flink_agents.runtime.context import Invocation
 from flink_agents.runtime.event_time import Emission, Hold
+from flink_agents.runtime.feeding import Feeder
+from flink_agents.runtime.forgetting import Forgetting
 from flink_agents.runtime.harvest import next_look
 from flink_agents.runtime.journal.journals import check_store
-from flink_agents.runtime.keys import decode_key, unescape
+from flink_agents.runtime.keys import unescape
 from flink_agents.runtime.loop import AgentLoop
 from flink_agents.runtime.memory import write_nodes
+from flink_agents.runtime.overtaken import Overtaken
 from flink_agents.runtime.run import Run
 from flink_agents.runtime.run_metrics import clock
 from flink_agents.runtime.shared import RunEnvironment
@@ -48,6 +51,18 @@ NOTHING = Emission()
 
 SLICE_SECONDS = 0.05
 """How long Flink's thread waits before it looks whether it was cancelled."""
+
+
+class _Refused(Exception):
+    """An input has to wait, and state cannot hold it.
+
+    Args:
+        error: What is wrong with it.
+    """
+
+    def __init__(self, error: UnserializableValueError) -> None:
+        super().__init__(str(error))
+        self.error = error
 
 
 class AgentProcessor:
@@ -77,6 +92,7 @@ class AgentProcessor:
         self._clock = clock
         self._check_cancelled = check_cancelled
         self._hold = hold
+        self._overtaken = Overtaken(shared, clock)
         self._steps = StepExecutor(shared)
         self._metrics = shared.run_metrics
         self._metrics.load = self._load
@@ -84,20 +100,34 @@ class AgentProcessor:
         self._loop: AgentLoop | None = None
         config = shared.config
         self._inline: bool = config.get(AgentOptions.INLINE)
-        self._queue_per_key: int = config.get(AgentOptions.QUEUE_PER_KEY)
-        self._max_load: int = config.get(AgentOptions.MAX_IN_FLIGHT) + config.get(AgentOptions.QUEUE_TOTAL)
+        self._feeder = Feeder(shared, state)
+        self._forgetting: Forgetting | None = None
+        if config.get(AgentOptions.FORGET_SETTLED_AFTER) is not None:
+            self._forgetting = Forgetting(shared, state, clock, lambda asked: self._agent_loop.ask(asked))
 
     def process(self, key_text: str, record: Any, timestamp: int | None, timers: Timers) -> Emission | Run:
         """Handle an input of the current key."""
         if self._hold is not None:
             self._hold.check(timestamp)
+        try:
+            return self._process(key_text, record, timestamp, timers)
+        except _Refused as refused:
+            actor = self._actors.get(key_text)
+            head = actor.head if actor is not None else self._read_head() or Head(self._job_id)
+            run = self._new_run(head, key_text, timestamp)
+            self._steps.refuse_input(run, record, refused.error)
+            return run
+
+    def _process(self, key_text: str, record: Any, timestamp: int | None, timers: Timers) -> Emission | Run:
         actor = self._actors.get(key_text)
         if actor is not None:
             self._check_failure()
             self._store(actor.head, key_text, self._packed(record, timestamp), timestamp, timers)
             self._feed(actor)
+            if actor.far and not actor.idle:
+                self._look_again(actor, actor.timer, timers)
             return NOTHING
-        head = self._read_head() or Head(self._job_id)
+        head = self._read_head() or self._new_head()
         if head.has_pending or not self._inline or self._may_have_records(head, key_text, False):
             self._enqueue(head, key_text, record, timestamp, timers)
             return NOTHING
@@ -106,7 +136,11 @@ class AgentProcessor:
         step = self._steps.advance(run)
         if step is None:
             run.short_term.commit()
+            if head.fresh:
+                head.start(head.begin)
             head.next_seq += 1
+            if self._forgetting is not None:
+                self._forgetting.settled(head, timers)
             self._state.head.update(head.pack())
             self._metrics.events += 1
             return run
@@ -124,7 +158,10 @@ class AgentProcessor:
         watermark = timers.current_watermark()
         if not known:
             # After a restore: all keys start before the first one is waited for.
+            actor.woken = watermark
             timers.register_event_time_timer(watermark)
+            return NOTHING
+        if actor.woken == watermark and timestamp < watermark:
             return NOTHING
         emission = Emission()
         if watermark < START:  # at the end of the input, nothing can be late
@@ -136,6 +173,7 @@ class AgentProcessor:
         """Commit what the current key's actor has finished, and see that it goes on."""
         actor = self._actor(key_text, timers)
         if actor is None:
+            self._forget(key_text, timestamp, timers)
             return NOTHING
         if timestamp == START:
             self._agent_loop.end_of_input()
@@ -159,19 +197,17 @@ class AgentProcessor:
 
     @property
     def ended(self) -> int:
-        """Number of runs that ended outside of this thread."""
-        return self._agent_loop.ended
+        """Grows with each run that ends outside of this thread, and wherever this thread is to look."""
+        return self._agent_loop.progress
 
-    def wait_for_progress(self, ended: int, seconds: float) -> None:
-        """Wait until more than ``ended`` runs have ended, or a key wants its inputs in state; for tests.
+    def wait_for_progress(self, seen: int, seconds: float) -> None:
+        """Wait until there is more ``progress`` than was seen; for tests.
 
         Raises:
-            TimeoutError: None did in time; the text says which inputs wait for others.
+            TimeoutError: There is none in time; the text says which inputs wait for others.
         """
         until = clock() + seconds
-        while not self._agent_loop.wait_for_progress(ended, min(seconds, SLICE_SECONDS)):
-            if any(actor.held and actor.parked for actor in self._actors.values()):
-                return
+        while not self._agent_loop.wait_for_progress(seen, min(seconds, SLICE_SECONDS)):
             if clock() >= until:
                 held = self._agent_loop.held_back()
                 raise TimeoutError(f"no run ended within {seconds:g} s" + (held and f": {held}"))
@@ -205,6 +241,17 @@ class AgentProcessor:
         if head.store is not None:
             check_store(self._shared.journals, head.store)
         return head
+
+    def _new_head(self) -> Head:
+        """The head of a key that has none."""
+        return Head(self._job_id) if self._forgetting is None else self._forgetting.new_head(self._job_id)
+
+    def _forget(self, key_text: str, timestamp: int, timers: Timers) -> None:
+        """Remove the head of the current key, which has no actor, if nothing needs it any more."""
+        if self._forgetting is not None and timestamp < START:
+            head = self._read_head()
+            if head is not None:
+                self._forgetting.look(head, key_text, timers)
 
     def _actor(self, key_text: str, timers: Timers) -> KeyActor | None:
         """The actor of the current key, made anew after a restore; None where nothing waits."""
@@ -256,22 +303,32 @@ class AgentProcessor:
         actor = self._new_actor(head, run.key_text, memory, False, timers)
         number = actor.loaded
         actor.loaded += 1
-        self._agent_loop.submit(actor, Waiting(record, run.timestamp, number, packed, run, step))
+        actor.next_seq += 1
+        self._agent_loop.submit(
+            actor, Waiting(record, run.timestamp, number, packed, run.sequence_number, run, step)
+        )
 
     def _wake(self, head: Head, key_text: str, pending: bool, timers: Timers) -> KeyActor:
         """An actor for a key that has none, but has inputs in state."""
         known: dict[str, bytes | None] = {unescape(path): data for path, data in self._state.memory.items()}
         actor = self._new_actor(head, key_text, known, pending, timers)
         self._feed(actor)
+        if actor.order is Unread.UNREAD:
+            self._agent_loop.read(actor)
         return actor
 
     def _new_actor(
         self, head: Head, key_text: str, known: dict[str, bytes | None], pending: bool, timers: Timers
     ) -> KeyActor:
+        if head.overtaken:
+            self._overtaken.expire(head, key_text)
         actor = KeyActor(key_text, head, known, pending)
         if self._may_have_records(head, key_text, pending):
-            actor.recorded = Unread.UNREAD
-            self._prunable(actor, 0)
+            actor.order = Unread.UNREAD
+            if not head.fresh:
+                self._prunable(actor, 0)
+        if self._forgetting is not None:
+            self._forgetting.busy(key_text)
         self._actors[key_text] = actor
         timers.register_event_time_timer(START)
         self._look_again(actor, None, timers)
@@ -279,34 +336,13 @@ class AgentProcessor:
 
     def _feed(self, actor: KeyActor) -> None:
         """Hand to the actor what waits in state, as far as there is room."""
-        loop, head = self._agent_loop, actor.head
-        while actor.loaded < head.next_pending:
-            if actor.loaded in head.done:
-                actor.loaded += 1
-                continue
-            # What the others wait for may be the next one.
-            full = len(actor.queue) >= self._queue_per_key or (loop.load >= self._max_load and actor.queue)
-            if full and not actor.held:
-                break
-            packed = self._pending(actor.loaded, actor)
-            record, timestamp = self._shared.codec.decode(packed)
-            loop.submit(actor, Waiting(record, timestamp, actor.loaded, packed))
-            actor.loaded += 1
-        actor.parked = head.next_pending - actor.loaded
+        self._feeder.feed(actor, self._agent_loop)
 
     def _packed(self, record: Any, timestamp: int | None) -> bytes:
-        return self._shared.codec.encode([record, timestamp])
-
-    def _pending(self, number: int, actor: KeyActor) -> bytes:
-        waiting = self._state.pending.get(number)
-        if waiting is None:
-            raise StateFormatError(
-                "state lacks an input that waits for its turn",
-                expected=f"inputs {actor.head.first_pending} to {actor.head.next_pending - 1}",
-                found=f"no input {number} of key {decode_key(actor.key_text)!r}",
-                fix="restore from another checkpoint, and report this: state is never written so",
-            )
-        return waiting
+        try:
+            return self._shared.codec.encode([record, timestamp])
+        except UnserializableValueError as error:
+            raise _Refused(error) from error
 
     # -- commit -----------------------------------------------------------------------
 
@@ -318,7 +354,8 @@ class AgentProcessor:
         head = actor.head
         now, metrics = clock(), self._metrics
         while actor.finished:
-            run, number, changes, ended = actor.finished.popleft()
+            run, waiting, changes, ended = actor.finished.popleft()
+            number = waiting.number
             metrics.harvest.add(now - ended)
             metrics.events += 1
             write_nodes(self._state.memory, changes)
@@ -328,59 +365,69 @@ class AgentProcessor:
                 emission.side_outputs += run.side_outputs
             elif self._hold.commit(run, number, emission) and run.timestamp is not None:
                 timers.delete_event_time_timer(run.timestamp)
-            head.finish(number)
+            actor.committed += 1
+            head.finish(number, self._is_gone)
             if run.journal is not None and run.journal.begun and self._shared.journals is not None:
                 head.store = self._shared.journals.store_id
                 if run.journal.end is not None:
                     head.marker = run.journal.end
                 actor.unpruned += 1
-            actor.in_order = actor.in_order and run.sequence_number == head.next_seq
+            if head.fresh:
+                head.start(actor.begin)
             head.next_seq = max(head.next_seq, run.sequence_number + 1)
+            if head.overtaken or waiting.overtakes:
+                self._overtaken.committed(actor, run.sequence_number, waiting.overtakes)
+        if self._forgetting is not None and not head.has_pending:
+            self._forgetting.settled(head, timers)
         self._state.head.update(head.pack())
-        # After a gap, a run with a lower number may still record something, as long as inputs wait.
-        if actor.unpruned and (actor.in_order or not head.has_pending):
+        if actor.unpruned and head.settled_through > actor.noted:
             self._prunable(actor, actor.unpruned)
             actor.unpruned = 0
 
+    def _is_gone(self, number: int) -> bool:
+        return self._state.pending.get(number) is None
+
     def _prunable(self, actor: KeyActor, runs: int) -> None:
-        """Note that nobody but a restore will ask for the key's runs before the next one."""
+        """Note that nobody but a restore will ask for the key's runs before those that are left."""
         journals, head = self._shared.journals, actor.head
+        actor.noted = head.settled_through
         if journals is not None:
-            journals.committed(head.journal_id, actor.key_text, head.next_seq - 1, runs)
+            journals.committed(head.journal_id, actor.key_text, actor.noted, runs)
 
     def _drain(self, actor: KeyActor, emission: Emission, timers: Timers) -> None:
         """Wait for all runs of the key."""
         while True:
-            ended = self._agent_loop.ended
+            seen = self._agent_loop.progress
             self._commit(actor, emission, timers)
             if not actor.head.has_pending:
                 return
             self._feed(actor)
-            self._wait(ended)
+            self._wait(seen)
 
     def _wait_in_time(self, actor: KeyActor, timestamp: int, emission: Emission, timers: Timers) -> None:
         """Wait for the runs of the key that ``timestamp`` may not pass, as long as the hold lasts."""
         hold, key_text, head = self._hold, actor.key_text, actor.head
         assert hold is not None
         for number in range(hold.noted(key_text, head.first_pending), head.next_pending):
-            if number in head.done:
-                hold.note(key_text, number, None)
-                continue
-            _, at = self._shared.codec.decode(self._pending(number, actor))
-            hold.note(key_text, number, at)
+            packed = self._state.pending.get(number)
+            hold.note(key_text, number, None if packed is None else self._shared.codec.decode(packed)[1])
         last = hold.last(key_text, timestamp)
         watermark = timers.current_watermark()
         while True:
-            ended = self._agent_loop.ended
+            seen = self._agent_loop.progress
             self._commit(actor, emission, timers)
             if head.first_pending > last:
                 return
             self._feed(actor)
+            if actor.held is not None and actor.idle:
+                # The input that it waits for may be behind the watermark.
+                hold.give_up(key_text, last)
+                return
             if not hold.may_wait(key_text, head.first_pending, watermark):
                 hold.give_up(key_text, last)
                 return
             began = hold.now()
-            self._wait(ended)
+            self._wait(seen)
             hold.waited(began)
 
     def _go_on(self, actor: KeyActor, fired: int | None, timers: Timers) -> None:
@@ -396,7 +443,12 @@ class AgentProcessor:
     def _look_again(self, actor: KeyActor, fired: int | None, timers: Timers) -> None:
         """Keep one timer for the actor."""
         if actor.timer is None or actor.timer == fired:
-            actor.timer = next_look(self._clock(), self._agent_loop, actor, len(self._actors))
+            rest = self._agent_loop.replays.rest(actor) if actor.idle else None
+            actor.far = rest is not None
+            if rest is not None:
+                actor.timer = self._clock() + int(rest * 1000) + 1
+            else:
+                actor.timer = next_look(self._clock(), self._agent_loop, actor, len(self._actors))
             timers.register_processing_time_timer(actor.timer)
 
     # -- Flink's thread and the loop --------------------------------------------------
@@ -409,19 +461,15 @@ class AgentProcessor:
 
     def _wait_for_room(self) -> None:
         """Take no more as long as the loop has enough to do (backpressure)."""
-        if self._loop is None or not self._is_full(self._loop):
+        if self._loop is None or not self._feeder.is_full(self._loop):
             return
         began = clock()
-        while self._is_full(self._loop):
-            self._wait(self._loop.ended)
+        while self._feeder.is_full(self._loop):
+            self._wait(self._loop.progress)
         self._metrics.backpressure += clock() - began
 
-    def _is_full(self, loop: AgentLoop) -> bool:
-        """Whether the loop has enough to do, besides inputs that wait for one which may come next."""
-        return loop.load >= self._max_load and loop.load - loop.held >= self._max_load
-
-    def _wait(self, ended: int) -> None:
-        self._agent_loop.wait_for_progress(ended, SLICE_SECONDS)
+    def _wait(self, seen: int) -> None:
+        self._agent_loop.wait_for_progress(seen, SLICE_SECONDS)
         self._check_cancelled()
         self._check_failure()
 
@@ -437,7 +485,10 @@ class AgentProcessor:
 
     def _may_have_records(self, head: Head, key_text: str, pending: bool) -> bool:
         journals = self._shared.journals
-        return journals is not None and journals.may_have(head.journal_id, key_text, head.marker, pending)
+        if journals is None:
+            return False
+        overtaken = bool(head.overtaken)
+        return overtaken or journals.may_have(head.journal_id, key_text, head.marker, pending)
 
     def _mark(self, head: Head, key_text: str) -> None:
         """Note where records of a key can lie that has none, before the first run that may make some."""

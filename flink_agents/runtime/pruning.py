@@ -4,18 +4,17 @@ Flink's thread notes which runs of a key were committed. A thread that asks Flin
 (``runtime.checkpoints``) says when they are in all checkpoints that are kept. The agent loop then
 prunes the store.
 
-A commit that is noted waits for three answers: one to a question that was sent after it; one whose
-content differs, which Flink fetched after that; and one that differs again, which Flink made after
-that. No checkpoint that was triggered before the commit has an id above the greatest that was seen
-until then, its *bound*. When a checkpoint from the bound on was discarded, a later one is kept
-and none from before. ``docs/design/durable.md`` argues step by step.
+A commit that is noted waits for four answers, each newer than the one before: two may come out of the
+caches of two JobManagers, made before the commit; the third was fetched after it; and the fourth Flink
+made after that. No checkpoint that was triggered before the commit has an id above the greatest that
+was seen until then, its *bound*. When a checkpoint from the bound on was discarded, a later one is
+kept and none from before. ``docs/design/durable.md`` argues step by step.
 """
 
 from __future__ import annotations
 
 import asyncio
 import contextlib
-import logging
 import time
 from collections import deque
 from collections.abc import Callable, Hashable, Iterable, Mapping
@@ -25,6 +24,7 @@ from datetime import timedelta
 from flink_agents.api.action_state import ActionStateStore, JournalKey
 from flink_agents.api.durable import Prune
 from flink_agents.api.errors import StaleOwnerError
+from flink_agents.api.logs import bounded_logger
 from flink_agents.api.options import AgentOptions, Configuration
 from flink_agents.runtime.checkpoints import (
     CheckpointPoller,
@@ -33,16 +33,21 @@ from flink_agents.runtime.checkpoints import (
     poller_of,
     rest_addresses,
 )
+from flink_agents.runtime.remembered import Seen
 from flink_agents.runtime.run_metrics import RunMetrics
 
-_log = logging.getLogger("flink_agents.pruning")
+_log = bounded_logger("flink_agents.pruning")
 
-CHANGES = 2
-"""How many times what is answered has to change before a commit gets its bound."""
+CHANGES = 3
+"""How many times what is answered has to change before a commit gets its bound: once for each cache that
+may lie behind a connection, and once more."""
 
 AT_ONCE = 100
 PAUSE_SECONDS = 0.02
 """So many journals are pruned side by side, which a store can group; then appends have their turn."""
+
+SHARE = 20
+"""Where many wait, one in so many is pruned at once: a job with many keys must not leave them behind."""
 
 FAILURES = 3
 """So many questions without an answer in a row mean that Flink cannot be reached."""
@@ -53,6 +58,10 @@ DISABLED_ANSWERS = 10
 MAX_WAITING = 1_000_000
 """How many notes may wait. What is not noted is pruned with a later commit of the same key."""
 
+TOO_MANY = f"more than {MAX_WAITING} journals wait for a checkpoint; some are left as they are"
+
+MAX_FAILED = 100_000
+"""How many journals that the store could not prune are tried again; others are pruned with a later commit."""
 
 RETAINED = ("execution.checkpointing.num-retained", "state.checkpoints.num-retained")
 """Flink's option, and its former name; the default is 1."""
@@ -89,14 +98,15 @@ class Notes:
             self.add(journal, through, runs)
         self.at = max(self.at, others.at)
 
-    def answered(self, view: CheckpointView, highest: int) -> None:
+    def answered(self, view: CheckpointView, highest: int, is_older: bool) -> None:
         """Take an answer into account.
 
         Args:
             view: The answer.
             highest: The greatest id in it and all answers before.
+            is_older: Whether it is older than the answer before, and so proves nothing with that.
         """
-        if self.connection != view.connection:
+        if self.connection != view.connection or is_older:
             self.connection, self.content, self.changes = view.connection, view.content, 0
         elif self.content != view.content:
             self.content, self.changes = view.content, self.changes + 1
@@ -146,12 +156,14 @@ class Pruner:
         # Between Flink's thread, which appends, and the one that asks.
         self._noted: deque[tuple[JournalKey, int, int]] = deque()
         self._restored: deque[tuple[JournalKey, int]] = deque()
-        # Journals whose runs are not only those of the checkpoint that the job was restored from.
-        self._known: set[JournalKey] = set()
+        # Journals whose runs are not only those of the checkpoint that the job was restored from. What
+        # seems to be one of them is pruned later, with what Flink says or after the next restore.
+        self._known = Seen()
         # For the thread that asks.
         self._notes: list[Notes] = []
         self._highest = self._discarded = 0
         self._failures = self._disabled = 0
+        self._last: CheckpointView | None = None
         self._warned: set[str] = set()
         # Whether Flink answers; None where that is not known yet.
         self._reached: bool | None = None if self._poller is not None else False
@@ -159,7 +171,7 @@ class Pruner:
         self.take: Callable[[Mapping[JournalKey, tuple[int, int]], float], None] | None = None
         self._executor: _Executor | None = None
         self._off = False
-        for name in ("runs_pruned", "prune_errors"):
+        for name in ("runs_pruned", "prune_errors", "rest_errors", "rest_answers_older"):
             metrics.group.get_counter(name)
         self._show()
         if policy is Prune.CHECKPOINTS and self._poller is None:
@@ -182,7 +194,10 @@ class Pruner:
         if runs and not self._ever_reached:
             self._known.add(journal)
         if self._poller is not None and not self._off:
-            self._noted.append((journal, through, runs))
+            if len(self._noted) < MAX_WAITING:
+                self._noted.append((journal, through, runs))
+            else:  # nobody takes them away
+                self._warn(TOO_MANY)
 
     def restored(self, journal: JournalKey, through: int) -> None:
         """Note the same of a key that may have records of earlier attempts.
@@ -229,9 +244,7 @@ class Pruner:
             if waiting + len(new.journals) < MAX_WAITING:
                 new.add(*note)
             else:
-                self._warn(
-                    f"more than {MAX_WAITING} journals wait for a checkpoint; some are left as they are"
-                )
+                self._warn(TOO_MANY)
         if new.journals:
             self._notes.append(new)
         self._show()
@@ -251,9 +264,17 @@ class Pruner:
             )
         self._highest = max(self._highest, view.highest)
         self._discarded = max(self._discarded, view.discarded)
+        is_older = self._last is not None and view.is_older(self._last)
+        if is_older and self._last is not None and self._last.connection == view.connection:
+            self._metrics.count("rest_answers_older")
+            self._warn(
+                "answers of Flink's REST interface go back in time, as those of two JobManagers behind a "
+                "proxy do: less is pruned, and later. Set the option action-state.rest-address to one of them"
+            )
+        self._last = view
         for notes in self._notes:
             if notes.bound is None:
-                notes.answered(view, self._highest)
+                notes.answered(view, self._highest, is_older)
         self._notes = _merged(self._notes)
         self._prune()
         self._show()
@@ -261,8 +282,15 @@ class Pruner:
     def failed(self, error: RestError) -> None:
         """See ``Listener``."""
         self._failures += 1
+        self._metrics.count("rest_errors")
         if self._failures == FAILURES:
             self._fall_back(str(error))
+        self._show()
+
+    def ended(self, error: BaseException) -> None:
+        """Prune nothing any more, and say so."""
+        self._metrics.count("rest_errors")
+        self._fall_back(f"the thread that asks has ended by {error!r}")
         self._show()
 
     def _prune(self) -> None:
@@ -293,7 +321,7 @@ class Pruner:
         """Flink answers; from now on, nothing is pruned without its answers."""
         self._reached = self._ever_reached = True
         self._restored.clear()
-        self._known.clear()
+        self._known = Seen()
 
     def _fall_back(self, reason: str) -> None:
         self._reached = False
@@ -389,7 +417,8 @@ class _Executor:
     async def _work(self) -> None:
         due = self._due.journals
         while due and not self._closed:
-            some = [(journal, *due.pop(journal)) for journal in list(_first(due, AT_ONCE))]
+            number = max(AT_ONCE, len(due) // SHARE)
+            some = [(journal, *due.pop(journal)) for journal in list(_first(due, number))]
             await asyncio.gather(*(self._prune(*each) for each in some))
             await asyncio.sleep(PAUSE_SECONDS)
         self._task = None
@@ -401,7 +430,8 @@ class _Executor:
             # Another attempt took over: it prunes, and this one learns from its next append.
             self._closed = True
         except Exception as error:
-            self._failed.add(journal, through, runs)
+            if len(self._failed.journals) < MAX_FAILED:
+                self._failed.add(journal, through, runs)
             self._metrics.count("prune_errors")
             if not self._warned:
                 self._warned = True

@@ -15,7 +15,6 @@ from flink_agents.api.durable import RetryableError, TerminalError
 from flink_agents.api.errors import ActionTimeoutError, AgentsError
 from flink_agents.api.policies import FailedAttempt, RetryPolicy
 from flink_agents.runtime.limits import Place
-from flink_agents.runtime.typenames import GROUPS
 
 PROGRAMMING_ERRORS = (
     TypeError,
@@ -85,7 +84,7 @@ def record(number: int, error: BaseException, delay: float | None = None) -> Fai
 
 def is_retryable(policy: RetryPolicy, error: BaseException) -> bool:
     """Whether ``policy`` tries again after ``error``: of a group, after each error in it."""
-    if isinstance(error, GROUPS):
+    if isinstance(error, BaseExceptionGroup):
         inner: Any = error
         return all(is_retryable(policy, one) for one in inner.exceptions)
     if isinstance(error, TerminalError) or isinstance(error, policy.non_retryable):
@@ -112,7 +111,7 @@ def pause(policy: RetryPolicy, number: int, seed: str) -> float:
 
 def retry_after(error: BaseException) -> float | None:
     """Seconds for which ``error`` asks to be left alone, or None."""
-    if isinstance(error, GROUPS):
+    if isinstance(error, BaseExceptionGroup):
         inner: Any = error
         return max((retry_after(one) or 0.0 for one in inner.exceptions), default=None)
     # What foreign classes have under these names is not known: nothing of it may raise.

@@ -16,7 +16,7 @@ from flink_agents.api.memory import MemoryScope
 from flink_agents.plan import BoundAction
 from flink_agents.runtime.journal.run_journal import RunJournal
 from flink_agents.runtime.keys import decode_key
-from flink_agents.runtime.memory import MemoryTree, Undo
+from flink_agents.runtime.memory import MemoryTree, TracedTree, Undo
 from flink_agents.runtime.shared import RunEnvironment
 from flink_agents.runtime.state import MapSlot
 
@@ -35,6 +35,7 @@ class Run:
         started_at: Wall-clock time at which the run began, in milliseconds.
         memory: Short-term memory in state; None where all of it is in ``known``.
         known: Short-term memory that was read already, by path.
+        traced: Note what is read of it, also where it does not expire.
 
     Attributes:
         queue: Events that no action has seen yet.
@@ -44,6 +45,7 @@ class Run:
         emitted: Number of events that its actions emitted.
         short_term: Memory of the key.
         journal: Its records; None where nothing can be recorded.
+        lineage: What the ids of its events follow from.
     """
 
     __slots__ = (
@@ -55,6 +57,7 @@ class Run:
         "journal",
         "journal_id",
         "key_text",
+        "lineage",
         "outputs",
         "queue",
         "sequence_number",
@@ -75,6 +78,7 @@ class Run:
         started_at: int,
         memory: MapSlot[str] | None,
         known: dict[str, bytes | None] | None = None,
+        traced: bool = False,
     ) -> None:
         self._shared = shared
         self.journal_id = journal_id
@@ -83,7 +87,8 @@ class Run:
         self.timestamp = timestamp
         self.started_at = started_at
         self._undo: Undo = []
-        self.short_term = MemoryTree(
+        tree = TracedTree if traced or shared.traces_memory else MemoryTree
+        self.short_term: MemoryTree = tree(
             MemoryScope.SHORT_TERM, shared.codec, memory, self._undo, shared.memory_expires, known
         )
         self._sensory: MemoryTree | None = None
@@ -94,6 +99,20 @@ class Run:
         self.emitted = 0
         self.journal: RunJournal | None = None
         self._key: Any = _MISSING
+        self.lineage = InputLineage(journal_id, key_text, sequence_number)
+
+    @property
+    def identified(self) -> bool:
+        """Whether an action has seen what follows from the run's number, and may tell others.
+
+        That is its number, an id of an event, a UUID, or a random number: another run that got the same
+        number would be taken for this one.
+        """
+        return self.lineage.known
+
+    def identify(self) -> None:
+        """Note that an action has seen what follows from the run's number."""
+        self.lineage.known = True
 
     @property
     def key(self) -> Any:
@@ -112,7 +131,7 @@ class Run:
     def input_event(self, record: Any) -> Event:
         """The event that starts the run; its id follows from job, key and sequence number."""
         event = InputEvent(input=record)
-        stamp(event, InputLineage(self.journal_id, self.key_text, self.sequence_number))
+        stamp(event, self.lineage)
         return event
 
     def fork(self) -> Run:

@@ -10,6 +10,7 @@ from flink_agents.api.errors import StoreNotConfiguredError
 from flink_agents.api.options import AgentOptions, Configuration
 from flink_agents.api.resources import ResourceType, check_resource_type
 from flink_agents.plan import BoundAgent
+from flink_agents.runtime import type_modules
 from flink_agents.runtime.clients import Clients
 from flink_agents.runtime.codec import ValueCodec
 from flink_agents.runtime.journal.journals import Journals
@@ -72,6 +73,7 @@ class RunEnvironment:
         run_metrics: What the runtime measures.
         limits: Limits of actions and tools.
         clients: Clients of the subtask.
+        traces_memory: Whether runs note what they read of memory: a replay may find it expired.
     """
 
     def __init__(
@@ -83,6 +85,7 @@ class RunEnvironment:
         codec: ValueCodec,
         journals: Journals | None = None,
     ) -> None:
+        type_modules.know(agent.modules(), config.get(AgentOptions.STATE_MODULES))
         self.agent = agent
         self.agent_name = agent_name
         self.config = config
@@ -94,6 +97,7 @@ class RunEnvironment:
             self.run_metrics.store = journals.store.metrics
         self.durable: Durable = NothingDurable()
         self.memory_expires = config.get(AgentOptions.SHORT_TERM_TTL) is not None
+        self.traces_memory = self.memory_expires and journals is not None
         self.max_events: int = config.get(AgentOptions.MAX_EVENTS)
         self.routes = Routes(agent.actions)
         self.side_outputs: Mapping[str, Any] = agent.side_outputs

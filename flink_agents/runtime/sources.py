@@ -23,10 +23,15 @@ class _Lookup:
         return pickle.loads(self._records[index])
 
 
-def list_source(env: StreamExecutionEnvironment, records: Sequence[Any]) -> DataStream:
+def list_source(env: StreamExecutionEnvironment, records: Sequence[Any], check: bool) -> DataStream:
     """A bounded stream of ``records``, in order, that resumes where a checkpoint left it.
 
     PyFlink's ``from_collection`` begins anew after a failure; a number sequence does not.
+
+    Args:
+        env: PyFlink's environment.
+        records: The records.
+        check: Whether workers compare the modules of the records' classes.
     """
     last = max(len(records) - 1, 0)
     numbers = env.from_source(
@@ -34,4 +39,5 @@ def list_source(env: StreamExecutionEnvironment, records: Sequence[Any]) -> Data
     ).set_parallelism(1)
     if not records:
         numbers = numbers.filter(lambda number: False).set_parallelism(1)
-    return numbers.map(ShippedFunction(_Lookup(records))).set_parallelism(1)
+    uses = {type(record) for record in records} if check else ()
+    return numbers.map(ShippedFunction(_Lookup(records), uses)).set_parallelism(1)

@@ -10,7 +10,7 @@ Three keyed states, whose names and formats are part of every savepoint:
 from __future__ import annotations
 
 import threading
-from collections.abc import Iterable
+from collections.abc import Callable, Iterable
 from typing import Any, Protocol, TypeVar
 
 import msgpack
@@ -48,6 +48,10 @@ class ValueSlot(Protocol):
 
     def update(self, value: bytes) -> None:
         """Replace the bytes."""
+        ...
+
+    def clear(self) -> None:
+        """Remove the bytes."""
         ...
 
 
@@ -111,9 +115,15 @@ class Head:
         first_pending: Number of the oldest input that waits in ``pending``.
         next_pending: Number that the next waiting input gets.
         extra: What few keys have, and what later versions add, which is kept as it is:
-            ``done``   numbers of inputs that were committed before older ones, in order
-            ``store``  id of the store in which runs of the key were recorded
-            ``marker`` where in the store runs that are not committed can have records
+            ``ahead``     number of inputs that were committed before older ones
+            ``done``      their numbers, as an earlier version wrote them
+            ``overtaken`` recorded runs whose inputs did not come in time: pairs of sequence number
+                          and wall-clock time, in seconds
+            ``store``     id of the store in which runs of the key were recorded
+            ``marker``    where in the store runs that are not committed can have records
+            ``begin``     first sequence number of the key's incarnation; see ``runtime.forgetting``
+            ``fresh``     whether no run of that incarnation is committed
+            ``idle``      part of the time in which the key's last input was committed, by its number
     """
 
     __slots__ = ("extra", "first_pending", "journal_id", "next_pending", "next_seq")
@@ -133,25 +143,72 @@ class Head:
         self.extra = extra
 
     @property
-    def done(self) -> list[int]:
-        """Numbers of inputs that were committed before older ones, in order."""
-        return self.extra.get("done", []) if self.extra is not None else []
+    def ahead(self) -> int:
+        """How many inputs were committed before older ones: ``pending`` lacks their numbers."""
+        return self.extra.get("ahead", 0) if self.extra is not None else 0
 
-    def finish(self, number: int) -> None:
-        """Note that input ``number`` was committed."""
-        if number != self.first_pending or self.done:
-            self._finish_out_of_order(number)
-        else:
-            self.first_pending += 1
+    def finish(self, number: int, is_gone: Callable[[int], bool]) -> None:
+        """Note that input ``number`` was committed.
 
-    def _finish_out_of_order(self, number: int) -> None:
-        done = sorted({*self.done, number})
-        while done and done[0] == self.first_pending:
-            del done[0]
-            self.first_pending += 1
-        extra = {**(self.extra or {}), "done": done}
-        if not done:
-            del extra["done"]
+        Args:
+            number: Its number.
+            is_gone: Whether ``pending`` lacks a number.
+        """
+        if number != self.first_pending:
+            self._set("ahead", self.ahead + 1)
+            return
+        self.first_pending += 1
+        ahead = self.ahead
+        if ahead:
+            while ahead and is_gone(self.first_pending):
+                self.first_pending += 1
+                ahead -= 1
+            self._set("ahead", ahead)
+
+    @property
+    def overtaken(self) -> dict[int, int]:
+        """Recorded runs whose inputs did not come in time, and when that was, in seconds, oldest first."""
+        return dict(self.extra.get("overtaken", ())) if self.extra is not None else {}
+
+    @overtaken.setter
+    def overtaken(self, overtaken: dict[int, int]) -> None:
+        self._set("overtaken", [list(each) for each in overtaken.items()])
+
+    @classmethod
+    def fresh_one(cls, journal_id: str, begin: int) -> Head:
+        """The head of a new incarnation, unless a dead attempt has begun one before."""
+        return cls(journal_id, begin, extra={"begin": begin, "fresh": True})
+
+    @property
+    def begin(self) -> int:
+        """The first sequence number of the key's incarnation."""
+        return self.extra.get("begin", 0) if self.extra is not None else 0
+
+    @property
+    def fresh(self) -> bool:
+        """Whether no run of the key's incarnation is committed, so that it may still begin elsewhere."""
+        return self.extra is not None and self.extra.get("fresh", False)
+
+    def start(self, begin: int) -> None:
+        """Let the incarnation begin with ``begin``, once and for all."""
+        self.next_seq = begin
+        self._set("begin", begin)
+        self._set("fresh", False)
+
+    @property
+    def idle_since(self) -> int | None:
+        """The part of the time in which all inputs of the key were committed, as far as that is noted."""
+        return self.extra.get("idle") if self.extra is not None else None
+
+    @idle_since.setter
+    def idle_since(self, slot: int) -> None:
+        self.extra = {**(self.extra or {}), "idle": slot}
+
+    def _set(self, name: str, value: Any) -> None:
+        """Keep a value in ``extra``; one that is empty is not kept."""
+        extra = {**(self.extra or {}), name: value}
+        if not value:
+            del extra[name]
         self.extra = extra or None
 
     @property
@@ -178,6 +235,17 @@ class Head:
         """Whether inputs of the key wait."""
         return self.first_pending != self.next_pending
 
+    @property
+    def waiting(self) -> int:
+        """How many inputs of the key wait."""
+        return self.next_pending - self.first_pending - self.ahead
+
+    @property
+    def settled_through(self) -> int:
+        """The last sequence number of which, and of all before it, only a restore asks for records."""
+        overtaken = self.extra.get("overtaken") if self.extra is not None else None
+        return (min(seq for seq, _ in overtaken) if overtaken else self.next_seq) - 1
+
     def pack(self) -> bytes:
         """The bytes of this head."""
         return _HEAD_VERSION + _packers.pack(
@@ -199,6 +267,10 @@ class Head:
                 fix="run the version of flink-agents-python that wrote it, or a newer one",
             )
         try:
-            return cls(*msgpack.unpackb(data[1:]))
+            head = cls(*msgpack.unpackb(data[1:]))
         except (ValueError, TypeError, msgpack.UnpackException) as error:
             raise StateFormatError("the head of a key cannot be read", found=str(error)) from error
+        if head.extra is not None and "done" in head.extra:
+            head._set("ahead", len(head.extra["done"]))
+            head._set("done", None)
+        return head

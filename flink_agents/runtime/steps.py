@@ -8,7 +8,6 @@ from __future__ import annotations
 
 import asyncio
 import inspect
-import logging
 from collections.abc import AsyncGenerator, Awaitable, Iterable, Iterator
 from contextlib import aclosing, closing
 from typing import Any, cast
@@ -22,6 +21,7 @@ from flink_agents.api.errors import (
     UnhandledEventError,
 )
 from flink_agents.api.events import Event, OutputEvent
+from flink_agents.api.logs import bounded_logger
 from flink_agents.api.options import AgentOptions
 from flink_agents.api.policies import DEAD_LETTER_TAG, DeadLetter, FailedAttempt, OnError, RetryPolicy
 from flink_agents.plan import BoundAction
@@ -36,7 +36,7 @@ from flink_agents.runtime.shared import RunEnvironment
 FAILURES = (Exception, SystemExit, asyncio.CancelledError)
 """What an action can raise and its policy decides about."""
 
-_log = logging.getLogger("flink_agents.run")
+_log = bounded_logger("flink_agents.run")
 
 
 class StepExecutor:
@@ -188,6 +188,16 @@ class StepExecutor:
         if policy in (OnError.FAIL, OnError.RETRY):
             raise self._action_failed(step, error, where, attempts) from error
         self._give_up(step.run, action, event, error, where, policy, attempts)
+
+    def refuse_input(self, run: Run, record: Any, error: AgentsError) -> None:
+        """End a run before its begin, whose input cannot wait: state cannot hold it.
+
+        Raises:
+            AgentsError: The policy is to fail.
+        """
+        if self._on_error in (OnError.FAIL, OnError.RETRY):
+            raise error
+        self._give_up(run, None, run.input_event(record), error, "", self._on_error)
 
     # -- attempts ---------------------------------------------------------------------
 

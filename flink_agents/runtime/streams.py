@@ -92,9 +92,11 @@ class FlinkAgentInput(AgentInput):
             side_types = {tag: Types.PICKLED_BYTE_ARRAY() for tag in side_types}
             source = lag_watermarks(self._job.tables, source, event_time.expected_latency, uid)
         operator = ActionExecutionOperator(
-            plan, code, self._job.config, side_types, event_time, watermarks, store
+            plan, code, self._job.config, side_types, event_time, watermarks, store, self._key_selector
         )
-        keyed = source.key_by(ShippedFunction(KeyEncoder(self._key_selector)), key_type=Types.STRING())
+        uses = [self._key_selector] if self._job.config.get(AgentOptions.CHECK_CODE) else []
+        keys = ShippedFunction(KeyEncoder(self._key_selector), uses)
+        keyed = source.key_by(keys, key_type=Types.STRING())
         stream = keyed.process(operator, output_type=output_type)
         return stream.name(f"agent {plan.name}").uid(uid).disable_chaining()
 

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import asyncio
-import logging
 import threading
 from collections.abc import Callable, Coroutine
 from concurrent.futures import ThreadPoolExecutor
@@ -12,12 +11,13 @@ from types import TracebackType
 from typing import Any, TypeVar
 
 from flink_agents.api.errors import ActionTimeoutError
+from flink_agents.api.logs import bounded_logger
 from flink_agents.plan import BoundAction
 
 CANCEL_SECONDS = 5.0
 """How long an action may go on after it was cancelled, before nobody waits for it any more."""
 
-_log = logging.getLogger("flink_agents.loop")
+_log = bounded_logger("flink_agents.loop")
 
 T = TypeVar("T")
 

@@ -1,25 +1,27 @@
 """Names of classes in state: ``module:qualname``, checked when written and when read.
 
 Only data classes can be named (pydantic models, dataclasses, named tuples, enums), so reading
-state never runs a constructor that its bytes chose freely.
+state never runs a constructor that its bytes chose freely. Nor does looking for a class run code
+that the bytes chose: no module is imported for its name in them (``type_modules`` says which are
+imported), and the path to the class leads through dictionaries of modules and classes, past
+whatever computes attributes.
 """
 
 from __future__ import annotations
 
-import builtins
-import dataclasses
 import sys
 from enum import Enum
 from functools import lru_cache
-from importlib import import_module
+from types import ModuleType
 from typing import Any
 
 from pydantic import BaseModel
 
 from flink_agents.api.errors import UnknownTypeNameError, UnserializableValueError
+from flink_agents.runtime import type_modules
 
-GROUPS: tuple[Any, ...] = tuple(filter(None, [getattr(builtins, "BaseExceptionGroup", None)]))
-"""The class of all groups of exceptions; empty before Python 3.11, which has none."""
+GROUPS: tuple[Any, ...] = (BaseExceptionGroup,)
+"""The class of all groups of exceptions."""
 
 
 @lru_cache(maxsize=4096)
@@ -45,16 +47,11 @@ def resolve_type(name: str) -> type[Any]:
     """The class named ``name``.
 
     Raises:
-        UnknownTypeNameError: There is none, or it is no data class.
+        UnknownTypeNameError: There is none, its module may not be imported, or it is no data class.
     """
-    try:
-        found = _find(name)
-    except (ImportError, ValueError) as error:
-        raise _unknown(name, str(error)) from error
-    if found is None:
-        raise _unknown(name, "the module has no such class")
+    found = _find_or_import(name)
     if not is_data_class(found):
-        raise _unknown(name, f"{found!r} is no data class")
+        raise _unknown(name, _what_is_wrong(name, found))
     return found
 
 
@@ -64,22 +61,21 @@ def error_name(cls: type[BaseException]) -> str:
 
 
 def find_error(name: str) -> type[BaseException] | None:
-    """The class of exceptions named ``name``; None where there is none."""
-    try:
-        found = _find(name)
-    except (ImportError, ValueError):
-        return None
-    return found if isinstance(found, type) and issubclass(found, BaseException) else None
+    """The class of exceptions named ``name``; None where there is none, or its module may not be imported."""
+    found = _find_or_import(name)
+    return found if _is_class(found) and BaseException in _mro(found) else None
 
 
 def is_data_class(cls: Any) -> bool:
     """Whether state may hold values of ``cls`` by name."""
-    if not isinstance(cls, type):
+    if not _is_class(cls):
         return False
+    bases = _mro(cls)
     return (
-        issubclass(cls, BaseModel | Enum)
-        or dataclasses.is_dataclass(cls)
-        or (issubclass(cls, tuple) and hasattr(cls, "_fields"))
+        BaseModel in bases
+        or Enum in bases
+        or _member(cls, "__dataclass_fields__") is not None
+        or (tuple in bases and _member(cls, "_fields") is not None)
     )
 
 
@@ -94,24 +90,63 @@ def shorten(value: object) -> str:
 
 def _unknown(name: str, found: str) -> UnknownTypeNameError:
     return UnknownTypeNameError(
-        f"state holds a value of class {name!r}, which this program does not have",
-        expected="the class under the name that it had when the value was written",
+        f"state holds a value of class {shorten(name)}, which this program does not have",
+        expected="a data class under the name that it had when the value was written",
         found=found,
-        fix="keep the class importable under that name, if only as an alias of its new place",
+        fix="keep the class under that name, if only as an alias of its new place; import its module where "
+        "the agent is defined, or name the module in the option state.modules",
     )
 
 
+def _what_is_wrong(name: str, found: Any) -> str:
+    module, _, qualname = name.partition(":")
+    if module not in sys.modules:
+        return type_modules.why_not(module[:200])
+    if found is None:
+        return f"the module has no such class: {shorten(qualname)}"
+    return f"{shorten(qualname)} is no data class"
+
+
 def _is_found(name: str, cls: type) -> bool:
-    try:
-        return _find(name) is cls
-    except (ImportError, ValueError):
-        # The class tells a module that never was one.
-        return False
+    return _find(name) is cls
+
+
+def _find_or_import(name: str) -> Any:
+    module = name.partition(":")[0]
+    if module not in sys.modules:
+        type_modules.import_for(module)
+    return _find(name)
 
 
 def _find(name: str) -> Any:
+    """What has that name in a module that is there, or None."""
     module_name, _, qualname = name.partition(":")
-    found: Any = sys.modules.get(module_name) or import_module(module_name)
-    for part in qualname.split("."):
-        found = getattr(found, part, None)
+    module = sys.modules.get(module_name)
+    if module is None or not issubclass(type(module), ModuleType):
+        return None
+    first, *rest = qualname.split(".")
+    # Not by attribute: a module may compute its attributes, for example by importing.
+    found: Any = object.__getattribute__(module, "__dict__").get(first)
+    for part in rest:
+        if not _is_class(found):
+            return None
+        found = _member(found, part)
     return found
+
+
+def _is_class(value: Any) -> bool:
+    # Not by isinstance, which asks the value for its class.
+    return issubclass(type(value), type)
+
+
+def _member(cls: Any, name: str) -> Any:
+    """What ``cls`` or a base of it defines under a name, as it stands there."""
+    for base in _mro(cls):
+        members = _DICT(base)
+        if name in members:
+            return members[name]
+    return None
+
+
+_DICT = type.__dict__["__dict__"].__get__
+_mro = type.__dict__["__mro__"].__get__

@@ -21,6 +21,7 @@ from functools import partial
 from types import FrameType
 from typing import Any
 
+from flink_agents.api.logs import bounded_logger
 from flink_agents.api.options import AgentOptions
 from flink_agents.runtime.actor import KeyActor
 from flink_agents.runtime.awaiting import (
@@ -37,7 +38,7 @@ from flink_agents.runtime.context import Invocation
 from flink_agents.runtime.keys import decode_key
 from flink_agents.runtime.shared import RunEnvironment
 
-_log = logging.getLogger("flink_agents.watch")
+_log = bounded_logger("flink_agents.watch")
 
 LOOKS = 4
 """How often the thread asks, and the loop looks at its runs, within a limit."""

@@ -89,6 +89,9 @@ class _Head:
     def update(self, value: bytes) -> None:
         self._backend.current.head = _as_bytes(value)
 
+    def clear(self) -> None:
+        self._backend.current.head = None
+
 
 class _Map(Generic[K]):
     def __init__(self, backend: FakeBackend) -> None:

@@ -12,7 +12,7 @@ from __future__ import annotations
 import asyncio
 import threading
 from collections.abc import Callable, Sequence
-from enum import Enum
+from enum import StrEnum
 
 from flink_agents.api.action_state import (
     ActionStateStore,
@@ -28,7 +28,7 @@ from flink_agents.api.errors import AppendOutcomeUnknownError, StoreUnavailableE
 from flink_agents.connectors.action_state.memory import MemoryPlace, MemoryStore
 
 
-class Fault(str, Enum):
+class Fault(StrEnum):
     """What becomes of an append.
 
     Attributes:

@@ -1,7 +1,7 @@
 """``AGENT_HARNESS``: harder conditions for every harness of a process.
 
-The variable has words with commas between them: ``replay`` and ``restart``, as the arguments
-``forced_replay`` and ``forced_restart`` of ``OperatorHarness``, which go before it.
+The variable has words with commas between them: ``replay``, ``restart`` and ``crash``, as the
+arguments ``forced_replay``, ``forced_restart`` and ``crash`` of ``OperatorHarness``, which go before it.
 """
 
 from __future__ import annotations
@@ -13,7 +13,8 @@ from flink_agents.api.errors import OptionError
 VARIABLE = "AGENT_HARNESS"
 REPLAY = "replay"
 RESTART = "restart"
-WORDS = (REPLAY, RESTART)
+CRASH = "crash"
+WORDS = (REPLAY, RESTART, CRASH)
 
 
 def forced_conditions() -> frozenset[str]:

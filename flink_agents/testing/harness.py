@@ -8,10 +8,10 @@ pickled as between Flink's operators, and state holds nothing but bytes.
 from __future__ import annotations
 
 import pickle
-import zlib
-from collections.abc import Callable, Iterable, Iterator, Mapping
-from dataclasses import dataclass
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from datetime import timedelta
+from functools import partial
+from operator import itemgetter
 from typing import Any
 
 import cloudpickle
@@ -19,9 +19,8 @@ import cloudpickle
 from flink_agents.api.action_state import ActionStateStore, Owner
 from flink_agents.api.agent import Agent
 from flink_agents.api.durable import OnPlanChange
-from flink_agents.api.errors import UnserializableValueError
+from flink_agents.api.errors import AgentConfigurationError
 from flink_agents.api.event_time import LATE_TAG, EventTime
-from flink_agents.api.metrics import Gauge
 from flink_agents.api.options import AgentOptions, Configuration
 from flink_agents.api.policies import DEAD_LETTER_TAG, DeadLetter
 from flink_agents.connectors.action_state import open_store
@@ -35,53 +34,20 @@ from flink_agents.runtime.journal.journals import Journals
 from flink_agents.runtime.keys import KeyEncoder, encode_key, unescape
 from flink_agents.runtime.metrics import LocalMetricGroup
 from flink_agents.runtime.processor import AgentProcessor
-from flink_agents.runtime.run import Run
 from flink_agents.runtime.shared import RunEnvironment
 from flink_agents.runtime.state import OBJECT, Head
+from flink_agents.testing.crashes import EVERYWHERE, Crashes
+from flink_agents.testing.driver import START as START, Clock, Driver, Subtask
 from flink_agents.testing.fake_state import FakeBackend, KeyState
-from flink_agents.testing.forced import REPLAY, RESTART, forced_conditions
-
-START = 1_700_000_000_000
-"""Wall-clock time at which a harness starts, in milliseconds."""
+from flink_agents.testing.forced import CRASH, REPLAY, RESTART, forced_conditions
+from flink_agents.testing.outside import OutsideCalls
+from flink_agents.testing.reordering import Reorder, reordered
+from flink_agents.testing.snapshots import Snapshot as Snapshot, gauges_of, sum_of
 
 LAST_WATERMARK = 2**63 - 1
 
 
-@dataclass(frozen=True)
-class Snapshot:
-    """A checkpoint: state and timers of all keys, and how much had left the operator.
-
-    Attributes:
-        keys: State by canonical key text.
-        outputs: How many outputs there were.
-        side_outputs: How many values each side output had.
-        max_parallelism: Number of key groups.
-    """
-
-    keys: Mapping[str, KeyState]
-    outputs: int
-    side_outputs: Mapping[str, int]
-    max_parallelism: int
-
-
-class _Clock:
-    """The wall clock. Apart from the harness, so that its parts do not refer back to it."""
-
-    def __init__(self) -> None:
-        self.time = START
-
-    def __call__(self) -> int:
-        return self.time
-
-
-@dataclass
-class _Subtask:
-    processor: AgentProcessor
-    backend: FakeBackend
-    shared: RunEnvironment
-
-
-class OperatorHarness:
+class OperatorHarness(Driver):
     """Drives an agent's operator; also a context manager that closes it.
 
     Args:
@@ -106,11 +72,21 @@ class OperatorHarness:
         store: Makes the store of each subtask and attempt; all that it makes share their records.
             Default: what the options name, or, for an agent that makes durable calls, a store in
             memory that lives as long as the harness.
+        crash: ``"everywhere"``: do each input and each timer again with a crash before and after
+            each append to the store and each commit, one at a time, and compare with what came
+            without. Functions of durable calls are called once. Needs the store in memory. None: no
+            crash. Default: whether ``AGENT_HARNESS`` has the word ``crash``, where no store is named
+            and inputs settle.
+        reorder: In which order inputs come again after a restore, of one key as well: a seed, or a
+            function from the inputs to the same ones in another order. For :meth:`recover` and for
+            ``crash``, where the inputs of a :meth:`push_all` are then taken together.
 
     Attributes:
         outputs: All values that left the main output, in order.
         timestamps: The timestamp of each of them, or None; only where event time is held.
         current_watermark: The watermark in milliseconds.
+        reorder: See above; may be changed at any time.
+        codec: Encodes what state holds.
     """
 
     def __init__(
@@ -129,8 +105,10 @@ class OperatorHarness:
         watermarks: bool = True,
         settle: bool = True,
         store: Callable[[], ActionStateStore] | None = None,
+        crash: str | None = "",
+        reorder: Reorder | None = None,
     ) -> None:
-        self._subtasks: list[_Subtask] = []
+        self._subtasks: list[Subtask] = []
         instance = instance_of(agent)
         self.plan = compile_agent(instance, name)
         self._code = AgentCode.of(instance)
@@ -144,8 +122,15 @@ class OperatorHarness:
         self._settles = settle
         self._event_time = event_time or EventTime.none()
         self._watermarks = watermarks
+        self.codec = ValueCodec(self._config.get(AgentOptions.ALLOW_PICKLE))
+        self._crashes = self._crashes_of(crash, store, CRASH in conditions)
+        if self._crashes is not None:
+            # Each crash is a replay and a restart; what these throw away in between is no crash.
+            self._replay = self._restart = False
         self._make_store = store or self._default_store()
-        self._clock = _Clock()
+        self.reorder = reorder
+        self._inputs: list[tuple[Any, int | None]] | None = None
+        self._clock = Clock()
         self.current_watermark = -(2**63)
         self.outputs: list[Any] = []
         self.timestamps: list[int | None] = []
@@ -166,9 +151,9 @@ class OperatorHarness:
             ActionFailedError: An action raised and its policy is to fail.
             KeyEncodingError: The record has no usable key.
         """
-        record = self._through_flink(record, "record")
-        key, start = self._key(record), len(self.outputs)
-        self._do(lambda: self._deliver(key, self._again(record), timestamp))
+        start = len(self.outputs)
+        deliver = self._delivery(record, timestamp)
+        self._do(deliver, lambda taken: None)
         return self.outputs[start:]
 
     def settle(self, seconds: float = 60.0) -> list[Any]:
@@ -188,7 +173,9 @@ class OperatorHarness:
 
     def push_all(self, records: Iterable[Any]) -> list[Any]:
         """Hand several records to the operator; returns the outputs that they gave."""
-        return [output for record in records for output in self.push(record)]
+        if self._crashes is None or self.reorder is None:
+            return [output for record in records for output in self.push(record)]
+        return self._push_together([(record, None) for record in records])
 
     def advance(self, time: int | timedelta) -> list[Any]:
         """Let wall-clock time pass (milliseconds); due timers fire, each at its time."""
@@ -231,10 +218,17 @@ class OperatorHarness:
     # -- checkpoints ------------------------------------------------------------------
 
     def snapshot(self) -> Snapshot:
-        """Take a checkpoint."""
+        """Take a checkpoint. From the first one on, inputs are noted for :meth:`recover`."""
+        if self._inputs is None:
+            self._inputs = []
+        return self.checkpoint()
+
+    def checkpoint(self) -> Snapshot:
+        """Take a checkpoint, as :meth:`snapshot`, and note nothing from it on."""
         keys = {key: state.copy() for task in self._subtasks for key, state in task.backend.keys.items()}
         side = {tag: len(values) for tag, values in self._side.items()}
-        return Snapshot(keys, len(self.outputs), side, self._max_parallelism)
+        inputs = len(self._inputs or ())
+        return Snapshot(keys, len(self.outputs), side, self._max_parallelism, inputs)
 
     def restore(self, snapshot: Snapshot, parallelism: int | None = None) -> None:
         """Throw the operator away and start a new one from ``snapshot``.
@@ -252,18 +246,31 @@ class OperatorHarness:
         del self.timestamps[snapshot.outputs :]
         for tag, values in self._side.items():
             del values[snapshot.side_outputs.get(tag, 0) :]
+        if self._inputs is not None:
+            del self._inputs[snapshot.inputs :]
         self._start(snapshot.keys, count)
 
+    def recover(self, snapshot: Snapshot, parallelism: int | None = None) -> list[Any]:
+        """Restore, and let the inputs behind ``snapshot`` come again, as sources that are read anew.
+
+        Their order is that of ``reorder``; returns the outputs that came. Arguments as for :meth:`restore`.
+        """
+        behind = list((self._inputs or ())[snapshot.inputs :])
+        self.restore(snapshot, parallelism)
+        # Together: in another order, the first one may wait for those behind it.
+        return self._push_together(reordered(behind, self.reorder, itemgetter(0)))
+
     # -- looking ----------------------------------------------------------------------
+
+    @property
+    def noted(self) -> Sequence[tuple[Any, int | None]]:
+        """Inputs since the first snapshot with their timestamps, without those that a restore took back."""
+        return self._inputs or ()
 
     @property
     def current_time(self) -> int:
         """The wall-clock time in milliseconds."""
         return self._clock.time
-
-    def side_output(self, tag: str) -> list[Any]:
-        """All values that left the side output ``tag``, in order."""
-        return self._side.setdefault(tag, [])
 
     @property
     def dead_letters(self) -> list[DeadLetter]:
@@ -278,8 +285,8 @@ class OperatorHarness:
     @property
     def metrics(self) -> dict[str, int | float]:
         """What the agent measured in the present operator, summed over its subtasks."""
-        present = _sum(subtask.shared.metrics for subtask in self._subtasks)
-        gauges = {name for subtask in self._subtasks for name in _gauges(subtask.shared.metrics)}
+        present = sum_of(subtask.shared.metrics for subtask in self._subtasks)
+        gauges = {name for subtask in self._subtasks for name in gauges_of(subtask.shared.metrics)}
         before = self._measured
         sums = {name: before.get(name, 0) + value for name, value in present.items() if name not in gauges}
         return {**before, **present, **sums}
@@ -287,7 +294,7 @@ class OperatorHarness:
     @property
     def run_metrics(self) -> dict[str, int | float]:
         """What the runtime measured in the present operator, summed over its subtasks."""
-        return _sum(subtask.shared.run_metrics.group for subtask in self._subtasks)
+        return sum_of(subtask.shared.run_metrics.group for subtask in self._subtasks)
 
     def memory(self, key: Any = 0) -> dict[str, Any]:
         """Short-term memory of ``key``: plain values by dotted path."""
@@ -305,13 +312,73 @@ class OperatorHarness:
     def pending(self, key: Any = 0) -> int:
         """How many inputs of ``key`` wait in state."""
         head = self._head(key)
-        return head.next_pending - head.first_pending if head is not None else 0
+        return head.waiting if head is not None else 0
 
     def state(self, key: Any = 0) -> KeyState:
         """All that state holds for ``key``, as bytes."""
         return self._subtask_of(encode_key(key)).backend.keys.get(encode_key(key), KeyState()).copy()
 
+    # -- for the test kit -------------------------------------------------------------
+
+    def kept(self) -> dict[str, Any]:
+        """Copies of what is outside of state: what has left, clock and watermark."""
+        side = {tag: list(values) for tag, values in self._side.items()}
+        return {
+            "outputs": list(self.outputs),
+            "timestamps": list(self.timestamps),
+            "side": side,
+            "time": self._clock.time,
+            "watermark": self.current_watermark,
+        }
+
+    def return_to(self, snapshot: Snapshot, kept: Mapping[str, Any], parallelism: int) -> None:
+        """Start a new operator from ``snapshot``, with all of :meth:`kept` as it was."""
+        self.close()
+        self._measured = {}
+        self._keep(kept)
+        self._start(snapshot.keys, parallelism)
+
+    def set_aside(self) -> tuple[list[Subtask], dict[str, int | float]]:
+        """Leave the operator as it is; :meth:`return_to` makes another one meanwhile."""
+        aside = self._subtasks, self._measured
+        self._subtasks = []
+        return aside
+
+    def take_back(self, aside: tuple[list[Subtask], dict[str, int | float]], kept: Mapping[str, Any]) -> None:
+        """Go on with an operator that was set aside, and with all of :meth:`kept` as it was."""
+        self.close()
+        self._subtasks, self._measured = aside
+        self._keep(kept)
+
+    @property
+    def busy(self) -> bool:
+        """Whether any key has work that is not committed."""
+        return any(subtask.processor.busy_keys for subtask in self._subtasks)
+
+    def _keep(self, kept: Mapping[str, Any]) -> None:
+        # Tests hold these lists.
+        self.outputs[:], self.timestamps[:] = kept["outputs"], kept["timestamps"]
+        for tag in {*self._side, *kept["side"]}:
+            self.side_output(tag)[:] = kept["side"].get(tag, [])
+        self._clock.time, self.current_watermark = kept["time"], kept["watermark"]
+
     # -- inside -----------------------------------------------------------------------
+
+    def _crashes_of(self, crash: str | None, store: object, forced: bool) -> Crashes | None:
+        own = store is not None or self._config.get(AgentOptions.STORE) is not None
+        if crash == "":
+            return Crashes(self) if forced and self._settles and not own else None
+        if crash is None:
+            return None
+        if crash != EVERYWHERE or own:
+            raise AgentConfigurationError(
+                "the harness cannot crash everywhere",
+                expected=f"crash={EVERYWHERE!r}, and a store in memory that it makes itself",
+                found=f"crash={crash!r}" + (", and a store of the test's" if own else ""),
+                fix="leave store and action-state.store out, or crash; "
+                "flink_agents.testing.faults lets a store fail at one append",
+            )
+        return Crashes(self)
 
     def _start(self, keys: Mapping[str, KeyState], parallelism: int) -> None:
         self._subtasks = [self._subtask(number, parallelism) for number in range(parallelism)]
@@ -324,10 +391,12 @@ class OperatorHarness:
             return lambda: open_store(name, self._config.below(f"action-state.{name}"))
         if not makes_durable_calls(bind(self.plan, self._code)):
             return None
+        if self._crashes is not None:
+            return self._crashes.store
         place = MemoryPlace()
         return lambda: MemoryStore(place)
 
-    def _subtask(self, number: int, parallelism: int) -> _Subtask:
+    def _subtask(self, number: int, parallelism: int) -> Subtask:
         plan, code = self.plan, self._code
         if self._serialize:
             plan = AgentPlan.from_json(plan.to_json())
@@ -345,7 +414,9 @@ class OperatorHarness:
         hold = Hold(self._event_time, own, self._watermarks) if self._event_time.holds else None
         processor = AgentProcessor(shared, backend.keyed_state(), job_id, self._clock, hold=hold)
         processor.open()
-        return _Subtask(processor, backend, shared)
+        if self._crashes is not None and journals is not None:
+            shared.durable = OutsideCalls(shared.durable, self._crashes.outside)
+        return Subtask(processor, backend, shared)
 
     def _journals(self, plan: AgentPlan, codec: ValueCodec, owner: Owner) -> Journals | None:
         if self._make_store is None:
@@ -353,49 +424,71 @@ class OperatorHarness:
         on_change = OnPlanChange(self._config.get(AgentOptions.ON_PLAN_CHANGE))
         return Journals(self._make_store(), owner, codec, plan, on_change)
 
-    def _subtask_of(self, key: str) -> _Subtask:
-        group = zlib.crc32(key.encode()) % self._max_parallelism
-        return self._subtasks[group * len(self._subtasks) // self._max_parallelism]
-
     def _head(self, key: Any) -> Head | None:
         packed = self.state(key).head
         return None if packed is None else Head.unpack(packed)
 
-    def _do(self, act: Callable[[], None]) -> None:
-        """Do ``act`` and let it run to its end, under the conditions that are forced."""
+    def _do(
+        self,
+        act: Callable[[], None],
+        resume: Callable[[int], None] | None = None,
+        again: Callable[[], None] | None = None,
+    ) -> None:
+        """Do ``act`` and let it run to its end, under the conditions that are forced.
+
+        Args:
+            act: What to do.
+            resume: What is left of it where so many inputs were taken. Default: all of it.
+            again: How it is done after a crash. Default: as before.
+        """
+        if self._crashes is not None and (self._settles or resume is None):
+            whole = partial(self._to_the_end, act)
+            self._crashes.explore(
+                whole,
+                (lambda taken: self._to_the_end(partial(resume, taken))) if resume else lambda taken: whole(),
+                partial(self._to_the_end, again) if again else whole,
+                ordered=again is None,
+            )
+            return
         if self._restart or self._replay:
             measured = self.metrics
             if self._restart:
-                self.restore(pickle.loads(pickle.dumps(self.snapshot())))
+                self.restore(pickle.loads(pickle.dumps(self.checkpoint())))
             if self._replay:
-                before, time = self.snapshot(), self.current_time
+                before, time = self.checkpoint(), self.current_time
                 act()
                 self._settle()
                 self.restore(before)
                 self._clock.time = time
             # A test sees them as if there was one operator, which did each thing once.
             self._measured = measured
-        act()
-        self._settle()
+        self._to_the_end(act)
 
-    def _settle(self) -> None:
-        if self._settles:
-            self._run_to_the_end()
+    def _delivery(self, record: Any, timestamp: int | None) -> Callable[[], None]:
+        """What hands a record over, as often as it is called."""
+        record = self._through_flink(record, "record")
+        key = self._key(record)
+        if self._inputs is not None:
+            self._inputs.append((record, timestamp))
+        return lambda: self._deliver(key, self._again(record), timestamp)
 
-    def _run_to_the_end(self, seconds: float = 60.0) -> None:
-        for subtask in self._subtasks:
-            while waiting := [key for key, state in subtask.backend.keys.items() if state.processing_timers]:
-                ended = subtask.processor.ended
-                for key in waiting:
-                    timers = subtask.backend.keys[key].processing_timers
-                    self._fire(key, "processing_timers", max(timers))
-                if subtask.processor.busy_keys:
-                    subtask.processor.wait_for_progress(ended, seconds)
+    def _again(self, record: Any) -> Any:
+        """``record`` for one of several deliveries: an action may change it."""
+        several = self._replay or self._crashes is not None or self._inputs is not None
+        return self._through_flink(record, "record") if several else record
 
-    def _deliver(self, key: str, record: Any, timestamp: int | None) -> None:
-        subtask = self._subtask_of(key)
-        subtask.backend.key = key
-        self._emit(subtask.processor.process(key, record, timestamp, subtask.backend))
+    def _push_together(self, inputs: Sequence[tuple[Any, int | None]]) -> list[Any]:
+        """Hand over records with their timestamps before any of them is waited for."""
+        start = len(self.outputs)
+        given = [(record, self._delivery(record, timestamp)) for record, timestamp in inputs]
+        in_order = partial(self._deliver_all, given)
+        self._do(partial(in_order, 0, False), lambda taken: in_order(taken, True), partial(in_order, 0, True))
+        return self.outputs[start:]
+
+    def _deliver_all(self, given: Sequence[tuple[Any, Callable[[], None]]], taken: int, again: bool) -> None:
+        """Hand over inputs behind the first ``taken``; ``again`` in the order after a crash."""
+        for _, deliver in reordered(given[taken:], self.reorder if again else None, itemgetter(0)):
+            deliver()
 
     def _fire_all(self, kind: str, until: int) -> None:
         """Fire all timers up to ``until``, and those that they register."""
@@ -404,66 +497,3 @@ class OperatorHarness:
         else:
             # What is in flight would never end if each of its timers threw it away.
             self._do(lambda: self._fire_each(kind, until, self._fire))
-
-    def _fire_each(self, kind: str, until: int, fire: Callable[[str, str, int], None]) -> None:
-        while (due := self._next_timer(kind, until)) is not None:
-            if kind == "processing_timers":
-                self._clock.time = max(self._clock.time, due[0])
-            fire(due[1], kind, due[0])
-
-    def _next_timer(self, kind: str, until: int) -> tuple[int, str] | None:
-        """Time and key of the first timer that is due; timers of one time fire in the order of keys."""
-        due = (
-            (at, key)
-            for subtask in self._subtasks
-            for key, state in subtask.backend.keys.items()
-            for at in getattr(state, kind)
-            if at <= until
-        )
-        return min(due, default=None)
-
-    def _fire(self, key: str, kind: str, at: int) -> None:
-        subtask = self._subtask_of(key)
-        subtask.backend.key = key
-        getattr(subtask.backend.current, kind).discard(at)
-        held = self._event_time.holds and kind == "event_timers"
-        on_timer = subtask.processor.on_event_time if held else subtask.processor.on_timer
-        self._emit(on_timer(key, at, subtask.backend))
-
-    def _emit(self, emission: Any) -> None:
-        for tag, value in emission.side_outputs:
-            self.side_output(tag).append(self._through_flink(value, "side output"))
-        self.outputs.extend(self._through_flink(value, "output") for value in emission.outputs)
-        if self._event_time.holds:
-            inline = isinstance(emission, Run)
-            self.timestamps += [emission.timestamp] * len(emission.outputs) if inline else emission.timestamps
-
-    def _again(self, record: Any) -> Any:
-        """``record`` for one of several deliveries: an action may change it."""
-        return self._through_flink(record, "record") if self._replay else record
-
-    def _through_flink(self, value: Any, what: str) -> Any:
-        if not self._serialize:
-            return value
-        try:
-            return pickle.loads(pickle.dumps(value))
-        except Exception as error:
-            raise UnserializableValueError(
-                f"a {what} cannot be pickled, as PyFlink does between operators: {error}",
-                found=f"{type(value).__module__}.{type(value).__qualname__}",
-                fix="use values whose classes stand at the top level of a module",
-            ) from error
-
-
-def _sum(groups: Iterable[LocalMetricGroup]) -> dict[str, int | float]:
-    total: dict[str, int | float] = {}
-    for group in groups:
-        for name, value in group.values():
-            total[name] = total.get(name, 0) + value
-    return total
-
-
-def _gauges(group: LocalMetricGroup, prefix: str = "") -> Iterator[str]:
-    yield from (prefix + name for name, metric in group.metrics.items() if isinstance(metric, Gauge))
-    for name, inner in group.groups.items():
-        yield from _gauges(inner, f"{prefix}{name}.")

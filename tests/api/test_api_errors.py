@@ -18,6 +18,7 @@ from flink_agents.api.errors import (
     MissingExtraError,
     NotAnEventError,
     RecordedFailureError,
+    RecoveryDifferenceError,
     RetriesExhaustedError,
 )
 
@@ -62,6 +63,7 @@ CODES = {
     "EventLimitError": "FA4010",
     "ActionTimeoutError": "FA4011",
     "RetriesExhaustedError": "FA4012",
+    "BranchesRecordedEarlierError": "FA4016",
     "DurableCallMismatchError": "FA4013",
     "DurableResultError": "FA4014",
     "RecordedFailureError": "FA4015",
@@ -87,6 +89,7 @@ CODES = {
     "BrokerStartError": "FA7002",
     "BrokerPortInUseError": "FA7003",
     "BrokerMismatchError": "FA7004",
+    "RecoveryDifferenceError": "FA8000",
 }
 """Codes are part of the public surface: none may change or be used again."""
 
@@ -108,6 +111,7 @@ EXTRA: dict[type[AgentsError], dict[str, Any]] = {
     JobFailedError: {"failure": "the first lines", "java_trace": "at java.base"},
     ActionTimeoutError: {"seconds": 1.5},
     RecordedFailureError: {"error_type": "shop:CardRefused"},
+    RecoveryDifferenceError: {"key": "a", "crash_point": "before append 0", "difference": "memory"},
 }
 
 

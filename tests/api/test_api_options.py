@@ -28,6 +28,7 @@ DEFAULTS = {
     "queue.max-per-key": 100,
     "queue.max-total": 1000,
     "state.allow-pickle": False,
+    "state.modules": None,
     "action-state.store": None,
     "action-state.on-mismatch": OnMismatch.FAIL,
     "action-state.reorder-timeout": timedelta(seconds=60),

@@ -11,7 +11,9 @@ import pytest
 from journal_files import Cli, loaded, write
 from typer.testing import CliRunner, Result
 
+from flink_agents import Agent, InputEvent
 from flink_agents.api.action_state import JournalKey, Owner, Record, RecordKind
+from flink_agents.api.context import RunnerContext
 from flink_agents.cli.main import app
 from flink_agents.connectors.action_state.sqlite import SQLiteStore
 from flink_agents.runtime.codec import ValueCodec
@@ -20,6 +22,7 @@ from flink_agents.runtime.journal.records import ActionRecord, CallIdentity, Cal
 from flink_agents.runtime.keys import encode_key
 from flink_agents.runtime.state import OBJECT
 from flink_agents.runtime.stores import LOCAL_FILE
+from flink_agents.testing import OperatorHarness
 
 CODEC = ValueCodec()
 BEGUN = 1_700_000_000_000
@@ -172,6 +175,24 @@ def test_show(journal: list[Record], cli: Cli) -> None:
     assert lines[11].startswith("run 1: begun")
 
 
+async def _two_branches(event: InputEvent, ctx: RunnerContext) -> None:
+    async def branch(name: str) -> None:
+        await asyncio.sleep(0.001)
+        await ctx.durable_execute_async(str, name)
+
+    await asyncio.gather(branch("a"), branch("b"))
+
+
+def test_show_names_tasks_and_waits(file: Path, cli: Cli) -> None:
+    agent = Agent(name="branches").add_action("act", [InputEvent], _two_branches)
+    with OperatorHarness(agent, store=lambda: SQLiteStore(str(file))) as harness:
+        harness.push(1)
+    rows = [line.split() for line in cli("show", "0").stdout.splitlines() if " task " in line]
+    found = sorted({(row[2], row[3]) for row in rows})
+    assert found == [(task, kind) for task in "01" for kind in ("call", "wait")]
+    assert "a timer ended" in cli("show", "0").stdout
+
+
 def test_show_as_json_has_all(journal: list[Record], cli: Cli) -> None:
     (found,) = loaded(cli("show", "order-1", "--json"))
     assert [run["run"] for run in found["runs"]] == [0, 1]
@@ -258,7 +279,7 @@ def test_a_value_whose_class_is_gone_is_shown(file: Path, cli: Cli, monkeypatch:
     assert "gone_receipts:Receipt" in cli("show", "1").stdout
 
 
-def test_classes_are_looked_for_where_the_user_is(file: Path, cli: Cli) -> None:
+def test_classes_of_named_modules_are_looked_for_where_the_user_is(file: Path, cli: Cli) -> None:
     module = file.parent / "kept_receipts.py"
     module.write_text(GONE)
     sys.path.insert(0, str(file.parent))
@@ -268,7 +289,11 @@ def test_classes_are_looked_for_where_the_user_is(file: Path, cli: Cli) -> None:
     sys.path.remove(str(file.parent))
     del sys.modules["kept_receipts"]
     (paid,) = loaded(cli("show", "1", "--json"))[0]["runs"][0]["records"]
+    assert paid["returned"] == f"<kept_receipts:Receipt {{'number': 7}}>, {paid['bytes']} bytes"
+    assert "kept_receipts" not in sys.modules
+    (paid,) = loaded(cli("show", "1", "--module", "kept_receipts", "--json"))[0]["runs"][0]["records"]
     assert paid["returned"] == "Receipt(number=7)"
+    assert "no_such_module" in cli("show", "1", "--module", "no_such_module", code=2).output
 
 
 def test_a_pickled_value_is_not_loaded(file: Path, cli: Cli) -> None:

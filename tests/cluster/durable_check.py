@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections import Counter, defaultdict
 from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass, field
-from typing import Any
+from typing import Any, ClassVar
 
 from tests.cluster.counting_job import extended_digest
 from tests.cluster.durable_agent import PARALLEL, steps_of
@@ -37,10 +37,18 @@ class Workload:
     Attributes:
         events: How many numbers it reads, from 0.
         keys: How many keys they have, in turns.
+        job: Which job does it.
+        options: Options of Flink and of the agent that it needs.
     """
 
     events: int
     keys: int
+    job: ClassVar[str] = "chain"
+    options: ClassVar[dict[str, str]] = {}
+
+    def key_of(self, number: int) -> int:
+        """The key of a number."""
+        return number % self.keys
 
     def outputs(self) -> dict[int, str]:
         """The output of each number, but for the tokens behind it."""

@@ -1,4 +1,4 @@
-"""The job of the chaos runs: chained durable calls, and a tumbling window behind the agent.
+"""The jobs of the chaos runs: chained durable calls and a tumbling window behind them, or branching ones.
 
 Writes the agent's outputs and the windows' sums, each by a sink that commits with checkpoints.
 Runs under ``flink run``; ``python -m tests.cluster.durable_job --help`` names the arguments.
@@ -11,8 +11,10 @@ import time
 from typing import Any
 
 from flink_agents import AgentsExecutionEnvironment, EventTime
+from tests.cluster.branching_agent import BranchingAgent
+from tests.cluster.branching_check import SOURCES, BranchingWorkload
 from tests.cluster.durable_agent import ChainAgent
-from tests.cluster.durable_check import WINDOW_MS, stamp
+from tests.cluster.durable_check import WINDOW_MS, Workload, stamp
 
 HOLD = EventTime.hold(expected_latency="1 s", hold_timeout="60 s")
 
@@ -22,6 +24,7 @@ def parse_arguments(arguments: list[str] | None = None) -> argparse.Namespace:
     parser.add_argument("--output", required=True, help="directory of the agent's outputs")
     parser.add_argument("--windows", required=True, help="directory of the windows' outputs")
     parser.add_argument("--effects", required=True, help="file for the effects of calls")
+    parser.add_argument("--job", choices=("chain", "branching"), default="chain", help="what the agent does")
     parser.add_argument("--events", type=int, required=True)
     parser.add_argument("--keys", type=int, required=True)
     parser.add_argument("--per-second", type=float, required=True, help="speed of the source")
@@ -30,7 +33,10 @@ def parse_arguments(arguments: list[str] | None = None) -> argparse.Namespace:
 
 
 def source(flink: Any, options: argparse.Namespace) -> Any:
-    """The numbers in their order, at a steady speed, with timestamps; goes on where a checkpoint left it."""
+    """The numbers, at a steady speed, with timestamps; goes on where a checkpoint left it.
+
+    They come in their order, or from two subtasks, each of which keeps the order of its own.
+    """
     from pyflink.common import Types, WatermarkStrategy
     from pyflink.common.watermark_strategy import TimestampAssigner
     from pyflink.datastream.connectors.number_seq import NumberSequenceSource
@@ -39,13 +45,16 @@ def source(flink: Any, options: argparse.Namespace) -> Any:
         def extract_timestamp(self, value: Any, record_timestamp: int) -> int:
             return stamp(value)
 
-    pause, parallelism = 1 / options.per_second, flink.get_parallelism()
+    # Each subtask of the source has a part of the range, and makes of it the numbers of one remainder.
+    subtasks = SOURCES if options.job == BranchingWorkload.job else 1
+    part = -(-options.events // subtasks)
+    pause, parallelism = subtasks / options.per_second, flink.get_parallelism()
     # Of what PyFlink makes for timestamps, only the last operator has the parallelism that one sets.
-    flink.set_parallelism(1)
+    flink.set_parallelism(subtasks)
 
     def slowly(number: int) -> int:
         time.sleep(pause)
-        return number
+        return number % part * subtasks + number // part
 
     numbers = flink.from_source(
         NumberSequenceSource(0, options.events - 1), WatermarkStrategy.no_watermarks(), "numbers"
@@ -89,13 +98,17 @@ def sink(directory: str) -> Any:
 
 def build(env: AgentsExecutionEnvironment, options: argparse.Namespace) -> None:
     """Add the job to an environment."""
-    keys = options.keys
+    branching = options.job == BranchingWorkload.job
+    work = (BranchingWorkload if branching else Workload)(options.events, options.keys)
     numbers = source(env.stream_env, options)
-    agent = ChainAgent(options.seed, options.effects)
-    stream = env.from_datastream(numbers, lambda number: number % keys).apply(agent, event_time=HOLD)
+    agent = (BranchingAgent if branching else ChainAgent)(options.seed, options.effects)
+    # Watermarks cannot be held for an input that waits for another one.
+    event_time = EventTime.none() if branching else HOLD
+    stream = env.from_datastream(numbers, work.key_of).apply(agent, event_time=event_time)
     outputs = stream.to_datastream()
     outputs.sink_to(sink(options.output)).uid("outputs")
-    sums(outputs).sink_to(sink(options.windows)).uid("sums")
+    if not branching:
+        sums(outputs).sink_to(sink(options.windows)).uid("sums")
 
 
 def main() -> None:

@@ -16,9 +16,10 @@ from typing import Any
 
 from flink_agents.api.errors import AgentsError
 from tests.cluster.blows import Blown, Blows, blow_plan
+from tests.cluster.branching_check import judge
 from tests.cluster.broker_trouble import BrokerTrouble, Troubles
 from tests.cluster.counting_check import CommittedOutput
-from tests.cluster.durable_check import Verdict, Workload, judge
+from tests.cluster.durable_check import Verdict, Workload
 from tests.cluster.durable_stores import RunStore
 from tests.cluster.flink_cluster import FlinkCluster
 from tests.cluster.flink_rest import ClusterJob
@@ -81,7 +82,16 @@ class RunFiles:
         return [
             *("--output", str(self._directory / "out"), "--windows", str(self._directory / "windows")),
             *("--effects", str(self._effects), "--events", str(workload.events)),
-            *("--keys", str(workload.keys), "--per-second", str(per_second), "--seed", str(seed)),
+            *(
+                "--job",
+                workload.job,
+                "--keys",
+                str(workload.keys),
+                "--per-second",
+                str(per_second),
+                "--seed",
+                str(seed),
+            ),
         ]
 
     def effect_bytes(self) -> int:
@@ -147,6 +157,7 @@ class Report:
         found: dict[str, Any] = {
             "store": self.store,
             "seed": self.chaos.seed,
+            "job": self.chaos.workload.job,
             "events": self.verdict.events,
             "keys": self.chaos.workload.keys,
             "combination": str(self.chaos.combination),
@@ -202,6 +213,7 @@ class DurableRun:
         chaos, report = self._chaos, Report(self._chaos, self._store.name)
         self._cluster.fresh_taskmanagers(chaos.combination.taskmanagers, self._slots)
         options = {**OPTIONS, **chaos.combination.options, **self._store.flink_options}
+        options |= chaos.workload.options
         job = self._cluster.submit(
             SCRIPT, *self._arguments, parallelism=chaos.combination.parallelism, options=options
         )
@@ -282,9 +294,10 @@ class DurableRun:
 
     def _stuck_keys(self) -> str:
         """The journals of keys that are the farthest behind, from their first run without output."""
-        events, keys = self._chaos.workload.events, self._chaos.workload.keys
+        work = self._chaos.workload
         came = {int(line.split()[1]) for line in self.files.outputs.lines()}
-        missing = {number % keys: number // keys for number in reversed(range(events)) if number not in came}
+        left = [number for number in reversed(range(work.events)) if number not in came]
+        missing = {work.key_of(number): number // work.keys for number in left}
         behind = sorted(missing.items(), key=itemgetter(1))[:STUCK_KEYS]
         runs = [(key, seq + more) for key, seq in behind for more in range(RUNS_OF_A_STUCK_KEY)]
         return self._store.show(runs)

@@ -18,18 +18,14 @@ import signal
 import socket
 import subprocess
 import sys
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass
-from importlib.util import find_spec
 from pathlib import Path
 from types import TracebackType
 from typing import Any, TypeVar
 
-import yaml
-
-import flink_agents
 from flink_agents import AgentsExecutionEnvironment
-from flink_agents.runtime.jvm import find_java_home
+from flink_agents.runtime.flink_home import FlinkHome, Part
 from tests.cluster.flink_rest import ClusterJob, FlinkRest
 from tests.cluster.waiting import tail, wait_until
 
@@ -101,11 +97,20 @@ class FlinkCluster:
         self.directory = directory
         self._taskmanager_options = taskmanager_options or {}
         self.taskmanagers: list[FlinkProcess] = []
-        self._flink = _pyflink_directory()
         self._processes: list[FlinkProcess] = []
         rest_port, rpc_port = free_ports(2)
-        self._write_configuration(rest_port, rpc_port, options or {})
-        self._environment = self._make_environment()
+        own = {
+            "jobmanager.rpc.port": rpc_port,
+            "rest.address": "localhost",
+            "rest.port": rest_port,
+            "io.tmp.dirs": str(directory / "tmp"),
+            "execution.checkpointing.dir": (directory / "checkpoints").as_uri(),
+        }
+        self._options = {**DEFAULTS, **own, **(options or {})}
+        self._home = FlinkHome.make(directory, self._options)
+        # What is left of a killed process stays in here; the quick compiler starts sooner.
+        quick = {"JVM_ARGS": f"-Djava.io.tmpdir={directory / 'tmp'} -XX:TieredStopAtLevel=1"}
+        self._environment = self._home.environment() | quick
         self.rest = FlinkRest(f"http://localhost:{rest_port}")
 
     def __enter__(self) -> FlinkCluster:
@@ -134,7 +139,7 @@ class FlinkCluster:
         return started
 
     def fresh_taskmanagers(self, count: int, slots: int) -> None:
-        """Replace all TaskManagers; one Python interpreter serves one job only."""
+        """Replace all TaskManagers, so that a test meets nothing of an earlier one."""
         for process in list(self.taskmanagers):
             self.kill(process)
         for _ in range(count):
@@ -169,6 +174,7 @@ class FlinkCluster:
         parallelism: int,
         savepoint: str | None = None,
         options: Mapping[str, str] | None = None,
+        shipped: Path | None = None,
     ) -> ClusterJob:
         """Submit a Python job by ``flink run``, detached.
 
@@ -178,12 +184,14 @@ class FlinkCluster:
             parallelism: Default parallelism of its operators.
             savepoint: Where it begins.
             options: Flink options of the job.
+            shipped: A directory of modules that go to the workers with the job (``-pyfs``).
         """
         self.wait_for("the JobManager", self._answers, seconds=START_SECONDS)
+        files = [] if shipped is None else ["-pyfs", str(shipped)]
         settings = [f"-D{key}={value}" for key, value in (options or {}).items()]
         start = [] if savepoint is None else ["-s", savepoint]
-        command = [str(self._flink / "bin" / "flink"), "run", "-d", "-p", str(parallelism), *settings, *start]
-        command += ["-pyclientexec", sys.executable, "-py", str(script), *arguments]
+        command = self._home.flink("run", "-d", "-p", str(parallelism), *settings, *start)
+        command += ["-pyclientexec", sys.executable, *files, "-py", str(script), *arguments]
         log = self.directory / "log" / "submit.log"
         with log.open("wb") as stream:
             status = self._run(command, stream)
@@ -212,7 +220,7 @@ class FlinkCluster:
 
         self.wait_for("the JobManager", self._answers, seconds=START_SECONDS)
         given = {**self._options, **(options or {}), "parallelism.default": str(parallelism)}
-        given["pipeline.jars"] = next((self._flink / "opt").glob("flink-python*.jar")).as_uri()
+        given["pipeline.jars"] = self._home.python_jar.as_uri()
         if savepoint is not None:
             given["execution.state-recovery.path"] = savepoint
         configuration = environment.FlinkConfiguration()
@@ -276,12 +284,12 @@ class FlinkCluster:
 
     # -- processes --------------------------------------------------------------------
 
-    def _start(self, kind: str, *arguments: str) -> FlinkProcess:
+    def _start(self, kind: Part, *arguments: str) -> FlinkProcess:
         number = len(list((self.directory / "log").glob(f"{kind}-*.out")))
         name = f"{kind}-{number}"
         log = self.directory / "log" / f"{name}.out"
         named = [f"-Dtaskmanager.resource-id={name}"] if kind == "taskmanager" else []
-        command = [str(self._flink / "bin" / f"{kind}.sh"), "start-foreground", *named, *arguments]
+        command = self._home.command(kind, *named, *arguments)
         with log.open("wb") as stream:
             process = FlinkProcess(name, self._popen(command, stream), log)
         self._processes.append(process)
@@ -297,38 +305,6 @@ class FlinkCluster:
             env=self._environment,
             start_new_session=True,
         )
-
-    def _write_configuration(self, rest_port: int, rpc_port: int, options: Mapping[str, str]) -> None:
-        conf = self.directory / "conf"
-        shutil.copytree(self._flink / "conf", conf)
-        for name in ("log", "tmp", "pid"):
-            (self.directory / name).mkdir()
-        path = conf / "config.yaml"
-        own = {
-            "jobmanager.rpc.port": rpc_port,
-            "rest.address": "localhost",
-            "rest.port": rest_port,
-            "io.tmp.dirs": str(self.directory / "tmp"),
-            "execution.checkpointing.dir": (self.directory / "checkpoints").as_uri(),
-        }
-        packaged = dict(_flat(yaml.safe_load(path.read_text(encoding="utf-8"))))
-        self._options = {**DEFAULTS, **own, **options}
-        path.write_text(yaml.safe_dump({**packaged, **self._options}), encoding="utf-8")
-
-    def _make_environment(self) -> dict[str, str]:
-        """What the scripts need; of the tests' own environment only what does not concern Python."""
-        inherited = {key: value for key, value in os.environ.items() if not key.startswith("PY")}
-        return inherited | {
-            # The package under test, wherever it is installed from.
-            "PYTHONPATH": str(Path(flink_agents.__file__).parent.parent),
-            "PATH": os.pathsep.join([str(Path(sys.executable).parent), os.environ.get("PATH", os.defpath)]),
-            "JAVA_HOME": str(find_java_home().home),
-            "FLINK_CONF_DIR": str(self.directory / "conf"),
-            "FLINK_LOG_DIR": str(self.directory / "log"),
-            "FLINK_PID_DIR": str(self.directory / "pid"),
-            # What is left of a killed process stays in here; the quick compiler starts sooner.
-            "JVM_ARGS": f"-Djava.io.tmpdir={self.directory / 'tmp'} -XX:TieredStopAtLevel=1",
-        }
 
 
 DEFAULTS: Mapping[str, Any] = {
@@ -349,12 +325,6 @@ DEFAULTS: Mapping[str, Any] = {
 """Options of every cluster."""
 
 
-def _pyflink_directory() -> Path:
-    spec = find_spec("pyflink")
-    assert spec is not None and spec.origin is not None
-    return Path(spec.origin).parent
-
-
 def free_ports(count: int) -> list[int]:
     """Ports of this machine that nobody uses."""
     sockets = [socket.socket() for _ in range(count)]
@@ -365,11 +335,3 @@ def free_ports(count: int) -> list[int]:
     finally:
         for each in sockets:
             each.close()
-
-
-def _flat(values: Mapping[str, Any], prefix: str = "") -> Iterator[tuple[str, Any]]:
-    for key, value in values.items():
-        if isinstance(value, dict):
-            yield from _flat(value, f"{prefix}{key}.")
-        else:
-            yield prefix + key, value

@@ -204,6 +204,7 @@ def test_a_clean_report(files: Files, capsys: pytest.CaptureFixture[str]) -> Non
     assert json.loads(capsys.readouterr().out) == {
         "store": "sqlite",
         "seed": 5,
+        "job": "chain",
         "events": 900,
         "keys": 4,
         "combination": "hashmap-aligned-p2-2tm",

@@ -6,7 +6,7 @@ import dataclasses
 import functools
 import math
 from dataclasses import dataclass, field
-from datetime import date, datetime, time, timedelta, timezone
+from datetime import UTC, date, datetime, time, timedelta, timezone
 from decimal import Decimal
 from enum import Enum, Flag, IntEnum
 from typing import Any, Generic, NamedTuple, TypeVar
@@ -21,7 +21,7 @@ class Colour(Enum):
     BLUE = 2
 
 
-class Word(str, Enum):
+class Word(str, Enum):  # noqa: UP042 - a kind of its own
     YES = "yes"
 
 
@@ -176,14 +176,14 @@ SUPPORTED: dict[str, Any] = {
     "empty set": set(),
     "datetime": datetime(2024, 2, 29, 12, 30, 15, 123456),
     "datetime, first second": datetime.min,
-    "datetime in UTC": datetime(2024, 7, 1, tzinfo=timezone.utc),
+    "datetime in UTC": datetime(2024, 7, 1, tzinfo=UTC),
     "datetime with odd offset": datetime(2024, 7, 1, tzinfo=timezone(timedelta(hours=-3, seconds=7))),
     "datetime in a zone": datetime(2024, 7, 1, 8, tzinfo=BERLIN),
     "datetime in the repeated hour": datetime(2024, 10, 27, 2, 30, tzinfo=BERLIN, fold=1),
     "naive datetime with fold": datetime(2024, 10, 27, 2, 30, fold=1),
     "date": date(1, 1, 1),
     "time": time(23, 59, 59, 999999),
-    "time with offset": time(1, tzinfo=timezone.utc),
+    "time with offset": time(1, tzinfo=UTC),
     "time in a zone": time(1, tzinfo=BERLIN),
     "timedelta": timedelta(days=-1, seconds=3, microseconds=7),
     "decimal": Decimal("10.50"),

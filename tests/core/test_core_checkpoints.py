@@ -197,6 +197,9 @@ class Hearer:
     def failed(self, error: RestError) -> None:
         self._tell("failed")
 
+    def ended(self, error: BaseException) -> None:
+        self._tell("ended")
+
     def wait_for(self, word: str, times: int) -> None:
         with self._changed:
             assert self._changed.wait_for(lambda: self.told.count(word) >= times, 30), self.told

@@ -5,7 +5,7 @@ from __future__ import annotations
 import random
 import string
 from collections.abc import Callable
-from datetime import date, datetime, time, timedelta, timezone
+from datetime import UTC, date, datetime, time, timedelta, timezone
 from decimal import Decimal
 from typing import Any
 from uuid import UUID
@@ -70,9 +70,7 @@ class Values:
 
     def moment(self) -> datetime:
         pick = self.random
-        zone = pick.choice(
-            [None, timezone.utc, timezone(timedelta(minutes=pick.randint(-1000, 1000))), BERLIN]
-        )
+        zone = pick.choice([None, UTC, timezone(timedelta(minutes=pick.randint(-1000, 1000))), BERLIN])
         naive = datetime(1900, 1, 1) + timedelta(
             seconds=pick.randrange(10**10), microseconds=pick.randrange(10**6)
         )

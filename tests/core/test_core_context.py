@@ -5,7 +5,7 @@ from __future__ import annotations
 import asyncio
 import threading
 from collections.abc import Callable, Iterator
-from datetime import datetime, timedelta, timezone
+from datetime import UTC, datetime, timedelta
 from typing import Any
 
 import pytest
@@ -73,9 +73,9 @@ def test_now_is_when_the_run_began() -> None:
     first = harness.push(1)[0]
     harness.advance(timedelta(seconds=90))
     second = harness.push(2)[0]
-    assert first[0] == first[1] == datetime(2023, 11, 14, 22, 13, 20, tzinfo=timezone.utc)
+    assert first[0] == first[1] == datetime(2023, 11, 14, 22, 13, 20, tzinfo=UTC)
     assert second[0] - first[0] == timedelta(seconds=90)
-    assert first[0].tzinfo is timezone.utc
+    assert first[0].tzinfo is UTC
 
 
 def draw(record: Any, ctx: Any) -> Any:

@@ -303,7 +303,8 @@ async def call_keyed(event: Any, ctx: Any) -> None:
 
 def test_an_idempotency_key_belongs_to_the_call() -> None:
     Flaky.failures = 2
-    faults = Faults(at_append(0, Fault.REFUSED))
+    # Behind the append that binds the run's number to its input.
+    faults = Faults(at_append(1, Fault.REFUSED))
     with OperatorHarness(one_action(call_keyed), lambda record: record, store=faults.store) as harness:
         before = harness.snapshot()
         with crash():

@@ -211,7 +211,7 @@ def test_what_was_committed_out_of_order_survives_a_restore() -> None:
             commit(harness)
         middle = harness.snapshot()
         head = Head.unpack(next(iter(middle.keys.values())).head or b"")
-        assert (head.first_pending, head.done, head.next_seq) == (0, [1], 1)
+        assert (head.first_pending, head.ahead, head.waiting, head.next_seq) == (0, 1, 1, 1)
         for parallelism in (1, 2):
             harness.restore(middle, parallelism)
             harness.push("b")
@@ -243,6 +243,42 @@ def test_event_time_is_held_while_the_recorded_order_is_restored() -> None:
         assert list(zip(harness.outputs, harness.timestamps, strict=True)) == expected
         assert harness.late_outputs == []
     assert len(EFFECTS) == 2
+
+
+@pytest.mark.parametrize("late", ["emit", "side"])
+@pytest.mark.parametrize("waiting", [1, 3])
+def test_an_input_that_waits_for_another_one_does_not_hold_the_watermark(
+    waiting: int, late: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """What it waits for may come behind the watermark, which would wait for it."""
+    config = {"action-state.reorder-timeout": timedelta(hours=1)}
+    held = EventTime.hold(hold_timeout=timedelta(hours=1), late=late)
+    inputs = [f"input {number}" for number in range(1 + waiting)]
+    with OperatorHarness(one_action(tell), config=config, event_time=held, settle=False) as harness:
+        before = harness.snapshot()
+        for number, record in enumerate(inputs):
+            harness.push(record, timestamp=number)
+        harness.settle()
+        expected = list(harness.outputs)
+        harness.restore(before)
+        for number, record in enumerate(inputs[1:], 1):
+            harness.push(record, timestamp=number)
+        while not harness.run_metrics.get("inputs_held_back", 0):
+            commit(harness)
+        [task] = harness._subtasks
+
+        def wait(seen: int) -> None:
+            raise AssertionError("the watermark waits for what waits for an input")
+
+        with monkeypatch.context() as patch:
+            patch.setattr(task.processor, "_wait", wait)
+            harness.watermark(10)
+        harness.push(inputs[0], timestamp=0)
+        harness.settle()
+        left = harness.outputs + harness.late_outputs
+        assert sorted(left) == sorted(expected)
+        assert len(harness.late_outputs) == (waiting if late == "side" else 0)
+    assert len(EFFECTS) == len(inputs)
 
 
 def test_keys_do_not_wait_for_each_other() -> None:

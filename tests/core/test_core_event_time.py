@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import logging
+import random
 from collections.abc import Callable, Iterator
 from datetime import timedelta
 from typing import Any
@@ -273,6 +274,34 @@ def test_restored_keys_start_before_the_first_is_waited_for(
     harness.watermark(100)
     assert busy[0] == 50
     assert sorted(harness.outputs) == list(range(50))
+
+
+@pytest.mark.executes_once
+@pytest.mark.parametrize("seed", range(10))
+def test_all_restored_keys_start_before_any_is_waited_for(
+    seed: int, make: MakeHarness, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """However many inputs a key has: else the first one takes the time of the others."""
+    chance = random.Random(seed)
+    harness = make()
+    keys = range(chance.randrange(2, 6))
+    for number in range(20):
+        key = chance.choice(keys) if number >= len(keys) else number
+        harness.push((key, number), timestamp=chance.randrange(99))
+    harness.restore(harness.snapshot())
+    [task] = harness._subtasks
+    busy: list[int] = []
+    wait = task.processor._wait_in_time
+
+    def spy(*args: Any) -> None:
+        busy.append(len(task.processor.busy_keys))
+        wait(*args)
+
+    monkeypatch.setattr(task.processor, "_wait_in_time", spy)
+    harness.watermark(100)
+    assert busy[0] == len(keys)
+    assert sorted(harness.outputs) == list(range(20))
+    assert harness.run_metrics[STRAGGLERS] == 0
 
 
 @pytest.mark.executes_once

@@ -31,7 +31,7 @@ Caused by: java.lang.InterruptedException
             "cancelled a task while this TaskManager process started Python",
             "restart the TaskManager",
         ),
-        (SECOND_JOB, "has run a Python job already", "one job per TaskManager"),
+        (SECOND_JOB, "has run a Python job already", "doctor --cluster"),
     ],
 )
 def test_what_pyflink_does_not_explain(java_text: str, meaning: str, fix: str) -> None:

@@ -6,7 +6,7 @@ import itertools
 import math
 import random
 import string
-from datetime import date, datetime, timedelta, timezone
+from datetime import UTC, date, datetime, timedelta, timezone
 from decimal import Decimal
 from enum import Enum
 from typing import Any
@@ -92,7 +92,7 @@ DISTINCT: list[Any] = [
     UUID(int=1),
     date(2024, 1, 1),
     datetime(2024, 1, 1),
-    datetime(2024, 1, 1, tzinfo=timezone.utc),
+    datetime(2024, 1, 1, tzinfo=UTC),
     datetime(2024, 1, 1, 0, 0, 0, 1),
     Colour.RED,
     Colour.BLUE,
@@ -109,10 +109,10 @@ EQUAL: list[tuple[Any, Any]] = [
     (Decimal("100"), Decimal("1E+2")),
     (Decimal("-0"), Decimal("0E+5")),
     (Decimal("0"), Decimal("0.000")),
-    (datetime(2024, 7, 1, 8, tzinfo=BERLIN), datetime(2024, 7, 1, 6, tzinfo=timezone.utc)),
+    (datetime(2024, 7, 1, 8, tzinfo=BERLIN), datetime(2024, 7, 1, 6, tzinfo=UTC)),
     (
         datetime(2024, 7, 1, 0, tzinfo=timezone(timedelta(hours=-5))),
-        datetime(2024, 7, 1, 5, tzinfo=timezone.utc),
+        datetime(2024, 7, 1, 5, tzinfo=UTC),
     ),
     (datetime(2024, 7, 1, fold=1), datetime(2024, 7, 1)),
     ((0.0, Decimal("1.0")), (-0.0, Decimal(1))),
@@ -158,7 +158,7 @@ GOLDEN: list[tuple[Any, str]] = [
     (UUID(int=7), "u00000000-0000-0000-0000-000000000007"),
     (date(2024, 2, 29), "D2024-02-29"),
     (datetime(2024, 2, 29, 1, 2, 3), "L2024-02-29T01:02:03"),
-    (datetime(2024, 2, 29, tzinfo=timezone.utc), "Z2024-02-29T00:00:00+00:00"),
+    (datetime(2024, 2, 29, tzinfo=UTC), "Z2024-02-29T00:00:00+00:00"),
     (Decimal("-12.50"), "d-125E-1"),
     (Decimal(0), "d0"),
     (Colour.RED, "ecore_values:Colour:RED"),

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from typing import Any
+
 import pytest
 from checkpoint_tools import Flink
 from pruning_tools import JOB, KEY, OTHER, Pruned
@@ -22,7 +24,7 @@ def test_a_commit_is_pruned_when_all_checkpoints_have_it() -> None:
     world.poll()
     assert (world.gauge("journals_unpruned"), world.gauge("runs_unpruned")) == (1, 1)
     assert world.gauge("rest_reachable") == 1
-    for _ in range(2):
+    for _ in range(3):
         assert world.through == {}
         world.checkpoint()
     assert world.through == {KEY: 4}
@@ -77,12 +79,12 @@ def test_the_oldest_that_is_retained_counts() -> None:
     world.checkpoint()
     world.commit(4)
     world.poll()
-    for _ in range(4):
+    for _ in range(5):
         assert world.through == {}
         world.checkpoint()
     assert world.through == {KEY: 4}
-    # The bound is 2; 3, 4 and 5 are retained.
-    assert [entry.id for entry in world.flink.retained] == [3, 4, 5]
+    # The bound is 3; 4, 5 and 6 are retained.
+    assert [entry.id for entry in world.flink.retained] == [4, 5, 6]
 
 
 def test_an_answer_from_the_cache_is_no_evidence() -> None:
@@ -114,8 +116,78 @@ def test_a_snapshot_from_before_is_no_evidence() -> None:
     world.poll()
     assert [entry.id for entry in flink.retained] == [unseen.id]
     assert world.through == {}
-    world.checkpoint()
+    for _ in range(2):
+        world.checkpoint()
     assert world.through == {KEY: 4}
+
+
+class Proxied:
+    """Two JobManagers behind a proxy: each has a cache, and all answers come by one connection."""
+
+    def __init__(self) -> None:
+        self.world = Pruned()
+        self.caches: list[tuple[Any, ...] | None] = [None, None]
+
+    def ask(self, manager: int, **how: bool) -> CheckpointView:
+        """What one of them answers."""
+        flink = self.world.flink
+        flink.cached = self.caches[manager]
+        view = CheckpointView.of(flink.answer(**how), 1)
+        self.caches[manager] = flink.cached
+        return view
+
+    def poll(self, manager: int, **how: bool) -> None:
+        view = self.ask(manager, **how)
+        self.world.pruner.asking()
+        self.world.pruner.answered(view)
+
+
+@pytest.mark.parametrize("turns", [[0, 1], [1, 0], [0, 1, 1, 0], [1, 1, 0]])
+def test_answers_out_of_two_caches_in_turn_are_no_evidence(
+    turns: list[int], caplog: pytest.LogCaptureFixture
+) -> None:
+    proxied = Proxied()
+    world, flink = proxied.world, proxied.world.flink
+    flink.complete(flink.trigger())
+    proxied.ask(0)
+    flink.complete(flink.trigger())
+    proxied.ask(1)
+    unseen = flink.trigger()  # its barrier has passed the subtask
+    world.commit(4)
+    for manager in turns * 5:
+        proxied.poll(manager, cache=True)
+    assert world.gauge("rest_answers_older") > 0
+    assert caplog.text.count("go back in time") == 1
+    flink.complete(unseen)
+    proxied.poll(0)
+    proxied.poll(1)
+    assert [entry.id for entry in flink.retained] == [unseen.id]
+    assert world.through == {}
+    for _ in range(4):
+        entry = flink.trigger()
+        proxied.poll(0)
+        flink.complete(entry)
+        proxied.poll(0)
+    assert world.through == {KEY: 4}
+
+
+def test_answers_out_of_two_caches_that_only_go_forward_are_no_evidence() -> None:
+    proxied = Proxied()
+    world, flink = proxied.world, proxied.world.flink
+    for manager in (0, 1):
+        flink.complete(flink.trigger())
+        proxied.ask(manager)
+    flink.complete(flink.trigger())
+    flink.take_snapshot()  # somebody else asked
+    unseen = flink.trigger()  # its barrier has passed the subtask
+    world.commit(4)
+    proxied.poll(0, cache=True)
+    proxied.poll(1, cache=True)
+    proxied.poll(0, stale=True)  # fetched after the commit, but made before it
+    flink.complete(unseen)
+    proxied.poll(0)
+    assert [entry.id for entry in flink.retained] == [unseen.id]
+    assert world.through == {}
 
 
 def test_what_changes_in_place_is_no_evidence() -> None:

@@ -87,7 +87,7 @@ class Impure(Agent):
 @pytest.mark.parametrize("config", [None, WAITING], ids=["inline", "waiting"])
 def test_forced_replay_does_run_everything_twice(config: Any) -> None:
     ALWAYS.clear()
-    harness = OperatorHarness(Impure, forced_replay=True, config=config)
+    harness = OperatorHarness(Impure, forced_replay=True, crash=None, config=config)
     harness.push_all(["a", "b"])
     harness.advance(10)
     assert ALWAYS in (["a", "a", "b", "b"], ["a", "b", "a", "b"])

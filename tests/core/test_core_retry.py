@@ -3,11 +3,9 @@
 from __future__ import annotations
 
 import asyncio
-import builtins
-import sys
 import threading
 from collections.abc import AsyncIterator, Iterator
-from datetime import datetime, timedelta, timezone
+from datetime import UTC, datetime, timedelta
 from email.utils import format_datetime
 from types import SimpleNamespace
 from typing import Any
@@ -232,6 +230,7 @@ def test_error_that_is_not_tried_again_ends_the_attempts() -> None:
     assert [one.error_type for one in caught.value.attempts] == ["Unstable", "KeyError"]
 
 
+@pytest.mark.executes_once
 def test_one_attempt_alone_is_not_listed() -> None:
     with harness_of(sync_action(Script(TypeError())), retry=FAST, on_error="dead-letter") as harness:
         harness.push("x")
@@ -464,9 +463,8 @@ def test_what_is_tried_again_by_choice() -> None:
     assert is_retryable(RetryPolicy(retry_on=Unstable), Unstable())  # type: ignore[arg-type]
 
 
-@pytest.mark.skipif(sys.version_info < (3, 11), reason="Python 3.10 has no groups of exceptions")
 def test_group_is_tried_again_where_each_of_its_errors_is() -> None:
-    group: Any = vars(builtins)["ExceptionGroup"]
+    group: Any = ExceptionGroup
     assert is_retryable(RetryPolicy(), group("all", [OSError(), group("inner", [Unstable()])]))
     assert not is_retryable(RetryPolicy(), group("some", [OSError(), TypeError()]))
     slow, slower = Unstable(), Unstable()
@@ -525,7 +523,7 @@ def test_what_an_error_asks_for(error: Exception, expected: float | None) -> Non
 
 
 def test_date_that_an_error_asks_for() -> None:
-    later = datetime.now(timezone.utc) + timedelta(hours=1)
+    later = datetime.now(UTC) + timedelta(hours=1)
     asked = retry_after(answering(format_datetime(later, usegmt=True)))
     assert asked is not None
     assert 3000 < asked <= 3600

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import asyncio
 import logging
-import sys
 import threading
 from collections.abc import AsyncIterator, Iterator
 from typing import Any
@@ -375,7 +374,7 @@ def test_wait_for_times_out_inside_the_action() -> None:
     async def act(event: InputEvent, ctx: Any) -> Event:
         try:
             await asyncio.wait_for(asyncio.Event().wait(), SHORT)
-        except asyncio.TimeoutError:
+        except TimeoutError:
             return OutputEvent(output=await asyncio.wait_for(asyncio.sleep(0, "in time"), 60))
         raise AssertionError("it waited for ever")
 
@@ -384,7 +383,6 @@ def test_wait_for_times_out_inside_the_action() -> None:
 
 
 @pytest.mark.executes_once
-@pytest.mark.skipif(sys.version_info < (3, 11), reason="Python 3.10 has no TaskGroup")
 @pytest.mark.parametrize("options", [{}, {"timeout": 60}], ids=["plain", "timed"])
 def test_task_group(options: Any) -> None:
     cancelled: list[str] = []
@@ -401,12 +399,11 @@ def test_task_group(options: Any) -> None:
         raise OSError("one failed")
 
     async def act(event: InputEvent, ctx: Any) -> Event:
-        group_class: Any = vars(asyncio)["TaskGroup"]
-        async with group_class() as group:
+        async with asyncio.TaskGroup() as group:
             tasks = [group.create_task(asyncio.sleep(0, number)) for number in range(3)]
         text = "no error"
         try:
-            async with group_class() as group:
+            async with asyncio.TaskGroup() as group:
                 group.create_task(wait())
                 group.create_task(fail())
         except Exception as error:

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import asyncio
 import logging
-import sys
 import threading
 from collections.abc import AsyncIterator
 from typing import Any
@@ -43,7 +42,7 @@ def test_run_that_does_not_end_is_reported(reports: Reports) -> None:
     seen_at(text, "never", "await asyncio.Event().wait()")
     assert ": action act of agent watched, key 'k', sequence 0, event '_input_event', runs for " in text
     assert ", and waits for asyncio.locks." in text.splitlines()[0]
-    assert "Event.wait" in text or sys.version_info < (3, 11)
+    assert "Event.wait" in text
     assert "flink_agents/runtime" not in text
 
 
@@ -188,16 +187,13 @@ async def gathers(event: InputEvent, ctx: Any) -> None:
 
 
 async def groups(event: InputEvent, ctx: Any) -> None:
-    group_class: Any = vars(asyncio)["TaskGroup"]
-    async with group_class() as group:
+    async with asyncio.TaskGroup() as group:
         group.create_task(asyncio.sleep(3600))
         group.create_task(level(0))
 
 
 def test_tasks_that_a_step_waits_for_are_named(reports: Reports) -> None:
-    acts = [(gathers, "asyncio.gather")]
-    if sys.version_info >= (3, 11):
-        acts.append((groups, "asyncio.taskgroups.TaskGroup.__aexit__"))
+    acts = [(gathers, "asyncio.gather"), (groups, "asyncio.taskgroups.TaskGroup.__aexit__")]
     for number, (act, waits) in enumerate(acts, 1):
         with harness_of(act, STUCK) as harness:
             harness.push("k")

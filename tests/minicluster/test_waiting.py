@@ -55,7 +55,7 @@ class MeetingAgent(Agent):
             self.together.set()
         try:
             await asyncio.wait_for(self.together.wait(), TOGETHER_SECONDS if self.expected else None)
-        except asyncio.TimeoutError:
+        except TimeoutError:
             raise AssertionError(f"{self.most} of {self.expected} calls in flight at once") from None
         finally:
             self.inside -= 1

@@ -7,6 +7,7 @@ from typing import Any
 
 import broken_forgetting
 import broken_owners
+import broken_removals
 import pytest
 from broken_stores import BROKEN, Broken, kill_in_memory
 
@@ -14,10 +15,13 @@ from flink_agents.api.action_state import ActionStateStore
 from flink_agents.connectors.action_state.memory import MemoryPlace, MemoryStore
 from flink_agents.testing.store_conformance import ActionStateStoreSuite, Stores
 
+REMOVALS = 20
+
 
 class Suite(ActionStateStoreSuite):
     # Most defects are found at once; a few show as a case that does not end.
     deadline_seconds = 3.0
+    removals = REMOVALS
 
     async def kill(self, store: ActionStateStore) -> None:
         kill_in_memory(store)
@@ -29,8 +33,14 @@ CASES = [name for name in dir(Suite) if name.startswith("test_")]
 def passes(store: type[MemoryStore], name: str) -> bool:
     case: Any = getattr(Suite(), name)
     place = MemoryPlace()
+
+    def make() -> MemoryStore:
+        made = store(place)
+        made._removals = REMOVALS
+        return made
+
     try:
-        case(Stores(lambda: store(place)))
+        case(Stores(make))
     except (Exception, pytest.fail.Exception):
         return False
     return True
@@ -44,6 +54,7 @@ def failed_cases(store: type[MemoryStore]) -> frozenset[str]:
 def test_there_are_many_cases() -> None:
     assert len(CASES) >= 70
     assert {broken_owners.FencesNobody, broken_forgetting.ForgetsNothing} <= set(BROKEN)
+    assert broken_removals.RemembersAll in BROKEN
     assert len(BROKEN) >= 80
 
 

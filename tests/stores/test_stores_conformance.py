@@ -14,9 +14,37 @@ from flink_agents.connectors.action_state.sqlite import SQLiteStore
 from flink_agents.testing.store_conformance import ActionStateStoreSuite
 
 LEASE_SECONDS = 1.0
+REMOVALS = 20
 
 
 class TestMemory(ActionStateStoreSuite):
+    removals = REMOVALS
+
+    @pytest.fixture
+    def make_store(self) -> Callable[[], ActionStateStore]:
+        place = MemoryPlace()
+        return lambda: MemoryStore(place, removals=REMOVALS)
+
+    async def kill(self, store: ActionStateStore) -> None:
+        kill_in_memory(store)
+
+
+class TestSQLite(ActionStateStoreSuite):
+    removals = REMOVALS
+
+    @pytest.fixture
+    def make_store(self, tmp_path: Path) -> Callable[[], ActionStateStore]:
+        file = tmp_path / "directory" / "store.db"
+        return lambda: SQLiteStore(file, lease_seconds=LEASE_SECONDS, removals=REMOVALS)
+
+    async def kill(self, store: ActionStateStore) -> None:
+        assert isinstance(store, SQLiteStore)
+        store.kill()
+
+
+class TestMemoryThatRemembersMore(ActionStateStoreSuite):
+    """The cases of a store without a bound."""
+
     @pytest.fixture
     def make_store(self) -> Callable[[], ActionStateStore]:
         place = MemoryPlace()
@@ -24,13 +52,3 @@ class TestMemory(ActionStateStoreSuite):
 
     async def kill(self, store: ActionStateStore) -> None:
         kill_in_memory(store)
-
-
-class TestSQLite(ActionStateStoreSuite):
-    @pytest.fixture
-    def make_store(self, tmp_path: Path) -> Callable[[], ActionStateStore]:
-        return lambda: SQLiteStore(tmp_path / "directory" / "store.db", lease_seconds=LEASE_SECONDS)
-
-    async def kill(self, store: ActionStateStore) -> None:
-        assert isinstance(store, SQLiteStore)
-        store.kill()

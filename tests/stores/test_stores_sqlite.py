@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import os
 from pathlib import Path
 
 import pytest
@@ -182,5 +183,39 @@ def test_with_many_journals_each_may_have_records(file: Path, monkeypatch: pytes
         assert known is not None and len(known) == 5
         monkeypatch.setattr(sqlite_reader, "known_journals", lambda _: None)
         assert (await opened(file)).may_have(JOURNAL)
+
+    run(body)
+
+
+@pytest.mark.parametrize("umask", [0o000, 0o022, 0o077])
+def test_new_files_are_for_their_owner_only(tmp_path: Path, umask: int) -> None:
+    file = tmp_path / "made" / "deep" / "store.db"
+    before = os.umask(umask)
+    try:
+
+        async def body() -> None:
+            store = await opened(file)
+            await store.append(JOURNAL, [record()])
+            modes = {path.name: path.stat().st_mode & 0o777 for path in file.parent.iterdir()}
+            assert modes == dict.fromkeys(("store.db", "store.db-wal", "store.db-shm"), 0o600)
+            for directory in (file.parent, file.parent.parent):
+                assert directory.stat().st_mode & 0o777 == 0o700
+            await store.close()
+
+        run(body)
+    finally:
+        os.umask(before)
+
+
+def test_files_and_directories_that_are_there_keep_their_modes(file: Path) -> None:
+    async def body() -> None:
+        await (await opened(file)).close()
+        file.chmod(0o640)
+        file.parent.chmod(0o750)
+        store = await opened(file)
+        await store.append(JOURNAL, [record()])
+        assert file.stat().st_mode & 0o777 == 0o640
+        assert file.parent.stat().st_mode & 0o777 == 0o750
+        await store.close()
 
     run(body)

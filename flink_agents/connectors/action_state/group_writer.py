@@ -9,7 +9,6 @@ from __future__ import annotations
 import asyncio
 import contextlib
 import copy
-import logging
 import queue
 import threading
 import time
@@ -19,9 +18,10 @@ from typing import Generic, NamedTuple, TypeVar
 
 from flink_agents.api.action_state import closed_error
 from flink_agents.api.errors import AppendOutcomeUnknownError, StaleOwnerError, StoreError
+from flink_agents.api.logs import bounded_logger
 from flink_agents.connectors.action_state.store_metrics import StoreMetrics
 
-_log = logging.getLogger("flink_agents.store")
+_log = bounded_logger("flink_agents.store")
 
 BUSY = 8
 PAUSE_SECONDS = 0.0001

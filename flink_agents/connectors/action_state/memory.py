@@ -11,6 +11,7 @@ from typing import Any
 from flink_agents.api.action_state import (
     MAX_RECORD_BYTES,
     NOTHING_PRUNED,
+    REMOVALS,
     ActionStateStore,
     JournalInfo,
     JournalKey,
@@ -34,6 +35,7 @@ class MemoryPlace:
     Attributes:
         store_id: See :attr:`ActionStateStore.store_id`.
         journals: All journals.
+        removals: Those without records that are still known, the longest first.
         owners: Who may append, by token, with the store that holds the lease while it lives.
     """
 
@@ -41,6 +43,7 @@ class MemoryPlace:
         self.store_id = str(uuid.uuid4())
         self.lock = threading.Lock()
         self.journals: dict[JournalKey, Journal] = {}
+        self.removals: dict[JournalKey, None] = {}
         self.owners: dict[str, tuple[Owner, weakref.ref[MemoryStore]]] = {}
 
     def claim(self, owner: Owner, store: MemoryStore) -> None:
@@ -51,6 +54,26 @@ class MemoryPlace:
         for token in [token for token, (other, _) in self.owners.items() if owner.outranks(other)]:
             del self.owners[token]
         self.owners[owner.token] = owner, weakref.ref(store)
+
+    def prune(self, journal: JournalKey, through: int, keep: int) -> None:
+        """Remove the first runs of a journal.
+
+        Args:
+            journal: Which one.
+            through: The last run to remove.
+            keep: How many journals without records stay known.
+        """
+        kept = self.journals.get(journal)
+        if kept is None or through <= kept.pruned_through:
+            return
+        kept.prune(through)
+        self.removals.pop(journal, None)
+        if not kept.runs:
+            self.removals[journal] = None
+        while len(self.removals) > keep:
+            oldest = next(iter(self.removals))
+            del self.removals[oldest]
+            self.journals.pop(oldest, None)
 
 
 _places: dict[str, MemoryPlace] = {}
@@ -69,11 +92,18 @@ class MemoryStore(ActionStateStore):
     Args:
         place: What to share with other stores; a new one by default.
         max_record_bytes: The most bytes of data of a record.
+        removals: Of how many journals it is remembered that all of them was pruned.
     """
 
-    def __init__(self, place: MemoryPlace | None = None, max_record_bytes: int = MAX_RECORD_BYTES) -> None:
+    def __init__(
+        self,
+        place: MemoryPlace | None = None,
+        max_record_bytes: int = MAX_RECORD_BYTES,
+        removals: int = REMOVALS,
+    ) -> None:
         self._place = place or MemoryPlace()
         self._max_record_bytes = max_record_bytes
+        self._removals = removals
         self._owner: Owner | None = None
         self._opened = False
         self._known: frozenset[JournalKey] | None = None
@@ -134,6 +164,8 @@ class MemoryStore(ActionStateStore):
             for record in records:
                 kept.runs.setdefault(record.seq, []).append(record)
                 place.journals[journal] = kept
+            if records:
+                place.removals.pop(journal, None)
 
     async def read(self, journal: JournalKey, seq: int) -> list[Record]:
         """See the protocol."""
@@ -155,9 +187,7 @@ class MemoryStore(ActionStateStore):
         place = self._here()
         with place.lock:
             self._check_owner()
-            kept = place.journals.get(journal)
-            if kept is not None:
-                kept.prune(through_seq)
+            place.prune(journal, through_seq, self._removals)
 
     async def forget(self, journal_id: str) -> None:
         """See the protocol."""
@@ -168,6 +198,7 @@ class MemoryStore(ActionStateStore):
             self._check_owner()
             for journal in [journal for journal in place.journals if journal.journal_id == journal_id]:
                 del place.journals[journal]
+                place.removals.pop(journal, None)
 
     async def pruned_through(self, journal: JournalKey) -> int:
         """See the protocol."""

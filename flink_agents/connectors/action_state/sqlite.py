@@ -5,7 +5,8 @@ SQLite's log needs memory that all processes share. An append costs one flush of
 load; at high load many share one (:mod:`~flink_agents.connectors.action_state.sqlite_writer`).
 
 The file grows with what is kept: pruning frees pages, which new records use, and of which many
-are given back to the file system. A journal of which all was pruned keeps one small row.
+are given back to the file system. The last journals of which all was pruned keep one small row each
+(:mod:`~flink_agents.connectors.action_state.sqlite_removals`).
 """
 
 from __future__ import annotations
@@ -20,6 +21,7 @@ from typing import Any, TypeVar
 
 from flink_agents.api.action_state import (
     MAX_RECORD_BYTES,
+    REMOVALS,
     JournalInfo,
     JournalKey,
     Owner,
@@ -59,6 +61,7 @@ class SQLiteStore(ThreadedStore[Write]):
         lease_seconds: How long another job waits for this one, if this one dies.
         busy_seconds: How long an append waits for other processes that write.
         max_record_bytes: The most bytes of data of a record.
+        removals: Of how many journals it is remembered, at least, that all of them was pruned.
     """
 
     def __init__(
@@ -68,24 +71,27 @@ class SQLiteStore(ThreadedStore[Write]):
         lease_seconds: float = 10.0,
         busy_seconds: float = 30.0,
         max_record_bytes: int = MAX_RECORD_BYTES,
+        removals: int = REMOVALS,
     ) -> None:
         self.path = Path(path).expanduser().absolute()
         super().__init__(str(self.path), CLOSE_SECONDS)
         self._lease_seconds = lease_seconds
         self._busy_seconds = busy_seconds
         self._max_record_bytes = max_record_bytes
+        self._removals = removals
         self._store_id = ""
         self._known: frozenset[int] | None = None
 
     @classmethod
     def from_options(cls, options: Mapping[str, Any]) -> SQLiteStore:
-        """A store with the options ``path``, ``lease``, ``busy-timeout`` and ``max-record-bytes``."""
+        """A store with the options that are below ``action-state.sqlite.``."""
         values = read_options("sqlite", options)
         return cls(
             values["path"],
             lease_seconds=values["lease"].total_seconds(),
             busy_seconds=values["busy-timeout"].total_seconds(),
             max_record_bytes=values["max-record-bytes"],
+            removals=values["removals"],
         )
 
     @property
@@ -122,6 +128,7 @@ class SQLiteStore(ThreadedStore[Write]):
             asyncio.get_running_loop(),
             self._lease_seconds,
             self._busy_seconds,
+            self._removals,
             self.measured,
         )
         return make, [self._connection.close]

@@ -1,8 +1,12 @@
 """The file of the store ``sqlite``: its schema, connections to it, and what errors of SQLite mean.
 
 The file is in WAL mode with ``synchronous=FULL``: a commit is on the disk when it returns. Each
-journal has one row, which stays when its records are pruned, so that what was pruned differs from
-what never was. Records are in the order of their append; an index leads to those of a run.
+journal has one row, which stays for some time when its records are pruned (``sqlite_removals``), so that
+what was pruned differs from what never was. Records are in the order of their append; an index leads
+to those of a run.
+
+A new file is for its owner only: what it records are requests and answers. SQLite gives the files beside
+it the same mode.
 """
 
 from __future__ import annotations
@@ -10,11 +14,13 @@ from __future__ import annotations
 import os
 import random
 import sqlite3
+import threading
 import time
 import uuid
 from pathlib import Path
 
 from flink_agents.api.errors import StoreError, StoreFormatError, StoreUnavailableError
+from flink_agents.connectors.action_state import sqlite_removals
 
 APPLICATION_ID = 0x464C4147
 """What SQLite's header has to say: this file is a store of action state."""
@@ -44,16 +50,19 @@ _SCHEMA = (
         id INTEGER PRIMARY KEY, journal INTEGER NOT NULL, seq INTEGER NOT NULL, kind INTEGER NOT NULL,
         step BLOB NOT NULL, idx INTEGER NOT NULL, data BLOB NOT NULL)""",
     "CREATE INDEX records_of_run ON records (journal, seq)",
+    sqlite_removals.TABLE,
+    sqlite_removals.INDEX,
 )
 
-# Names of result codes come with Python 3.11 only.
-_BUSY = (5, 6)
-_NOT_A_STORE = (11, 26)
+_making = threading.Lock()
+
+_BUSY = (sqlite3.SQLITE_BUSY, sqlite3.SQLITE_LOCKED)
+_NOT_A_STORE = (sqlite3.SQLITE_CORRUPT, sqlite3.SQLITE_NOTADB)
 
 
 def is_busy(error: BaseException) -> bool:
     """Whether another connection holds a lock, so that trying again may help."""
-    code = getattr(error, "sqlite_errorcode", None)  # Python 3.10 has only the text.
+    code = getattr(error, "sqlite_errorcode", None)  # What Python itself raises has only the text.
     if code is None:
         return isinstance(error, sqlite3.OperationalError) and "is locked" in str(error)
     return code & 0xFF in _BUSY
@@ -93,13 +102,28 @@ def open_file(path: Path, create: bool, busy_seconds: float) -> sqlite3.Connecti
     deadline = time.monotonic() + busy_seconds
     while True:
         try:
-            path.parent.mkdir(parents=True, exist_ok=True)
+            _make_private(path)
             _check_header(path)
             return _connect(path)
         except (sqlite3.Error, OSError) as error:
             if not is_busy(error) or time.monotonic() > deadline:
                 raise translate(error, path) from error
             time.sleep(random.uniform(0.005, 0.02))
+
+
+def _make_private(path: Path) -> None:
+    """Make an empty file that only its owner can read, with its directories, unless it is there.
+
+    Whoever connects to the file comes through here before, so that nobody has it open when it is closed;
+    :func:`_check_header` says what that would do.
+    """
+    with _making:
+        for directory in [each for each in reversed(path.parents) if not each.exists()]:
+            directory.mkdir(mode=0o700, exist_ok=True)
+        try:
+            os.close(os.open(path, os.O_CREAT | os.O_EXCL | os.O_RDWR, 0o600))
+        except FileExistsError:
+            return
 
 
 def _check_header(path: Path) -> None:

@@ -8,7 +8,6 @@ from __future__ import annotations
 
 import asyncio
 import copy
-import logging
 import sqlite3
 import threading
 import time
@@ -23,6 +22,7 @@ from flink_agents.api.action_state import (
     stale_error,
 )
 from flink_agents.api.errors import StoreError
+from flink_agents.api.logs import bounded_logger
 from flink_agents.connectors.action_state.group_writer import GroupWriter, Limits, Outcome, Pending
 from flink_agents.connectors.action_state.sqlite_file import (
     begin,
@@ -32,10 +32,11 @@ from flink_agents.connectors.action_state.sqlite_file import (
     translate,
 )
 from flink_agents.connectors.action_state.sqlite_owners import owns, release, renew
+from flink_agents.connectors.action_state.sqlite_removals import expire, prepare
 from flink_agents.connectors.action_state.sqlite_rows import Rows
 from flink_agents.connectors.action_state.store_metrics import StoreMetrics
 
-_log = logging.getLogger("flink_agents.store")
+_log = bounded_logger("flink_agents.store")
 
 LIMITS = Limits(writes=1000, size=16 * 1024 * 1024, pause_seconds=0.01)
 """Of a transaction."""
@@ -45,6 +46,9 @@ GIVEN_BACK = 1024
 """With more free pages than the first, the file is cut by the second at each renewal of a lease."""
 
 COMMIT_BUSY_SECONDS = 5.0
+
+PRUNED_BETWEEN = 1000
+"""After so many journals were pruned, those are forgotten that need not be remembered any more."""
 
 _locks: weakref.WeakValueDictionary[tuple[int, int], threading.Lock] = weakref.WeakValueDictionary()
 _locks_lock = threading.Lock()
@@ -132,6 +136,7 @@ class SQLiteWriter(GroupWriter[Write]):
         loop: Where futures are resolved.
         lease_seconds: Length of the owner's lease, which this thread renews.
         busy_seconds: How long to wait for other processes that write.
+        removals: How many journals without records are remembered.
         metrics: Of the store.
         on_end: Called on the loop when the thread has ended, behind all outcomes.
     """
@@ -144,6 +149,7 @@ class SQLiteWriter(GroupWriter[Write]):
         loop: asyncio.AbstractEventLoop,
         lease_seconds: float,
         busy_seconds: float,
+        removals: int,
         metrics: StoreMetrics,
         on_end: Callable[[], None],
     ) -> None:
@@ -153,6 +159,9 @@ class SQLiteWriter(GroupWriter[Write]):
         self._owner = owner
         self._lease_seconds = lease_seconds
         self._busy_seconds = busy_seconds
+        self._removals = removals
+        # Pruned since journals were last forgotten; None before the first look, which has to be made.
+        self._pruned: int | None = None
         self._identity = file_identity(path)
         self._log_identity: tuple[int, int] | None = None
         self._lock = _lock_of(self._identity or (0, 0))
@@ -183,15 +192,27 @@ class SQLiteWriter(GroupWriter[Write]):
                 if self._owner is not None and not owns(self._connection, self._owner):
                     self._connection.execute("ROLLBACK")
                     return [stale_error(self._owner) for _ in batch]
+                if self._pruned is None:
+                    prepare(self._connection)
                 rows = Rows(self._connection, [write.journal for write in batch])
                 outcomes = [_apply(write, rows) for write in batch]
                 rows.flush()
+                pruned = self._expire(rows.pruned)
                 self._renew()
             except BaseException:
                 self._roll_back()
                 raise
             self._commit()
+            self._pruned = pruned
         return outcomes
+
+    def _expire(self, pruned: int) -> int | None:
+        """Forget journals that need not be remembered; returns what to note when that is committed."""
+        if self._pruned is not None:
+            pruned += self._pruned
+            if pruned < min(PRUNED_BETWEEN, self._removals // 10 + 1):
+                return pruned
+        return None if expire(self._connection, self._removals) else 0
 
     def _begin(self) -> None:
         try:

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import asyncio
 import functools
-import logging
 import weakref
 from abc import abstractmethod
 from collections.abc import Callable, Collection, Sequence
@@ -13,10 +12,11 @@ from typing import Any, Generic, TypeVar
 
 from flink_agents.api.action_state import ActionStateStore, Owner, closed_error
 from flink_agents.api.errors import AppendOutcomeUnknownError
+from flink_agents.api.logs import bounded_logger
 from flink_agents.connectors.action_state.group_writer import GroupWriter, Pending
 from flink_agents.connectors.action_state.store_metrics import StoreMetrics
 
-_log = logging.getLogger("flink_agents.store")
+_log = bounded_logger("flink_agents.store")
 
 T = TypeVar("T")
 P = TypeVar("P", bound=Pending)

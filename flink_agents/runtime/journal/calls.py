@@ -1,29 +1,70 @@
-"""The durable calls of one execution of an action, matched with what was recorded.
+"""The outcomes of one execution of an action, matched with what was recorded.
 
-A call gets its number when it is made, so that calls that run side by side have the same numbers
-on replay. A call whose number has a record must be the call that was recorded.
+An *outcome* is what an action waits for: the end of a durable call, a timer that fires, a wait of the
+context's own. It has a *number*: the task of the action that waits, and its place among the calls, or
+the other waits, of that task. A task is named by the way to it: the action itself is ``""``, its third
+task ``2``, the first task of that ``2.0``. So branches that run side by side cannot take each other's
+numbers, whatever the order in which they come to their calls.
 
-Successes are recorded at once. A failure becomes part of the history when the action has taken it
-into account: with the next call that it makes, or with its end. An action that fails as a whole
-leaves no record of the failure, so that its next attempt, or the next attempt of the job, calls
+Outcomes are delivered one at a time (``runtime.delivery``), and each has its place in their *order*. A
+success is recorded before it is delivered. All else becomes part of the history when the action may have
+taken it into account: with the next call that the action makes, or with its end. An action that fails as
+a whole leaves no record of the failure, so that its next attempt, or the next attempt of the job, calls
 again.
 """
 
 from __future__ import annotations
 
-import asyncio
-from collections.abc import Iterable
+from collections import Counter, deque
+from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field
+from typing import Any, NamedTuple, TypeAlias
 
 from flink_agents.api.action_state import Record, RecordKind
 from flink_agents.runtime.codec import ValueCodec
-from flink_agents.runtime.journal.records import ActionRecord, CallIdentity, CallRecord
+from flink_agents.runtime.journal.records import (
+    FLAT_NUMBERS,
+    TASK_NUMBERS,
+    ActionRecord,
+    CallIdentity,
+    CallRecord,
+    RunHeader,
+    WaitRecord,
+)
 
-TURN_SECONDS = 1.0
-"""How long a replayed call waits for the next one that had ended before it."""
+CANCELLED: dict[str, Any] = {"type": "", "message": "cancelled", "args": None}
+"""What journals with flat numbers have as the error of a call that the action itself cancelled."""
 
-TURNS = 10
-"""How often the loop turns between the outcomes of two replayed calls."""
+_OF_TASK = "\x00"
+"""Stands in the step of a record between the execution of the action and its task."""
+
+
+class Number(NamedTuple):
+    """What distinguishes an outcome from the others of its execution.
+
+    Attributes:
+        kind: ``RecordKind.CALL``, or ``RecordKind.WAIT``.
+        task: The task that waits, by the way to it.
+        nth: How many calls, or other waits, of that task came before it.
+    """
+
+    kind: RecordKind
+    task: str
+    nth: int
+
+
+Outcome: TypeAlias = CallRecord | WaitRecord
+
+
+def step_name(step: str, task: str) -> str:
+    """The step that records of ``task`` have, in the execution ``step``."""
+    return f"{step}{_OF_TASK}{task}" if task else step
+
+
+def task_of(name: str) -> tuple[str, str]:
+    """Execution and task of the step of a record."""
+    step, _, task = name.partition(_OF_TASK)
+    return step, task
 
 
 @dataclass(slots=True)
@@ -31,68 +72,113 @@ class StepRecords:
     """What one execution of an action recorded.
 
     Attributes:
-        calls: Calls that ended, by number.
+        outcomes: Calls and other waits that ended, by number.
         intents: Calls that were about to be made, by number.
         action: The end of the execution, if it came to it.
+        layout: How its calls are numbered.
     """
 
-    calls: dict[int, CallRecord] = field(default_factory=dict)
-    intents: dict[int, CallIdentity] = field(default_factory=dict)
+    outcomes: dict[Number, Outcome] = field(default_factory=dict)
+    intents: dict[Number, CallIdentity] = field(default_factory=dict)
     action: ActionRecord | None = None
+    layout: int = TASK_NUMBERS
+
+    def in_order(self) -> list[tuple[Number, Outcome]]:
+        """The outcomes that are delivered, in their order."""
+        delivered = [one for one in self.outcomes.items() if not is_cancelled(one[1])]
+        return sorted(delivered, key=lambda one: one[1].order)
+
+
+def is_cancelled(outcome: Outcome) -> bool:
+    """Whether an outcome never comes: the action cancelled the call."""
+    return isinstance(outcome, CallRecord) and outcome.error == CANCELLED
 
 
 def steps_of(codec: ValueCodec, records: Iterable[Record]) -> dict[str, StepRecords]:
     """What the steps of a run recorded, of the records of that run in the order of their append."""
     steps: dict[str, StepRecords] = {}
+    layout = TASK_NUMBERS
     for record in records:
+        if record.kind is RecordKind.RUN and record.index > 0:
+            continue  # what the run read of memory
         if record.kind is RecordKind.RUN:
+            layout = RunHeader.unpack(codec, record.data).layout
             continue
+        name, task = task_of(record.step)
         if record.kind is RecordKind.RERUN:
-            steps.pop(record.step, None)
+            steps.pop(name, None)
             continue
-        step = steps.setdefault(record.step, StepRecords())
+        step = steps.get(name)
+        if step is None:
+            step = steps[name] = StepRecords(layout=layout)
         if record.kind is RecordKind.CALL:
-            step.calls[record.index] = CallRecord.unpack(codec, record.data)
+            number = Number(RecordKind.CALL, task, record.index)
+            step.outcomes[number] = CallRecord.unpack(codec, record.data)
+        elif record.kind is RecordKind.WAIT:
+            number = Number(RecordKind.WAIT, task, record.index)
+            step.outcomes[number] = WaitRecord.unpack(codec, record.data)
         elif record.kind is RecordKind.INTENT:
-            step.intents[record.index] = CallIdentity.unpack(codec, record.data)
+            number = Number(RecordKind.CALL, task, record.index)
+            step.intents[number] = CallIdentity.unpack(codec, record.data)
         elif record.kind is RecordKind.ACTION:
             step.action = ActionRecord.unpack(codec, record.data)
     return steps
 
 
-@dataclass(slots=True)
+@dataclass(slots=True, frozen=True)
 class Call:
     """One durable call of an execution.
 
     Attributes:
-        index: Its number.
+        number: Its number.
         identity: What is called.
         recorded: How it ended when it was made before; None where it was not.
         begun: Whether it is recorded that it was about to be made.
-        after: Numbers of the calls whose failures were known when this one was made.
+        after: What the action had seen when it made the call, and what was not recorded then.
     """
 
-    index: int
+    number: Number
     identity: CallIdentity
     recorded: CallRecord | None = None
     begun: bool = False
-    after: frozenset[int] = frozenset()
+    after: Mapping[Number, Outcome] = field(default_factory=dict)
+
+    @property
+    def task(self) -> str:
+        """The task that makes it."""
+        return self.number.task
+
+    @property
+    def index(self) -> int:
+        """Its place among the calls of that task."""
+        return self.number.nth
 
 
 class Mismatch(Exception):
     """A replay asks for something else than was recorded.
 
     Args:
-        index: Number of the call.
+        number: Number of the call, or of the other wait.
         recorded: What was recorded under it; None for the end of the execution.
         asked: What was asked for; None for the end of the execution.
+        flat: Whether the run was recorded by a version that numbered calls without their tasks.
     """
 
-    def __init__(self, index: int, recorded: CallIdentity | None, asked: CallIdentity | None) -> None:
-        super().__init__(f"call {index}: {recorded} was recorded, {asked} was asked for")
-        self.index = index
+    def __init__(
+        self,
+        number: Number,
+        recorded: CallIdentity | str | None,
+        asked: CallIdentity | str | None,
+        flat: bool = False,
+    ) -> None:
+        super().__init__(f"call {number.nth}: {recorded} was recorded, {asked} was asked for")
+        self.number = number
         self.recorded = recorded
         self.asked = asked
+        self.flat = flat
+
+
+_NOTHING: Mapping[Number, Outcome] = {}
 
 
 class StepCalls:
@@ -102,85 +188,88 @@ class StepCalls:
         records: What an earlier attempt recorded.
 
     Attributes:
-        made: How many calls were made.
-        ended: What the next call to end has as its place in the order of ends.
-        failed: Records of failures that are no part of the history yet, by number.
+        ended: What the next outcome has as its place in the order.
+        unrecorded: What was delivered and is no part of the history yet, by number.
+        unsure: What may be recorded or not: its append was cancelled.
         mismatch: The first mismatch. It stays, whatever the action does with the error.
     """
 
-    __slots__ = ("_records", "_replayed", "_waiting", "ended", "failed", "made", "mismatch")
+    __slots__ = ("_made", "_records", "ended", "mismatch", "unrecorded", "unsure")
 
     def __init__(self, records: StepRecords) -> None:
         self._records = records
-        self._replayed: set[int] = set()
-        self._waiting: list[asyncio.Future[None]] = []
-        self.made = 0
+        self._made: Counter[tuple[RecordKind, str]] = Counter()
         # What ends now ends behind all that is recorded, which would wait for it otherwise.
-        self.ended = 1 + max(call.order for call in records.calls.values()) if records.calls else 0
-        self.failed: dict[int, CallRecord] = {}
+        self.ended = 1 + max((one.order for one in records.outcomes.values()), default=-1)
+        self.unrecorded: dict[Number, Outcome] = {}
+        self.unsure: dict[Number, Outcome] = {}
         self.mismatch: Mismatch | None = None
 
-    def make(self, identity: CallIdentity) -> Call:
-        """The next call.
+    @property
+    def made(self) -> int:
+        """How many calls were made."""
+        return sum(made for (kind, _), made in self._made.items() if kind is RecordKind.CALL)
+
+    def in_order(self) -> deque[tuple[Number, Outcome]]:
+        """What is recorded, in the order in which it is to be delivered."""
+        return deque(self._records.in_order()) if self._records.outcomes else deque()
+
+    def recorded(self, number: Number) -> Outcome | None:
+        """What was recorded under ``number``; None where nothing was."""
+        return self._records.outcomes.get(number)
+
+    def number(self, kind: RecordKind, task: str) -> Number:
+        """The next number of ``task``."""
+        index = self._made[kind, task]
+        self._made[kind, task] = index + 1
+        return Number(kind, task, index)
+
+    def make(self, task: str, identity: CallIdentity) -> Call:
+        """The next call of ``task``.
 
         Raises:
             Mismatch: Another one was recorded under its number.
         """
-        index = self.made
-        self.made += 1
-        recorded, intent = self._records.calls.get(index), self._records.intents.get(index)
+        number = self.number(RecordKind.CALL, task)
+        records = self._records
+        if task and records.layout == FLAT_NUMBERS and (records.outcomes or records.intents):
+            raise self.refuse(Mismatch(number, None, identity, flat=True))
+        recorded, intent = records.outcomes.get(number), records.intents.get(number)
+        assert not isinstance(recorded, WaitRecord)
         known = recorded.call if recorded is not None else intent
         if known is not None and not known.same(identity):
-            self.mismatch = self.mismatch or Mismatch(index, known, identity)
-            raise self.mismatch
-        return Call(index, identity, recorded, intent is not None, frozenset(self.failed))
+            raise self.refuse(Mismatch(number, known, identity))
+        after = dict(self.unrecorded) if self.unrecorded else _NOTHING
+        return Call(number, identity, recorded, intent is not None, after)
 
     def end(self) -> int:
-        """A call has ended now; returns its place in the order of ends."""
+        """There is an outcome now; returns its place in the order."""
         self.ended += 1
         return self.ended - 1
 
-    async def turn(self, record: CallRecord) -> None:
-        """Wait until all recorded calls that had ended before this one have given their outcome.
+    def seen(self, number: Number, outcome: Outcome) -> None:
+        """The action has seen an outcome of which there is no record."""
+        self.unrecorded[number] = outcome
 
-        An action that looks at which of its calls ends first sees the same one on replay. One that
-        does not make those calls any more is not kept waiting for ever: it is a mismatch.
-        """
-        while any(
-            known.order < record.order and known.order not in self._replayed
-            for known in self._records.calls.values()
-        ):
-            another: asyncio.Future[None] = asyncio.get_running_loop().create_future()
-            self._waiting.append(another)
-            ended, _ = await asyncio.wait({another}, timeout=TURN_SECONDS)
-            if not ended:
-                break
-        else:
-            if self._replayed:
-                # What waits for the call before this one is to see its end first.
-                for _ in range(TURNS):
-                    await asyncio.sleep(0)
-        self.skip(record)
+    def still_unrecorded(self, after: Mapping[Number, Outcome]) -> dict[Number, Outcome]:
+        """Those of ``after`` of which there is no record even now."""
+        return {number: outcome for number, outcome in after.items() if number in self.unrecorded}
 
-    def skip(self, record: CallRecord) -> None:
-        """Let nobody wait for the outcome of a call."""
-        self._replayed.add(record.order)
-        waiting, self._waiting = self._waiting, []
-        for one in waiting:
-            if not one.done():
-                one.set_result(None)
+    def take_unsure(self) -> dict[Number, Outcome]:
+        """What may be recorded or not, once."""
+        unsure, self.unsure = self.unsure, {}
+        return unsure
 
-    def failed_among(self, among: frozenset[int] | None = None) -> dict[int, CallRecord]:
-        """Failures to be recorded, since what happens next depends on them: those of ``among``, or all."""
-        if not self.failed:
-            return {}
-        return {index: record for index, record in self.failed.items() if among is None or index in among}
+    def keep(self, recorded: Mapping[Number, Outcome]) -> None:
+        """Outcomes were recorded: further attempts of the execution get the same."""
+        self._records.outcomes.update(recorded)
+        for number in recorded:
+            self.unrecorded.pop(number, None)
 
-    def keep(self, recorded: dict[int, CallRecord]) -> None:
-        """Calls were recorded: further attempts of the execution do not make them again."""
-        self._records.calls.update(recorded)
-        for index in recorded:
-            self.failed.pop(index, None)
+    def refuse(self, mismatch: Mismatch) -> Mismatch:
+        """Note a mismatch; returns the first one."""
+        self.mismatch = self.mismatch or mismatch
+        return self.mismatch
 
     def check_end(self) -> None:
         """See that all that was recorded was asked for.
@@ -189,9 +278,14 @@ class StepCalls:
             Mismatch: It was not.
         """
         if self.mismatch is None:
-            unread = [index for index in self._records.calls if index >= self.made]
+            unread = [one for one in self._records.outcomes if one.nth >= self._made[one.kind, one.task]]
             if unread:
-                index = min(unread)
-                self.mismatch = Mismatch(index, self._records.calls[index].call, None)
+                first = min(unread, key=lambda number: self._records.outcomes[number].order)
+                self.mismatch = Mismatch(first, told(self._records.outcomes[first]), None)
         if self.mismatch is not None:
             raise self.mismatch
+
+
+def told(outcome: Outcome) -> CallIdentity | str:
+    """What was recorded, as a mismatch shows it."""
+    return outcome.call if isinstance(outcome, CallRecord) else outcome.what

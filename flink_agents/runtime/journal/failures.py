@@ -1,11 +1,17 @@
-"""What is kept of an exception that a durable call raised, and the exception made of it again."""
+"""What is kept of an exception that a durable call raised, and the exception made of it again.
+
+It has to fit beside whatever else goes into a record: an error that could not be recorded would make
+the next success unrecordable, which is recorded with it. So what is too large is trimmed.
+"""
 
 from __future__ import annotations
 
+from dataclasses import dataclass
 from typing import Any
 
-from flink_agents.api.errors import RecordedFailureError, StateError
+from flink_agents.api.errors import RecordedFailureError
 from flink_agents.runtime.codec import ValueCodec
+from flink_agents.runtime.journal.trimming import cut, encoded_size, shares, trimmed
 from flink_agents.runtime.typenames import GROUPS, error_name, find_error
 
 CALL_FAILURES: tuple[type[BaseException], ...] = (Exception, SystemExit, *GROUPS)
@@ -14,31 +20,111 @@ CALL_FAILURES: tuple[type[BaseException], ...] = (Exception, SystemExit, *GROUPS
 MAX_MESSAGE = 10_000
 
 MAX_BYTES = 2 * 1024 * 1024
-"""How large arguments, attributes, and members of a group may be; larger ones are not kept."""
+"""How large what is kept of an exception may be, members of a group included."""
 
 MAX_DEPTH = 10
 """How deep groups may stand in groups; the members of deeper ones are not kept."""
 
+LEAST_BYTES = 512
+"""What an exception gets at least: bytes for its type, and for the begin of its message."""
 
-def describe(codec: ValueCodec, error: BaseException, depth: int = 0) -> dict[str, Any]:
+ALIKE = 40
+"""So many characters of its message show that an exception that was trimmed is the same one."""
+
+_FRAMES = 96
+"""More bytes than the names of what is kept take."""
+
+
+def room(limit: int, taken: int) -> int:
+    """How many bytes a failure may take in a record.
+
+    Args:
+        limit: The most bytes of a record.
+        taken: How many of them something else takes.
+    """
+    return max(LEAST_BYTES, min(MAX_BYTES, limit - taken))
+
+
+def describe(codec: ValueCodec, error: BaseException, limit: int = MAX_BYTES) -> dict[str, Any]:
     """What is recorded of ``error``; its arguments and attributes as far as they can be encoded.
 
     Args:
         codec: Encodes them.
         error: The exception.
-        depth: In how many groups it stands.
+        limit: The most bytes that the encoding of what is returned has, from ``LEAST_BYTES`` on.
     """
-    kept: dict[str, Any] = {"type": error_name(type(error)), "message": _text(error)}
+    return _fitted(codec, _weighed(codec, error, 0), limit)
+
+
+@dataclass(slots=True)
+class _Weighed:
+    """An exception, and how many bytes it wants.
+
+    Attributes:
+        kind: Name of its class.
+        message: Its text, as far as that is ever kept.
+        parts: Its arguments and attributes, by name.
+        sizes: Bytes of each part; None of one that cannot be encoded.
+        members: Those of a group; None of any other.
+        total: Bytes of all of it.
+    """
+
+    kind: str
+    message: str
+    parts: dict[str, Any]
+    sizes: dict[str, int | None]
+    members: list[_Weighed] | None
+    total: int
+
+
+def _weighed(codec: ValueCodec, error: BaseException, depth: int) -> _Weighed:
+    kind, message = error_name(type(error)), _text(error)
     parts: dict[str, Any] = {"args": _arguments(error), "state": dict(vars(error))}
+    sizes = {name: encoded_size(codec, value) for name, value in parts.items()}
+    members = None
+    total = _FRAMES + _utf8(kind) + _utf8(message) + sum(size or 0 for size in sizes.values())
     if isinstance(error, GROUPS) and depth < MAX_DEPTH:
-        parts["members"] = [describe(codec, one, depth + 1) for one in _members(error)]
-    for name, value in parts.items():
-        try:
-            data = codec.encode(value)
-        except (StateError, RecursionError):
-            data = None
-        kept[name] = data if data is not None and len(data) <= MAX_BYTES else None
+        members = [_weighed(codec, one, depth + 1) for one in _members(error)]
+        total += sum(member.total for member in members)
+    return _Weighed(kind, message, parts, sizes, members, total)
+
+
+def _fitted(codec: ValueCodec, error: _Weighed, limit: int) -> dict[str, Any]:
+    """What is kept of an exception in so many bytes."""
+    kind = cut(error.kind, limit // 2)
+    message = error.message if error.total <= limit else cut(error.message, max(limit // 4, 64))
+    kept: dict[str, Any] = {"type": kind, "message": message}
+    wanted = {name: size for name, size in error.sizes.items() if size is not None}
+    if error.members is not None:
+        wanted["members"] = sum(member.total for member in error.members)
+    rest = limit - _FRAMES - _utf8(kind) - _utf8(message)
+    given = dict(zip(wanted, shares(list(wanted.values()), rest), strict=True))
+    cuts = [name for name, size in wanted.items() if given[name] < size]
+    for name, value in error.parts.items():
+        kept[name] = _encoded(codec, value, given[name]) if name in given else None
+    if error.members is not None:
+        kept["members"] = _members_fitted(codec, error.members, given["members"])
+    if cuts:
+        kept["trimmed"] = True
     return kept
+
+
+def _members_fitted(codec: ValueCodec, members: list[_Weighed], limit: int) -> bytes | None:
+    """The bytes of the members of a group, of as many as there is room for; None where there is none."""
+    if sum(member.total for member in members) > limit:
+        members = members[: limit // LEAST_BYTES]
+    given = shares([member.total for member in members], limit)
+    told = [_fitted(codec, member, share) for member, share in zip(members, given, strict=True)]
+    return codec.encode(told) if told else None
+
+
+def _encoded(codec: ValueCodec, value: Any, limit: int) -> bytes | None:
+    data = codec.encode(trimmed(codec, value, limit))
+    return data if len(data) <= limit else None
+
+
+def _utf8(text: str) -> int:
+    return len(text.encode("utf-8", "surrogatepass"))
 
 
 def _arguments(error: Any) -> list[Any]:
@@ -96,10 +182,19 @@ def _rebuilt(codec: ValueCodec, kept: dict[str, Any]) -> BaseException | None:
             vars(error).update(codec.decode(kept["state"]))
         # A group of class BaseExceptionGroup has become another one where none of its members needs that.
         same = type(error) is kind or not isinstance(error, GROUPS)
-        return error if same and _text(error) == kept["message"] else None
+        return error if same and (_text(error) == kept["message"] or _alike(error, kept)) else None
     except Exception:
         # Foreign classes run their own code here; whatever it raises, the record is what counts.
         return None
+
+
+def _alike(error: BaseException, kept: dict[str, Any]) -> bool:
+    """Whether an exception is the one that was trimmed, as far as can be seen."""
+    if not kept.get("trimmed"):
+        return False
+    kind = type(error)
+    # Python's own texts follow from the arguments, of which some have been cut.
+    return kind.__str__ is _builtin(kind).__str__ or _text(error)[:ALIKE] == kept["message"][:ALIKE]
 
 
 def _builtin(kind: type[BaseException]) -> Any:

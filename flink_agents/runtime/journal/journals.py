@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Collection
 from typing import Any
 
 from flink_agents.api.action_state import ActionStateStore, JournalKey, Owner, Record
@@ -13,9 +13,14 @@ from flink_agents.runtime.codec import ValueCodec
 from flink_agents.runtime.journal.calls import Call
 from flink_agents.runtime.journal.order import RecordedRuns
 from flink_agents.runtime.journal.plans import Plans
+from flink_agents.runtime.journal.reads import ReadLog
 from flink_agents.runtime.journal.records import RunHeader
 from flink_agents.runtime.journal.run_journal import RunJournal
 from flink_agents.runtime.pruning import Pruner
+from flink_agents.runtime.remembered import Recent
+
+MAX_SETTLED = 100_000
+"""Of how many keys it is known that nothing recorded is left to be run. Of others, the store is asked."""
 
 
 class Journals:
@@ -52,7 +57,10 @@ class Journals:
         self._agent = plan.name
         self._plans = Plans(store, plan, on_plan_change)
         self.plan = plan.fingerprint
-        self._settled: set[JournalKey] = set()
+        self._settled: Recent[JournalKey] = Recent(MAX_SETTLED)
+        self._name = "", f"/{plan.name}"
+        # Overtaken runs of keys whose other runs are settled.
+        self._kept: dict[JournalKey, RecordedRuns] = {}
         self.on_call: Callable[[Any, Call], None] | None = None
         self.pruner: Pruner | None = None
 
@@ -72,7 +80,11 @@ class Journals:
 
     def key(self, journal_id: str, key_text: str) -> JournalKey:
         """The journal of a key. Agents of one job have journals of their own."""
-        return JournalKey(f"{journal_id}/{self._agent}", key_text)
+        known, name = self._name
+        if known != journal_id:  # almost all keys share one text
+            name = f"{journal_id}/{self._agent}"
+            self._name = journal_id, name
+        return JournalKey(name, key_text)
 
     def may_have(self, journal_id: str, key_text: str, marker: bytes | None, pending: bool) -> bool:
         """Whether runs of the key may have been recorded by an earlier attempt. For any thread.
@@ -91,24 +103,57 @@ class Journals:
         return self.store.recovery_marker(self.key(journal_id, key_text))
 
     async def recorded(
-        self, journal_id: str, key_text: str, from_seq: int, marker: bytes | None, pending: bool
+        self,
+        journal_id: str,
+        key_text: str,
+        from_seq: int | None,
+        marker: bytes | None,
+        pending: bool,
+        overtaken: Collection[int] = (),
     ) -> RecordedRuns:
-        """The recorded runs of the key from number ``from_seq`` on.
+        """The recorded runs of the key from number ``from_seq`` on, and those that were overtaken.
+
+        Where ``from_seq`` is None, all that the store has of it.
 
         Raises:
             RecordsPrunedError: They were pruned: state is older than what the store keeps.
             PlanChangedError: The agent's plan cannot go on with them.
         """
         journal = self.key(journal_id, key_text)
+        kept = self._kept.get(journal)
+        if kept is not None:
+            for seq in kept.overtaken - set(overtaken):
+                kept.give_up(seq)
+            return kept
         await self.store.rebuild(journal, marker, pending)
         if not self.store.may_have(journal, marker, pending):
             return RecordedRuns(self.codec, ())
-        runs = RecordedRuns(self.codec, await self.store.scan(journal, from_seq))
+        records = [record for seq in sorted(overtaken) for record in await self.store.read(journal, seq)]
+        records += await self.store.scan(journal, from_seq)
+        runs = RecordedRuns(self.codec, records, overtaken)
         for fingerprint, actions in runs.plans():
             await self._plans.check(fingerprint, actions)
-        if not runs:
-            self.settle(journal_id, key_text)
+        self.left(journal_id, key_text, runs)
         return runs
+
+    async def keeps_records(self, journal_id: str, key_text: str) -> bool:
+        """Whether the store has records of the key, of whatever attempt."""
+        journal = self.key(journal_id, key_text)
+        await self.store.rebuild(journal, None, True)
+        return bool(await self.store.scan(journal))
+
+    def left(self, journal_id: str, key_text: str, runs: RecordedRuns) -> None:
+        """Note which runs of a key are left to be run, after some were. For any thread.
+
+        Those that were overtaken are kept: their inputs may come when nobody has them in memory.
+        """
+        journal = self.key(journal_id, key_text)
+        if runs and runs.first is None:
+            self._kept[journal] = runs
+        elif not runs:
+            self._kept.pop(journal, None)
+        if runs.first is None:
+            self.settle(journal_id, key_text)
 
     def settle(self, journal_id: str, key_text: str) -> None:
         """Note that nothing which an earlier attempt recorded for the key is left to be run."""
@@ -139,9 +184,10 @@ class Journals:
         seq: int,
         header: Callable[[], RunHeader],
         records: list[Record],
+        log: ReadLog | None = None,
     ) -> RunJournal:
         """The journal of a run; see :class:`RunJournal`."""
-        return RunJournal(self.store, self.codec, self.key(journal_id, key_text), seq, header, records)
+        return RunJournal(self.store, self.codec, self.key(journal_id, key_text), seq, header, records, log)
 
 
 def check_store(journals: Journals | None, store_id: str) -> None:

@@ -14,6 +14,15 @@ from flink_agents.runtime.codec import ValueCodec
 
 _LAYOUT = 1
 
+RECORD_FRAME = 64
+"""More bytes than the numbers of a call's record take, besides its identity, value and error."""
+
+FLAT_NUMBERS = 1
+"""Layout of headers of runs whose calls have one row of numbers, whichever task makes them."""
+
+TASK_NUMBERS = 2
+"""Layout of headers of runs whose calls are numbered within the task that makes them."""
+
 
 class RunHeader(NamedTuple):
     """Which input a run belongs to.
@@ -24,6 +33,8 @@ class RunHeader(NamedTuple):
         plan: Fingerprint of the agent's plan.
         input: Encoded pair of the input and its event time, for debugging; None where it is large.
         memory: Encoded nodes of short-term memory before the run, by path; None where they are large.
+        begin: The first sequence number of the key's incarnation.
+        layout: How calls of the run are numbered: ``FLAT_NUMBERS`` or ``TASK_NUMBERS``.
     """
 
     digest: bytes
@@ -31,15 +42,19 @@ class RunHeader(NamedTuple):
     plan: str
     input: bytes | None = None
     memory: dict[str, bytes] | None = None
+    begin: int = 0
+    layout: int = TASK_NUMBERS
 
     def pack(self, codec: ValueCodec) -> bytes:
         """The bytes."""
-        return codec.encode([_LAYOUT, self.digest, self.started_at, self.plan, self.input, self.memory])
+        fields = self.digest, self.started_at, self.plan, self.input, self.memory, self.begin
+        return codec.encode([self.layout, *fields])
 
     @classmethod
     def unpack(cls, codec: ValueCodec, data: bytes) -> RunHeader:
         """The header of which ``data`` are the bytes."""
-        return cls(*_fields(codec, data, 5))
+        layout, *fields = fields_of(codec, data, 5, layout=True, added=1)
+        return cls(*fields, layout=layout)
 
 
 class CallIdentity(NamedTuple):
@@ -66,7 +81,7 @@ class CallIdentity(NamedTuple):
     @classmethod
     def unpack(cls, codec: ValueCodec, data: bytes) -> CallIdentity:
         """The identity of which ``data`` are the bytes."""
-        return cls(*_fields(codec, data, 3))
+        return cls(*fields_of(codec, data, 3))
 
 
 class CallRecord(NamedTuple):
@@ -78,7 +93,9 @@ class CallRecord(NamedTuple):
         error: What it raised, by ``failures.describe``; None where it returned.
         attempts: How often it was tried.
         ended_at: Wall-clock time at its end, in milliseconds.
-        order: How many calls of the execution had ended before it.
+        order: How many outcomes of the execution there were before it.
+        elapsed: Microseconds between the begin of the execution and the end of the call, by the clock
+            that the execution sees.
     """
 
     call: CallIdentity
@@ -87,6 +104,7 @@ class CallRecord(NamedTuple):
     attempts: int
     ended_at: int
     order: int = 0
+    elapsed: int = 0
 
     def pack(self, codec: ValueCodec) -> bytes:
         """The bytes."""
@@ -102,14 +120,41 @@ class CallRecord(NamedTuple):
                 self.attempts,
                 self.ended_at,
                 self.order,
+                self.elapsed,
             ]
         )
 
     @classmethod
     def unpack(cls, codec: ValueCodec, data: bytes) -> CallRecord:
         """The record of which ``data`` are the bytes."""
-        function, arguments, request, *rest = _fields(codec, data, 8)
+        function, arguments, request, *rest = fields_of(codec, data, 8, added=1)
         return cls(CallIdentity(function, arguments, request), *rest)
+
+
+class WaitRecord(NamedTuple):
+    """That a wait of an action ended which is no call.
+
+    Attributes:
+        what: What was waited for, for people: ``a timer``, ``a limit``, ``a client``.
+        ended_at: Wall-clock time at its end, in milliseconds.
+        order: How many outcomes of the execution there were before it.
+        elapsed: Microseconds between the begin of the execution and the end of the wait, by the clock
+            that the execution sees.
+    """
+
+    what: str
+    ended_at: int
+    order: int
+    elapsed: int
+
+    def pack(self, codec: ValueCodec) -> bytes:
+        """The bytes."""
+        return codec.encode([_LAYOUT, *self])
+
+    @classmethod
+    def unpack(cls, codec: ValueCodec, data: bytes) -> WaitRecord:
+        """The record of which ``data`` are the bytes."""
+        return cls(*fields_of(codec, data, 4))
 
 
 class ActionRecord(NamedTuple):
@@ -140,12 +185,25 @@ class ActionRecord(NamedTuple):
     @classmethod
     def unpack(cls, codec: ValueCodec, data: bytes) -> ActionRecord:
         """The record of which ``data`` are the bytes."""
-        return cls(*_fields(codec, data, 5))
+        return cls(*fields_of(codec, data, 5))
 
 
-def _fields(codec: ValueCodec, data: bytes, count: int) -> list[Any]:
-    """The first ``count`` fields."""
+def with_layout(codec: ValueCodec, fields: list[Any]) -> bytes:
+    """The bytes of fields, behind the number of the layout."""
+    return codec.encode([_LAYOUT, *fields])
+
+
+def fields_of(codec: ValueCodec, data: bytes, count: int, layout: bool = False, added: int = 0) -> list[Any]:
+    """The first fields.
+
+    Args:
+        codec: Decodes them.
+        data: The bytes of a record.
+        count: How many each record of that kind has.
+        layout: Whether the number of the layout stands before them.
+        added: How many more there may be: later versions added them.
+    """
     fields = codec.decode(data)
     if not isinstance(fields, list) or len(fields) <= count or not isinstance(fields[0], int):
         raise StateFormatError("a record of a journal cannot be read", found=repr(fields)[:200])
-    return fields[1 : count + 1]
+    return fields[0 if layout else 1 : count + added + 1]

@@ -2,12 +2,15 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable
+import asyncio
+from collections.abc import Callable, Iterable, Mapping
 
 from flink_agents.api.action_state import ActionStateStore, JournalKey, Record, RecordKind
 from flink_agents.runtime.codec import ValueCodec
-from flink_agents.runtime.journal.calls import Call, StepRecords, steps_of
-from flink_agents.runtime.journal.records import ActionRecord, CallRecord, RunHeader
+from flink_agents.runtime.journal.calls import Call, Number, Outcome, StepRecords, step_name, steps_of
+from flink_agents.runtime.journal.portions import portions
+from flink_agents.runtime.journal.reads import Read, ReadLog, packed_reads
+from flink_agents.runtime.journal.records import TASK_NUMBERS, ActionRecord, RunHeader
 
 
 class RunJournal:
@@ -20,10 +23,12 @@ class RunJournal:
         seq: Sequence number of the run.
         header: Makes the run's header; called before its first record.
         records: What earlier attempts recorded of the run, in the order of their append.
+        log: What the run reads of memory; None where that is not recorded.
 
     Attributes:
         replayed: Whether earlier attempts recorded something of the run.
         begun: Whether anything was recorded of it.
+        bound: Whether its header is stored, so that nobody else can get its number.
         end: A marker behind its records, once it has ended; None while the key has runs that were
             recorded before, and wherever the run recorded nothing.
     """
@@ -36,6 +41,7 @@ class RunJournal:
         seq: int,
         header: Callable[[], RunHeader],
         records: Iterable[Record] = (),
+        log: ReadLog | None = None,
     ) -> None:
         self._store = store
         self._codec = codec
@@ -43,48 +49,74 @@ class RunJournal:
         self._seq = seq
         self._header = header
         known = list(records)
-        self.replayed = self.begun = self._headed = bool(known)
+        self.replayed = self.begun = bool(known)
+        # A version that numbered calls otherwise wrote no header that speaks for what follows.
+        self.bound = bool(known) and layout_of(codec, known) == TASK_NUMBERS
         self.end: bytes | None = None
+        self._binding: asyncio.Future[None] | None = None
+        self._log = log
+        self._logged = 0
         self._steps: dict[str, StepRecords] = steps_of(codec, known) if known else {}
+
+    @property
+    def limit(self) -> int:
+        """The most bytes of a record."""
+        return self._store.max_record_bytes
 
     def step(self, step: str) -> StepRecords:
         """What was recorded of one execution of an action."""
-        return self._steps.setdefault(step, StepRecords())
+        records = self._steps.get(step)
+        if records is None:
+            records = self._steps[step] = StepRecords()
+        return records
 
-    async def add_intent(self, step: str, call: Call, failed: dict[int, CallRecord]) -> None:
+    async def bind(self) -> None:
+        """Record which input the run belongs to; returns when that is durable.
+
+        Calls that begin side by side share one append.
+        """
+        if self.bound:
+            return
+        if self._binding is None:
+            self._binding = asyncio.get_running_loop().create_future()
+            try:
+                await self._append([])
+            finally:
+                binding, self._binding = self._binding, None
+                if not binding.done():
+                    binding.set_result(None)
+        else:
+            await asyncio.shield(self._binding)
+            # Whoever made that append may have been cancelled.
+            await self.bind()
+
+    async def add_intent(self, step: str, call: Call, outcomes: Mapping[Number, Outcome]) -> None:
         """Record that a call is about to be made; returns when that is durable."""
         data = call.identity.pack(self._codec)
-        await self._append(
-            [*self._calls(step, failed), self._record(RecordKind.INTENT, step, call.index, data)]
-        )
+        intent = self._record(RecordKind.INTENT, step_name(step, call.task), call.index, data)
+        await self._append([*self._outcomes(step, outcomes), intent])
 
-    async def add_call(
-        self, step: str, index: int, record: CallRecord, failed: dict[int, CallRecord]
-    ) -> None:
-        """Record how a call ended; returns when that is durable."""
-        await self._append(self._calls(step, {**failed, index: record}))
+    async def add_outcomes(self, step: str, outcomes: Mapping[Number, Outcome]) -> None:
+        """Record how calls and other waits ended; returns when that is durable."""
+        if outcomes:
+            await self._append(self._outcomes(step, outcomes))
 
-    async def add_failed(self, step: str, failed: dict[int, CallRecord]) -> None:
-        """Record failures that the action has taken into account."""
-        if failed:
-            await self._append(self._calls(step, failed))
-
-    async def add_action(self, step: str, record: ActionRecord, failed: dict[int, CallRecord]) -> None:
+    async def add_action(self, step: str, record: ActionRecord, outcomes: Mapping[Number, Outcome]) -> None:
         """Record the end of an execution; returns when that is durable."""
         data = record.pack(self._codec)
-        await self._append(
-            [*self._calls(step, failed), self._record(RecordKind.ACTION, step, record.calls, data)]
-        )
+        end = self._record(RecordKind.ACTION, step, record.calls, data)
+        await self._append([*self._outcomes(step, outcomes), end])
 
     async def void(self, step: str) -> None:
         """Make all that an execution recorded void."""
-        self._steps.pop(step, None)
+        # What it records from now on is numbered as this version does.
+        self._steps[step] = StepRecords()
         await self._append([self._record(RecordKind.RERUN, step, 0, b"")])
 
-    def _calls(self, step: str, calls: dict[int, CallRecord]) -> list[Record]:
+    def _outcomes(self, step: str, outcomes: Mapping[Number, Outcome]) -> list[Record]:
         return [
-            self._record(RecordKind.CALL, step, index, record.pack(self._codec))
-            for index, record in sorted(calls.items())
+            self._record(number.kind, step_name(step, number.task), number.nth, outcome.pack(self._codec))
+            for number, outcome in sorted(outcomes.items(), key=lambda one: one[1].order)
         ]
 
     def _record(self, kind: RecordKind, step: str, index: int, data: bytes) -> Record:
@@ -92,10 +124,26 @@ class RunJournal:
 
     async def _append(self, records: list[Record]) -> None:
         self.begun = True
-        if not self._headed:
+        logged = 0
+        if self._log is not None and len(self._log.reads) > self._logged:
+            # They go with each append until one is stored, as the header does.
+            logged = len(self._log.reads)
+            records[:0] = self._read(self._log.reads[self._logged : logged])
+        if not self.bound:
             # It goes with each append until one is stored: calls that run side by side do not wait for
             # the first append, and where that is refused, theirs may be stored all the same.
             header = self._header().pack(self._codec)
             records.insert(0, self._record(RecordKind.RUN, "", 0, header))
-        await self._store.append(self._journal, records)
-        self._headed = True
+        for part in portions(records, self._store.max_record_bytes):
+            await self._store.append(self._journal, part)
+            self.bound = True
+        self._logged = max(self._logged, logged)
+
+    def _read(self, reads: list[Read]) -> Iterable[Record]:
+        return packed_reads(self._codec, self._seq, reads, self._logged, self._store.max_record_bytes)
+
+
+def layout_of(codec: ValueCodec, records: list[Record]) -> int:
+    """How calls are numbered that are recorded behind ``records`` of a run."""
+    headers = [record for record in records if record.kind is RecordKind.RUN and record.index == 0]
+    return RunHeader.unpack(codec, headers[-1].data).layout if headers else TASK_NUMBERS

@@ -11,7 +11,8 @@
             return lambda: MyStore(tmp_path / "store")
 
 Each call of what the fixture returns makes a store that is not open; all of one test share their
-records, as attempts of a job do. A store with leases should take short ones here, about a second.
+records, as attempts of a job do. A store with leases should take short ones here, about a second. One
+that does not remember for ever what was pruned says so by :attr:`~ActionStateStoreSuite.removals`.
 """
 
 from flink_agents.testing.store_conformance.base import Stores
@@ -20,9 +21,12 @@ from flink_agents.testing.store_conformance.forgetting import ForgettingCases
 from flink_agents.testing.store_conformance.lifecycle import LifecycleCases
 from flink_agents.testing.store_conformance.ownership import OwnershipCases
 from flink_agents.testing.store_conformance.pruning import PruningCases
+from flink_agents.testing.store_conformance.removals import RemovalCases
 
 __all__ = ["ActionStateStoreSuite", "Stores"]
 
 
-class ActionStateStoreSuite(ContentCases, PruningCases, ForgettingCases, OwnershipCases, LifecycleCases):
+class ActionStateStoreSuite(
+    ContentCases, PruningCases, RemovalCases, ForgettingCases, OwnershipCases, LifecycleCases
+):
     """All cases; see the module."""

@@ -51,9 +51,13 @@ class SuiteBase:
 
     Attributes:
         deadline_seconds: When a case that does not end has failed.
+        removals: Of how many journals the stores that the fixture makes remember that all was pruned; None
+            where that is all of them, or more than a case should make. A store that takes this as an
+            option should get a small number here, such as 20.
     """
 
     deadline_seconds = 60.0
+    removals: int | None = None
 
     @pytest.fixture
     def make_store(self) -> Callable[[], ActionStateStore]:

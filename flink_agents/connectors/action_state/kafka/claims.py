@@ -18,7 +18,6 @@ by that.
 
 from __future__ import annotations
 
-import logging
 import time
 import uuid
 from collections.abc import Callable, Collection
@@ -27,6 +26,7 @@ from typing import TYPE_CHECKING, Any
 
 from flink_agents.api.action_state import Owner
 from flink_agents.api.errors import StoreMismatchError
+from flink_agents.api.logs import bounded_logger
 from flink_agents.connectors.action_state.kafka.layout import (
     pack_claim,
     pack_claim_key,
@@ -44,7 +44,7 @@ from flink_agents.connectors.action_state.kafka.topics import Topic
 if TYPE_CHECKING:
     from kafka import KafkaProducer
 
-_log = logging.getLogger("flink_agents.store")
+_log = bounded_logger("flink_agents.store")
 
 POLL_MS = 200
 

@@ -11,17 +11,17 @@ says so comes soon, and then nobody needs to know what was in them.
 
 from __future__ import annotations
 
-import logging
 import sys
 import time
 from collections.abc import Callable, Iterable, Mapping
 from dataclasses import replace
-from datetime import datetime, timezone
+from datetime import UTC, datetime
 from typing import Any
 
 from kafka.structs import TopicPartition
 
 from flink_agents.api.action_state import JournalKey, Owner
+from flink_agents.api.logs import bounded_logger
 from flink_agents.connectors.action_state.kafka.claims import Claim, Claims
 from flink_agents.connectors.action_state.kafka.garbage import Batch, Garbage
 from flink_agents.connectors.action_state.kafka.index import JournalIndex
@@ -29,7 +29,7 @@ from flink_agents.connectors.action_state.kafka.layout import Entry, counting, u
 from flink_agents.connectors.action_state.kafka.settings import KafkaSettings, request_ms, unavailable
 from flink_agents.connectors.action_state.kafka.topics import Topic
 
-_log = logging.getLogger("flink_agents.store")
+_log = bounded_logger("flink_agents.store")
 
 POLL_MS = 200
 PROGRESS_SECONDS = 5.0
@@ -115,7 +115,7 @@ class Scanner:
         found: dict[str, int | float | str] = dict(self._garbage.counts())
         written = [self._written[batch] / 1000 for batch in kept if batch in self._written]
         if written:
-            oldest = datetime.fromtimestamp(min(written), timezone.utc)
+            oldest = datetime.fromtimestamp(min(written), UTC)
             found["oldest_records"] = oldest.isoformat(timespec="seconds")
             found["oldest_records_seconds"] = round(max(0.0, time.time() - min(written)), 1)
         return found

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import asyncio
 import functools
-import logging
 import sys
 import threading
 import time
@@ -30,6 +29,7 @@ from flink_agents.api.errors import (
     StoreError,
     StoreUnavailableError,
 )
+from flink_agents.api.logs import bounded_logger
 from flink_agents.connectors.action_state.kafka.claims import Claims, ClaimsWriter, check_topic
 from flink_agents.connectors.action_state.kafka.garbage import Garbage
 from flink_agents.connectors.action_state.kafka.layout import (
@@ -47,7 +47,7 @@ from flink_agents.connectors.action_state.threaded import ThreadedStore
 
 T = TypeVar("T")
 
-_log = logging.getLogger("flink_agents.store")
+_log = bounded_logger("flink_agents.store")
 
 CLOSE_SECONDS = 15.0
 """How long :meth:`~KafkaStore.close` waits for the brokers."""

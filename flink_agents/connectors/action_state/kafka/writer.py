@@ -10,7 +10,6 @@ import asyncio
 import contextlib
 import copy
 import itertools
-import logging
 import time
 from collections.abc import Callable
 from typing import Any, NamedTuple
@@ -25,6 +24,7 @@ from flink_agents.api.action_state import (
     stale_error,
 )
 from flink_agents.api.errors import StoreError
+from flink_agents.api.logs import bounded_logger
 from flink_agents.connectors.action_state.group_writer import GroupWriter, Limits, Outcome, Pending
 from flink_agents.connectors.action_state.kafka.claims import Claims, ClaimsWriter
 from flink_agents.connectors.action_state.kafka.garbage import Batch, Garbage
@@ -42,7 +42,7 @@ from flink_agents.connectors.action_state.kafka.settings import KafkaSettings, u
 from flink_agents.connectors.action_state.kafka.topics import Topic
 from flink_agents.connectors.action_state.store_metrics import StoreMetrics
 
-_log = logging.getLogger("flink_agents.store")
+_log = bounded_logger("flink_agents.store")
 
 BATCH_BYTES = 1024 * 1024
 """A Kafka record takes no more appends after so many bytes."""

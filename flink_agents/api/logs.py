@@ -1,0 +1,85 @@
+"""Loggers whose texts are bounded, whatever foreign exceptions and values they name."""
+
+from __future__ import annotations
+
+import logging
+import traceback
+from types import TracebackType
+
+MAX_CHARACTERS = 4_000
+"""How many characters of a value or an exception's text are logged."""
+
+MAX_LINE = 1_000
+"""How many characters of a line of a traceback are logged."""
+
+MAX_TRACEBACK = 20_000
+"""How many characters of a traceback are logged."""
+
+
+def bounded_logger(name: str) -> logging.Logger:
+    """The logger ``name``; what it is given to log is cut where it is too long."""
+    logger = logging.getLogger(name)
+    if not any(isinstance(one, _Bounded) for one in logger.filters):
+        logger.addFilter(_Bounded())
+    return logger
+
+
+def bounded(text: str, most: int = MAX_CHARACTERS) -> str:
+    """``text``, without its middle where it is longer than ``most`` characters."""
+    if len(text) <= most:
+        return text
+    head, tail = most * 3 // 4, most // 4
+    return f"{text[:head]} ... {len(text) - head - tail} characters ... {text[-tail:]}"
+
+
+class _Bounded(logging.Filter):
+    """Bounds the arguments and the traceback of each record; drops none."""
+
+    def filter(self, record: logging.LogRecord) -> bool:
+        """Make ``record`` one whose text is bounded."""
+        # One argument that is a mapping stands there by itself.
+        args = record.args if isinstance(record.args, tuple) else (record.args,)
+        record.args = tuple(map(_argument, args)) if record.args else ()
+        if isinstance(record.exc_info, tuple) and record.exc_info[1] is not None:
+            _, error, origin = record.exc_info
+            # Handlers do not format a traceback again that has a text.
+            record.exc_text = _traceback(error, origin)
+        return True
+
+
+def _argument(value: object) -> object:
+    short = value is None or isinstance(value, float) or (isinstance(value, int) and abs(value) < 2**64)
+    return value if short else _Shown(value)
+
+
+class _Shown:
+    """A value as a log shows it: bounded, and no error where it cannot be shown."""
+
+    def __init__(self, value: object) -> None:
+        self._value = value
+
+    def __str__(self) -> str:
+        try:
+            return bounded(str(self._value))
+        except Exception as error:
+            return self._without(error)
+
+    def __repr__(self) -> str:
+        try:
+            return bounded(repr(self._value))
+        except Exception as error:
+            return self._without(error)
+
+    def _without(self, error: Exception) -> str:
+        return f"<{type(self._value).__qualname__}: its text raised {type(error).__name__}>"
+
+
+def _traceback(error: BaseException, origin: TracebackType | None) -> str:
+    try:
+        text = "".join(traceback.format_exception(type(error), error, origin))
+    except Exception as raised:
+        # Foreign classes run their own code here.
+        text = f"{type(error).__qualname__}: its traceback raised {type(raised).__name__}"
+    # Line by line first, so that one long message hides no other error of the chain.
+    lines = [bounded(line, MAX_LINE) for line in text.splitlines()]
+    return bounded("\n".join(lines), MAX_TRACEBACK)

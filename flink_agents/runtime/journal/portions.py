@@ -1,0 +1,41 @@
+"""Splits what is to be recorded into appends that a store takes."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+
+from flink_agents.api.action_state import Record, check_records
+
+FRAME = 64
+"""More bytes than a store keeps of a record besides its data and its step."""
+
+
+def portions(records: list[Record], limit: int) -> Iterator[list[Record]]:
+    """Records in portions of about ``limit`` bytes, in order; mostly there is one.
+
+    Failures that go with a success stand before it, in a portion of their own where all of it would be
+    too large: then their history is stored first, as it came about.
+
+    Args:
+        records: What is to be recorded.
+        limit: The most bytes of a record.
+
+    Raises:
+        RecordTooLargeError: One of them is too large. It is raised before the first portion.
+    """
+    if len(records) == 1 or sum(map(_size, records)) <= limit:
+        yield records
+        return
+    check_records(records, limit)
+    portion, size = list[Record](), 0
+    for record in records:
+        if portion and size + _size(record) > limit:
+            yield portion
+            portion, size = [], 0
+        portion.append(record)
+        size += _size(record)
+    yield portion
+
+
+def _size(record: Record) -> int:
+    return len(record.data) + len(record.step) + FRAME

@@ -1,0 +1,95 @@
+"""What a run read of its key's memory, so that a replay reads the same.
+
+Where memory expires, or runs may come back in another order, a replay would find other memory than the
+first execution did, and make other calls. So what was read goes with each append: each node once, as it
+was before the run. It stands in records of the kind RUN behind the header's, in parts that a store takes.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Iterator
+from typing import Any
+
+from flink_agents.api.action_state import Record, RecordKind
+from flink_agents.runtime.codec import ValueCodec
+from flink_agents.runtime.journal.records import fields_of, with_layout
+
+Read = tuple[str, "bytes | None | dict[str, bytes]"]
+"""The bytes of a node by its path, None for one that was not there; or of all nodes below a path."""
+
+
+class ReadLog:
+    """What a run read, in order. Any thread of the run adds; the loop looks."""
+
+    __slots__ = ("_branches", "_nodes", "reads")
+
+    def __init__(self) -> None:
+        self.reads: list[Read] = []
+        self._nodes: set[str] = set()
+        self._branches: set[str] = set()
+
+    def node(self, path: str, data: bytes | None) -> None:
+        """Note that a node was read."""
+        if path not in self._nodes:
+            self._nodes.add(path)
+            self.reads.append((path, data))
+
+    def branch(self, path: str, nodes: dict[str, bytes]) -> None:
+        """Note that all nodes below a path were read."""
+        if path not in self._branches:
+            self._branches.add(path)
+            self._nodes.update(nodes)
+            self.reads.append((path, nodes))
+
+    def know(self, reads: Iterable[Read]) -> None:
+        """Leave out what was recorded before."""
+        for path, what in reads:
+            if isinstance(what, dict):
+                self._branches.add(path)
+                self._nodes.update(what)
+            else:
+                self._nodes.add(path)
+
+
+def overlaid(known: dict[str, bytes | None], reads: Iterable[Read]) -> dict[str, bytes | None]:
+    """Memory as it was when it was read: what was not read is as it is known now."""
+    nodes = dict(known)
+    for path, what in reads:
+        if isinstance(what, dict):
+            prefix = path + "." if path else ""
+            for other in [other for other in nodes if other.startswith(prefix)]:
+                del nodes[other]
+            nodes.update(what)
+        else:
+            nodes[path] = what
+    return nodes
+
+
+def packed_reads(codec: ValueCodec, seq: int, reads: list[Read], first: int, limit: int) -> Iterator[Record]:
+    """Records of what was read.
+
+    Args:
+        codec: Encodes it.
+        seq: Sequence number of the run.
+        reads: What was read.
+        first: How much of the run was recorded before.
+        limit: The most bytes of a record.
+    """
+    data = codec.encode([list(read) for read in reads])
+    size = max(limit // 2, 1)
+    for start in range(0, len(data), size):
+        part = [start == 0, start + size >= len(data), data[start : start + size]]
+        yield Record(RecordKind.RUN, seq, "", 1 + first + start, with_layout(codec, part))
+
+
+def recorded_reads(codec: ValueCodec, records: Iterable[Record]) -> list[Read]:
+    """What a run read, of all its records. Parts whose end was not stored do not count."""
+    reads, parts = list[Read](), b""
+    for record in records:
+        if record.kind is RecordKind.RUN and record.index > 0:
+            begins, ends, part = fields_of(codec, record.data, 3)
+            parts = part if begins else parts + part
+            if ends:
+                found: list[Any] = codec.decode(parts)
+                reads += [(path, what) for path, what in found]
+    return reads

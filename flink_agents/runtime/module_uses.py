@@ -1,0 +1,102 @@
+"""Which jobs of this process use which of the authors' modules.
+
+In thread mode one interpreter serves all jobs of a TaskManager. A module may be taken out of memory
+only when no other job that lives has it. Each operator that is loaded has a :class:`Use`, which lives as
+long as the thread that PyFlink runs it in, and as long as an attempt that goes on behind it.
+"""
+
+from __future__ import annotations
+
+import threading
+from collections.abc import Hashable, Iterable
+from dataclasses import dataclass, field
+from typing import Any
+
+_local = threading.local()
+_uses: set[Use] = set()
+# Sets change by one operation of the interpreter each, so that a destructor may change them at any time.
+
+
+@dataclass(eq=False)
+class Use:
+    """What an operator uses.
+
+    Attributes:
+        job_id: Flink's id of its job; empty where it is not known.
+        job_name: The job's name.
+        modules: Names of modules; None where nothing is known about it.
+        holders: What keeps the use alive.
+    """
+
+    job_id: str = ""
+    job_name: str = ""
+    modules: set[str] | None = None
+    holders: set[Hashable] = field(default_factory=set)
+
+    def add(self, names: Iterable[str]) -> None:
+        """Note that the operator uses these modules, and the packages that they are in."""
+        known = set(self.modules or ())
+        for name in names:
+            known |= {name, *packages_of(name)}
+        self.modules = known
+
+    @property
+    def has_thread(self) -> bool:
+        """Whether PyFlink still runs the operator."""
+        return _THREAD in self.holders
+
+    @property
+    def job(self) -> str:
+        """The job, for people."""
+        return f"{self.job_name!r} ({self.job_id})" if self.job_id else "whose id is not known"
+
+
+class _Sentinel:
+    """Goes with the thread that it was made in."""
+
+    def __init__(self, use: Use) -> None:
+        self.use = use
+
+    def __del__(self) -> None:
+        self.use.holders.discard(_THREAD)
+
+
+_THREAD = "thread"
+
+
+def current() -> Use:
+    """The use of the operator that this thread runs, which is made at the first call."""
+    sentinel = getattr(_local, "sentinel", None)
+    if sentinel is None:
+        use = Use(holders={_THREAD})
+        _uses.add(use)
+        sentinel = _local.sentinel = _Sentinel(use)
+    return sentinel.use
+
+
+def living() -> list[Use]:
+    """All uses that have not ended."""
+    for use in list(_uses):
+        if not use.holders:
+            _uses.discard(use)
+    return list(_uses)
+
+
+def packages_of(name: str) -> list[str]:
+    """The packages that a module is in, from the innermost."""
+    found: list[str] = []
+    while name := name.rpartition(".")[0]:
+        found.append(name)
+    return found
+
+
+def hold(holder: Any) -> Use:
+    """Let the use of this thread live on until ``holder`` releases it."""
+    use = current()
+    use.holders.add(id(holder))
+    return use
+
+
+def release(use: Use, holder: Any) -> None:
+    """End what :func:`hold` began."""
+    use.holders.discard(id(holder))

@@ -1,0 +1,163 @@
+"""Modules that may be imported to find a class which state names.
+
+Bytes of state never choose what is imported. A class is looked for among the modules that are there.
+Only where its module is not, those are imported that the agent's own code imports inside its
+functions, so that it would import them anyway, and those that the option ``state.modules`` names.
+"""
+
+from __future__ import annotations
+
+import dis
+import sys
+import threading
+from collections.abc import Iterable, Iterator
+from importlib import import_module
+from importlib.util import resolve_name
+from types import CodeType, FunctionType, ModuleType
+from typing import Any
+
+_METHODS = (staticmethod, classmethod)
+_DICT = type.__dict__["__dict__"].__get__
+_INSTALLED = ("site-packages", "dist-packages")
+_PACKAGE = __name__.partition(".")[0]
+
+_lock = threading.RLock()
+_homes: set[str] = set()
+_named: set[str] = set()
+_failed: dict[str, str] = {}
+
+
+def know(homes: Iterable[str], named: str | None = None) -> None:
+    """Add modules to those that reading state may import; they stay for the life of the process.
+
+    Args:
+        homes: Modules of the agent's own code.
+        named: Modules that the option ``state.modules`` names, separated by commas, or None.
+    """
+    with _lock:
+        _homes.update(homes)
+        _named.update(filter(None, (one.strip() for one in (named or "").split(","))))
+
+
+def import_for(module: str) -> bool:
+    """Import what may hold the classes of ``module``, as far as that is known; whether it is there now."""
+    with _lock:
+        for name in _candidates(module):
+            _import(name)
+            if module in sys.modules:
+                break
+        return module in sys.modules
+
+
+def why_not(module: str) -> str:
+    """Why ``module`` is not there."""
+    failed = _failed.get(module)
+    return failed or f"the module {module!r} is not imported, and reading state imports none by its bytes"
+
+
+def _import(name: str) -> None:
+    if name in sys.modules or name in _failed:
+        return
+    try:
+        import_module(name)
+    except Exception as error:
+        # The user's own module, which may raise anything.
+        _failed[name] = f"importing {name} raised {type(error).__name__}: {error}"[:500]
+
+
+def _candidates(module: str) -> Iterator[str]:
+    """What may be imported for ``module``, the likeliest first."""
+    if any(module == name or module.startswith(f"{name}.") for name in _named):
+        yield module
+    top = module.partition(".")[0]
+    same = sorted(name for name in {*_homes, *_inner_imports()} if name.partition(".")[0] == top)
+    # What is imported by another name may bring the module with it.
+    yield from sorted(same, key=lambda name: (name != module, name))
+
+
+def _inner_imports() -> set[str]:
+    """Modules that functions of the agent's own code import when they are called."""
+    found: set[str] = set()
+    for name in own_modules():
+        module = sys.modules[name]
+        for code in _codes_of(module):
+            found.update(_imports_of(code, _text(vars(module).get("__package__"))))
+    return found
+
+
+def own_modules() -> list[str]:
+    """Modules of the agent's own code that are there, and those of the same kind that they use."""
+    seen: dict[str, None] = {}
+    ahead = [name for name in _homes if name in sys.modules]
+    while ahead:
+        name = ahead.pop()
+        module = sys.modules.get(name)
+        if name in seen or not is_plain(module) or not _is_own(name, module):
+            continue
+        seen[name] = None
+        for value in list(vars(module).values()):
+            used = value.__name__ if is_plain(value) else _defined_in(value)
+            if isinstance(used, str) and used in sys.modules:
+                ahead.append(used)
+    return list(seen)
+
+
+def is_plain(module: object) -> bool:
+    """Whether it is a module whose content can be looked at without running code of its own."""
+    return type(module) is ModuleType
+
+
+def _is_own(name: str, module: Any) -> bool:
+    if name in _homes:
+        return True
+    top = name.partition(".")[0]
+    if top == _PACKAGE or top in sys.stdlib_module_names:
+        return False
+    return not any(part in _text(vars(module).get("__file__")) for part in _INSTALLED)
+
+
+def _defined_in(value: Any) -> Any:
+    if isinstance(value, FunctionType):
+        return value.__module__
+    return _DICT(value).get("__module__") if issubclass(type(value), type) else None
+
+
+def _codes_of(module: Any) -> Iterator[CodeType]:
+    """The code of all functions and methods that a module has."""
+    for value in list(vars(module).values()):
+        if isinstance(value, FunctionType):
+            yield value.__code__
+        elif issubclass(type(value), type) and _defined_in(value) == module.__name__:
+            for member in _DICT(value).values():
+                function = getattr(member, "__func__", member) if type(member) in _METHODS else member
+                if isinstance(function, FunctionType):
+                    yield function.__code__
+
+
+def _imports_of(code: CodeType, package: str) -> Iterator[str]:
+    before: list[dis.Instruction] = []
+    for one in dis.get_instructions(code):
+        if one.opname == "IMPORT_NAME":
+            level, names = (instruction.argval for instruction in before[-2:])
+            yield from _names(str(one.argval), level, names, package)
+        before.append(one)
+    for constant in code.co_consts:
+        if isinstance(constant, CodeType):
+            yield from _imports_of(constant, package)
+
+
+def _names(name: str, level: Any, names: Any, package: str) -> Iterator[str]:
+    """What an import statement may import: a module, and those of its names that are modules as well."""
+    if isinstance(level, int) and level:
+        try:
+            name = resolve_name("." * level + name, package)
+        except ImportError:
+            return
+    yield name
+    for inner in names or ():
+        if inner != "*":
+            yield f"{name}.{inner}"
+
+
+def _text(value: Any) -> str:
+    return value if isinstance(value, str) else ""

@@ -1,0 +1,163 @@
+"""Drives the subtasks of an operator by hand: inputs, timers, the clock, and what leaves."""
+
+from __future__ import annotations
+
+import pickle
+import zlib
+from collections.abc import Callable
+from dataclasses import dataclass
+from typing import Any
+
+from flink_agents.api.errors import UnserializableValueError
+from flink_agents.api.event_time import EventTime
+from flink_agents.api.options import AgentOptions, Configuration
+from flink_agents.runtime.processor import AgentProcessor
+from flink_agents.runtime.run import Run
+from flink_agents.runtime.shared import RunEnvironment
+from flink_agents.testing.crashes import Crashes
+from flink_agents.testing.fake_state import FakeBackend, KeyState
+
+START = 1_700_000_000_000
+"""Wall-clock time at which a harness starts, in milliseconds."""
+
+
+class Clock:
+    """The wall clock in milliseconds. Apart from the harness, so that its parts do not refer back to it."""
+
+    def __init__(self) -> None:
+        self.time = START
+
+    def __call__(self) -> int:
+        """The time."""
+        return self.time
+
+
+@dataclass
+class Subtask:
+    """One subtask: the operator's core, its state, and what its runs share."""
+
+    processor: AgentProcessor
+    backend: FakeBackend
+    shared: RunEnvironment
+
+
+class Driver:
+    """Subtasks of one operator, and what they have put out. ``OperatorHarness`` fills it.
+
+    Attributes:
+        outputs: All values that left the main output, in order.
+        timestamps: The timestamp of each of them, or None; only where event time is held.
+    """
+
+    outputs: list[Any]
+    timestamps: list[int | None]
+    _subtasks: list[Subtask]
+    _side: dict[str, list[Any]]
+    _clock: Clock
+    _crashes: Crashes | None
+    _event_time: EventTime
+    _max_parallelism: int
+    _serialize: bool
+    _settles: bool
+    _config: Configuration
+
+    def side_output(self, tag: str) -> list[Any]:
+        """All values that left the side output ``tag``, in order."""
+        return self._side.setdefault(tag, [])
+
+    def _subtask_of(self, key: str) -> Subtask:
+        group = zlib.crc32(key.encode()) % self._max_parallelism
+        return self._subtasks[group * len(self._subtasks) // self._max_parallelism]
+
+    def _to_the_end(self, act: Callable[[], None]) -> None:
+        act()
+        self._settle()
+
+    def _settle(self) -> None:
+        if self._settles:
+            self._run_to_the_end()
+
+    def _run_to_the_end(self, seconds: float = 60.0) -> None:
+        for subtask in self._subtasks:
+            while waiting := [key for key, state in subtask.backend.keys.items() if self._is_busy(state)]:
+                seen = subtask.processor.ended
+                for key in waiting:
+                    timers = subtask.backend.keys[key].processing_timers
+                    # The last one of a key may be there to forget it.
+                    self._fire(key, "processing_timers", min(timers) if self._forgets else max(timers))
+                if subtask.processor.busy_keys:
+                    subtask.processor.wait_for_progress(seen, seconds)
+
+    @property
+    def _forgets(self) -> bool:
+        return self._config.get(AgentOptions.FORGET_SETTLED_AFTER) is not None
+
+    def _is_busy(self, state: KeyState) -> bool:
+        """Whether a key has timers besides those that remove its head, which wait for their time."""
+        return bool(state.processing_timers and (state.pending or not self._forgets))
+
+    def _deliver(self, key: str, record: Any, timestamp: int | None) -> None:
+        """Hand a record of a key to its subtask."""
+        subtask = self._subtask_of(key)
+        subtask.backend.key = key
+        if self._crashes is not None:
+            self._crashes.delivered()
+        self._emit(subtask.processor.process(key, record, timestamp, subtask.backend), subtask.backend)
+
+    def _fire_each(self, kind: str, until: int, fire: Callable[[str, str, int], None]) -> None:
+        while (due := self._next_timer(kind, until)) is not None:
+            if kind == "processing_timers":
+                self._clock.time = max(self._clock.time, due[0])
+            fire(due[1], kind, due[0])
+
+    def _next_timer(self, kind: str, until: int) -> tuple[int, str] | None:
+        """Time and key of the first timer that is due; timers of one time fire in the order of keys."""
+        due = (
+            (at, key)
+            for subtask in self._subtasks
+            for key, state in subtask.backend.keys.items()
+            for at in getattr(state, kind)
+            if at <= until
+        )
+        return min(due, default=None)
+
+    def _fire(self, key: str, kind: str, at: int) -> None:
+        subtask = self._subtask_of(key)
+        subtask.backend.key = key
+        getattr(subtask.backend.current, kind).discard(at)
+        held = self._event_time.holds and kind == "event_timers"
+        on_timer = subtask.processor.on_event_time if held else subtask.processor.on_timer
+        self._emit(on_timer(key, at, subtask.backend), subtask.backend)
+
+    def _emit(self, emission: Any, backend: FakeBackend) -> None:
+        crashes, key = self._crashes, backend.key or ""
+        if crashes is not None:
+            crashes.commits(key, backend.current.head)
+        for tag, value in emission.side_outputs:
+            self.side_output(tag).append(self._through_flink(value, "side output"))
+            if crashes is not None:
+                crashes.left(f"side output {tag!r}", key, self.side_output(tag)[-1])
+        outputs = [self._through_flink(value, "output") for value in emission.outputs]
+        self.outputs += outputs
+        timestamps: list[int | None] = []
+        if self._event_time.holds:
+            inline = isinstance(emission, Run)
+            timestamps = [emission.timestamp] * len(emission.outputs) if inline else emission.timestamps
+            self.timestamps += timestamps
+        if crashes is not None:
+            for what, values in (("outputs", outputs), ("timestamps", timestamps)):
+                for value in values:
+                    crashes.left(what, key, value)
+            crashes.committed()
+
+    def _through_flink(self, value: Any, what: str) -> Any:
+        if not self._serialize:
+            return value
+        try:
+            return pickle.loads(pickle.dumps(value))
+        except Exception as error:
+            raise UnserializableValueError(
+                f"a {what} cannot be pickled, as PyFlink does between operators: {error}",
+                found=f"{type(value).__module__}.{type(value).__qualname__}",
+                fix="use values whose classes stand at the top level of a module",
+            ) from error

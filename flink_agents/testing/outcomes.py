@@ -1,0 +1,138 @@
+"""What an operator came to, and in what two of its executions differ."""
+
+from __future__ import annotations
+
+import pickle
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Any
+
+from flink_agents.api.policies import DeadLetter
+from flink_agents.runtime.codec import ValueCodec
+from flink_agents.runtime.keys import unescape
+from flink_agents.runtime.state import OBJECT, Head
+
+if TYPE_CHECKING:
+    from flink_agents.testing.harness import OperatorHarness
+
+MAX_TOLD = 1000
+"""How many characters of each side a difference shows."""
+
+LETTER = ("agent", "action", "key", "sequence_number", "timestamp", "event", "error_type", "error_message")
+"""What has to be the same in two dead letters; a failure that is read back has another traceback."""
+
+
+@dataclass
+class Outcome:
+    """What left an operator, and what state holds.
+
+    Attributes:
+        left: What left, by name and key: the order among keys is nobody's promise.
+        memory: Encoded short-term memory by key and path.
+        runs: Number of committed runs by key.
+    """
+
+    left: dict[tuple[str, str], list[Any]]
+    memory: dict[str, dict[str, bytes]]
+    runs: dict[str, int]
+    codec: ValueCodec
+
+    @classmethod
+    def of(cls, harness: OperatorHarness, left: Sequence[tuple[str, str, Any]]) -> Outcome:
+        """What a harness came to.
+
+        Args:
+            harness: The harness.
+            left: What left it: name of the output, canonical text of the key, value.
+        """
+        lists: dict[tuple[str, str], list[Any]] = {}
+        for what, key, value in left:
+            lists.setdefault((what, key), []).append(value)
+        keys = harness.checkpoint().keys
+        memory = {
+            key: {path: data for path, (data, _) in state.memory.items()} for key, state in keys.items()
+        }
+        heads = {key: Head.unpack(state.head) for key, state in keys.items() if state.head is not None}
+        return cls(lists, memory, {key: head.next_seq for key, head in heads.items()}, harness.codec)
+
+
+@dataclass
+class Difference:
+    """In what two executions differ.
+
+    Attributes:
+        what: A word or two for it.
+        key: Canonical text of the key; None where it is not known.
+        expected: What the undisturbed one came to.
+        found: What the other one came to.
+    """
+
+    what: str
+    key: str | None
+    expected: str
+    found: str
+
+
+def difference(expected: Outcome, found: Outcome, ordered: bool = True) -> Difference | None:
+    """The first difference, or None.
+
+    Args:
+        expected: Of the undisturbed execution.
+        found: Of the other one.
+        ordered: Whether values have to leave in the same order.
+    """
+    for what, key in sorted({*expected.left, *found.left}):
+        one, other = expected.left.get((what, key), []), found.left.get((what, key), [])
+        if not (_same_list(one, other) if ordered else _same_values(one, other)):
+            return Difference(what, key, _text(one), _text(other))
+    for each in sorted({*expected.memory, *found.memory}):
+        one_memory, other_memory = expected.memory.get(each, {}), found.memory.get(each, {})
+        if one_memory != other_memory:
+            decoded = _values(expected.codec, one_memory), _values(expected.codec, other_memory)
+            if not _same(*decoded):
+                return Difference("memory", each, _text(decoded[0]), _text(decoded[1]))
+    for each in sorted({*expected.runs, *found.runs}):
+        if expected.runs.get(each, 0) != found.runs.get(each, 0):
+            counts = f"{expected.runs.get(each, 0)} runs", f"{found.runs.get(each, 0)} runs"
+            return Difference("number of runs", each, *counts)
+    return None
+
+
+def _values(codec: ValueCodec, memory: dict[str, bytes]) -> dict[str, Any]:
+    return {unescape(path): codec.decode(data) for path, data in sorted(memory.items()) if data != OBJECT}
+
+
+def _same_list(one: Sequence[Any], other: Sequence[Any]) -> bool:
+    return len(one) == len(other) and all(map(_same, one, other))
+
+
+def _same_values(one: Sequence[Any], other: Sequence[Any]) -> bool:
+    left = list(other)
+    for value in one:
+        at = next((number for number, each in enumerate(left) if _same(value, each)), None)
+        if at is None:
+            return False
+        del left[at]
+    return not left
+
+
+def _same(one: Any, other: Any) -> bool:
+    if isinstance(one, DeadLetter) and isinstance(other, DeadLetter):
+        return all(_same(getattr(one, name), getattr(other, name)) for name in LETTER)
+    try:
+        if bool(one == other) and type(one) is type(other):
+            return True
+    except Exception:
+        pass  # an array, for example, has no truth value
+    try:
+        return pickle.dumps(one) == pickle.dumps(other)
+    except Exception:
+        return False
+
+
+def _text(value: Any) -> str:
+    try:
+        text = repr(value)
+    except Exception as error:
+        text = f"<{type(value).__qualname__}: repr raised {type(error).__name__}>"
+    return text if len(text) <= MAX_TOLD else f"{text[:MAX_TOLD]}..."

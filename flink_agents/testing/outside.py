@@ -1,0 +1,324 @@
+"""The world outside of an operator, as a run without a crash met it.
+
+While an execution is recorded, functions of durable calls are called, and what each returned or
+raised is kept. While one is repeated, they are not called: each gives the answer that it gave
+before, no sooner than before and in the same order. So an execution with a crash differs from the
+one without because of the crash only, and effects are not multiplied.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import copy
+import functools
+import threading
+import time
+from collections import Counter, defaultdict
+from collections.abc import Awaitable, Callable, Iterable, Mapping
+from dataclasses import dataclass, replace
+from typing import Any
+
+from flink_agents.api.action_state import JournalKey, Record, RecordKind
+from flink_agents.api.durable import DurableCallable
+from flink_agents.api.errors import AgentsError
+from flink_agents.runtime.call_values import identity
+from flink_agents.runtime.codec import ValueCodec
+from flink_agents.runtime.journal.records import CallRecord
+from flink_agents.runtime.shared import Durable
+
+LOOK_SECONDS = 0.001
+"""How often an answer looks whether it is its turn."""
+
+TURN_SECONDS = 0.25
+"""How long an answer waits for one that came before it and perhaps never comes."""
+
+SHORT_SECONDS = 0.002
+"""A function that took less time answers at once."""
+
+Asked = tuple[str, int, str, str, bytes]
+"""What is called: key, number of the run, execution of an action, function, digest of the arguments."""
+
+Execution = tuple[int, int]
+"""One execution of an action: sequence number of the run, and what tells attempts apart."""
+
+
+@dataclass
+class Answer:
+    """How a function ended.
+
+    Attributes:
+        order: How many had ended before it.
+        seconds: How long it took.
+        value: What it returned.
+        error: What it raised, or None.
+    """
+
+    order: int
+    seconds: float
+    value: Any = None
+    error: BaseException | None = None
+
+    def give(self) -> Any:
+        """Return or raise as the function did, with an object of its own."""
+        if self.error is not None:
+            raise _copied(self.error).with_traceback(None)
+        return _copied(self.value)
+
+
+class Outside:
+    """See the module.
+
+    Args:
+        codec: Encodes arguments.
+
+    Attributes:
+        repeats: Whether answers are repeated; otherwise functions are called, and recorded.
+        ordered: Whether inputs keep their order, and so runs their numbers and answers theirs.
+    """
+
+    def __init__(self, codec: ValueCodec) -> None:
+        self._codec = codec
+        self._lock = threading.Lock()
+        self._answers: dict[tuple[Asked, int], list[Answer]] = {}
+        self._given: Counter[tuple[Asked, int]] = Counter()
+        self._over: set[int] = set()
+        self._made: defaultdict[Asked, Counter[Execution]] = defaultdict(Counter)
+        self._executed: defaultdict[Asked, defaultdict[Execution, set[int]]] = _sets()
+        self._steps: list[Any] = []
+        self._orders = 0
+        self._most_made: dict[Asked, int] = {}
+        self.repeats = False
+        self.ordered = True
+
+    # -- what happens ------------------------------------------------------------------
+
+    def go_on(self, forget: bool) -> None:
+        """From here on functions are called, and what they answer is kept.
+
+        Args:
+            forget: Whether nothing can be asked for any more that was kept before.
+        """
+        self.repeats = False
+        self._begin_execution()
+        if forget:
+            self._answers, self._orders, self._most_made = {}, 0, {}
+
+    def recorded(self) -> None:
+        """End of what is to be repeated."""
+        self._most_made = {asked: _in_all_runs(made) for asked, made in self._made.items()}
+
+    def repeat(self, stored: Counter[Asked] | None = None) -> None:
+        """From here on functions answer as they did; those whose answer is ``stored`` are not asked."""
+        self.repeats = True
+        self._begin_execution()
+        with self._lock:
+            for (asked, number), answers in self._answers.items():
+                if stored is not None and number < stored[asked]:
+                    self._over.update(answer.order for answer in answers)
+
+    def repeated(self, stored: Counter[Asked]) -> list[str]:
+        """Functions that were called since the crash although all of their calls are ``stored``."""
+        found: list[str] = []
+        for asked, count in stored.items():
+            executions = self._executed.get(asked, {})
+            again = _in_all_runs({execution: len(calls) for execution, calls in executions.items()})
+            if again and again + count > self._most_made.get(asked, 0):
+                found.append(asked[3])
+        return found
+
+    def stored_among(self, appended: Iterable[tuple[JournalKey, Iterable[Record]]]) -> Counter[Asked]:
+        """The calls among records that were stored; none where some were made void."""
+        stored: Counter[Asked] = Counter()
+        for journal, records in appended:
+            for record in records:
+                if record.kind is RecordKind.RERUN:
+                    return Counter()
+                if record.kind is RecordKind.CALL:
+                    call = CallRecord.unpack(self._codec, record.data).call
+                    asked = (journal.key, self._number(record.seq), record.step)
+                    stored[(*asked, call.function, call.arguments)] += 1
+        return stored
+
+    def _number(self, seq: int) -> int:
+        """What a run is known by: nothing where others may have its number in the next attempt."""
+        return seq if self.ordered else -1
+
+    def _begin_execution(self) -> None:
+        with self._lock:
+            self._given.clear()
+            self._over.clear()
+            self._made.clear()
+            self._executed.clear()
+            self._steps.clear()
+
+    # -- calls ------------------------------------------------------------------------------
+
+    def of(
+        self, step: Any, what: DurableCallable, args: tuple[Any, ...], kwargs: Mapping[str, Any]
+    ) -> DurableCallable:
+        """``what`` with a function that is recorded or repeated."""
+        try:
+            called = identity(self._codec, what, args, kwargs)
+        except AgentsError:
+            return what  # the runtime refuses it
+        run = step.run
+        asked = (
+            run.key_text,
+            self._number(run.sequence_number),
+            step.path,
+            called.function,
+            called.arguments,
+        )
+        execution = (step.run.sequence_number, id(step))
+        with self._lock:
+            self._steps.append(step)  # as long as it is here, its id is nobody else's
+            number = self._made[asked][execution]
+            self._made[asked][execution] += 1
+        call = _Call(self, asked, number, execution)
+        made: Callable[..., Any] = call.awaited(what) if what.is_async else call.called(what)
+        return replace(what, function=made, name=what.identity)
+
+    def began(self, call: _Call) -> Answer | None:
+        """Note that the function of a call is called; returns the answer that it has to give."""
+        with self._lock:
+            self._executed[call.asked][call.execution].add(call.number)
+            if not self.repeats:
+                return None
+            answers = self._answers.get((call.asked, call.number), [])
+            given = self._given[call.asked, call.number]
+            self._given[call.asked, call.number] += 1
+            return answers[min(given, len(answers) - 1)] if answers else None
+
+    def ended(self, call: _Call, seconds: float, value: Any, error: BaseException | None) -> None:
+        """Keep what a function answered."""
+        with self._lock:
+            if not self.repeats:
+                answer = Answer(self._orders, seconds, _copied(value), error)
+                self._answers.setdefault((call.asked, call.number), []).append(answer)
+                self._orders += 1
+
+    def is_next(self, answer: Answer) -> bool:
+        """Whether all that came before an answer has come."""
+        with self._lock:
+            return not self.ordered or all(
+                other.order in self._over
+                for answers in self._answers.values()
+                for other in answers
+                if other.order < answer.order
+            )
+
+    def came(self, answer: Answer) -> None:
+        """Note that an answer is given."""
+        with self._lock:
+            self._over.add(answer.order)
+
+
+@dataclass(frozen=True)
+class _Call:
+    """One durable call: what is asked, the how manieth of its kind, and the execution that makes it."""
+
+    outside: Outside
+    asked: Asked
+    number: int
+    execution: Execution
+
+    def awaited(self, what: DurableCallable) -> Callable[..., Awaitable[Any]]:
+        """The function of a call, for the agent loop."""
+
+        @functools.wraps(what.function)
+        async def function(*args: Any, **kwargs: Any) -> Any:
+            answer = self.outside.began(self)
+            if answer is None:
+                return await self._recorded(what, args, kwargs)
+            if answer.seconds > SHORT_SECONDS:
+                await asyncio.sleep(answer.seconds)
+            until = time.monotonic() + TURN_SECONDS
+            while not self.outside.is_next(answer) and time.monotonic() < until:
+                await asyncio.sleep(LOOK_SECONDS)
+            self.outside.came(answer)
+            return answer.give()
+
+        return function
+
+    async def _recorded(self, what: DurableCallable, args: Any, kwargs: Any) -> Any:
+        began = time.monotonic()
+        try:
+            value = await what.function(*args, **kwargs)
+        except asyncio.CancelledError:
+            raise  # no answer came
+        except BaseException as error:
+            self.outside.ended(self, time.monotonic() - began, None, error)
+            raise
+        self.outside.ended(self, time.monotonic() - began, value, None)
+        return value
+
+    def called(self, what: DurableCallable) -> Callable[..., Any]:
+        """The function of a call, for a thread."""
+
+        @functools.wraps(what.function)
+        def function(*args: Any, **kwargs: Any) -> Any:
+            answer = self.outside.began(self)
+            if answer is not None:
+                time.sleep(answer.seconds if answer.seconds > SHORT_SECONDS else 0)
+                until = time.monotonic() + TURN_SECONDS
+                while not self.outside.is_next(answer) and time.monotonic() < until:
+                    time.sleep(LOOK_SECONDS)
+                self.outside.came(answer)
+                return answer.give()
+            began = time.monotonic()
+            try:
+                value = what.function(*args, **kwargs)
+            except BaseException as error:
+                self.outside.ended(self, time.monotonic() - began, None, error)
+                raise
+            self.outside.ended(self, time.monotonic() - began, value, None)
+            return value
+
+        return function
+
+
+class OutsideCalls:
+    """Makes durable calls whose functions belong to an :class:`Outside`.
+
+    Args:
+        inner: Makes them.
+        outside: What they meet.
+    """
+
+    def __init__(self, inner: Durable, outside: Outside) -> None:
+        self._inner = inner
+        self._outside = outside
+
+    def __getattr__(self, name: str) -> Any:
+        return getattr(self._inner, name)
+
+    def call(
+        self, step: Any, what: DurableCallable, args: tuple[Any, ...], kwargs: Mapping[str, Any]
+    ) -> Awaitable[Any]:
+        """Make a call of an action that runs on the agent loop."""
+        return self._inner.call(step, self._outside.of(step, what, args, kwargs), args, kwargs)
+
+    def call_from_thread(
+        self, step: Any, what: DurableCallable, args: tuple[Any, ...], kwargs: Mapping[str, Any]
+    ) -> Any:
+        """Make a call of an action that runs in a thread, and wait for its end."""
+        return self._inner.call_from_thread(step, self._outside.of(step, what, args, kwargs), args, kwargs)
+
+
+def _sets() -> defaultdict[Asked, defaultdict[Execution, set[int]]]:
+    return defaultdict(lambda: defaultdict(set))
+
+
+def _in_all_runs(counts: Mapping[Execution, int]) -> int:
+    """Of each run, the most in one execution; of all of them, the sum."""
+    most: dict[int, int] = {}
+    for (run, _), count in counts.items():
+        most[run] = max(count, most.get(run, 0))
+    return sum(most.values())
+
+
+def _copied(value: Any) -> Any:
+    try:
+        return copy.deepcopy(value)
+    except Exception:
+        return value  # such a result cannot be recorded either

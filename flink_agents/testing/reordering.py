@@ -1,0 +1,44 @@
+"""The order in which inputs come again after a restore."""
+
+from __future__ import annotations
+
+import random
+from collections.abc import Callable, Sequence
+from typing import Any, TypeVar
+
+from flink_agents.api.errors import AgentConfigurationError
+
+T = TypeVar("T")
+
+Reorder = int | Callable[[list[Any]], Sequence[Any]]
+"""A seed, or a function that is given the inputs and returns the same ones in another order."""
+
+
+def reordered(inputs: Sequence[T], reorder: Reorder | None, record_of: Callable[[T], Any]) -> list[T]:
+    """Inputs in the order in which they come again.
+
+    With a seed, any order: as if each input came from a source of its own. ``record_of`` gives what
+    a function is given.
+
+    Raises:
+        AgentConfigurationError: The function returns others than it was given.
+    """
+    given = list(inputs)
+    if reorder is None:
+        return given
+    if isinstance(reorder, int):
+        random.Random(reorder).shuffle(given)
+        return given
+    records = [record_of(one) for one in given]
+    found = list(reorder(list(records)))
+    if sorted(map(id, found)) != sorted(map(id, records)):
+        raise AgentConfigurationError(
+            "reorder gives other inputs back than it was given",
+            expected=f"the same {len(given)} inputs in any order",
+            found=repr(found)[:300],
+            fix="return a permutation of the list: lambda inputs: inputs[::-1]",
+        )
+    at: dict[int, list[T]] = {}
+    for record, one in zip(records, given, strict=True):
+        at.setdefault(id(record), []).append(one)
+    return [at[id(record)].pop(0) for record in found]

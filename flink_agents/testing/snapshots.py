@@ -1,0 +1,45 @@
+"""What a harness keeps of an operator: a checkpoint for tests, and sums of its metrics."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Iterator, Mapping
+from dataclasses import dataclass
+
+from flink_agents.api.metrics import Gauge
+from flink_agents.runtime.metrics import LocalMetricGroup
+from flink_agents.testing.fake_state import KeyState
+
+
+@dataclass(frozen=True)
+class Snapshot:
+    """A checkpoint: state and timers of all keys, and how much had left the operator.
+
+    Attributes:
+        keys: State by canonical key text.
+        outputs: How many outputs there were.
+        side_outputs: How many values each side output had.
+        max_parallelism: Number of key groups.
+        inputs: How many inputs the harness had noted for :meth:`OperatorHarness.recover`.
+    """
+
+    keys: Mapping[str, KeyState]
+    outputs: int
+    side_outputs: Mapping[str, int]
+    max_parallelism: int
+    inputs: int = 0
+
+
+def sum_of(groups: Iterable[LocalMetricGroup]) -> dict[str, int | float]:
+    """Values of all metrics by dotted name, summed over groups."""
+    total: dict[str, int | float] = {}
+    for group in groups:
+        for name, value in group.values():
+            total[name] = total.get(name, 0) + value
+    return total
+
+
+def gauges_of(group: LocalMetricGroup, prefix: str = "") -> Iterator[str]:
+    """Dotted names of the gauges of a group."""
+    yield from (prefix + name for name, metric in group.metrics.items() if isinstance(metric, Gauge))
+    for name, inner in group.groups.items():
+        yield from gauges_of(inner, f"{prefix}{name}.")

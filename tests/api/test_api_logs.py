@@ -1,0 +1,140 @@
+"""What is logged is bounded, whatever foreign exceptions and values it names."""
+
+from __future__ import annotations
+
+import ast
+import logging
+from collections import UserDict
+from collections.abc import Callable, Iterator
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+import flink_agents
+from flink_agents.api.logs import MAX_CHARACTERS, MAX_TRACEBACK, bounded, bounded_logger
+
+LONG = "x" * 1_000_000
+LOG = bounded_logger("flink_agents.test_logs")
+
+
+class Long:
+    def __str__(self) -> str:
+        return LONG
+
+    __repr__ = __str__
+
+
+class Unshowable(Exception):
+    def __str__(self) -> str:
+        raise ValueError(LONG)
+
+    __repr__ = __str__
+
+
+class LikeADictionary(UserDict[str, str], Exception):
+    pass
+
+
+def chained() -> Exception:
+    try:
+        try:
+            raise ValueError(LONG)
+        except ValueError as error:
+            raise OSError(LONG) from error
+    except OSError as error:
+        return error
+
+
+VALUES: dict[str, Any] = {
+    "exception": ValueError(LONG),
+    "exception with a value": KeyError(Long()),
+    "chain": chained(),
+    "group": ExceptionGroup("all", [ValueError(LONG)] * 20),
+    "text": LONG,
+    "bytes": LONG.encode(),
+    "list": [LONG],
+    "object": Long(),
+    "number": 10**4000,
+    "unshowable": Unshowable(),
+    "like a dictionary": LikeADictionary(a=LONG),
+    "dictionary": {"a": LONG},
+    "class": type("Y" * 100_000, (), {}),
+}
+
+
+@pytest.mark.parametrize("value", VALUES.values(), ids=VALUES)
+@pytest.mark.parametrize("text", ["%s", "%r", "key %r of %s: %s"])
+def test_values_are_bounded(value: Any, text: str, caplog: pytest.LogCaptureFixture) -> None:
+    LOG.warning(text, *[value] * text.count("%"))
+    (record,) = caplog.records
+    assert len(record.getMessage()) < 4 * MAX_CHARACTERS
+    assert len(caplog.text) < 4 * MAX_CHARACTERS
+
+
+@pytest.mark.parametrize("value", [one for one in VALUES.values() if isinstance(one, Exception)], ids=type)
+def test_tracebacks_are_bounded(value: Exception, caplog: pytest.LogCaptureFixture) -> None:
+    for log in (LOG.exception, lambda text: LOG.error(text, exc_info=value)):
+        try:
+            raise value
+        except Exception:
+            log("it failed")
+    for record in caplog.records:
+        assert len(caplog.handler.format(record)) < MAX_TRACEBACK + 1_000
+        assert type(value).__name__ in caplog.handler.format(record)
+        assert record.exc_info is not None and record.exc_info[1] is value
+
+
+def test_what_is_short_stays_as_it_is(caplog: pytest.LogCaptureFixture) -> None:
+    LOG.warning("%s: %r after %d of %.2f s (%s)", ValueError("no"), "key", 3, 1.5, None)
+    LOG.warning("100 %")
+    LOG.warning("%s", {"a": 1})
+    texts = [record.getMessage() for record in caplog.records]
+    assert texts == ["no: 'key' after 3 of 1.50 s (None)", "100 %", "{'a': 1}"]
+
+
+def test_both_ends_of_a_text_are_kept() -> None:
+    text = bounded("<" + LONG + ">", 100)
+    assert text.startswith("<x") and text.endswith("x>") and "characters" in text and len(text) < 150
+    assert bounded("x" * 100, 100) == "x" * 100
+
+
+def sources() -> Iterator[tuple[str, ast.Module]]:
+    root = Path(flink_agents.__file__).parent
+    for file in sorted(root.rglob("*.py")):
+        yield str(file.relative_to(root)), ast.parse(file.read_text())
+
+
+def calls(tree: ast.Module, name: str) -> list[str]:
+    """The first arguments of calls of a method or function."""
+    found: list[str] = []
+    for node in ast.walk(tree):
+        if isinstance(node, ast.Call) and name in (
+            getattr(node.func, "attr", ""),
+            getattr(node.func, "id", ""),
+        ):
+            found.append(ast.unparse(node.args[0]) if node.args else "")
+    return found
+
+
+def test_each_logger_of_the_package_is_bounded() -> None:
+    plain = {file: calls(tree, "getLogger") for file, tree in sources()}
+    # Another library's logger, whose level is set.
+    assert {file: names for file, names in plain.items() if names} == {
+        "api/logs.py": ["name"],
+        "connectors/action_state/kafka/settings.py": ["'kafka'"],
+    }
+    named = [name for _, tree in sources() for name in calls(tree, "bounded_logger")]
+    assert len(named) > 10 and all(name.startswith("'flink_agents.") for name in named)
+
+
+def test_no_logger_is_used_by_another_way() -> None:
+    direct: Callable[[ast.AST], bool] = lambda node: (  # noqa: E731
+        isinstance(node, ast.Call)
+        and isinstance(node.func, ast.Attribute)
+        and isinstance(node.func.value, ast.Name)
+        and node.func.value.id == "logging"
+        and node.func.attr
+        in {level.lower() for level in logging.getLevelNamesMapping()} | {"exception", "log"}
+    )
+    assert [file for file, tree in sources() if any(map(direct, ast.walk(tree)))] == []

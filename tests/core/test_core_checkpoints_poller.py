@@ -1,0 +1,192 @@
+"""The thread that asks for checkpoints goes on whatever happens, or says that it ended."""
+
+from __future__ import annotations
+
+import socketserver
+import threading
+from collections.abc import Iterator
+from contextlib import contextmanager
+from typing import Any
+
+import pytest
+from checkpoint_tools import Flink, FlinkServer
+from pruning_tools import JOB, KEY
+from test_core_checkpoints import Hearer
+
+from flink_agents.api.action_state import JournalKey
+from flink_agents.api.durable import Prune
+from flink_agents.runtime import checkpoints
+from flink_agents.runtime.checkpoints import CheckpointClient, CheckpointPoller, CheckpointView, RestError
+from flink_agents.runtime.pruning import FAILURES, Pruner
+from flink_agents.runtime.run_metrics import RunMetrics
+
+ENTRY = {"id": 1, "status": "COMPLETED", "is_savepoint": False, "discarded": False}
+BODIES: dict[str, Any] = {
+    "nothing": b"",
+    "no JSON": b"<html>busy</html>",
+    "no UTF-8": b'{"history": "\xff\xfe"}',
+    "a list": [],
+    "a number": 7,
+    "a text": "history",
+    "nothing known": {},
+    "numbers in place of lists": {"history": 5, "counts": {}, "latest": {}},
+    "null in place of all": {"history": None, "counts": None, "latest": None},
+    "entries that are none": {"history": [None, 3], "counts": {}, "latest": {}},
+    "counts that are none": {"history": [ENTRY], "counts": [1], "latest": {}},
+    "ids of mixed types": {"history": [ENTRY, {**ENTRY, "id": "x"}], "counts": {}, "latest": {}},
+    "ids that are none": {"history": [{**ENTRY, "id": None}], "counts": {"completed": 1}, "latest": {}},
+    "counts of mixed types": {"history": [], "counts": {"total": [1]}, "latest": {}},
+    "very deep": b"[" * 100_000 + b"]" * 100_000,
+    "a number of many digits": b'{"history": ' + b"9" * 10_000 + b"}",
+}
+
+
+@contextmanager
+def asked(address: str) -> Iterator[Hearer]:
+    poller = CheckpointPoller((address,), JOB, interval=0.001)
+    hearer = Hearer()
+    poller.listen(hearer)
+    try:
+        yield hearer
+    finally:
+        poller.forget(hearer)
+
+
+@pytest.mark.parametrize("body", BODIES.values(), ids=list(BODIES))
+def test_no_answer_ends_the_thread(body: Any) -> None:
+    flink, wrong = Flink(), threading.Event()
+    with FlinkServer(lambda path: (200, body if wrong.is_set() else flink.answer())) as server:
+        with asked(server.address) as hearer:
+            hearer.wait_for("answered", 1)
+            wrong.set()
+            hearer.wait_for("failed", 3)
+            wrong.clear()
+            hearer.wait_for("answered", hearer.told.count("answered") + 2)
+            assert "ended" not in hearer.told
+
+
+ERRORS = [
+    ValueError("1"),
+    KeyError("2"),
+    AttributeError("3"),
+    RecursionError("4"),
+    MemoryError("5"),
+    UnicodeError("6"),
+    OSError("7"),
+    StopIteration("8"),
+    RuntimeError("9"),
+    EOFError(),
+    RestError("10"),
+]
+
+
+@pytest.mark.parametrize("error", ERRORS, ids=lambda error: type(error).__name__)
+def test_no_exception_ends_the_thread(error: Exception, monkeypatch: pytest.MonkeyPatch) -> None:
+    answers: list[bool] = []
+
+    def ask(self: CheckpointClient) -> CheckpointView:
+        answers.append(len(answers) > 5)
+        if not answers[-1]:
+            raise error
+        return CheckpointView(1, None)
+
+    monkeypatch.setattr(CheckpointClient, "ask", ask)
+    with asked("nobody") as hearer:
+        hearer.wait_for("answered", 2)
+        assert hearer.told.count("failed") == 6
+
+
+@pytest.mark.parametrize("error", [SystemExit(1), KeyboardInterrupt(), GeneratorExit()], ids=repr)
+def test_an_end_of_the_thread_is_said(
+    error: BaseException, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+) -> None:
+    ends = [error]
+
+    def ask(self: CheckpointClient) -> CheckpointView:
+        if ends:
+            raise ends.pop()
+        return CheckpointView(1, None)
+
+    monkeypatch.setattr(CheckpointClient, "ask", ask)
+    poller = CheckpointPoller((), JOB, interval=0.001)
+    metrics = RunMetrics(())
+    pruner, hearer = Pruner(Prune.CHECKPOINTS, 0, metrics, poller, True), Hearer()
+    pruned: dict[JournalKey, int] = {}
+    pruner.take = lambda journals, delay: pruned.update({key: one[0] for key, one in journals.items()})
+    pruner.restored(KEY, 3)
+    poller._listeners.append(pruner)
+    poller.listen(hearer)
+    hearer.wait_for("ended", 1)
+    told = dict(metrics.group.values())
+    assert (told["rest_reachable"], told["rest_errors"]) == (0, 1)
+    assert type(error).__name__ in caplog.text and "rest-address" in caplog.text
+    assert pruned == {KEY: 3}, "what holds where Flink is not reached"
+    # Whoever comes next has it asked again.
+    late = Hearer()
+    poller.listen(late)
+    late.wait_for("answered", 1)
+    for listener in (late, hearer, pruner):
+        poller.forget(listener)
+
+
+def test_questions_without_an_answer_are_counted() -> None:
+    metrics = RunMetrics(())
+    pruner = Pruner(Prune.CHECKPOINTS, 0, metrics, CheckpointPoller((), JOB), True)
+    for _ in range(FAILURES + 2):
+        pruner.asking()
+        pruner.failed(RestError("refused"))
+    assert dict(metrics.group.values())["rest_errors"] == FAILURES + 2
+
+
+def test_a_listener_that_fails_is_said_once(caplog: pytest.LogCaptureFixture) -> None:
+    class Fails(Hearer):
+        def asking(self) -> None:
+            super().asking()
+            raise LookupError("always")
+
+    with FlinkServer(lambda path: (200, Flink().answer())) as server:
+        poller = CheckpointPoller((server.address,), JOB, interval=0.001)
+        fails, hearer = Fails(), Hearer()
+        for listener in (fails, hearer):
+            poller.listen(listener)
+        hearer.wait_for("answered", 10)
+        for listener in (fails, hearer):
+            poller.forget(listener)
+    assert caplog.text.count("somebody who listens") == 1
+
+
+@pytest.mark.parametrize("endless", [False, True])
+def test_an_answer_that_does_not_end_is_no_answer(endless: bool, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(checkpoints, "REQUEST_SECONDS", 0.2)
+    monkeypatch.setattr(checkpoints, "MAX_ANSWER_BYTES", 10_000)
+    gone = threading.Event()
+
+    class Trickles(socketserver.BaseRequestHandler):
+        def handle(self) -> None:
+            self.request.recv(10_000)
+            self.request.sendall(b"HTTP/1.1 200 OK\r\nContent-Length: 1000000000\r\n\r\n")
+            while not gone.wait(0 if endless else 0.01):
+                try:
+                    self.request.sendall(b" " * (1000 if endless else 1))
+                except OSError:
+                    return
+
+    with socketserver.ThreadingTCPServer(("127.0.0.1", 0), Trickles) as server:
+        server.daemon_threads = True
+        threading.Thread(target=server.serve_forever, args=(0.01,), daemon=True).start()
+        with asked(f"127.0.0.1:{server.server_address[1]}") as hearer:
+            hearer.wait_for("failed", 2)
+        gone.set()
+        server.shutdown()
+
+
+def test_a_whole_answer_keeps_its_connection() -> None:
+    flink = Flink()
+    for _ in range(8):
+        flink.complete(flink.trigger())
+    with FlinkServer(lambda path: (200, {**flink.answer(), "more": "x" * 200_000})) as server:
+        client = CheckpointClient((server.address,), JOB)
+        views = [client.ask() for _ in range(3)]
+        client.close()
+        assert len({view.connection for view in views}) == server.connections == 1
+        assert views[0].highest == 8

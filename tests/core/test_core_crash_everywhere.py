@@ -1,0 +1,391 @@
+"""``OperatorHarness(crash="everywhere")``: finds agents that a crash changes, and only those."""
+
+from __future__ import annotations
+
+import asyncio
+import itertools
+import random
+import threading
+import time
+from collections.abc import Iterator
+from typing import Any
+
+import pytest
+
+from flink_agents import (
+    NOT_DONE,
+    Agent,
+    DurableCallable,
+    Event,
+    InputEvent,
+    OutputEvent,
+    RetryPolicy,
+    action,
+)
+from flink_agents.api.errors import ActionFailedError, AgentConfigurationError, RecoveryDifferenceError
+from flink_agents.connectors.action_state.memory import MemoryStore
+from flink_agents.testing import OperatorHarness
+from flink_agents.testing.forced import VARIABLE
+
+COUNT = itertools.count()
+"""A global that code of an action must not use."""
+
+DONE: list[Any] = []
+"""What durable calls did outside."""
+
+
+@pytest.fixture(autouse=True)
+def nothing_done() -> Iterator[None]:
+    """Begin with nothing done."""
+    DONE.clear()
+    yield
+    DONE.clear()
+
+
+def fetch(word: str) -> str:
+    DONE.append(word)
+    return f"{word} {len(DONE)}"
+
+
+async def fetch_async(word: str, seconds: float = 0.0) -> str:
+    await asyncio.sleep(seconds)
+    return fetch(word)
+
+
+async def take_one(words: list[str]) -> str:
+    return words.pop()
+
+
+class Told(Event):
+    words: list[str]
+
+
+# -- agents that a crash changes --------------------------------------------------------------
+
+
+class GlobalState(Agent):
+    @action(InputEvent)
+    async def act(self, event: InputEvent, ctx: Any) -> OutputEvent:
+        got = await ctx.durable_execute_async(fetch_async, event.input)
+        return OutputEvent(output=(got, next(COUNT)))
+
+
+class InstanceState(Agent):
+    def __init__(self) -> None:
+        self.seen = 0
+
+    @action(InputEvent)
+    def act(self, event: InputEvent, ctx: Any) -> None:
+        self.seen += 1
+        ctx.short_term_memory.set("seen", self.seen)
+
+
+class Chance(Agent):
+    side_outputs = {"audit": None}
+
+    @action(InputEvent)
+    def act(self, event: InputEvent, ctx: Any) -> None:
+        ctx.durable_execute(fetch, event.input)
+        ctx.emit_to("audit", random.random())
+
+
+class ChangedArgument(Agent):
+    """Depends on whether its own list was changed by the call; a private copy makes that differ."""
+
+    WORDS: list[str] = []
+
+    @action(InputEvent)
+    async def act(self, event: InputEvent, ctx: Any) -> OutputEvent:
+        self.WORDS.append(event.input)
+        got = await ctx.durable_execute_async(fetch_async, event.input)
+        return OutputEvent(output=(got, len(self.WORDS)))
+
+
+class OtherCalls(Agent):
+    """Asks for another call each time: a mismatch."""
+
+    @action(InputEvent)
+    async def act(self, event: InputEvent, ctx: Any) -> OutputEvent:
+        await ctx.durable_execute_async(fetch_async, f"{event.input} {next(COUNT)}")
+        return OutputEvent(output=await ctx.durable_execute_async(fetch_async, event.input))
+
+
+class Clock(Agent):
+    @action(InputEvent)
+    def act(self, event: InputEvent, ctx: Any) -> OutputEvent:
+        return OutputEvent(output=time.monotonic_ns())
+
+
+class Second(Agent):
+    @action(InputEvent)
+    def act(self, event: InputEvent, ctx: Any) -> OutputEvent:
+        return OutputEvent(output=next(COUNT) if event.input == "b" else 0)
+
+
+DEFECTIVE: list[tuple[type[Agent], str, str]] = [
+    (GlobalState, "outputs", "append 0"),
+    (InstanceState, "memory", "before commit 0"),
+    (Chance, "side output 'audit'", "append 0"),
+    (ChangedArgument, "outputs", "append 0"),
+    (OtherCalls, "the end", "append 0"),
+    (Clock, "outputs", "before commit 0"),
+]
+
+
+@pytest.mark.executes_once
+@pytest.mark.parametrize(
+    ("agent", "what", "where"), DEFECTIVE, ids=lambda value: getattr(value, "__name__", "")
+)
+def test_agents_that_a_crash_changes_are_found(agent: type[Agent], what: str, where: str) -> None:
+    with OperatorHarness(agent, crash="everywhere", forced_serialization=False) as harness:
+        with pytest.raises(RecoveryDifferenceError) as found:
+            harness.push_all(["a", "b"])
+    assert found.value.difference == what
+    assert where in found.value.crash_point
+    if what != "the end":
+        assert found.value.key == 0
+    text = str(found.value)
+    assert "expected: " in text and "found: " in text and "fix: usual causes" in text
+
+
+def test_the_first_run_that_differs_is_named() -> None:
+    """The first input gives nothing that can differ."""
+    with OperatorHarness(Second, lambda word: "k", crash="everywhere", forced_serialization=False) as harness:
+        assert harness.push("a") == [0]
+        with pytest.raises(RecoveryDifferenceError, match="key 'k', from sequence 1 on") as found:
+            harness.push("b")
+    assert (found.value.key, found.value.sequence_number) == ("k", 1)
+
+
+# -- agents that no crash changes -------------------------------------------------------------
+
+
+class Straight(Agent):
+    """Memory, outputs, chained events, a def action, results of an outside world that counts."""
+
+    side_outputs = {"audit": None}
+
+    @action(InputEvent)
+    async def act(self, event: InputEvent, ctx: Any) -> Told:
+        memory = ctx.short_term_memory
+        memory.set("number", memory.get("number", 0) + 1)
+        first = await ctx.durable_execute_async(fetch_async, event.input)
+        second = await ctx.durable_execute_async(fetch, event.input)
+        return Told(words=[first, second, str(ctx.uuid4())])
+
+    @action(Told)
+    def tell(self, event: Told, ctx: Any) -> OutputEvent:
+        ctx.emit_to("audit", ctx.durable_execute(fetch, "told"))
+        return OutputEvent(output=(ctx.short_term_memory.get("number"), event.words))
+
+
+class NoCalls(Agent):
+    @action(InputEvent)
+    def act(self, event: InputEvent, ctx: Any) -> OutputEvent:
+        number = ctx.short_term_memory.get("number", 0) + 1
+        ctx.short_term_memory.set("number", number)
+        return OutputEvent(output=(event.input, number))
+
+
+class Flaky(Agent):
+    """A call that fails at first, by its own retries and by those of the action."""
+
+    @action(InputEvent, retry=RetryPolicy(initial_interval=0))
+    async def act(self, event: InputEvent, ctx: Any) -> OutputEvent:
+        got = await ctx.durable_execute_async(fetch_async, event.input)
+        again = await ctx.durable_execute_async(fail_at_first, f"{event.input} 1")
+        by_call = DurableCallable(fail_at_first, retry=RetryPolicy(initial_interval=0))
+        return OutputEvent(output=(got, again, await ctx.durable_execute_async(by_call, f"{event.input} 2")))
+
+
+async def fail_at_first(word: str) -> str:
+    DONE.append(word)
+    if DONE.count(word) == 1:
+        raise ConnectionError(word)
+    return f"{word} {len(DONE)}"
+
+
+class Letters(Agent):
+    on_error = "dead-letter"
+
+    @action(InputEvent)
+    async def act(self, event: InputEvent, ctx: Any) -> None:
+        await ctx.durable_execute_async(fetch_async, event.input)
+        await ctx.durable_execute_async(refuse, event.input)
+
+
+async def refuse(word: str) -> None:
+    DONE.append(word)
+    raise ValueError(word)
+
+
+class Caught(Agent):
+    @action(InputEvent)
+    async def act(self, event: InputEvent, ctx: Any) -> OutputEvent:
+        told = ""
+        try:
+            await ctx.durable_execute_async(refuse, event.input)
+        except ValueError as error:
+            told = str(error)
+        return OutputEvent(output=(told, await ctx.durable_execute_async(fetch_async, event.input)))
+
+
+class Hedge(Agent):
+    """Takes the faster of two; the other one is cancelled."""
+
+    @action(InputEvent)
+    async def act(self, event: InputEvent, ctx: Any) -> OutputEvent:
+        slow = asyncio.ensure_future(ctx.durable_execute_async(fetch_async, "slow", 5.0))
+        fast = asyncio.ensure_future(ctx.durable_execute_async(fetch_async, "fast", 0.01))
+        done, _ = await asyncio.wait({slow, fast}, return_when=asyncio.FIRST_COMPLETED)
+        slow.cancel()
+        return OutputEvent(output=[one.result() for one in done])
+
+
+def look_up(word: str) -> Any:
+    return f"found {word}" if word in DONE else NOT_DONE
+
+
+class Reconciled(Agent):
+    @action(InputEvent)
+    def act(self, event: InputEvent, ctx: Any) -> OutputEvent:
+        call = DurableCallable(save, reconciler=look_up)
+        return OutputEvent(output=ctx.durable_execute(call, event.input))
+
+
+def save(word: str) -> str:
+    DONE.append(word)
+    return f"found {word}"
+
+
+SOUND: list[type[Agent]] = [Straight, NoCalls, Flaky, Letters, Caught, Hedge, Reconciled]
+
+
+@pytest.mark.parametrize("agent", SOUND, ids=lambda agent: agent.__name__)
+def test_agents_that_no_crash_changes_pass(agent: type[Agent]) -> None:
+    with OperatorHarness(agent, lambda word: word[0], crash=None, forced_replay=False) as plain:
+        plain.push_all(["ab", "ba", "ac"])
+        expected, effects = list(plain.outputs), list(DONE)
+        memory, letters = plain.memory("a"), len(plain.dead_letters)
+    DONE.clear()
+    with OperatorHarness(agent, lambda word: word[0], crash="everywhere") as harness:
+        assert harness.push_all(["ab", "ba", "ac"]) == expected
+        assert (harness.memory("a"), len(harness.dead_letters)) == (memory, letters)
+        assert (harness.sequence_number("a"), harness.pending("a")) == (2, 0)
+    # Crashes multiply no effects.
+    assert DONE == effects
+
+
+def test_all_that_is_in_flight_is_crashed_together() -> None:
+    with OperatorHarness(Straight, lambda word: word[0], crash="everywhere", settle=False) as harness:
+        harness.push_all(["ab", "ba", "ac"])
+        assert len(harness.settle()) == 3
+        assert harness.push_all(["bb"]) == []
+        assert len(harness.settle()) == 1
+        assert harness.sequence_number("b") == 2
+
+
+def test_calls_that_are_recorded_and_made_again_are_an_error(monkeypatch: pytest.MonkeyPatch) -> None:
+    """A store that forgets calls lets their effects be repeated."""
+    scan = MemoryStore.scan
+
+    async def forgetful(self: MemoryStore, *args: Any) -> Any:
+        return [record for record in await scan(self, *args) if record.kind.name != "CALL"]
+
+    monkeypatch.setattr(MemoryStore, "scan", forgetful)
+    with OperatorHarness(Straight, crash="everywhere") as harness:
+        with pytest.raises(RecoveryDifferenceError, match="fetch_async was called again") as found:
+            harness.push("a")
+    assert found.value.difference == "effects"
+    assert "after append 0" in found.value.crash_point
+
+
+# -- inputs that come again in another order ------------------------------------------------------
+
+
+@pytest.mark.parametrize("reorder", [1, 2, lambda inputs: inputs[::-1]])
+def test_inputs_come_again_in_another_order(reorder: Any) -> None:
+    with OperatorHarness(Each, lambda word: word[0], crash="everywhere", reorder=reorder) as harness:
+        assert sorted(harness.push_all(["ab", "ba", "ac", "ad"])) == ["ab ok", "ac ok", "ad ok", "ba ok"]
+
+
+async def ok(word: str) -> str:
+    DONE.append(word)
+    return f"{word} ok"
+
+
+class Each(Agent):
+    @action(InputEvent)
+    async def act(self, event: InputEvent, ctx: Any) -> OutputEvent:
+        return OutputEvent(output=await ctx.durable_execute_async(ok, event.input))
+
+
+def test_recover_brings_inputs_again_in_their_order_or_another() -> None:
+    with OperatorHarness(NoCalls, crash=None) as harness:
+        harness.push("a")
+        snapshot = harness.snapshot()
+        harness.push_all(["b", "c"])
+        assert harness.recover(snapshot) == [("b", 2), ("c", 3)]
+        harness.reorder = lambda inputs: inputs[::-1]
+        assert harness.recover(snapshot) == [("c", 2), ("b", 3)]
+        assert harness.outputs == [("a", 1), ("c", 2), ("b", 3)]
+        harness.reorder = lambda inputs: inputs[:1]
+        with pytest.raises(AgentConfigurationError, match="other inputs"):
+            harness.recover(snapshot)
+
+
+# -- how it is asked for ------------------------------------------------------------------------
+
+
+def test_the_word_of_the_variable(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv(VARIABLE, "crash")
+    with OperatorHarness(GlobalState, forced_serialization=False) as harness:
+        with pytest.raises(RecoveryDifferenceError):
+            harness.push("a")
+    with OperatorHarness(GlobalState, crash=None, forced_serialization=False) as harness:
+        assert len(harness.push("a")) == 1
+    with OperatorHarness(GlobalState, store=MemoryStore, forced_serialization=False) as harness:
+        assert len(harness.push("a")) == 1
+
+
+@pytest.mark.parametrize(
+    "options",
+    [
+        {"crash": "sometimes"},
+        {"crash": "everywhere", "store": MemoryStore},
+        {"crash": "everywhere", "config": {"action-state.store": "memory"}},
+    ],
+)
+def test_what_cannot_be_asked_for(options: dict[str, Any]) -> None:
+    with pytest.raises(AgentConfigurationError, match="cannot crash everywhere"):
+        OperatorHarness(Each, **options)
+
+
+def test_an_agent_that_fails_without_a_crash_fails_as_ever() -> None:
+    class Fails(Agent):
+        @action(InputEvent)
+        def act(self, event: InputEvent, ctx: Any) -> None:
+            raise ZeroDivisionError
+
+    with OperatorHarness(Fails(), crash="everywhere") as harness:
+        with pytest.raises(ActionFailedError):
+            harness.push("a")
+
+
+def test_metrics_count_once() -> None:
+    class Counted(Agent):
+        @action(InputEvent)
+        async def act(self, event: InputEvent, ctx: Any) -> None:
+            ctx.agent_metric_group.get_counter("counted").inc()
+            await ctx.durable_execute_async(ok, event.input)
+
+    with OperatorHarness(Counted(), crash="everywhere") as harness:
+        harness.push_all(["a", "b"])
+        assert harness.metrics["counted"] == 2
+
+
+def test_no_thread_is_left() -> None:
+    before = set(threading.enumerate())
+    with OperatorHarness(Straight, crash="everywhere") as harness:
+        harness.push("a")
+    assert not [one for one in set(threading.enumerate()) - before if one.name == "agent-loop"]

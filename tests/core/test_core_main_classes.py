@@ -1,0 +1,208 @@
+"""Classes of main scripts: jobs of one process come one after the other, or live beside each other."""
+
+from __future__ import annotations
+
+import dataclasses
+import pickle
+import subprocess
+import sys
+import threading
+from collections.abc import Callable, Iterator
+from pathlib import Path
+from types import ModuleType, SimpleNamespace
+from typing import Any
+
+import pytest
+
+from flink_agents import Agent
+from flink_agents.api.errors import StaleCodeError
+from flink_agents.runtime import main_classes, main_module, module_renewal, module_uses, user_modules
+from flink_agents.runtime.codec import ValueCodec
+from flink_agents.runtime.main_classes import class_digest
+
+SHIP = """
+import sys, cloudpickle
+from flink_agents.runtime.main_module import MainModule
+sys.stdout.buffer.write(cloudpickle.dumps((MainModule(), make)))
+"""
+
+ONE = {
+    "dataclass": "from dataclasses import dataclass\n@dataclass\nclass Order:\n    price: int = 1\n",
+    "model": (
+        "from pydantic import BaseModel, Field\nclass Item(BaseModel):\n    name: str = 'x'\n"
+        "class Order(BaseModel):\n    items: list[Item] = Field(default_factory=list)\n    price: int = 1\n"
+    ),
+    "event": "from flink_agents import Event\nclass Order(Event):\n    price: int = 1\n",
+    "named tuple": "from typing import NamedTuple\nclass Order(NamedTuple):\n    price: int = 1\n",
+    "enum": "import enum\nclass Kind(enum.Enum):\n    BIG = 1\ndef Order():\n    return Kind.BIG\n",
+    "plain": "class Order:\n    price = 1\n    def twice(self):\n        return 2 * self.price\n",
+}
+KINDS = pytest.mark.parametrize("kind", ONE)
+
+
+def driver(directory: Path, source: str, made: str = "Order()") -> bytes:
+    """What a script ships, in a process of its own."""
+    script = directory / "job.py"
+    script.write_text(f"{source}\ndef make():\n    return {made}\n{SHIP}", encoding="utf-8")
+    return subprocess.run([sys.executable, str(script)], capture_output=True, check=True).stdout
+
+
+class Operator(threading.Thread):
+    """An operator that a job has put into the worker, until it ends."""
+
+    def __init__(self, job: str, payload: bytes) -> None:
+        super().__init__(daemon=True)
+        self._job, self._payload = job, payload
+        self._ready, self._over = threading.Event(), threading.Event()
+        self._error: BaseException | None = None
+        self.make: Callable[[], Any]
+        self.start()
+        self._ready.wait()
+        if self._error is not None:
+            self.join()
+            raise self._error
+
+    def run(self) -> None:
+        try:
+            module_renewal.operator_arrives(self._job, "", b"N.")
+            _, self.make = pickle.loads(self._payload)
+        except BaseException as error:
+            self._error = error
+            self._ready.set()
+            return
+        self._ready.set()
+        self._over.wait()
+
+    def end(self) -> None:
+        self._over.set()
+        self.join()
+
+
+@pytest.fixture
+def main(monkeypatch: pytest.MonkeyPatch) -> Iterator[ModuleType]:
+    module = ModuleType("__main__")
+    monkeypatch.setitem(sys.modules, "__main__", module)
+    monkeypatch.setattr(main_module, "in_flink_worker", lambda: True)
+    monkeypatch.setitem(sys.modules, "flink_agents.runtime.worker", SimpleNamespace(prepare=lambda: None))
+    monkeypatch.setattr(main_classes, "_installed", {})
+    monkeypatch.setattr(module_uses, "_uses", set())
+    monkeypatch.setattr(module_renewal, "_known_jobs", {})
+    monkeypatch.setattr(module_renewal, "_loading", set())
+    monkeypatch.setattr(module_renewal, "_renew_changed", lambda use: None)
+    # Those of the test before, which had a process of its own in all else.
+    user_modules.forget_classes()
+    yield module
+    user_modules.forget_classes()
+
+
+def travels(value: Any) -> bool:
+    """Whether a record between two operators comes out as it went in."""
+    found = pickle.loads(pickle.dumps(value))
+    return type(found) is type(value) and (found == value or type(value).__name__ == "Order")
+
+
+@KINDS
+def test_two_jobs_of_one_script_have_one_class(main: ModuleType, tmp_path: Path, kind: str) -> None:
+    one = Operator("a", driver(tmp_path, ONE[kind]))
+    record = one.make()
+    two = Operator("b", driver(tmp_path, ONE[kind]))
+    assert type(two.make()) is type(record)
+    assert travels(record) and travels(one.make()) and travels(two.make())
+    one.end()
+    three = Operator("c", driver(tmp_path, ONE[kind]))
+    assert travels(two.make()) and travels(three.make())
+    two.end()
+    three.end()
+
+
+@KINDS
+def test_another_class_of_a_job_that_lives_is_refused(main: ModuleType, tmp_path: Path, kind: str) -> None:
+    one = Operator("a", driver(tmp_path, ONE[kind]))
+    changed = driver(tmp_path, ONE[kind].replace("1", "2"))
+    with pytest.raises(StaleCodeError) as caught:
+        Operator("b", changed)
+    text = str(caught.value)
+    assert "in its main script" in text and "that of the job '' (a)" in text
+    assert travels(one.make())
+    one.end()
+    two = Operator("b", changed)
+    assert travels(two.make())
+    two.end()
+
+
+@pytest.mark.parametrize("kind", [kind for kind in ONE if kind != "plain"])
+def test_state_has_the_class_of_the_job_that_came_last(main: ModuleType, tmp_path: Path, kind: str) -> None:
+    codec = ValueCodec()
+    one = Operator("a", driver(tmp_path, ONE[kind]))
+    old = one.make()
+    data = codec.encode(old)
+    assert type(codec.decode(data)) is type(old)
+    one.end()
+    two = Operator("b", driver(tmp_path, ONE[kind].replace("price: int = 1", "price: int = 2")))
+    new = two.make()
+    assert type(codec.decode(codec.encode(new))) is type(new) is not type(old)
+    assert type(codec.decode(data)) is type(new)
+    two.end()
+
+
+FIELDS = {
+    "required": ("price: int", "Order(7)"),
+    "default": ("price: int = 1", "Order(7)"),
+    "factory": ("items: list = field(default_factory=list)", "Order([7])"),
+    "class variable": ("price: int\n    count: ClassVar[int] = 3", "Order(7)"),
+    "keyword": ("price: int\n    _: KW_ONLY\n    count: int = 0", "Order(7, count=2)"),
+    "inherited": ("price: int\n@dataclass\nclass Order(Order):\n    count: int = 1", "Order(7, 8)"),
+}
+
+
+@pytest.mark.parametrize("fields", FIELDS)
+def test_a_dataclass_of_a_main_script_keeps_its_fields(main: ModuleType, tmp_path: Path, fields: str) -> None:
+    body, made = FIELDS[fields]
+    head = "from dataclasses import KW_ONLY, dataclass, field, fields\nfrom typing import ClassVar\n"
+    source = f"{head}@dataclass\nclass Order:\n    {body}\n"
+    payload = driver(tmp_path, source, made)
+    operator = Operator("a", payload)
+    value = operator.make()
+    assert "7" in repr(value)
+    again = ValueCodec().decode(ValueCodec().encode(value))
+    assert again == value and repr(again) == repr(value)
+    defaults = [one.default for one in dataclasses.fields(value)]
+    assert (dataclasses.MISSING in defaults) == (fields != "default")
+    operator.end()
+
+
+def test_operators_of_one_job_share_its_classes(main: ModuleType, tmp_path: Path) -> None:
+    payload = driver(tmp_path, ONE["model"])
+    operators = [Operator("a", payload) for _ in range(3)]
+    assert len({type(operator.make()) for operator in operators}) == 1
+    for operator in operators:
+        assert travels(operator.make())
+        operator.end()
+
+
+def test_agents_may_have_one_name(main: ModuleType, tmp_path: Path) -> None:
+    source = "from flink_agents import Agent\nclass Order(Agent):\n    price = {}\n"
+    one, two = (Operator(str(number), driver(tmp_path, source.format(number))) for number in (1, 2))
+    assert (one.make().price, two.make().price) == (1, 2)
+    one.end()
+    two.end()
+
+
+def test_classes_of_other_names_get_in_nobodys_way(main: ModuleType, tmp_path: Path) -> None:
+    one = Operator("a", driver(tmp_path, ONE["dataclass"]))
+    two = Operator("b", driver(tmp_path, ONE["enum"]))
+    assert travels(one.make()) and travels(two.make())
+    one.end()
+    two.end()
+
+
+def test_the_digest_of_a_class_is_that_of_its_text() -> None:
+    def made(source: str) -> type:
+        names: dict[str, Any] = {"__name__": "__main__"}
+        exec(source, names)
+        return names["Order"] if isinstance(names["Order"], type) else names["Kind"]
+
+    for source in ONE.values():
+        assert class_digest(made(source)) == class_digest(made(source))
+        assert class_digest(made(source)) != class_digest(made(source.replace("1", "2")))
+    assert class_digest(type("A", (Agent,), {})) != class_digest(type("A", (), {}))

@@ -1,0 +1,49 @@
+"""Random programs find defects that are put back; ``python -m tests.mutations`` tries all of them."""
+
+from __future__ import annotations
+
+from importlib import import_module
+from typing import Any
+
+import pytest
+
+from tests.mutations.command import try_all
+from tests.mutations.mutation import TABLE, Mutation
+from tests.random_programs import programs
+
+QUICK = (
+    "several-in-one-turn",
+    "timers-not-recorded",
+    "failure-before-earlier-success",
+    "history-not-recorded",
+    "given-before-recorded",
+    "attempts-forget",
+    "any-input",
+    "memory-not-taken-back",
+)
+"""Mutations that few programs find."""
+
+
+@pytest.mark.executes_once
+def test_random_programs_find_defects_that_are_put_back() -> None:
+    findings = try_all(QUICK, programs=60, seed=1, jobs=2)
+    assert [str(one) for one in findings if not one.passed] == []
+
+
+@pytest.mark.parametrize("mutation", TABLE.values(), ids=TABLE)
+def test_what_a_mutation_replaces_is_there(mutation: Mutation) -> None:
+    module, _, path = mutation.target.partition(":")
+    found: Any = import_module(f"flink_agents.{module}")
+    for name in path.split("."):
+        found = getattr(found, name)
+    assert callable(found)
+    assert mutation.about.endswith(".")
+
+
+def test_programs_can_do_without_kinds_of_operations(monkeypatch: pytest.MonkeyPatch) -> None:
+    def seen() -> str:
+        return "".join(str(programs.program(seed)) for seed in range(60))
+
+    assert "queue" in seen() and "call keyed" in seen()
+    monkeypatch.setattr(programs, "LEFT_OUT", {"queue", "keyed"})
+    assert "queue" not in seen() and "call keyed" not in seen()

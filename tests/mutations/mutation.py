@@ -1,0 +1,56 @@
+"""What a mutation is, and how it is applied."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import dataclass
+from importlib import import_module
+from typing import Any
+
+Change = Callable[[Any], Any]
+"""Makes what takes the place of a function, out of that."""
+
+
+@dataclass(frozen=True)
+class Mutation:
+    """One defect.
+
+    Attributes:
+        name: What it is called on the command line.
+        target: What is replaced: ``module:Class.function``, below ``flink_agents``.
+        change: What takes its place.
+        about: What was wrong, in words.
+    """
+
+    name: str
+    target: str
+    change: Change
+    about: str
+
+    def apply(self) -> None:
+        """Put the defect into this process.
+
+        Raises:
+            AttributeError: There is no such thing any more.
+        """
+        module, _, path = self.target.partition(":")
+        owner: Any = import_module(f"flink_agents.{module}")
+        *parents, name = path.split(".")
+        for parent in parents:
+            owner = getattr(owner, parent)
+        # As it stands in the class, so that properties and static methods are seen as such.
+        before = vars(owner)[name]
+        setattr(owner, name, self.change(before))
+
+
+TABLE: dict[str, Mutation] = {}
+
+
+def mutation(name: str, target: str) -> Callable[[Change], Change]:
+    """Put a mutation into the table; the docstring of the function says what it is about."""
+
+    def register(change: Change) -> Change:
+        TABLE[name] = Mutation(name, target, change, (change.__doc__ or "").strip())
+        return change
+
+    return register

@@ -1,0 +1,243 @@
+"""The mutations. To add one: name, target, and what takes its place.
+
+Each is a defect that the runtime had, or the obvious way to write one of its parts wrongly.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+import random
+import uuid
+from datetime import UTC, datetime
+from importlib import import_module
+from typing import Any
+
+from tests.mutations.mutation import mutation
+
+# -- numbers, order and rest ---------------------------------------------------------------------
+
+
+@mutation("flat-numbers", "runtime.delivery:Delivery.task_path")
+def flat_numbers(before: Any) -> Any:
+    """Calls are numbered in the order in which the action comes to them, and replayed by number.
+
+    Where outcomes come in the recorded order, flat numbers alone are the same each time.
+    """
+    delivery = import_module("flink_agents.runtime.delivery").Delivery
+    delivery.rest = delivered_at_once(delivery.rest)
+    records = import_module("flink_agents.runtime.journal.calls").StepRecords
+    records.in_order = by_number(records.in_order)
+    return lambda self: ""
+
+
+@mutation("delivered-at-once", "runtime.delivery:Delivery.rest")
+def delivered_at_once(before: Any) -> Any:
+    """An outcome is delivered when it comes, although the action has not come to rest."""
+
+    def rest(self: Any) -> None:
+        ready, self.ready = self.ready, 0
+        before(self)
+        self.ready += ready
+
+    return rest
+
+
+@mutation("several-in-one-turn", "runtime.delivery:Delivery._deliver_new")
+def several_in_one_turn(before: Any) -> Any:
+    """All outcomes that are there are delivered in one turn of the loop."""
+
+    def deliver(self: Any, ended: Any) -> None:
+        before(self, ended)
+        while self._ended and self._ended[0].outcome is not None:
+            before(self, self._ended.popleft())
+
+    return deliver
+
+
+@mutation("rest-not-counted", "runtime.action_loop:ActionLoop.call_soon")
+def rest_not_counted(before: Any) -> Any:
+    """Nobody counts what is ready."""
+    return asyncio.SelectorEventLoop.call_soon
+
+
+@mutation("timers-not-recorded", "runtime.action_loop:ActionLoop.call_at")
+def timers_not_recorded(before: Any) -> Any:
+    """A timer fires when its time has come, in a replay as well."""
+    return asyncio.SelectorEventLoop.call_at
+
+
+@mutation("failure-before-earlier-success", "runtime.delivery:Delivery.end")
+def failure_before_earlier_success(before: Any) -> Any:
+    """A failure is seen at once, a success that came before it only when it is recorded."""
+
+    def end(self: Any, pending: Any, outcome: Any = None) -> Any:
+        ended = before(self, pending, outcome)
+        if outcome is not None and ended in self._ended:
+            self._ended.remove(ended)
+            self._ended.appendleft(ended)
+        return ended
+
+    return end
+
+
+@mutation("by-number", "runtime.journal.calls:StepRecords.in_order")
+def by_number(before: Any) -> Any:
+    """A replay delivers outcomes by their numbers, not in the order in which they came."""
+    return lambda self: sorted(before(self), key=lambda one: one[0])
+
+
+@mutation("tasks-by-address", "runtime.delivery:ActionTask.__hash__")
+def tasks_by_address(before: Any) -> Any:
+    """Tasks in sets are ordered by where they lie in memory."""
+    return object.__hash__
+
+
+# -- what is recorded, and when ------------------------------------------------------------------
+
+
+@mutation("history-not-recorded", "runtime.journal.calls:StepCalls.still_unrecorded")
+def history_not_recorded(before: Any) -> Any:
+    """A call is recorded without the failures and timers that the action had seen when it made it."""
+    return lambda self, after: {}
+
+
+@mutation("given-before-recorded", "runtime.durable:DurableCalls._recorded")
+def given_before_recorded(before: Any) -> Any:
+    """The action gets a result while it is being recorded."""
+    from flink_agents.runtime.call_values import encoded
+    from flink_agents.runtime.durable import _record
+
+    going_on: set[Any] = set()
+
+    async def recorded(self: Any, step: Any, calls: Any, what: Any, call: Any, value: Any, place: Any) -> Any:
+        task = asyncio.ensure_future(before(self, step, calls, what, call, value, place))
+        going_on.add(task)
+        task.add_done_callback(going_on.discard)
+        return _record(call, encoded(self._codec, what, value), None, *place)
+
+    return recorded
+
+
+@mutation("attempts-forget", "runtime.journal.calls:StepCalls.keep")
+def attempts_forget(before: Any) -> Any:
+    """A further attempt of an action does not know what the one before recorded."""
+
+    def keep(self: Any, recorded: Any) -> None:
+        for number in recorded:
+            self.unrecorded.pop(number, None)
+
+    return keep
+
+
+@mutation("failures-are-not-read", "runtime.journal.calls:steps_of")
+def failures_are_not_read(before: Any) -> Any:
+    """A failure that the action went on after is no part of the history."""
+
+    def steps_of(codec: Any, records: Any) -> Any:
+        steps = before(codec, records)
+        for step in steps.values():
+            for number, outcome in list(step.outcomes.items()):
+                if getattr(outcome, "error", None) is not None:
+                    del step.outcomes[number]
+        return steps
+
+    return _also_in(steps_of, "runtime.journal.run_journal", "steps_of")
+
+
+@mutation("nothing-stored", "connectors.action_state.memory:MemoryStore.append")
+def nothing_stored(before: Any) -> Any:
+    """The store forgets some of what it acknowledges."""
+    chance = random.Random(1)
+
+    async def append(self: Any, journal: Any, records: Any) -> None:
+        if chance.random() < 0.9:
+            await before(self, journal, records)
+
+    return append
+
+
+# -- identity ------------------------------------------------------------------------------------
+
+
+@mutation("not-announced", "runtime.durable:DurableCalls._announce")
+def not_announced(before: Any) -> Any:
+    """What the outside may learn of a run is not bound to its input before it does."""
+
+    async def announce(self: Any, step: Any, calls: Any, what: Any, call: Any) -> None:
+        if what.reconciler is not None:
+            await before(self, step, calls, what, call)
+
+    return announce
+
+
+@mutation("announced-late", "runtime.durable:DurableCalls._stored")
+def announced_late(before: Any) -> Any:
+    """A call begins while its run is still being bound to its input."""
+
+    async def stored(self: Any, append: Any) -> None:
+        if getattr(append, "__name__", "") != "bind":
+            return await before(self, append)
+        task = asyncio.ensure_future(before(self, append))
+        task.add_done_callback(lambda done: done.cancelled() or done.exception())
+
+    return stored
+
+
+@mutation("any-input", "runtime.journal.order:RecordedRuns.choose")
+def any_input(before: Any) -> Any:
+    """The next input gets the next number, whatever was recorded under it."""
+
+    def choose(self: Any, digests: Any, next_seq: int, waiting: bool) -> Any:
+        return (0, next_seq) if digests else None
+
+    return choose
+
+
+@mutation("random-keys", "runtime.durable:idempotency_key")
+def random_keys(before: Any) -> Any:
+    """A call has another idempotency key in each attempt."""
+    return lambda step, call: uuid.uuid4().hex
+
+
+@mutation("random-uuids", "runtime.context:InvocationContext.uuid4")
+def random_uuids(before: Any) -> Any:
+    """UUIDs are random."""
+
+    def uuid4(self: Any) -> uuid.UUID:
+        before(self)
+        return uuid.uuid4()
+
+    return uuid4
+
+
+@mutation("wall-clock", "runtime.context:InvocationContext.now")
+def wall_clock(before: Any) -> Any:
+    """The time of a run is that of the wall clock."""
+    return lambda self: datetime.now(UTC)
+
+
+# -- what an action sees -------------------------------------------------------------------------
+
+
+@mutation("memory-not-taken-back", "runtime.run:Run.rollback")
+def memory_not_taken_back(before: Any) -> Any:
+    """What a failed attempt wrote to memory stays."""
+
+    def rollback(self: Any, mark: int) -> None:
+        del self._undo[mark:]
+
+    return rollback
+
+
+@mutation("replayed-without-memory", "runtime.run:Run.write")
+def replayed_without_memory(before: Any) -> Any:
+    """An action that comes from its record leaves out what it wrote to memory."""
+    return lambda self, scope, nodes: None
+
+
+def _also_in(function: Any, module: str, name: str) -> Any:
+    """Replace a function where it was imported by its name."""
+    with contextlib.suppress(ImportError):
+        setattr(import_module(f"flink_agents.{module}"), name, function)
+    return function

@@ -1,0 +1,85 @@
+"""``python -m tests.random_programs``: many programs, in several processes."""
+
+from __future__ import annotations
+
+import argparse
+import multiprocessing
+import os
+import sys
+import time
+from collections.abc import Sequence
+from concurrent.futures import ProcessPoolExecutor
+from itertools import repeat
+
+from tests.random_programs.running import ProgramFailed, run
+
+SHARE = 25
+"""How many programs a process takes at a time."""
+
+
+def _share(programs: int, seed: int, keep_going: bool, left_out: frozenset[str]) -> tuple[int, list[str]]:
+    crashes, failures = 0, list[str]()
+    # After a failure the harness of the programs before is of no use any more.
+    each = 1 if keep_going else programs
+    for number in range(seed, seed + programs, each):
+        try:
+            crashes += run(each, number, left_out=left_out)
+        except ProgramFailed as failed:
+            failures.append(str(failed))
+            if not keep_going:
+                break
+    return crashes, failures
+
+
+def run_in_processes(
+    programs: int, seed: int, jobs: int, keep_going: bool = False, left_out: frozenset[str] = frozenset()
+) -> tuple[int, list[str]]:
+    """Check programs in several processes: one spends most of its time on waiting.
+
+    Args:
+        programs: How many.
+        seed: Seed of the first one.
+        jobs: How many processes.
+        keep_going: Whether to go on behind a program that fails.
+        left_out: Kinds of calls and operations that they do without.
+
+    Returns:
+        The number of crashes, and what failed.
+    """
+    starts = range(seed, seed + programs, SHARE)
+    counts = [min(SHARE, seed + programs - start) for start in starts]
+    crashes, failures = 0, list[str]()
+    with ProcessPoolExecutor(jobs, multiprocessing.get_context("spawn")) as pool:
+        for done, failed in pool.map(_share, counts, starts, repeat(keep_going), repeat(left_out)):
+            crashes += done
+            failures += failed
+            if failures and not keep_going:
+                pool.shutdown(cancel_futures=True)
+                break
+    return crashes, failures
+
+
+def main(arguments: Sequence[str] | None = None) -> int:
+    """Run the command; returns its exit status."""
+    parser = argparse.ArgumentParser(
+        prog="python -m tests.random_programs", description="Random programs with crashes."
+    )
+    parser.add_argument("--programs", type=int, default=1000)
+    parser.add_argument("--seed", type=int, default=1)
+    parser.add_argument("--jobs", "--workers", type=int, default=2 * (os.cpu_count() or 1))
+    parser.add_argument("--keep-going", action="store_true", help="go on behind a program that fails")
+    parser.add_argument("--without", default="", help="kinds of operations, with commas between them")
+    options = parser.parse_args(arguments)
+    left_out = frozenset(filter(None, options.without.split(",")))
+    began = time.perf_counter()
+    crashes, failures = run_in_processes(
+        options.programs, options.seed, options.jobs, options.keep_going, left_out
+    )
+    for failed in failures:
+        print(failed, file=sys.stderr)
+    took = time.perf_counter() - began
+    print(
+        f"{options.programs} programs from seed {options.seed}, {crashes} crashes, "
+        f"{len(failures)} failed, {took:.1f} s"
+    )
+    return 1 if failures else 0

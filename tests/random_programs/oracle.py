@@ -1,0 +1,158 @@
+"""What has to hold of a program, however calls, timers and crashes took turns.
+
+- What an attempt of an action saw before it made a call whose end is stored, the next attempt sees
+  in the same order: the record may depend on all of it.
+- A replay of the whole journal is the attempt that wrote it.
+- No effect is repeated whose record was acknowledged; no idempotency key comes with two requests, no
+  request with two keys, and what the outside learned stays so.
+- Each input is taken once.
+- A calm program comes to the same as without a crash.
+"""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Iterable, Sequence
+from dataclasses import dataclass, field
+from typing import Any
+
+from flink_agents.testing import OperatorHarness
+from tests.random_programs.programs import KEYS, Program
+from tests.random_programs.world import Attempt, Entry, World
+
+
+@dataclass
+class Outcome:
+    """What a program left behind, by key."""
+
+    outputs: dict[str, list[Any]]
+    memory: dict[str, Any]
+    audit: dict[str, list[Any]]
+    letters: dict[str, list[str]]
+    order: dict[str, list[str]]
+    effects: Counter[str] = field(default_factory=Counter)
+
+
+def observed(harness: OperatorHarness) -> Outcome:
+    """What a harness shows of a program."""
+    letters = harness.dead_letters
+    numbers = [(key, seq, name) for key, seq, name in harness.side_output("began")]
+    for letter in letters:
+        name = letter.event.input[1] if letter.event_type == "_input_event" else None
+        if name is not None:
+            numbers.append((letter.key, letter.sequence_number, name))
+    return Outcome(
+        {key: [output for output in harness.outputs if output[0] == key] for key in KEYS},
+        {key: harness.memory(key) for key in KEYS},
+        {key: [value for value in harness.side_output("audit") if value[0] == key] for key in KEYS},
+        {
+            key: [f"{one.action} {one.error_type} {one.error_message}" for one in letters if one.key == key]
+            for key in KEYS
+        },
+        {key: [name for of, _, name in sorted(numbers) if of == key] for key in KEYS},
+        Counter(World.effects),
+    )
+
+
+def check_world(program: Program) -> None:
+    """See that nobody outside complains, and that attempts agree as far as records say."""
+    complaints = [*World.complaints, *World.service.complaints]
+    if complaints:
+        raise AssertionError("; ".join(complaints))
+    for label, attempts in World.attempts.items():
+        for earlier, later in zip(attempts, attempts[1:], strict=False):
+            check_attempts(label, earlier, later)
+
+
+def check_attempts(label: str, earlier: Attempt, later: Attempt) -> None:
+    """See that ``later`` sees what the records of ``earlier`` may depend on."""
+    known = determined(earlier)
+    found = whole(later.entries)
+    common = min(len(known), len(found))
+    if known[:common] != found[:common] or (len(found) < len(known) and later.ended):
+        raise AssertionError(
+            f"{label}: an attempt sees something else than the one before, whose records may depend on it\n"
+            f"{beside(known, found)}"
+        )
+
+
+def determined(attempt: Attempt) -> list[Entry]:
+    """What an attempt saw up to the last call that it made whose end was stored."""
+    stored, entries = attempt.stored or frozenset(), whole(attempt.entries)
+    last = max(
+        (at for at, entry in enumerate(entries) if entry[0] == "make" and entry[1] in stored), default=-1
+    )
+    return entries[: last + 1]
+
+
+def whole(entries: Sequence[Entry]) -> list[Entry]:
+    """Entries up to the end of the action; what it left behind is cancelled then."""
+    end = next((at for at, entry in enumerate(entries) if entry[0] in ("end", "raised")), len(entries))
+    return list(entries[: end + 1])
+
+
+def last_attempts() -> dict[str, list[Entry]]:
+    """What the last attempt of each execution saw."""
+    return {label: whole(attempts[-1].entries) for label, attempts in World.attempts.items()}
+
+
+def check_replay(
+    before: dict[str, list[Entry]], expected: Outcome, found: Outcome, replayed: dict[str, list[Entry]]
+) -> None:
+    """See that a replay of the whole journal is the execution that wrote it."""
+    for label, entries in before.items():
+        again = replayed.get(label, [])
+        if entries != again:
+            raise AssertionError(
+                f"{label}: a replay of the whole journal sees something else\n{beside(entries, again)}"
+            )
+    check_same(expected, found, ("outputs", "memory", "audit", "letters"), "a replay of the whole journal")
+
+
+def check_taken(program: Program, found: Outcome) -> None:
+    """See that each input was taken once."""
+    for key in KEYS:
+        expected = sorted(one.name for one in program.inputs if one.key == key)
+        if sorted(found.order[key]) != expected:
+            raise AssertionError(f"inputs of key {key}: expected {expected}, taken {found.order[key]}")
+
+
+def check_calm(expected: Outcome, found: Outcome, ordered: bool, alone: bool) -> None:
+    """See that a calm program comes to the same with a crash."""
+    if ordered:
+        check_same(expected, found, ("outputs", "memory", "audit", "letters"), "a crash")
+    elif alone:
+        check_same(by_input(expected), by_input(found), ("outputs", "audit"), "a crash")
+    # A call may be cancelled before its function is called.
+    differs = {place for place in set(expected.effects) ^ set(found.effects) if not place.endswith("never")}
+    if ordered and differs:
+        raise AssertionError(f"a crash makes a difference, effects: {sorted(differs)}")
+
+
+def by_input(outcome: Outcome) -> Outcome:
+    """Outputs in the order of inputs, however they came."""
+    outputs = {key: sorted(values, key=lambda value: value[1]) for key, values in outcome.outputs.items()}
+    audit = {key: sorted(values, key=lambda value: value[1]) for key, values in outcome.audit.items()}
+    return Outcome(outputs, {}, audit, {}, {})
+
+
+def check_same(expected: Outcome, found: Outcome, names: Iterable[str], why: str) -> None:
+    """See that some of two outcomes is the same."""
+    for name in names:
+        one, other = getattr(expected, name), getattr(found, name)
+        if one != other:
+            differs = {key: (one[key], other[key]) for key in one if one[key] != other.get(key)}
+            raise AssertionError(f"{why} makes a difference, {name}: expected and found {differs}")
+
+
+def beside(known: Sequence[Entry], found: Sequence[Entry]) -> str:
+    """Two transcripts from a bit before the first entry that differs."""
+    pairs = zip(known, found, strict=False)
+    at = next(
+        (number for number, (one, other) in enumerate(pairs) if one != other), min(len(known), len(found))
+    )
+    start = max(0, at - 3)
+    lines = [f"    both {start + number}: {entry}" for number, entry in enumerate(known[start:at])]
+    lines += [f"    then {at + number}: {entry}" for number, entry in enumerate(known[at : at + 6])]
+    lines += [f"     now {at + number}: {entry}" for number, entry in enumerate(found[at : at + 6])]
+    return "\n".join(lines)

@@ -1,0 +1,296 @@
+"""Makes programs: inputs, and for each a tree of what its action does.
+
+An operation is a list of its kind and what belongs to it; a block is a list of operations, and the
+operations that make tasks have blocks as branches. A *calm* program comes to the same however
+calls and timers take turns, so that one with a crash is compared with one without. In a *wild*
+one all may depend on that; what was recorded says what it has to come to.
+"""
+
+from __future__ import annotations
+
+import random
+from collections.abc import Iterable
+from dataclasses import dataclass
+from typing import Any
+
+KEYS = ("a", "b", "c")
+FORMS = ("async", "async", "async", "retried", "def", "def retried", "yields")
+"""Kinds of actions that take inputs."""
+
+LEFT_OUT: set[str] = set()
+"""Kinds of calls and operations that programs do without."""
+
+Op = list[Any]
+Block = list[Op]
+
+CALLS = ("def", "async", "async", "flaky", "changing", "reconciled", "loose", "now")
+STEADY_CALLS = (*CALLS, "keyed", "keyed")
+"""Calls where the number of calls before them cannot differ; a service with keys looks at these."""
+FIRST_CALLS = ("token", "number", "event")
+"""Calls with tokens, which an action makes up in the order in which it asks for them."""
+FAILING = ("fails", "fails async", "fails strangely")
+MEMORY = (
+    ["set", "x"],
+    ["set", "y.z"],
+    ["set", "last"],
+    ["append"],
+    ["delete", "x"],
+    ["read", "x"],
+    ["read", "last"],
+)
+
+SIMPLE = ("gather", "ctx gather", "group", "wait all", "tasks", "shield", "generator")
+"""Constructs whose result does not depend on which branch is faster."""
+CERTAIN = ("expires", "in time", "cancel never")
+"""Timers and cancellations that come to the same each time."""
+ORDERLY = ("lock", "semaphore", "event", "condition", "queue", "barrier")
+RACY = (
+    "first",
+    "first exception",
+    "wait timeout",
+    "as completed",
+    "set order",
+    "cancel",
+    "timeout",
+    "wait for",
+    "shield in time",
+    "left to others",
+    "returning",
+    "group failing",
+    "try",
+    "reraise",
+    "ctx gather failing",
+)
+
+
+@dataclass(frozen=True)
+class Input:
+    """One input.
+
+    Attributes:
+        key: Its key.
+        name: Its name; no two of a program are the same.
+        source: Of which source it comes: a source keeps its order after a restart.
+        form: Which action takes it.
+        ops: What that does.
+    """
+
+    key: str
+    name: str
+    source: int
+    form: str
+    ops: Block
+
+    @property
+    def record(self) -> tuple[Any, ...]:
+        """What the operator gets."""
+        return (self.key, self.name, self.form, self.ops)
+
+
+@dataclass(frozen=True)
+class Program:
+    """A program.
+
+    Attributes:
+        seed: What it was made from.
+        calm: Whether it comes to the same however calls take turns.
+        inputs: Its inputs.
+    """
+
+    seed: int
+    calm: bool
+    inputs: tuple[Input, ...]
+
+    @property
+    def alone(self) -> bool:
+        """Whether no input sees what another one did."""
+        return not any(
+            op[0] in ("set", "append", "delete", "read", "emit")
+            for one in self.inputs
+            for op in _all(one.ops)
+        )
+
+    def __str__(self) -> str:
+        lines = ["a calm program" if self.calm else "a wild program"]
+        for one in self.inputs:
+            lines.append(f"  input {one.name} of key {one.key!r}, source {one.source}, {one.form}")
+            lines += _lines(one.ops, "    ")
+        return "\n".join(lines)
+
+
+def program(seed: int) -> Program:
+    """The program with that seed."""
+    return _Maker(seed).make()
+
+
+def _all(ops: Iterable[Op]) -> Iterable[Op]:
+    for op in ops:
+        yield op
+        for inner in op[1:]:
+            if isinstance(inner, list):
+                for block in inner:
+                    if isinstance(block, list):
+                        yield from _all(block)
+
+
+def _lines(ops: Block, indent: str) -> list[str]:
+    lines: list[str] = []
+    for number, (kind, *args) in enumerate(ops):
+        plain = [str(one) for one in args if not isinstance(one, list)]
+        lines.append(f"{indent}{number}: {' '.join([kind, *plain])}")
+        for branches in (one for one in args if isinstance(one, list)):
+            for at, block in enumerate(branches):
+                lines += [f"{indent}  /{at}", *_lines(block, indent + "    ")]
+    return lines
+
+
+class _Maker:
+    def __init__(self, seed: int) -> None:
+        self.seed = seed
+        self.chance = random.Random(seed)
+        self.calm = self.chance.random() < 0.4
+        self.left = 0
+
+    def make(self) -> Program:
+        chance = self.chance
+        inputs: list[Input] = []
+        keys = KEYS[: chance.randint(1, 3)]
+        for number in range(chance.randint(1, 4)):
+            form = chance.choice(FORMS)
+            self.left = 14
+            if form.startswith("def"):
+                ops = self.plain(form.endswith("retried"), nested=chance.random() < 0.4)
+            else:
+                ops = self.trunk(form == "retried", depth=3, nested=chance.random() < 0.4)
+            inputs.append(Input(chance.choice(keys), f"i{number}", chance.randint(0, 1), form, ops))
+        return Program(self.seed, self.calm, tuple(inputs))
+
+    # -- blocks -------------------------------------------------------------------------
+
+    def trunk(self, retried: bool, depth: int, nested: bool) -> Block:
+        """What an async action does."""
+        ops: Block = []
+        steady = True
+        for _ in range(self.chance.randint(1, 4)):
+            drawn = self.chance.random()
+            if drawn < 0.25:
+                ops.append(self.leaf())
+            elif drawn < 0.55 or self.left <= 0:
+                # Tokens come out of one sequence, whose order is that of the trunk.
+                ops.append(self.call((*STEADY_CALLS, *FIRST_CALLS) if steady else CALLS))
+            else:
+                ops.append(self.construct(depth, steady))
+                steady = steady and ops[-1][0] in (*SIMPLE, *CERTAIN[:1])
+        if retried and self.chance.random() < 0.7:
+            ops.insert(self.chance.randint(0, len(ops)), ["call", "flaky once", False])
+        return self.ending(ops, nested, depth)
+
+    def plain(self, retried: bool, nested: bool) -> Block:
+        """What a def action does."""
+        ops: Block = []
+        for _ in range(self.chance.randint(1, 4)):
+            if self.chance.random() < 0.4:
+                ops.append(self.leaf(pauses=False))
+            else:
+                ops.append(self.call((*STEADY_CALLS, *FIRST_CALLS)))
+        if retried and self.chance.random() < 0.7:
+            ops.insert(self.chance.randint(0, len(ops)), ["call", "flaky once", False])
+        return self.ending(ops, nested, 1)
+
+    def ending(self, ops: Block, nested: bool, depth: int) -> Block:
+        chance = self.chance
+        if nested:
+            inner = self.trunk(False, depth - 1, nested=False)
+            if any(op[0] == "call" for op in inner) and chance.random() < 0.5 and "spoil" not in LEFT_OUT:
+                inner.insert(chance.randint(0, len(inner)), ["spoil"])
+            ops.insert(chance.randint(0, len(ops)), ["send", [inner]])
+        if chance.random() < 0.12:
+            ops.append(["call", self.one_of(FAILING), False])
+        elif chance.random() < 0.05:
+            ops.append(["raise"])
+        ops.append(["emit", chance.choice(("x", "last"))] if chance.random() < 0.5 else ["out"])
+        return ops
+
+    def leaf(self, pauses: bool = True) -> Op:
+        chance = self.chance
+        drawn = chance.random()
+        if drawn < 0.5:
+            return list(chance.choice(MEMORY))
+        if drawn < 0.7 and pauses:
+            return list(chance.choice((["pause", 1], ["pause", 3], ["sleep", 0.0], ["sleep", 0.0005])))
+        return list(chance.choice((["side"], ["uuid"], ["out"])))
+
+    def call(self, kinds: Iterable[str], caught: bool = True) -> Op:
+        self.left -= 1
+        if caught and self.chance.random() < 0.2:
+            return ["call", self.one_of(FAILING), True]
+        return ["call", self.one_of(kinds), True]
+
+    def one_of(self, kinds: Iterable[str]) -> str:
+        return self.chance.choice([kind for kind in kinds if kind not in LEFT_OUT])
+
+    # -- constructs -----------------------------------------------------------------------
+
+    def construct(self, depth: int, steady: bool) -> Op:
+        chance = self.chance
+        kinds: tuple[str, ...] = (*SIMPLE, *CERTAIN)
+        if not self.calm:
+            kinds = (*kinds, *ORDERLY, *ORDERLY, *RACY, *RACY)
+        kind = self.one_of(kinds)
+        count = {
+            "shield": 1,
+            "expires": 1,
+            "in time": 1,
+            "timeout": 1,
+            "wait for": 1,
+            "try": 1,
+            "reraise": 1,
+        }.get(kind, chance.randint(2, 3))
+        if kind == "shield in time":
+            count = 1
+        simple = kind in SIMPLE
+        failing = kind in (
+            "first exception",
+            "returning",
+            "group failing",
+            "try",
+            "reraise",
+            "ctx gather failing",
+        )
+        branches = [
+            self.branch(depth - 1, steady and simple, failing or (not self.calm and chance.random() < 0.1))
+            for _ in range(count)
+        ]
+        settings = {
+            "first": [chance.choice(("cancel", "await"))],
+            "wait timeout": [chance.choice((0.0, 0.0005, 0.001, 60.0)), chance.choice(("cancel", "await"))],
+            "first exception": [chance.choice(("cancel", "await"))],
+            "timeout": [chance.choice((0.0, 0.0005, 0.001, 60.0))],
+            "wait for": [chance.choice((0.0005, 0.001, 60.0))],
+            "semaphore": [2],
+        }.get(kind, [])
+        made: Op = [kind, branches, *settings]
+        # A branch that fails ends what is around it, or not.
+        fails = not self.calm and kind not in ("try",)
+        return ["try", [[made]]] if fails and chance.random() < 0.7 else made
+
+    def branch(self, depth: int, steady: bool, failing: bool) -> Block:
+        chance = self.chance
+        ops: Block = []
+        for _ in range(chance.randint(1, 3)):
+            drawn = chance.random()
+            if depth > 0 and drawn < 0.25 and self.left > 0:
+                ops.append(self.construct(depth, steady))
+                steady = steady and ops[-1][0] in SIMPLE
+            elif drawn < 0.35:
+                ops.append(
+                    list(chance.choice((["pause", 1], ["pause", 2], ["sleep", 0.0], ["sleep", 0.0005])))
+                )
+            elif drawn < 0.5 and not self.calm:
+                ops.append(list(chance.choice((*MEMORY, ["uuid"], ["side"]))))
+            else:
+                kinds = STEADY_CALLS if steady else CALLS
+                ops.append(self.call(tuple(one for one in kinds if not self.calm or one != "loose")))
+        if failing and chance.random() < 0.6:
+            ops.insert(chance.randint(0, len(ops)), ["call", self.one_of(FAILING), False])
+        return ops

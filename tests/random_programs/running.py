@@ -1,0 +1,285 @@
+"""Runs a program without a crash and with some, and replays what it recorded."""
+
+from __future__ import annotations
+
+import contextlib
+import logging
+import random
+import time
+from collections.abc import Collection, Iterator, Sequence
+from dataclasses import dataclass
+
+from flink_agents.api.action_state import JournalKey, Record
+from flink_agents.api.errors import StoreError
+from flink_agents.testing import OperatorHarness
+from flink_agents.testing.faults import Choose, Fault
+from tests.random_programs import constructs as constructs, oracle
+from tests.random_programs.agents import agent
+from tests.random_programs.oracle import Outcome
+from tests.random_programs.programs import LEFT_OUT, Input, Program, program
+from tests.random_programs.stores import RandomFaults
+from tests.random_programs.world import World, freeze
+
+CRASHES = 2
+"""How many of its crash points are tried of one program; which ones, the seed says."""
+
+SETTLE_SECONDS = 20.0
+"""How long a program may stand still."""
+
+
+class ProgramFailed(AssertionError):
+    """A program did something that it must not."""
+
+
+@dataclass(frozen=True)
+class Crash:
+    """Where and how a program crashes.
+
+    Attributes:
+        point: Number of the append, or of the wait.
+        fault: What becomes of the append; None where it is a wait.
+        checkpoint: Behind how many inputs the checkpoint is taken, if the crash is not before it.
+        settled: Whether what came before the checkpoint is committed in it.
+        reordered: Whether inputs of a key come again in another order.
+        order: Seed of that order, and of how long things take.
+    """
+
+    point: int
+    fault: Fault | None
+    checkpoint: int
+    settled: bool
+    reordered: bool
+    order: int
+
+    def choose(self, asked: int, journal: JournalKey, records: Sequence[Record]) -> Fault | None:
+        """The fault of an append."""
+        return self.fault if asked == self.point else None
+
+    def again(self, inputs: Sequence[Input]) -> list[Input]:
+        """Inputs in the order in which they come again: each source, or each key, keeps its own."""
+        chance = random.Random(self.order)
+        queues: dict[object, list[Input]] = {}
+        for one in inputs:
+            queues.setdefault((one.key, one.source) if self.reordered else one.key, []).append(one)
+        order: list[Input] = []
+        while left := [queue for queue in queues.values() if queue]:
+            order.append(chance.choice(left).pop(0))
+        return order
+
+    def __str__(self) -> str:
+        where = f"append {self.point} ({self.fault.value})" if self.fault else f"wait {self.point}"
+        settled = ", all before it committed" if self.settled else ""
+        order = "any order of sources" if self.reordered else "the order of each key"
+        return f"crash at {where}, checkpoint before input {self.checkpoint}{settled}, {order} ({self.order})"
+
+
+class Runner:
+    """One harness for all programs: to compile an agent takes longer than to run one of them.
+
+    Args:
+        seconds: How long a program may stand still.
+    """
+
+    def __init__(self, seconds: float = SETTLE_SECONDS) -> None:
+        self.seconds = seconds
+        self.faults = RandomFaults()
+        self.harness = OperatorHarness(
+            agent(),
+            lambda record: record[0],
+            store=lambda: self.faults.store(),
+            settle=False,
+            forced_serialization=False,
+            forced_replay=False,
+            forced_restart=False,
+            crash=None,
+        )
+        self._empty = self.harness.snapshot()
+
+    def begin(self, seed: int, choose: Choose | None = None) -> OperatorHarness:
+        """The harness, with nothing in it and an empty store."""
+        World.forget(seed)
+        self.faults = RandomFaults(choose)
+        self.harness.reorder = None
+        self.harness.restore(self._empty)
+        return self.harness
+
+    def plain(self, inputs: Sequence[Input], seed: int) -> Outcome:
+        """Run a program without a crash."""
+        harness = self.begin(seed)
+        for one in inputs:
+            harness.push(one.record)
+        harness.settle(self.seconds)
+        return oracle.observed(harness)
+
+    def replay(self, order: Sequence[Input]) -> Outcome:
+        """Run it once more from all that was recorded, but the ends of whole actions."""
+        freeze()
+        stored = self.faults.stored()
+        self.faults = RandomFaults(None, self.faults.without_ends())
+        self.harness.restore(self._empty)
+        World.next_phase(stored)
+        for one in order:
+            self.harness.push(one.record)
+        self.harness.settle(self.seconds)
+        return oracle.observed(self.harness)
+
+    def crashed(self, inputs: Sequence[Input], crash: Crash) -> Outcome:
+        """Run a program with a crash, and what is left of it from the checkpoint on."""
+        harness = self.begin(crash.order, crash.choose)
+        if crash.fault is None:
+            World.hangs_at, World.freezes = crash.point, bool(crash.order % 2)
+        snapshot = harness.snapshot()
+        try:
+            for number, one in enumerate(inputs):
+                if number == crash.checkpoint and number:
+                    if crash.settled:
+                        self._settle()
+                    if self._died:
+                        break
+                    snapshot = harness.snapshot()
+                harness.push(one.record)
+            self._settle()
+        except StoreError:
+            pass
+        freeze()
+        taken = {record[1] for record, _ in harness.noted[: snapshot.inputs]}
+        harness.restore(snapshot)
+        self.faults.choose = None
+        World.next_phase(self.faults.stored())
+        harness.advance(World.chance.choice((0, 3)))
+        for one in crash.again([one for one in inputs if one.name not in taken]):
+            harness.push(one.record)
+        harness.settle(self.seconds)
+        return oracle.observed(harness)
+
+    @property
+    def _died(self) -> bool:
+        return self.faults.hanging.is_set() or World.hanging.is_set()
+
+    def _settle(self) -> None:
+        """Let all run to its end, or to something that hangs."""
+        until = time.monotonic() + self.seconds
+        while not self._died:
+            try:
+                self.harness.settle(0.002)
+            except TimeoutError:
+                if time.monotonic() > until:
+                    raise
+                continue
+            return
+
+    def close(self) -> None:
+        """End it."""
+        self.harness.close()
+
+
+def check(runner: Runner, seed: int) -> int:
+    """Run the program with that seed, with crashes; returns how many.
+
+    Raises:
+        ProgramFailed: Something did not hold.
+    """
+    made = program(seed)
+    crash: Crash | None = None
+    try:
+        plain = runner.plain(made.inputs, seed)
+        oracle.check_taken(made, plain)
+        appends, waits = len(runner.faults.appends), World.waits
+        _check_replay(runner, made, plain)
+        chance = random.Random(seed)
+        points = chance.sample(range(appends + waits), min(CRASHES, appends + waits))
+        for point in points:
+            crash = _crash_at(chance, made, point, appends)
+            found = runner.crashed(made.inputs, crash)
+            oracle.check_taken(made, found)
+            if made.calm:
+                oracle.check_calm(plain, found, not crash.reordered, made.alone)
+            _check_replay(runner, made, found)
+    except Exception as error:
+        where = str(crash) if crash is not None else "no crash"
+        raise ProgramFailed(
+            f"program {seed} failed: {where}\n{made}\n{type(error).__name__}: {error}\n"
+            f"again: python -m tests.random_programs --programs 1 --seed {seed}"
+        ) from error
+    return len(points)
+
+
+def _crash_at(chance: random.Random, made: Program, point: int, appends: int) -> Crash:
+    fault = chance.choice(list(Fault)) if point < appends else None
+    at = point if fault is not None else point - appends
+    checkpoint = chance.randint(0, len(made.inputs) - 1)
+    return Crash(at, fault, checkpoint, chance.random() < 0.4, chance.random() < 0.5, chance.getrandbits(16))
+
+
+def _check_replay(runner: Runner, made: Program, before: Outcome) -> None:
+    """See that the world has nothing to complain of, and that a replay of the journal is the same."""
+    oracle.check_world(made)
+    transcripts = oracle.last_attempts()
+    named = {one.name: one for one in made.inputs}
+    order = [named[name] for names in before.order.values() for name in names]
+    again = runner.replay(order)
+    oracle.check_world(made)
+    oracle.check_replay(transcripts, before, again, oracle.last_attempts())
+
+
+def run(
+    programs: int, seed: int, seconds: float = SETTLE_SECONDS, left_out: Collection[str] = frozenset()
+) -> int:
+    """Check ``programs`` programs from ``seed`` on; returns the number of crashes.
+
+    Args:
+        programs: How many.
+        seed: Seed of the first one.
+        seconds: How long one may stand still.
+        left_out: Kinds of calls and operations that they do without.
+    """
+    LEFT_OUT.clear()
+    LEFT_OUT.update(left_out)
+    with listening():
+        runner = Runner(seconds)
+        try:
+            return sum(check(runner, number) for number in range(seed, seed + programs))
+        finally:
+            runner.close()
+
+
+def first_failure(
+    programs: int, seed: int, seconds: float = SETTLE_SECONDS, left_out: Collection[str] = frozenset()
+) -> tuple[int, ProgramFailed] | None:
+    """The first of some programs that fails, as its seed and why; None where none does. As :func:`run`."""
+    at = seed
+    LEFT_OUT.clear()
+    LEFT_OUT.update(left_out)
+    with listening():
+        runner = Runner(seconds)
+        try:
+            for at in range(seed, seed + programs):
+                check(runner, at)
+        except ProgramFailed as failed:
+            return at, failed
+        finally:
+            runner.close()
+    return None
+
+
+class _Listener(logging.Handler):
+    """Complains of tasks that outlive their attempt; all else that is logged is of programs that fail."""
+
+    def emit(self, record: logging.LogRecord) -> None:
+        """Look at what is logged."""
+        if "did not end when it was cancelled" in record.msg:
+            World.complaints.append(record.getMessage())
+
+
+@contextlib.contextmanager
+def listening() -> Iterator[None]:
+    """Hear what the runtime logs, and let nobody else hear it."""
+    listener, ours, asyncios = _Listener(), logging.getLogger("flink_agents"), logging.getLogger("asyncio")
+    before = ours.propagate, asyncios.disabled
+    ours.addHandler(listener)
+    ours.propagate, asyncios.disabled = False, True
+    try:
+        yield
+    finally:
+        ours.removeHandler(listener)
+        ours.propagate, asyncios.disabled = before

@@ -1,0 +1,161 @@
+"""``flink-agents doctor --cluster``: what is read off Flink's REST interface, and what is made of it."""
+
+from __future__ import annotations
+
+import json
+import threading
+from collections.abc import Iterator
+from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
+from typing import Any
+
+import pytest
+from typer.testing import CliRunner
+
+from flink_agents.cli import main
+from flink_agents.cli.cluster_checks import cluster_checks
+
+JAR = "/opt/flink/lib/flink-python-2.3.0.jar"
+PATTERNS = "pemja.;py4j."
+OPTION = "classloader.parent-first-patterns.additional"
+
+
+class Cluster:
+    """The answers of a cluster."""
+
+    def __init__(self) -> None:
+        self.version = "2.3.0"
+        self.jobmanager_jars = ["/opt/flink/lib/flink-cep-2.3.0.jar", JAR]
+        self.jobmanager_options = {OPTION: PATTERNS, "rest.port": "8081"}
+        self.logs: dict[str, str | None] = {"tm-1": self.log([JAR], {OPTION: PATTERNS})}
+
+    def log(self, jars: list[str], options: dict[str, str]) -> str:
+        lines = [
+            f"INFO  [] - Loading configuration property: {key}, {value}" for key, value in options.items()
+        ]
+        return "\n".join(
+            ["INFO -  Starting TaskManager", f"INFO [] -  Classpath: {':'.join(jars)}:", *lines, ""]
+        )
+
+    def ask(self, path: str) -> Any:
+        if path == "/overview":
+            return {"flink-version": self.version, "slots-total": 2 * len(self.logs)}
+        if path == "/taskmanagers":
+            return {"taskmanagers": [{"id": name} for name in self.logs]}
+        if path == "/jobmanager/config":
+            return [{"key": key, "value": value} for key, value in self.jobmanager_options.items()]
+        if path == "/jobmanager/environment":
+            return {"jvm": {}, "classpath": self.jobmanager_jars}
+        _, _, name, _ = path.split("/")
+        if (log := self.logs[name]) is None:
+            raise OSError("404")
+        return log
+
+
+@pytest.fixture
+def cluster() -> Cluster:
+    return Cluster()
+
+
+def found(cluster: Cluster) -> dict[str, str]:
+    results = cluster_checks("http://there", cluster.ask)
+    assert all(bool(one.fix) == (one.status != "ok") for one in results)
+    return {one.name: one.status for one in results}
+
+
+ALL = {
+    "cluster": "ok",
+    "JobManager, class path": "ok",
+    "JobManager, class loading": "ok",
+    "TaskManager tm-1, class path": "ok",
+    "TaskManager tm-1, class loading": "ok",
+}
+
+
+def test_a_cluster_on_which_jobs_follow_one_another(cluster: Cluster) -> None:
+    assert found(cluster) == ALL
+
+
+@pytest.mark.parametrize("order", ["parent-first", "Parent-First"])
+def test_where_all_classes_are_the_clusters_none_is_named(cluster: Cluster, order: str) -> None:
+    cluster.jobmanager_options = {"classloader.resolve-order": order}
+    cluster.logs = {"tm-1": cluster.log([JAR], cluster.jobmanager_options)}
+    assert found(cluster) == ALL
+
+
+@pytest.mark.parametrize("patterns", ["", "pemja.", "py4j.;org.mine.", "org.mine."])
+def test_a_missing_pattern_is_named_in_each_process(cluster: Cluster, patterns: str) -> None:
+    cluster.jobmanager_options = {OPTION: patterns}
+    assert found(cluster) == ALL | {"JobManager, class loading": "warn"}
+    cluster.logs = {"tm-1": cluster.log([JAR], {OPTION: patterns})}
+    cluster.jobmanager_options = {OPTION: PATTERNS}
+    assert found(cluster) == ALL | {"TaskManager tm-1, class loading": "warn"}
+
+
+def test_a_missing_jar_is_named_in_each_process(cluster: Cluster) -> None:
+    cluster.jobmanager_jars.remove(JAR)
+    assert found(cluster) == ALL | {"JobManager, class path": "warn"}
+    cluster.jobmanager_jars.append(JAR)
+    cluster.logs = {"tm-1": cluster.log(["/opt/flink/lib/flink-dist-2.3.0.jar"], {OPTION: PATTERNS})}
+    assert found(cluster) == ALL | {"TaskManager tm-1, class path": "warn"}
+
+
+@pytest.mark.parametrize("log", [None, "", "INFO the file was rolled\n"])
+def test_what_a_taskmanager_does_not_tell_is_not_guessed(cluster: Cluster, log: str | None) -> None:
+    cluster.logs = {"tm-1": log}
+    states = found(cluster)
+    assert states["TaskManager tm-1"] == "warn"
+    assert set(states) == {
+        "cluster",
+        "JobManager, class path",
+        "JobManager, class loading",
+        "TaskManager tm-1",
+    }
+
+
+def test_a_cluster_without_taskmanagers_and_one_of_another_version(cluster: Cluster) -> None:
+    cluster.logs = {}
+    assert found(cluster)["cluster"] == "warn"
+    cluster.version = "2.2.1"
+    assert found(cluster)["cluster"] == "fail"
+
+
+def test_something_that_is_no_flink() -> None:
+    (result,) = cluster_checks("http://there", lambda path: {"hello": "world"})
+    assert result.status == "fail" and "KeyError" in result.found
+
+
+class _Handler(BaseHTTPRequestHandler):
+    def do_GET(self) -> None:
+        cluster: Cluster = self.server.cluster  # pyright: ignore[reportAttributeAccessIssue]
+        answer = cluster.ask(self.path)
+        self.send_response(200)
+        self.end_headers()
+        self.wfile.write((answer if isinstance(answer, str) else json.dumps(answer)).encode())
+
+    def log_message(self, format: str, *args: Any) -> None:
+        pass
+
+
+@pytest.fixture
+def address(cluster: Cluster) -> Iterator[str]:
+    with ThreadingHTTPServer(("127.0.0.1", 0), _Handler) as server:
+        server.cluster = cluster  # pyright: ignore[reportAttributeAccessIssue]
+        thread = threading.Thread(target=server.serve_forever)
+        thread.start()
+        try:
+            yield f"http://127.0.0.1:{server.server_port}/"
+        finally:
+            server.shutdown()
+            thread.join()
+
+
+def test_the_command_asks_the_cluster(address: str) -> None:
+    done = CliRunner().invoke(main.app, ["doctor", "--cluster", address, "--json"])
+    assert done.exit_code == 0, done.output
+    assert {one["name"]: one["status"] for one in json.loads(done.output)} == ALL
+
+
+def test_the_command_fails_where_nobody_answers(address: str) -> None:
+    done = CliRunner().invoke(main.app, ["doctor", "--cluster", "http://127.0.0.1:1"])
+    assert done.exit_code == 1
+    assert "fix: start the cluster" in done.output
