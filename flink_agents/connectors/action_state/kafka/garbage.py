@@ -271,7 +271,7 @@ class Garbage:
         if self._removals.get(journal) is not removal:
             return False
         own = journal in self._holds.get(removal.batch, ())
-        if self._held[journal] > own:
+        if self._held[journal] > own or journal in self._runs:
             # Beside records of other journals, it would keep their removals from being forgotten.
             if removal.batch in self._holds:
                 self._rewrite.add(journal)
