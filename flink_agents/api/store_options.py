@@ -185,7 +185,7 @@ class StoreOptions:
     KAFKA_REMOVALS = ConfigOption(
         "action-state.kafka.removals",
         int,
-        100_000,
+        REMOVALS,
         "How many keys of which all records were pruned stay known, the last ones and a sample of others: a "
         "restore from before is refused for them. Each takes about 450 bytes of memory in each subtask.",
         minimum=0,
