@@ -134,7 +134,9 @@ class CallAttempts:
             await self._pause(trial.delay)
 
     def _next(self, trial: Trial | None, error: BaseException) -> Trial | None:
-        if self.in_flight.closed():
+        delivery = self._step.delivery
+        if self.in_flight.closed() or (delivery is not None and delivery.failing):
+            # Nothing begins any more.
             return None
         policy = self._what.retry
         if isinstance(error, GeneratorExit):

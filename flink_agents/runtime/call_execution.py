@@ -131,7 +131,7 @@ class CallExecution:
             outcome = await pending.future
         except asyncio.CancelledError:
             self._delivery.leave(pending)
-            if not self._recording.closed():
+            if not (self._delivery.failing or self._recording.closed()):
                 pending.stop()
             raise
         raised, pending.raised = pending.raised, None

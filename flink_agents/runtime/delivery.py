@@ -113,6 +113,7 @@ class Delivery:
         ready: How many handles of the action are scheduled or run.
         running: Whether one of them runs.
         counted: Whether they are counted: an action that only makes one call after the other needs no count.
+        failing: Whether the action has raised, so that its calls may end before it is executed again.
         over: Whether the execution has ended.
         others: Tasks that durable calls of the action made.
         interrupted: How often the execution was cancelled, since it could not go on.
@@ -125,7 +126,7 @@ class Delivery:
 
     # What most executions never change is kept by the class: one is made for each event.
     ready = 0
-    running = counted = over = False
+    running = counted = failing = over = False
     interrupted = children = 0
     now = 0.0
     main: asyncio.Task[Any] | None = None

@@ -85,6 +85,8 @@ class DurableCalls:
         self._recording = Recording(loop, fail, closed)
         self.in_flight = self._recording.in_flight
         self.on_mismatch = on_mismatch
+        grace: timedelta = shared.config.get(AgentOptions.GRACE)
+        self._grace = grace.total_seconds()
 
     def open(self) -> None:
         """Learn which thread is the loop's; called by it."""
@@ -92,8 +94,7 @@ class DurableCalls:
 
     async def drain(self) -> None:
         """Let calls end that go on at the end of the attempt, and record them, for a bounded time."""
-        grace: timedelta = self._shared.config.get(AgentOptions.GRACE)
-        await self.in_flight.drain(0.0 if self._recording.broken else grace.total_seconds())
+        await self.in_flight.drain(0.0 if self._recording.broken else self._grace)
 
     # -- calls ------------------------------------------------------------------------
 
@@ -181,10 +182,21 @@ class DurableCalls:
         delivery = step.delivery
         if delivery is None or delivery.over:
             return None
+        if delivery.failing and delivery.performing:
+            return self._finish_failed(step, delivery)
         delivery.close()
         if delivery.performing or delivery.others or delivery.calls.unsure:
             return self._finish(step, delivery)
         return None
+
+    async def _finish_failed(self, step: Invocation, delivery: Delivery) -> None:
+        """Let calls of an action that raised end and be recorded, for a bounded time: it may be tried again."""
+        going_on = [one.performing for one in delivery.performing if one.performing is not None]
+        going_on = [task for task in going_on if not task.done()]
+        if going_on and not self._closed():
+            await asyncio.wait(going_on, timeout=self._grace)
+        delivery.close()
+        await self._finish(step, delivery)
 
     async def _finish(self, step: Invocation, delivery: Delivery) -> None:
         """End calls that go on. What is being recorded comes to its end."""

@@ -69,7 +69,9 @@ class EventRecords:
         return made
 
     def own(self, event: Event) -> Event:
-        """A copy for one attempt of an action; the event itself where it cannot be recorded."""
+        """A copy for one attempt of an action; the event itself where that is the same to everybody."""
+        if all(type(value) in UNCHANGING for value in event.__dict__.values()):
+            return event
         try:
             return self.copy(event)
         except StateError:

@@ -171,7 +171,11 @@ class Limiter:
         self.release()
 
 
-class LeaveThread(BaseException):
+class RuntimeSignal(BaseException):
+    """Something of the runtime's own that goes through code of actions; no policy of theirs decides about it."""
+
+
+class LeaveThread(RuntimeSignal):
     """A step needs what Flink's thread must not wait for: it is begun anew in the pool.
 
     No ``Exception``, so that the author's own ``except Exception`` lets it pass.

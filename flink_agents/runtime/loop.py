@@ -31,7 +31,7 @@ from flink_agents.runtime.durable import DurableCalls
 from flink_agents.runtime.garbage import collect_garbage_less_often
 from flink_agents.runtime.journal.other_jobs import identity_of
 from flink_agents.runtime.keys import decode_key
-from flink_agents.runtime.limits import Place, Slots
+from flink_agents.runtime.limits import Place, RuntimeSignal, Slots
 from flink_agents.runtime.outcomes import is_close
 from flink_agents.runtime.replays import Replays
 from flink_agents.runtime.retry import Trial
@@ -393,6 +393,8 @@ class AgentLoop:
                     await going_on
                 if step.calls is not None:
                     await durable.end(step)
+        except RuntimeSignal:
+            raise
         except FAILURES as error:
             self._end_at_once(step, error)
             if durable is not None and (going_on := durable.finish(step)) is not None:
@@ -461,6 +463,11 @@ class AgentLoop:
             self._durable.enter(step)
         try:
             await self._steps.wait(step)
+        except BaseException as error:
+            if step.delivery is not None and not isinstance(error, asyncio.CancelledError):
+                # Its calls took effect, or will: they are not cancelled with what waits for them.
+                step.delivery.failing = True
+            raise
         finally:
             current_delivery.set(None)
             _current.set(None)

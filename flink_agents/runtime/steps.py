@@ -27,7 +27,7 @@ from flink_agents.api.policies import DEAD_LETTER_TAG, DeadLetter, FailedAttempt
 from flink_agents.plan import BoundAction
 from flink_agents.runtime.context import Invocation, context_type
 from flink_agents.runtime.failure import text_of, users_place, users_traceback
-from flink_agents.runtime.limits import LeaveThread
+from flink_agents.runtime.limits import LeaveThread, RuntimeSignal
 from flink_agents.runtime.outcomes import thrown
 from flink_agents.runtime.retry import Trial, is_retryable, next_trial, record
 from flink_agents.runtime.run import Run
@@ -62,7 +62,12 @@ class StepExecutor:
         self._on_unhandled = OnError(
             shared.agent.on_unhandled or shared.config.get(AgentOptions.ON_UNHANDLED)
         )
-        self._retried = {action.name for action in shared.agent.actions if self._retry_of(action) is not None}
+        # Whether an action makes durable calls may show only when it does, in each process anew.
+        self._owned = {
+            action.name
+            for action in shared.agent.actions
+            if shared.journals is not None or self._retry_of(action) is not None
+        }
 
     def begin(self, run: Run, record: Any) -> None:
         """Let ``run`` start with ``record``."""
@@ -89,6 +94,8 @@ class StepExecutor:
                 self.call(step)
             except LeaveThread:
                 return self._leave_thread(step)
+            except RuntimeSignal:
+                raise
             except FAILURES as error:
                 following = self.failed(step, error)
                 if following is not None:
@@ -112,7 +119,7 @@ class StepExecutor:
         its next attempt nor other actions, which would not see it after a replay.
         """
         action, event = step.action, step.event
-        if action.journalled or action.name in self._retried:
+        if action.name in self._owned:
             event = self._shared.events.own(event)
         result = action.call(event, self._context_type(step))
         if result is not None:

@@ -25,6 +25,7 @@ from flink_agents.runtime.journal.journals import Journals
 from flink_agents.runtime.journal.names import split_journal_name
 from flink_agents.runtime.journal.records import RunHeader
 from flink_agents.runtime.keys import decode_key, escape
+from flink_agents.runtime.limits import RuntimeSignal
 from flink_agents.runtime.state import Head
 from flink_agents.testing.fake_state import KeyState
 from flink_agents.testing.harness import OperatorHarness
@@ -48,7 +49,7 @@ class RunReplay:
     ended: str | None = None
 
 
-class EndOfReplay(BaseException):
+class EndOfReplay(RuntimeSignal):
     """A replay came to a call at which it ends. No ``Exception``: actions must not catch it."""
 
 

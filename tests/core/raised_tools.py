@@ -87,7 +87,7 @@ KINDS: dict[str, Callable[[], BaseException]] = {
     "odd attributes": lambda: WithoutAttributes("odd"),
     "live argument": lambda: ValueError(object()),
     "syntax": lambda: SyntaxError("bad", ("a.py", 3, 5, "x = = 1")),
-    "odd syntax": lambda: SyntaxError("bad", (object(), object(), 5, 7)),
+    "odd syntax": lambda: SyntaxError("bad", (object(), object(), 5, 7)),  # pyright: ignore[reportCallIssue, reportArgumentType]
     "MemoryError": lambda: MemoryError("full"),
     "RecursionError": lambda: RecursionError("deep"),
     "TimeoutError": lambda: TimeoutError("late"),

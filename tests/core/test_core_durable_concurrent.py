@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import random
+import time
 from collections.abc import AsyncIterator, Sequence
 from typing import Any
 
@@ -157,6 +158,39 @@ def test_an_attempt_of_the_action_repeats_nothing(name: str) -> None:
         harness.push(name)
     assert SEEN[0] == SEEN[1]
     assert max(counted().values()) == 1
+
+
+async def fails_at_once(name: str) -> None:
+    raise ConnectionError(name)
+
+
+async def takes_longer(name: str) -> str:
+    await asyncio.sleep(0.02)
+    return effect(name)
+
+
+def blocks_longer(name: str) -> str:
+    time.sleep(0.02)
+    return effect(name)
+
+
+@pytest.mark.parametrize("sibling", [takes_longer, blocks_longer])
+@pytest.mark.parametrize("branches", [False, True])
+def test_a_call_whose_sibling_fails_is_not_made_again(sibling: Any, branches: bool) -> None:
+    """It had its effect, or was about to: it may end before the action is tried again."""
+    failed = iter([True, True, False])
+
+    async def siblings(event: InputEvent, ctx: Any) -> None:
+        async def branch(function: Any) -> Any:
+            return await ctx.durable_execute_async(function, "x")
+
+        first = fails_at_once if next(failed) else effect_async
+        made = [branch(one) if branches else ctx.durable_execute_async(one, "x") for one in (first, sibling)]
+        await asyncio.gather(*made)
+
+    with OperatorHarness(one_action(siblings, retry=RetryPolicy(initial_interval=0))) as harness:
+        harness.push(1)
+    assert EFFECTS == ["x", "x"]  # the sibling, and the one that took the place of what failed
 
 
 # -- what cannot be replayed ------------------------------------------------------------

@@ -122,7 +122,7 @@ class ReadOnly(Exception):
 
 class HidesArguments(Exception):
     @property
-    def args(self) -> Any:
+    def args(self) -> Any:  # pyright: ignore[reportIncompatibleVariableOverride]
         raise OwnBase("args")
 
 

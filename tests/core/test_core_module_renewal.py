@@ -629,7 +629,7 @@ def test_caches_of_classes_forget_the_old_ones(process: Process) -> None:
     old = process.modules()["shop"]
     data = codec.encode(old.values()[:3])
     assert codec.decode(data) == old.values()[:3]
-    durable_callable(old.call)
+    durable_callable(old.call, {})
 
     process.write("a", {"shop": TYPES.format(2, "new")})
     process.result(directory, "shop")

@@ -115,19 +115,19 @@ def history_not_recorded(before: Any) -> Any:
     return lambda self, after: {}
 
 
-@mutation("given-before-recorded", "runtime.durable:DurableCalls._recorded")
+@mutation("given-before-recorded", "runtime.call_execution:CallExecution._recorded")
 def given_before_recorded(before: Any) -> Any:
     """The action gets a result while it is being recorded."""
+    from flink_agents.runtime.call_execution import _record
     from flink_agents.runtime.call_values import encoded
-    from flink_agents.runtime.durable import _record
 
     going_on: set[Any] = set()
 
-    async def recorded(self: Any, step: Any, calls: Any, what: Any, call: Any, value: Any, place: Any) -> Any:
-        task = asyncio.ensure_future(before(self, step, calls, what, call, value, place))
+    async def recorded(self: Any, value: Any, place: Any) -> Any:
+        task = asyncio.ensure_future(before(self, value, place))
         going_on.add(task)
         task.add_done_callback(going_on.discard)
-        return _record(call, encoded(self._codec, what, value), None, *place)
+        return _record(self._call, encoded(self._codec, self._what, value), None, *place)
 
     return recorded
 
@@ -173,25 +173,25 @@ def nothing_stored(before: Any) -> Any:
 # -- identity ------------------------------------------------------------------------------------
 
 
-@mutation("not-announced", "runtime.durable:DurableCalls._announce")
+@mutation("not-announced", "runtime.call_execution:CallExecution._announce")
 def not_announced(before: Any) -> Any:
     """What the outside may learn of a run is not bound to its input before it does."""
 
-    async def announce(self: Any, step: Any, calls: Any, what: Any, call: Any) -> None:
-        if what.reconciler is not None:
-            await before(self, step, calls, what, call)
+    async def announce(self: Any) -> None:
+        if self._what.reconciler is not None:
+            await before(self)
 
     return announce
 
 
-@mutation("announced-late", "runtime.durable:DurableCalls._stored")
+@mutation("announced-late", "runtime.recording:Recording.stored")
 def announced_late(before: Any) -> Any:
     """A call begins while its run is still being bound to its input."""
 
-    async def stored(self: Any, append: Any) -> None:
+    async def stored(self: Any, append: Any, late: bool = False) -> None:
         if getattr(append, "__name__", "") != "bind":
-            return await before(self, append)
-        task = asyncio.ensure_future(before(self, append))
+            return await before(self, append, late)
+        task = asyncio.ensure_future(before(self, append, late))
         task.add_done_callback(lambda done: done.cancelled() or done.exception())
 
     return stored
@@ -254,3 +254,34 @@ def _also_in(function: Any, module: str, name: str) -> Any:
     with contextlib.suppress(ImportError):
         setattr(import_module(f"flink_agents.{module}"), name, function)
     return function
+
+
+# -- what is the same the first time --------------------------------------------------------------
+
+
+@mutation("arguments-shared", "runtime.call_values:Arguments._given_to")
+def arguments_shared(before: Any) -> Any:
+    """All attempts of a call, and the action, share the objects that were passed."""
+    from functools import partial
+
+    def given_to(self: Any, function: Any, wants_key: bool) -> Any:
+        made = before(self, function, wants_key)
+        known = _FIRST.setdefault(id(self), (self, made))[1]
+        return partial(function, *known.args, **known.keywords)
+
+    return given_to
+
+
+_FIRST: dict[int, Any] = {}
+
+
+@mutation("payloads-shared", "runtime.event_records:EventRecords.own")
+def payloads_shared(before: Any) -> Any:
+    """What an action changes in its event is seen by the next one, and by its own next attempt."""
+    return lambda self, event: event
+
+
+@mutation("unsure-is-unknown", "runtime.journal.calls:StepCalls.take_unsure")
+def unsure_is_unknown(before: Any) -> Any:
+    """The next attempt of an action does not know what was being recorded when the one before ended."""
+    return lambda self: before(self) and {}
