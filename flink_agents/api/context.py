@@ -10,7 +10,7 @@ from collections.abc import AsyncIterator, Awaitable, Callable, Iterable, Mappin
 from datetime import datetime, timedelta
 from typing import Any, TypeVar
 
-from flink_agents.api.durable import DurableCallable, durable_callable
+from flink_agents.api.durable import NOT_GIVEN, DurableCallable, durable_callable
 from flink_agents.api.events import Event
 from flink_agents.api.memory import MemoryObject, MemoryRef
 from flink_agents.api.metrics import MetricGroup
@@ -25,8 +25,10 @@ class RunnerContext(ABC):
     """What an action sees of the run that it belongs to.
 
     A context belongs to one execution of one action. After that execution, or from another
-    thread than the one that runs it, all that changes or reads the run (events, memory,
-    resources, UUIDs and random numbers) raises ``ContextMisuseError``.
+    thread than the one that runs it, or inside a durable function, all that changes or reads the
+    run (events, memory, resources, clients, durable calls, UUIDs and random numbers) raises
+    ``ContextMisuseError``. What stays the same for the whole run can be read everywhere: names, key,
+    sequence number, timestamp, options, configuration, ``now()``; and metrics can be counted.
 
     A project adds methods of its own in a subclass without constructor, named by
     ``Agent.context_class``; the runtime supplies the rest.
@@ -132,7 +134,7 @@ class RunnerContext(ABC):
     @property
     @abstractmethod
     def action_config(self) -> Mapping[str, Any]:
-        """What the action was registered with besides triggers and policies."""
+        """What the action was registered with besides triggers and policies: a copy for each execution."""
 
     def get_action_config_value(self, key: str, default: Any = None) -> Any:
         """The entry ``key`` of :attr:`action_config`."""
@@ -145,11 +147,11 @@ class RunnerContext(ABC):
         function: Callable[..., Any] | DurableCallable,
         /,
         *args: Any,
-        name: str | None = None,
-        result_type: Any = None,
-        timeout: float | timedelta | None = None,
-        retry: RetryPolicy | None = None,
-        reconciler: Callable[..., Any] | None = None,
+        name: str | None = NOT_GIVEN,
+        result_type: Any = NOT_GIVEN,
+        timeout: float | timedelta | None = NOT_GIVEN,
+        retry: RetryPolicy | None = NOT_GIVEN,
+        reconciler: Callable[..., Any] | None = NOT_GIVEN,
         **kwargs: Any,
     ) -> Any:
         """Call ``function`` and record how that ended; after a crash, what was recorded is given back.
@@ -157,6 +159,10 @@ class RunnerContext(ABC):
         For ``def`` actions. The settings are those of :class:`DurableCallable`. ``function`` gets all
         other arguments, which are part of the call's identity, and an ``idempotency_key`` if it has a
         parameter of that name: 32 hexadecimal digits, equal for all attempts of the call.
+
+        The function gets copies of its arguments, and never the context: using that inside a durable
+        function is an error. A setting that the function takes as an argument, be it by ``**kwargs``, is
+        refused; of a ``DurableCallable``, it is the function's.
 
         Returns:
             What ``function`` returned, as it was recorded.
@@ -166,9 +172,18 @@ class RunnerContext(ABC):
             DurableCallMismatchError: Another call was recorded in its place.
             DurableResultError: The result cannot be recorded.
             UnserializableValueError: An argument cannot be part of the call's identity.
-            ContextMisuseError: The action is ``async def``.
+            ContextMisuseError: The action is ``async def``, or a durable function makes the call.
+            AgentConfigurationError: A setting may be meant for the function.
         """
-        what = durable_callable(function, name, result_type, timeout, retry, reconciler)
+        what = durable_callable(
+            function,
+            kwargs,
+            name=name,
+            result_type=result_type,
+            timeout=timeout,
+            retry=retry,
+            reconciler=reconciler,
+        )
         return self._call_durably(what, args, kwargs)
 
     def durable_execute_async(
@@ -176,11 +191,11 @@ class RunnerContext(ABC):
         function: Callable[..., Any] | DurableCallable,
         /,
         *args: Any,
-        name: str | None = None,
-        result_type: Any = None,
-        timeout: float | timedelta | None = None,
-        retry: RetryPolicy | None = None,
-        reconciler: Callable[..., Any] | None = None,
+        name: str | None = NOT_GIVEN,
+        result_type: Any = NOT_GIVEN,
+        timeout: float | timedelta | None = NOT_GIVEN,
+        retry: RetryPolicy | None = NOT_GIVEN,
+        reconciler: Callable[..., Any] | None = NOT_GIVEN,
         **kwargs: Any,
     ) -> Awaitable[Any]:
         """The same, to be awaited, for ``async def`` actions.
@@ -188,7 +203,15 @@ class RunnerContext(ABC):
         A call has its place in the order of calls from the moment at which this is called, so that
         calls may run side by side: ``await ctx.gather(ctx.durable_execute_async(...), ...)``.
         """
-        what = durable_callable(function, name, result_type, timeout, retry, reconciler)
+        what = durable_callable(
+            function,
+            kwargs,
+            name=name,
+            result_type=result_type,
+            timeout=timeout,
+            retry=retry,
+            reconciler=reconciler,
+        )
         return self._call_durably_async(what, args, kwargs)
 
     @abstractmethod
@@ -277,7 +300,11 @@ class RunnerContext(ABC):
 
     @abstractmethod
     def now(self) -> datetime:
-        """The wall-clock time (UTC) at which this run began."""
+        """The wall-clock time (UTC) at which this run began.
+
+        A run that is repeated after it recorded something keeps the time of its first begin. One that
+        recorded nothing begins at another time.
+        """
 
     @abstractmethod
     def uuid4(self) -> uuid.UUID:

@@ -22,6 +22,8 @@ IDEMPOTENCY_KEY = "idempotency_key"
 """Name of the parameter by which a function asks for the key of its call."""
 
 
+_BY_NAME = (inspect.Parameter.POSITIONAL_OR_KEYWORD, inspect.Parameter.KEYWORD_ONLY)
+
 _POSITIONAL = (inspect.Parameter.POSITIONAL_ONLY, inspect.Parameter.POSITIONAL_OR_KEYWORD)
 
 
@@ -69,6 +71,22 @@ class OnPlanChange(StrEnum):
 
     REFUSE = "refuse"
     CONTINUE_COMPATIBLE = "continue-compatible"
+
+
+class OnOtherJob(StrEnum):
+    """What happens to a key whose state was written by a job with another identity.
+
+    Attributes:
+        REFUSE: The job fails, with both identities in the error. Where neither job has a
+            ``job-identifier``, the later one is the successor of the other: as ``CONTINUE``.
+        FORK: The job records in journals of its own. It takes over what the other job had recorded for
+            inputs that waited in state, and repeats nothing else of it.
+        CONTINUE: The job goes on with the journals of the other job, which must have ended.
+    """
+
+    REFUSE = "refuse"
+    FORK = "fork"
+    CONTINUE = "continue"
 
 
 class Prune(StrEnum):
@@ -170,37 +188,73 @@ class DurableCallable:
         return self.function(*args, **kwargs)
 
 
+class _NotGiven(Enum):
+    NOT_GIVEN = "NOT_GIVEN"
+
+
+NOT_GIVEN: Any = _NotGiven.NOT_GIVEN
+"""Stands for a setting that is not passed: None may be meant for the function."""
+
+
 def durable_callable(
-    function: Callable[..., Any] | DurableCallable,
-    name: str | None = None,
-    result_type: Any = None,
-    timeout: float | timedelta | None = None,
-    retry: RetryPolicy | None = None,
-    reconciler: Callable[..., Any] | None = None,
+    function: Callable[..., Any] | DurableCallable, kwargs: dict[str, Any], **settings: Any
 ) -> DurableCallable:
-    """``function`` with those of the settings that are given, which go before its own."""
-    if name is result_type is timeout is retry is reconciler is None:
+    """``function`` with those of the settings that are given, which go before its own.
+
+    A ``DurableCallable`` has its settings already: what its function takes under the name of one is an
+    argument of the call, and is moved to ``kwargs``.
+
+    Args:
+        function: What is called.
+        kwargs: The arguments of the call by name.
+        **settings: Settings by name; ``NOT_GIVEN`` where none is.
+
+    Raises:
+        AgentConfigurationError: A setting may be meant for the function.
+    """
+    given = {name: value for name, value in settings.items() if value is not NOT_GIVEN}
+    if not given:
         if isinstance(function, DurableCallable):
             return function
         # Functions that are equal are the same one; of other objects, only their class knows.
         return _plain(function) if type(function) is FunctionType else DurableCallable(function)
-    given: dict[str, Any] = {
-        "name": name,
-        "result_type": result_type,
-        "timeout": timeout,
-        "retry": retry,
-        "reconciler": reconciler,
-    }
-    given = {key: value for key, value in given.items() if value is not None}
-    if isinstance(function, DurableCallable):
-        return replace(function, **given)
-    return DurableCallable(function, **given)
+    what = function if isinstance(function, DurableCallable) else None
+    for name in list(given):
+        if takes(what.function if what is not None else function, name):
+            if what is None:
+                raise _ambiguous(function, name)
+            kwargs[name] = given.pop(name)
+    given = {name: value for name, value in given.items() if value is not None}
+    return replace(what, **given) if what is not None else DurableCallable(function, **given)
+
+
+def _ambiguous(function: Callable[..., Any], name: str) -> AgentConfigurationError:
+    called = getattr(function, "__qualname__", type(function).__qualname__)
+    return AgentConfigurationError(
+        f"a durable call of {called} has the argument {name!r}, which is both a setting of the call and "
+        "something that the function takes",
+        expected=f"a setting {name!r} of a DurableCallable, or an argument {name!r} of the call of one",
+        found=f"durable_execute({called}, {name}=...)",
+        fix=f"for the function: durable_execute(DurableCallable({called}), {name}=...). For the call: "
+        f"durable_execute(DurableCallable({called}, {name}=...))",
+    )
 
 
 @lru_cache(maxsize=1024)
 def _plain(function: Callable[..., Any]) -> DurableCallable:
     """``function`` without settings; what follows from it is found out once."""
     return DurableCallable(function)
+
+
+def takes(function: Callable[..., Any], name: str) -> bool:
+    """Whether ``function`` takes an argument of that name, be it by ``**kwargs``."""
+    signature = _signature_of(function)
+    if signature is None:
+        return False
+    parameter = signature.parameters.get(name)
+    if parameter is not None and parameter.kind in _BY_NAME:
+        return True
+    return any(each.kind is inspect.Parameter.VAR_KEYWORD for each in signature.parameters.values())
 
 
 def _signature_of(function: Callable[..., Any]) -> inspect.Signature | None:

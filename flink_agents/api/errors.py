@@ -31,7 +31,8 @@
     ├── JobFailedError                   FA3100  the job ran and failed
     ├── RunError                         FA4000  something went wrong inside a run
     │   ├── ActionFailedError            FA4001
-    │   │   └── RetriesExhaustedError    FA4012
+    │   │   ├── RetriesExhaustedError    FA4012
+    │   │   └── ActionInterruptedError   FA4055  (also a KeyboardInterrupt)
     │   ├── NotAnEventError              FA4002
     │   ├── UnknownEventError            FA4003
     │   ├── UnhandledEventError          FA4004
@@ -62,7 +63,8 @@
     │   ├── StoreUnavailableError        FA6007
     │   ├── StoreFormatError             FA6008
     │   ├── StoreMismatchError           FA6009
-    │   └── RunNotReplayableError        FA6010
+    │   ├── RunNotReplayableError        FA6010
+    │   └── OtherJobsStateError          FA6065
     ├── BrokerError                      FA7000  a Kafka broker for development cannot run
     │   ├── BrokerDownloadError          FA7001
     │   ├── BrokerStartError             FA7002
@@ -88,6 +90,7 @@ from flink_agents.api.store_errors import (
     BrokerPortInUseError as BrokerPortInUseError,
     BrokerStartError as BrokerStartError,
     JobIdentifierInUseError as JobIdentifierInUseError,
+    OtherJobsStateError as OtherJobsStateError,
     RecordsPrunedError as RecordsPrunedError,
     RecordTooLargeError as RecordTooLargeError,
     RunNotReplayableError as RunNotReplayableError,
@@ -390,6 +393,12 @@ class RetriesExhaustedError(ActionFailedError):
     """An action raised in every attempt that its retry policy allows, and its error policy is to fail."""
 
     code = "FA4012"
+
+
+class ActionInterruptedError(ActionFailedError, KeyboardInterrupt):
+    """An action raised a ``KeyboardInterrupt``, which no policy passes by."""
+
+    code = "FA4055"
 
 
 class DurableCallMismatchError(RunError):

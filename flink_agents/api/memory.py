@@ -62,8 +62,9 @@ class MemoryObject(ABC):
         """The value at ``path``, a ``MemoryObject`` where it is an object, or ``default``.
 
         Raises:
-            MemoryPathError: The path is malformed.
-            ContextMisuseError: Called from a foreign thread or after the action ended.
+            MemoryPathError: The path is malformed, or leads through a plain value.
+            ContextMisuseError: Called from a foreign thread, inside a durable function, or after the
+                action ended.
         """
 
     @abstractmethod
@@ -82,12 +83,17 @@ class MemoryObject(ABC):
         """Add ``value`` to the end of the list at ``path``, which is created if missing.
 
         Raises:
-            MemoryPathError: There is something else than a list at ``path``.
+            MemoryPathError: The path is malformed, leads through a plain value, or there is something
+                else than a list.
         """
 
     @abstractmethod
     def delete(self, path: str) -> bool:
-        """Remove the value or the whole object at ``path``; False if there was none."""
+        """Remove the value or the whole object at ``path``; False if there was none.
+
+        Raises:
+            MemoryPathError: The path is malformed.
+        """
 
     @abstractmethod
     def new_object(self, path: str, overwrite: bool = False) -> MemoryObject:
@@ -103,7 +109,11 @@ class MemoryObject(ABC):
 
     @abstractmethod
     def exists(self, path: str) -> bool:
-        """Whether a value or an object is at ``path``."""
+        """Whether a value or an object is at ``path``.
+
+        Raises:
+            MemoryPathError: The path is malformed.
+        """
 
     @abstractmethod
     def field_names(self) -> list[str]:

@@ -52,7 +52,8 @@ class BoundAction:
         max_concurrency: How many executions may run at a time, or None.
         rate_limit: How many executions may begin in a time, or None.
         off_thread: Whether it must not even begin on Flink's thread: a ``def`` action that
-            blocks, has a timeout or has limits.
+            blocks, has a timeout, has limits or makes durable calls.
+        journalled: Whether it makes durable calls, as far as that is known.
     """
 
     name: str
@@ -72,6 +73,12 @@ class BoundAction:
     max_concurrency: int | None = None
     rate_limit: RateLimit | None = None
     off_thread: bool = False
+    journalled: bool = False
+
+    def make_calls(self) -> None:
+        """Note that it makes durable calls."""
+        self.journalled = True
+        self.off_thread = self.off_thread or not self.is_async
 
 
 @dataclass

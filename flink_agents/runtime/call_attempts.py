@@ -18,9 +18,21 @@ from typing import Any, Protocol
 from flink_agents.api.durable import NOT_DONE, DurableCallable, RetryableError
 from flink_agents.api.logs import bounded_logger
 from flink_agents.api.policies import RetryPolicy
+from flink_agents.runtime.call_scope import await_inside, call_inside
+from flink_agents.runtime.call_values import Arguments
 from flink_agents.runtime.context import Invocation
+from flink_agents.runtime.failure import text_of
+from flink_agents.runtime.in_flight import CallInFlight
 from flink_agents.runtime.journal.calls import Call
-from flink_agents.runtime.journal.failures import CALL_FAILURES
+from flink_agents.runtime.outcomes import (
+    Outcome,
+    StoppedIteration,
+    awaited_outcome,
+    cancelled_from_outside,
+    is_close,
+    outcome_of,
+    thrown,
+)
 from flink_agents.runtime.retry import Trial, next_trial
 from flink_agents.runtime.run_metrics import RunMetrics
 from flink_agents.runtime.timeouts import Deadline, timed_out, within
@@ -43,6 +55,23 @@ class Threads(Protocol):
         ...
 
 
+class CallFailed(Exception):
+    """A call has failed for good, by an exception that may be one which no coroutine can raise.
+
+    Args:
+        error: What the call raised.
+    """
+
+    def __init__(self, error: BaseException) -> None:
+        super().__init__(error)
+        self.error = error
+
+
+def raised_by(error: BaseException) -> BaseException:
+    """What the call raised that ended with ``error``."""
+    return error.error if isinstance(error, CallFailed) else error
+
+
 class CallAttempts:
     """See the module.
 
@@ -52,42 +81,65 @@ class CallAttempts:
         call: The call.
         threads: Where functions are called that are not ``async def``.
         metrics: The runtime's metrics.
+        in_flight: Is told when the function is executed.
 
     Attributes:
         number: How many attempts were made.
     """
 
     def __init__(
-        self, step: Invocation, what: DurableCallable, call: Call, threads: Threads, metrics: RunMetrics
+        self,
+        step: Invocation,
+        what: DurableCallable,
+        call: Call,
+        threads: Threads,
+        metrics: RunMetrics,
+        in_flight: CallInFlight,
     ) -> None:
         self._step = step
         self._what = what
         self._call = call
         self._threads = threads
         self._metrics = metrics
+        self.in_flight = in_flight
         self.number = 0
 
-    async def value_of(self, function: partial[Any]) -> Any:
-        """What the call returns; asks the reconciler first where the call may have been made before."""
-        reconciler = self._what.reconciler
-        if self._call.begun and reconciler is not None:
-            asked = partial(reconciler, *function.args, **function.keywords)
-            value = await self._invoke(asked, inspect.iscoroutinefunction(reconciler))
-            if value is not NOT_DONE:
-                return value
+    async def value_of(self, arguments: Arguments) -> Any:
+        """What the call returns; asks the reconciler first where the call may have been made before.
+
+        Args:
+            arguments: Its arguments, of which each attempt gets a copy.
+
+        Raises:
+            CallFailed: It failed for good.
+        """
+        reconciler = self._what.reconciler if self._call.begun else None
         trial: Trial | None = None
         while True:
             self.number += 1
             try:
-                return await self._invoke(function, self._what.is_async)
-            except CALL_FAILURES as error:
-                trial = self._next(trial, error)
-                if trial is None:
+                if reconciler is not None:
+                    asked = arguments.of_reconciler(reconciler)
+                    value = await self._invoke(asked, inspect.iscoroutinefunction(reconciler))
+                    if value is not NOT_DONE:
+                        return value
+                    reconciler = None
+                return await self._invoke(arguments.of(self._what), self._what.is_async)
+            except BaseException as error:
+                if is_close(error) or cancelled_from_outside(error):
                     raise
+                trial = self._next(trial, thrown(error))
+                if trial is None:
+                    raise CallFailed(thrown(error)) from None
             await self._pause(trial.delay)
 
     def _next(self, trial: Trial | None, error: BaseException) -> Trial | None:
+        if self.in_flight.closed():
+            return None
         policy = self._what.retry
+        if isinstance(error, GeneratorExit):
+            # It may have come by closing this coroutine, which then must not wait for anything.
+            return None
         if policy is None and isinstance(error, RetryableError):
             policy = _default_policy()
         if policy is None:
@@ -103,7 +155,7 @@ class CallAttempts:
                 self._step.run.key,
                 following.delay,
                 type(error).__name__,
-                error,
+                text_of(error),
             )
         return following
 
@@ -117,12 +169,20 @@ class CallAttempts:
             await asyncio.sleep(seconds)
 
     async def _invoke(self, function: partial[Any], is_async: bool) -> Any:
+        try:
+            return await self._result_of(function, is_async)
+        finally:
+            self.in_flight.leave()
+
+    async def _result_of(self, function: partial[Any], is_async: bool) -> Any:
         if is_async:
-            return await self._in_time(function())
+            self.in_flight.enter()
+            return await self._in_time(await_inside(function.func, function()))
         results: list[Any] = []
 
         def call() -> None:
-            results.append(function())
+            self.in_flight.enter()
+            results.append(call_inside(function.func, function))
 
         if self._what.seconds is None:
             await self._threads.run(call)
@@ -130,7 +190,9 @@ class CallAttempts:
             await self._threads.run_within(call, self._deadline)
         (result,) = results
         # A function that is not async def may still return something to be awaited.
-        return await self._in_time(_awaited(result)) if inspect.isawaitable(result) else result
+        if not inspect.isawaitable(result):
+            return result
+        return await self._in_time(await_inside(function.func, result))
 
     def _in_time(self, coroutine: Coroutine[Any, Any, Any]) -> Coroutine[Any, Any, Any]:
         return coroutine if self._what.seconds is None else within(self._deadline, coroutine)
@@ -163,14 +225,14 @@ class CallingThread:
         Raises:
             asyncio.CancelledError: The attempt of the job has ended.
         """
-        ended: list[asyncio.Task[Any]] = []
+        ended: list[asyncio.Task[Outcome]] = []
 
-        def end(task: asyncio.Task[Any]) -> None:
+        def end(task: asyncio.Task[Outcome]) -> None:
             ended.append(task)
             self._work.put(lambda: True)
 
         def begin() -> None:
-            loop.create_task(_awaited(make)).add_done_callback(end)
+            loop.create_task(awaited_outcome(_awaited(make))).add_done_callback(end)
 
         try:
             loop.call_soon_threadsafe(begin)
@@ -180,7 +242,7 @@ class CallingThread:
         while True:
             try:
                 if self._work.get(timeout=SLICE_SECONDS)():
-                    return ended[0].result()
+                    return _result_of(ended[0])
             except queue.Empty:
                 if closed():
                     raise asyncio.CancelledError from None
@@ -188,37 +250,31 @@ class CallingThread:
     async def run(self, function: Callable[[], None]) -> None:
         """See :class:`Threads`."""
         loop = asyncio.get_running_loop()
-        done: asyncio.Future[None] = loop.create_future()
+        done: asyncio.Future[Outcome] = loop.create_future()
         self._work.put(partial(_call, function, loop, done))
-        await done
+        (await done).result()
 
     async def run_within(self, function: Callable[[], None], deadline: Deadline) -> None:
         """See :class:`Threads`; in a thread of its own, since that cannot be stopped."""
         loop = asyncio.get_running_loop()
-        done: asyncio.Future[None] = loop.create_future()
+        done: asyncio.Future[Outcome] = loop.create_future()
         threading.Thread(target=_call, args=(function, loop, done), name="agent-call", daemon=True).start()
         await asyncio.wait({done}, timeout=deadline.seconds)
         if not done.done():
             done.cancel()
             raise timed_out(deadline)
-        done.result()
+        done.result().result()
 
 
-def _call(function: Callable[[], None], loop: asyncio.AbstractEventLoop, done: asyncio.Future[None]) -> bool:
+def _call(
+    function: Callable[[], None], loop: asyncio.AbstractEventLoop, done: asyncio.Future[Outcome]
+) -> bool:
     """Call ``function``, and tell ``done`` how it ended; returns False: there may be more to do."""
-    error: BaseException | None = None
-    try:
-        function()
-    except CALL_FAILURES as raised:
-        error = raised
+    outcome = outcome_of(function)
 
     def tell() -> None:
-        if done.done():
-            return
-        if error is None:
-            done.set_result(None)
-        else:
-            done.set_exception(error)
+        if not done.done():
+            done.set_result(outcome)
 
     try:
         loop.call_soon_threadsafe(tell)
@@ -226,6 +282,14 @@ def _call(function: Callable[[], None], loop: asyncio.AbstractEventLoop, done: a
         # The loop is closed: nobody waits any more.
         pass
     return False
+
+
+def _result_of(task: asyncio.Task[Outcome]) -> Any:
+    """The result of a task, for code that is no coroutine: that can raise ``StopIteration``."""
+    try:
+        return task.result().result()
+    except StoppedIteration as stopped:
+        raise stopped.stop from stopped.stop.__cause__
 
 
 async def _awaited(awaitable: Awaitable[Any] | Callable[[], Awaitable[Any]]) -> Any:

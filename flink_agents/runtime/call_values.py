@@ -3,25 +3,25 @@
 from __future__ import annotations
 
 import hashlib
-from collections.abc import Iterable, Mapping
-from functools import lru_cache
+from collections.abc import Callable, Iterable, Mapping
+from functools import lru_cache, partial
 from typing import Any
 
 from pydantic import TypeAdapter
 
 from flink_agents.api.action_state import RecordKind
-from flink_agents.api.durable import DurableCallable
+from flink_agents.api.durable import IDEMPOTENCY_KEY, DurableCallable, takes
 from flink_agents.api.errors import (
     AgentsError,
     BranchesRecordedEarlierError,
     DurableCallMismatchError,
     DurableResultError,
 )
-from flink_agents.runtime.codec import ValueCodec
+from flink_agents.runtime.codec import UNCHANGING, ValueCodec
 from flink_agents.runtime.context import Invocation
 from flink_agents.runtime.journal import failures
 from flink_agents.runtime.journal.calls import Call, Mismatch, step_name
-from flink_agents.runtime.journal.canonical import digest_of
+from flink_agents.runtime.journal.canonical import digest_of_bytes
 from flink_agents.runtime.journal.records import RECORD_FRAME, CallIdentity, CallRecord
 
 MAX_AWAITS = 5
@@ -29,6 +29,55 @@ MAX_AWAITS = 5
 
 REQUEST_CHARACTERS = 2000
 """How much of its request the record of a call keeps."""
+
+
+class Arguments:
+    """The arguments of a call, as they were when it was made.
+
+    They are encoded once, for the digest, and each attempt gets what the bytes say: what a function
+    changes in its arguments reaches neither the action nor another attempt.
+
+    Args:
+        codec: Encodes them.
+        what: What is called.
+        args: By position.
+        kwargs: By name.
+
+    Attributes:
+        identity: What is called, with digest and text of the arguments.
+        key: The idempotency key of the call, once it is known.
+
+    Raises:
+        UnserializableValueError: An argument cannot be encoded.
+    """
+
+    __slots__ = ("_codec", "_data", "_plain", "identity", "key")
+
+    def __init__(
+        self, codec: ValueCodec, what: DurableCallable, args: tuple[Any, ...], kwargs: Mapping[str, Any]
+    ) -> None:
+        self._codec = codec
+        self._data = codec.encode([list(args), dict(kwargs)])
+        values = (*args, *kwargs.values())
+        self._plain = (args, kwargs) if all(type(value) in UNCHANGING for value in values) else None
+        self.identity = CallIdentity(
+            what.identity, digest_of_bytes(self._data), request_text(what, args, kwargs)
+        )
+        self.key: str | None = None
+
+    def of(self, what: DurableCallable) -> partial[Any]:
+        """The function of ``what`` with a copy of the arguments."""
+        return self._given_to(what.function, what.wants_key)
+
+    def of_reconciler(self, reconciler: Callable[..., Any]) -> partial[Any]:
+        """``reconciler`` with a copy of the arguments, and with the key where it takes one."""
+        return self._given_to(reconciler, takes(reconciler, IDEMPOTENCY_KEY))
+
+    def _given_to(self, function: Callable[..., Any], wants_key: bool) -> partial[Any]:
+        args, kwargs = self._plain or self._codec.decode(self._data)
+        if wants_key and self.key is not None and IDEMPOTENCY_KEY not in kwargs:
+            kwargs = {**kwargs, IDEMPOTENCY_KEY: self.key}
+        return partial(function, *args, **kwargs)
 
 
 def identity(
@@ -39,15 +88,14 @@ def identity(
     Raises:
         UnserializableValueError: An argument cannot be encoded.
     """
-    arguments = digest_of(codec, [list(args), dict(kwargs)])
-    return CallIdentity(what.identity, arguments, request_text(what, args, kwargs))
+    return Arguments(codec, what, args, kwargs).identity
 
 
 def idempotency_key(step: Invocation, call: Call) -> str:
     """32 hexadecimal digits, equal for all attempts of a call. BLAKE2b: RFC 7693."""
     run = step.run
     name = step_name(step.path, call.task)
-    parts = (run.journal_id, step.shared.agent_name, run.key_text, run.sequence_number, name, call.index)
+    parts = (run.identity, step.shared.agent_name, run.key_text, run.sequence_number, name, call.index)
     path = "\x00".join(map(str, parts))
     return hashlib.blake2b(path.encode("utf-8", "surrogatepass"), digest_size=16).hexdigest()
 

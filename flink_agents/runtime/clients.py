@@ -12,6 +12,8 @@ from flink_agents.api.errors import ResourceUnavailableError
 from flink_agents.api.logs import bounded_logger
 from flink_agents.plan import BoundAgent
 from flink_agents.plan.functions import is_async_generator, is_generator
+from flink_agents.runtime.failure import users_traceback
+from flink_agents.runtime.outcomes import Outcome, cancelled_from_outside, is_close
 
 CLOSE_SECONDS = 3.0
 """How long the end of an attempt waits for clients to close."""
@@ -26,7 +28,8 @@ class _Client:
         self.name = name
         self._make = make
         self._end = asyncio.Event()
-        self.opened: asyncio.Future[Any] = asyncio.get_running_loop().create_future()
+        # A future would not hand on whatever it raised.
+        self.opened: asyncio.Future[Outcome] = asyncio.get_running_loop().create_future()
         # Without the context of the step that asks first: the client outlives it.
         loop = asyncio.get_running_loop()
         self.task: asyncio.Task[None] = Context().run(loop.create_task, self._live())
@@ -43,18 +46,18 @@ class _Client:
             async with AsyncExitStack() as stack:
                 value = await self._enter(stack)
                 if not self.opened.done():
-                    self.opened.set_result(value)
+                    self.opened.set_result(Outcome(value))
                 await self._end.wait()
-        except asyncio.CancelledError:
-            self.opened.cancel()
-            raise
-        except (Exception, SystemExit) as error:
+        except BaseException as error:
+            if is_close(error):
+                raise
+            if cancelled_from_outside(error):
+                self.opened.cancel()
+                raise
             if self.opened.done():
-                _log.exception("the client %s raised when it was closed", self.name)
+                _log.error("the client %s raised when it was closed:\n%s", self.name, users_traceback(error))
             else:
-                self.opened.set_exception(error)
-                # Whoever asked may be gone already.
-                self.opened.exception()
+                self.opened.set_result(Outcome(error=error))
 
     async def _enter(self, stack: AsyncExitStack) -> Any:
         manager = self._make()
@@ -101,8 +104,8 @@ class Clients:
         """
         self._agent.client(name)
 
-    async def get(self, name: str) -> Any:
-        """The client ``name``, opened at the first call; the next call tries again where that fails."""
+    async def get(self, name: str) -> Outcome:
+        """The client ``name``, opened at the first call; where that fails, the next call tries again."""
         client = self._clients.get(name)
         if client is None or (client.opened.done() and client.task.done()):
             client = self._clients[name] = _Client(name, _manager(self._agent.client(name)))

@@ -38,6 +38,9 @@ _DATETIME, _DATE, _TIME, _TIMEDELTA, _DECIMAL, _UUID = 5, 6, 7, 8, 9, 10
 _ENUM, _MODEL, _DATACLASS, _NAMED_TUPLE, _ROW, _PICKLE = 11, 12, 13, 14, 15, 16
 _NAMED = frozenset((_ENUM, _MODEL, _DATACLASS, _NAMED_TUPLE))
 
+UNCHANGING = frozenset({str, int, float, bool, bytes, type(None)})
+"""Types of values that nobody can change, so that a copy of one is no other value."""
+
 _EXPECTED = (
     "JSON values, bytes, tuples, sets, dates, decimals, UUIDs, enums, dataclasses, named tuples "
     "or pydantic models"

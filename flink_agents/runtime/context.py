@@ -6,11 +6,11 @@ import asyncio
 import hashlib
 import random
 import uuid
-from collections.abc import Awaitable, Mapping
+from collections.abc import Awaitable, Callable, Mapping
 from datetime import UTC, datetime
 from functools import lru_cache
 from threading import get_ident
-from typing import Any
+from typing import Any, cast
 
 from flink_agents.api.context import RunnerContext
 from flink_agents.api.durable import DurableCallable
@@ -29,6 +29,8 @@ from flink_agents.api.options import Configuration
 from flink_agents.api.resources import ResourceType, Tool
 from flink_agents.plan import BoundAction
 from flink_agents.runtime.action_waits import in_turn
+from flink_agents.runtime.call_scope import inside, name_of
+from flink_agents.runtime.clients import Clients
 from flink_agents.runtime.delivery import Delivery
 from flink_agents.runtime.journal.calls import StepCalls
 from flink_agents.runtime.limits import LeaveThread, Place
@@ -141,8 +143,18 @@ class Invocation:
 
     def guard(self) -> None:
         """Raise where the context may not be used."""
-        if self._active and get_ident() == self._thread:
+        function = inside()
+        if function is None and self._active and get_ident() == self._thread:
             return
+        if function is not None:
+            raise ContextMisuseError(
+                f"the context of action {self.action.name!r} is used inside the durable function "
+                f"{name_of(function)!r}, which is not executed again on replay",
+                expected="a function that gets what it needs as arguments, and returns what follows from it",
+                found=f"a use of ctx, or of memory or a resource of it, in {name_of(function)}",
+                fix="read memory, get clients and draw random numbers in the action, before the call; "
+                "write, send and call durably in the action, behind it",
+            )
         if self._active:
             raise ContextMisuseError(
                 f"the context of action {self.action.name!r} is used from another thread",
@@ -195,6 +207,36 @@ class Invocation:
         )
 
 
+class _Random(random.Random):
+    """A generator that draws only where the context may be used. What it draws is that of its base."""
+
+    guard: Callable[[], None] | None = None
+
+    def random(self) -> float:
+        """Draw a number below 1."""
+        if self.guard is not None:
+            self.guard()
+        return super().random()
+
+    def getrandbits(self, k: int, /) -> int:
+        """Draw bits."""
+        if self.guard is not None:
+            self.guard()
+        return super().getrandbits(k)
+
+    def seed(self, a: Any = None, version: int = 2) -> None:
+        """Begin another sequence."""
+        if self.guard is not None:
+            self.guard()
+        super().seed(a, version)
+
+    def setstate(self, state: Any) -> None:
+        """Go on where another generator was."""
+        if self.guard is not None:
+            self.guard()
+        super().setstate(state)
+
+
 class InvocationContext(RunnerContext):
     """What one execution of one action can do; ends with it.
 
@@ -202,6 +244,7 @@ class InvocationContext(RunnerContext):
         invocation: The execution.
     """
 
+    _config: dict[str, Any] | None = None
     _draws = 0
     _random: random.Random | None = None
 
@@ -302,7 +345,7 @@ class InvocationContext(RunnerContext):
                 found="a def action",
                 fix=f"write async def, and client = await ctx.client({name!r})",
             )
-        return in_turn("a client", lambda: clients.get(name))
+        return _client(clients, name)
 
     @property
     def config(self) -> Configuration:
@@ -312,7 +355,9 @@ class InvocationContext(RunnerContext):
     @property
     def action_config(self) -> Mapping[str, Any]:
         """See :class:`RunnerContext`."""
-        return self._of.action.config
+        if self._config is None:
+            self._config = {name: _copy(value) for name, value in self._of.action.config.items()}
+        return self._config
 
     # -- durable calls ----------------------------------------------------------------
 
@@ -327,6 +372,8 @@ class InvocationContext(RunnerContext):
     @property
     def _durable(self) -> Durable:
         self._of.guard()
+        if not self._of.action.journalled:
+            self._of.action.make_calls()
         return self._of.shared.durable
 
     # -- time and chance --------------------------------------------------------------
@@ -346,7 +393,8 @@ class InvocationContext(RunnerContext):
         """See :class:`RunnerContext`; seeded by BLAKE2b from the path of the event."""
         self._of.guard()
         if self._random is None:
-            self._random = random.Random(int.from_bytes(self._digest("random"), "big"))
+            self._random = _Random(int.from_bytes(self._digest("random"), "big"))
+            self._random.guard = self._of.guard
         return self._random
 
     def _digest(self, purpose: str) -> bytes:
@@ -364,6 +412,17 @@ class InvocationContext(RunnerContext):
     def action_metric_group(self) -> MetricGroup:
         """See :class:`RunnerContext`."""
         return self._of.shared.metrics.get_sub_group(self._of.action.name)
+
+
+async def _client(clients: Clients, name: str) -> Any:
+    return (await in_turn("a client", lambda: clients.get(name))).peek()
+
+
+def _copy(value: Any) -> Any:
+    """A copy of a JSON value."""
+    if isinstance(value, dict):
+        return {name: _copy(item) for name, item in cast("dict[str, Any]", value).items()}
+    return [_copy(item) for item in cast("list[Any]", value)] if isinstance(value, list) else value
 
 
 @lru_cache(maxsize=64)

@@ -9,6 +9,13 @@ from types import CodeType, FrameType, TracebackType
 from typing import Any
 
 import flink_agents
+from flink_agents.runtime.typenames import GROUPS
+
+MAX_TEXT = 10_000
+"""How many characters of an exception's text are kept."""
+
+MAX_CAUSES = 20
+"""How far the author's line is looked for among causes."""
 
 _LIBRARIES = tuple(
     {sysconfig.get_paths()[name] + os.sep for name in ("stdlib", "platstdlib", "purelib", "platlib")}
@@ -37,13 +44,51 @@ def is_users(file: str) -> bool:
     return not (file.startswith((_PACKAGE, "<frozen")) or file.startswith(_LIBRARIES))
 
 
+def text_of(error: BaseException) -> str:
+    """The text of an exception, bounded; where its class cannot give one, a text that says so."""
+    try:
+        return str.__str__(str(error))[:MAX_TEXT]
+    except BaseException as raised:
+        # Foreign classes run their own code here.
+        return f"<{type(error).__qualname__}: str raised {type(raised).__name__}>"
+
+
 def users_place(error: BaseException, action: Any) -> str:
-    """The innermost line of ``error``'s traceback that is the author's; else the action's own."""
+    """The innermost line of ``error``'s traceback that is the author's; else the action's own.
+
+    Python itself raises some errors in place of others, without their traceback: then it is the line of
+    the cause, and of a group, that of its first member which has one.
+    """
+    ahead: list[Any] = [_stopped(error) or error]
+    for _ in range(MAX_CAUSES):
+        if not ahead:
+            break
+        one = ahead.pop(0)
+        found = _innermost(one)
+        if found is not None:
+            return found
+        ahead += getattr(one, "exceptions", ()) if isinstance(one, GROUPS) else ()
+        ahead += [cause for cause in (one.__cause__ or one.__context__,) if cause is not None]
+    return action.where
+
+
+def _stopped(error: BaseException) -> BaseException | None:
+    """The error in whose place Python raised ``error``, since no coroutine or generator can raise it."""
+    at: BaseException | None = error
+    for _ in range(MAX_CAUSES):
+        if not isinstance(at, RuntimeError):
+            break
+        at = at.__cause__
+    return at if isinstance(at, StopIteration | StopAsyncIteration) else None
+
+
+def _innermost(error: BaseException) -> str | None:
+    """The innermost line of the author's in a traceback."""
     found = None
     for frame, line in traceback.walk_tb(error.__traceback__):
         if is_users(frame.f_code.co_filename):
             found = place(frame.f_code.co_filename, line, _qualname(frame))
-    return found or action.where
+    return found
 
 
 def _qualname(frame: FrameType) -> str:
@@ -57,5 +102,8 @@ def users_traceback(error: BaseException) -> str:
     at = start
     while at is not None and not is_users(at.tb_frame.f_code.co_filename):
         at = at.tb_next
-    lines = traceback.format_exception(type(error), error, at or start)
-    return "".join(lines)
+    try:
+        return "".join(traceback.format_exception(type(error), error, at or start))
+    except Exception:
+        # What a foreign class has in place of the attributes of its base may be anything.
+        return "".join([*traceback.format_tb(at or start), f"{type(error).__qualname__}: {text_of(error)}\n"])

@@ -14,6 +14,7 @@ from collections import deque
 from collections.abc import Callable, Collection, Coroutine
 from concurrent import futures
 from contextvars import ContextVar
+from datetime import timedelta
 from typing import Any, TypeVar
 
 from flink_agents.api.durable import OnMismatch
@@ -28,15 +29,17 @@ from flink_agents.runtime.context import Invocation
 from flink_agents.runtime.delivery import current_delivery
 from flink_agents.runtime.durable import DurableCalls
 from flink_agents.runtime.garbage import collect_garbage_less_often
+from flink_agents.runtime.journal.other_jobs import identity_of
 from flink_agents.runtime.keys import decode_key
 from flink_agents.runtime.limits import Place, Slots
+from flink_agents.runtime.outcomes import is_close
 from flink_agents.runtime.replays import Replays
 from flink_agents.runtime.retry import Trial
 from flink_agents.runtime.run import Run
 from flink_agents.runtime.run_metrics import clock
 from flink_agents.runtime.shared import RunEnvironment
-from flink_agents.runtime.steps import FAILURES, StepExecutor
-from flink_agents.runtime.timeouts import Deadline, WorkerPool, within
+from flink_agents.runtime.steps import ENDS, FAILURES, StepExecutor
+from flink_agents.runtime.timeouts import Deadline, LoopThreads, WorkerPool, within
 from flink_agents.runtime.watch import Watch
 
 _log = bounded_logger("flink_agents.loop")
@@ -94,6 +97,7 @@ class AgentLoop:
         collect_garbage_less_often()
         # Where nothing can be recorded, no order of outcomes has to be kept.
         self._loop = ActionLoop() if shared.journals is not None else asyncio.new_event_loop()
+        self._loop.set_default_executor(LoopThreads())
         self._durable: DurableCalls | None = None
         if shared.journals is not None:
             on_mismatch = OnMismatch(shared.config.get(AgentOptions.ON_MISMATCH))
@@ -192,7 +196,8 @@ class AgentLoop:
             self._shared.limits.close()
             self._loop.call_soon_threadsafe(self._begin_stop)
         if wait:
-            self._thread.join(2 * CLOSE_SECONDS + clients.CLOSE_SECONDS)
+            grace: timedelta = self._shared.config.get(AgentOptions.GRACE)
+            self._thread.join(grace.total_seconds() + 2 * CLOSE_SECONDS + clients.CLOSE_SECONDS)
             self._pool.join(CLOSE_SECONDS)
 
     # -- the loop's thread ------------------------------------------------------------
@@ -223,6 +228,8 @@ class AgentLoop:
     async def _stop(self) -> None:
         """End the runs, then the clients that they use, then what is left."""
         actors = [*self._tasks.values(), *self._inbox]
+        if self._durable is not None:
+            await self._drain_calls(self._durable)
         await _cancel(self._tasks)
         for actor in actors:
             _abandon(actor)
@@ -231,6 +238,13 @@ class AgentLoop:
         await _cancel(asyncio.all_tasks(self._loop) - {asyncio.current_task()})
         self._stopped = True
         self._loop.stop()
+
+    async def _drain_calls(self, durable: DurableCalls) -> None:
+        """Cancel all runs, but let their calls end; a run that makes one by itself is cancelled behind it."""
+        drained = self._loop.create_task(durable.drain())
+        keys = durable.in_flight.keys
+        await _cancel([task for task, actor in self._tasks.items() if actor.key_text not in keys])
+        await drained
 
     async def _close_store(self) -> None:
         """Close the store, in bounded time; what it raises must not keep the loop from its end."""
@@ -328,6 +342,7 @@ class AgentLoop:
                 None,
                 actor.memory,
                 waiting.ordered,
+                identity_of(waiting.records),
             )
             self._steps.begin(run, waiting.record)
         self.replays.attach(actor, run, waiting)
@@ -379,11 +394,7 @@ class AgentLoop:
                 if step.calls is not None:
                     await durable.end(step)
         except FAILURES as error:
-            if self._closing or self.failure is not None:
-                # Whatever it is: at the end of the attempt, no action has failed by itself.
-                step.end()
-                step.let_go()
-                raise asyncio.CancelledError from error
+            self._end_at_once(step, error)
             if durable is not None and (going_on := durable.finish(step)) is not None:
                 await going_on
             return await self._failed(step, error)
@@ -398,6 +409,17 @@ class AgentLoop:
         """Cancel the tasks that an execution left behind, and wait for their end."""
         tasks, step.tasks = step.tasks or [], None
         await _cancel([task for task in tasks if not task.done()])
+
+    def _end_at_once(self, step: Invocation, error: BaseException) -> None:
+        """Raise where nothing can be awaited any more."""
+        if self._closing or self.failure is not None:
+            # Whatever it is: at the end of the attempt, no action has failed by itself.
+            step.end()
+            step.let_go()
+            raise error if is_close(error) else asyncio.CancelledError from error
+        if isinstance(error, ENDS):
+            # It may close this coroutine. No policy passes it by.
+            self._steps.failed(step, error)
 
     async def _failed(self, step: Invocation, error: BaseException) -> Invocation | None:
         """End an attempt that raised; returns the next one, or None where the run goes on without."""

@@ -123,8 +123,7 @@ class MemoryTree:
 
     def get(self, path: str, default: Any, guard: Guard) -> Any:
         """The value or object at ``path``, or ``default``."""
-        parents_of(path)
-        data = self.raw(path)
+        data = self.find(path)
         if data is None:
             return default
         if data == OBJECT:
@@ -179,6 +178,31 @@ class MemoryTree:
         if data != OBJECT or self._expires:
             self.put(path, OBJECT)
 
+    def find(self, path: str) -> bytes | None:
+        """The bytes of the node at ``path``, or None.
+
+        Raises:
+            MemoryPathError: The path is malformed, or leads through a plain value.
+        """
+        parents = parents_of(path)
+        data = self.raw(path)
+        if data is None:
+            # What is in an object has objects around it, so that the innermost one that is there decides.
+            for parent in reversed(parents):
+                around = self.raw(parent)
+                if around is not None:
+                    if around != OBJECT:
+                        raise self._through_value(path, parent, around)
+                    break
+        return data
+
+    def _through_value(self, path: str, parent: str, data: bytes) -> MemoryPathError:
+        return MemoryPathError(
+            f"{path!r} leads through a plain value in {self.scope.value} memory",
+            found=f"{parent!r} holds {type(self._codec.decode(data)).__name__}",
+            fix=f"delete({parent!r}) first, or choose another path",
+        )
+
     def make_parents(self, path: str) -> None:
         """Make sure that ``path`` lies in objects."""
         for parent in parents_of(path):
@@ -186,11 +210,7 @@ class MemoryTree:
             if data is None or (self._expires and data == OBJECT):
                 self.put(parent, OBJECT)
             elif data != OBJECT:
-                raise MemoryPathError(
-                    f"{path!r} leads through a plain value in {self.scope.value} memory",
-                    found=f"{parent!r} holds {type(self._codec.decode(data)).__name__}",
-                    fix=f"delete({parent!r}) first, or choose another path",
-                )
+                raise self._through_value(path, parent, data)
 
     # -- the protocol of a run --------------------------------------------------------
 

@@ -12,9 +12,11 @@ from email.utils import parsedate_to_datetime
 from typing import Any
 
 from flink_agents.api.durable import RetryableError, TerminalError
-from flink_agents.api.errors import ActionTimeoutError, AgentsError
+from flink_agents.api.errors import ActionTimeoutError, AgentsError, RecordedFailureError
 from flink_agents.api.policies import FailedAttempt, RetryPolicy
+from flink_agents.runtime.failure import text_of
 from flink_agents.runtime.limits import Place
+from flink_agents.runtime.typenames import find_error
 
 PROGRAMMING_ERRORS = (
     TypeError,
@@ -73,7 +75,7 @@ def next_trial(policy: RetryPolicy, trial: Trial | None, error: BaseException, s
 
 def record(number: int, error: BaseException, delay: float | None = None) -> FailedAttempt:
     """What is kept of an attempt that raised ``error``."""
-    message = error.message if isinstance(error, AgentsError) else str(error)
+    message = error.message if isinstance(error, AgentsError) else text_of(error)
     return FailedAttempt(
         number=number,
         error_type=type(error).__qualname__,
@@ -87,6 +89,8 @@ def is_retryable(policy: RetryPolicy, error: BaseException) -> bool:
     if isinstance(error, BaseExceptionGroup):
         inner: Any = error
         return all(is_retryable(policy, one) for one in inner.exceptions)
+    if isinstance(error, RecordedFailureError):
+        return _is_retryable_as_recorded(policy, error)
     if isinstance(error, TerminalError) or isinstance(error, policy.non_retryable):
         return False
     if isinstance(error, RetryableError):
@@ -96,6 +100,24 @@ def is_retryable(policy: RetryPolicy, error: BaseException) -> bool:
     if isinstance(error, ActionTimeoutError):
         return True
     return isinstance(error, Exception) and not isinstance(error, PROGRAMMING_ERRORS)
+
+
+def _is_retryable_as_recorded(policy: RetryPolicy, error: RecordedFailureError) -> bool:
+    """Whether ``policy`` tries again after the error that ``error`` stands for."""
+    if isinstance(error, policy.non_retryable):
+        return False
+    if policy.retry_on is not None and isinstance(error, policy.retry_on):
+        return True
+    if error.__cause__ is not None:
+        return is_retryable(policy, error.__cause__)
+    kind = find_error(error.error_type) or Exception
+    if issubclass(kind, (TerminalError, *policy.non_retryable)):
+        return False
+    if issubclass(kind, RetryableError):
+        return True
+    if policy.retry_on is not None:
+        return issubclass(kind, policy.retry_on)
+    return issubclass(kind, Exception) and not issubclass(kind, PROGRAMMING_ERRORS)
 
 
 def pause(policy: RetryPolicy, number: int, seed: str) -> float:
@@ -114,13 +136,21 @@ def retry_after(error: BaseException) -> float | None:
     if isinstance(error, BaseExceptionGroup):
         inner: Any = error
         return max((retry_after(one) or 0.0 for one in inner.exceptions), default=None)
+    if error.__cause__ is not None and isinstance(error, (RecordedFailureError, type(error.__cause__))):
+        # What stands for an error that a durable call raised may not have all that the error had.
+        asked = _asked_pause(error)
+        return asked if asked is not None else _asked_pause(error.__cause__)
+    return _asked_pause(error)
+
+
+def _asked_pause(error: BaseException) -> float | None:
     # What foreign classes have under these names is not known: nothing of it may raise.
     try:
         asked = getattr(error, "retry_after", None)
         if asked is None:
             asked = getattr(getattr(error, "response", None), "headers", {}).get("Retry-After")
         return _seconds(asked)
-    except Exception:
+    except BaseException:
         return None
 
 

@@ -10,9 +10,11 @@ from flink_agents.api.errors import StoreNotConfiguredError
 from flink_agents.api.options import AgentOptions, Configuration
 from flink_agents.api.resources import ResourceType, check_resource_type
 from flink_agents.plan import BoundAgent
+from flink_agents.plan.uses import mark_durable_actions
 from flink_agents.runtime import type_modules
 from flink_agents.runtime.clients import Clients
 from flink_agents.runtime.codec import ValueCodec
+from flink_agents.runtime.event_records import EventRecords
 from flink_agents.runtime.journal.journals import Journals
 from flink_agents.runtime.limits import Limits
 from flink_agents.runtime.metrics import LocalMetricGroup
@@ -73,6 +75,7 @@ class RunEnvironment:
         run_metrics: What the runtime measures.
         limits: Limits of actions and tools.
         clients: Clients of the subtask.
+        events: Writes events into records.
         traces_memory: Whether runs note what they read of memory: a replay may find it expired.
     """
 
@@ -92,8 +95,10 @@ class RunEnvironment:
         self.metrics = metrics
         self.run_metrics = RunMetrics(action.name for action in agent.actions)
         self.codec = codec
+        self.events = EventRecords(codec, agent.event_types)
         self.journals = journals
         if journals is not None:
+            mark_durable_actions(agent)
             self.run_metrics.store = journals.store.metrics
         self.durable: Durable = NothingDurable()
         self.memory_expires = config.get(AgentOptions.SHORT_TERM_TTL) is not None

@@ -6,7 +6,6 @@ and what follows from its end. It never waits: what has to be awaited is handed 
 
 from __future__ import annotations
 
-import asyncio
 import inspect
 from collections.abc import AsyncGenerator, Awaitable, Iterable, Iterator
 from contextlib import aclosing, closing
@@ -15,6 +14,7 @@ from typing import Any, cast
 from flink_agents.api.durable import OnMismatch
 from flink_agents.api.errors import (
     ActionFailedError,
+    ActionInterruptedError,
     ActionTimeoutError,
     AgentsError,
     RetriesExhaustedError,
@@ -26,15 +26,21 @@ from flink_agents.api.options import AgentOptions
 from flink_agents.api.policies import DEAD_LETTER_TAG, DeadLetter, FailedAttempt, OnError, RetryPolicy
 from flink_agents.plan import BoundAction
 from flink_agents.runtime.context import Invocation, context_type
-from flink_agents.runtime.failure import users_place, users_traceback
+from flink_agents.runtime.failure import text_of, users_place, users_traceback
 from flink_agents.runtime.limits import LeaveThread
+from flink_agents.runtime.outcomes import thrown
 from flink_agents.runtime.retry import Trial, is_retryable, next_trial, record
 from flink_agents.runtime.run import Run
 from flink_agents.runtime.run_metrics import clock
 from flink_agents.runtime.shared import RunEnvironment
+from flink_agents.runtime.typenames import shorten
 
-FAILURES = (Exception, SystemExit, asyncio.CancelledError)
-"""What an action can raise and its policy decides about."""
+FAILURES = (BaseException,)
+"""What an action can raise: whatever it is, it is the action's failure, with the author's line."""
+
+ENDS = (KeyboardInterrupt, GeneratorExit)
+"""What no policy passes by: one is meant for the program, the other closes the coroutine that executes
+the run, so that nothing can follow in it."""
 
 _log = bounded_logger("flink_agents.run")
 
@@ -56,6 +62,7 @@ class StepExecutor:
         self._on_unhandled = OnError(
             shared.agent.on_unhandled or shared.config.get(AgentOptions.ON_UNHANDLED)
         )
+        self._retried = {action.name for action in shared.agent.actions if self._retry_of(action) is not None}
 
     def begin(self, run: Run, record: Any) -> None:
         """Let ``run`` start with ``record``."""
@@ -80,12 +87,12 @@ class StepExecutor:
             began = clock()
             try:
                 self.call(step)
+            except LeaveThread:
+                return self._leave_thread(step)
             except FAILURES as error:
                 following = self.failed(step, error)
                 if following is not None:
                     return following
-            except LeaveThread:
-                return self._leave_thread(step)
             else:
                 if step.awaited is not None:
                     return step
@@ -99,8 +106,15 @@ class StepExecutor:
     # -- one step ---------------------------------------------------------------------
 
     def call(self, step: Invocation) -> None:
-        """Call the action and emit what it returns; what has to be awaited stays in the step."""
-        result = step.action.call(step.event, self._context_type(step))
+        """Call the action and emit what it returns; what has to be awaited stays in the step.
+
+        One that may be executed again gets an event of its own: what it changes in that reaches neither
+        its next attempt nor other actions, which would not see it after a replay.
+        """
+        action, event = step.action, step.event
+        if action.journalled or action.name in self._retried:
+            event = self._shared.events.own(event)
+        result = action.call(event, self._context_type(step))
         if result is not None:
             self._emit(step, result)
 
@@ -142,11 +156,12 @@ class StepExecutor:
         Raises:
             ActionFailedError: There is none, and the policy is to fail.
         """
+        error = thrown(error)
         self._metrics.count("action_failures", step.action.name)
         if isinstance(error, ActionTimeoutError):
             self._metrics.count("action_timeouts", step.action.name)
         retry = self._retry_of(step.action)
-        if retry is not None:
+        if retry is not None and not isinstance(error, ENDS):
             seed = f"{step.event.id}\x00{step.action.name}"
             trial = next_trial(retry, step.trial, error, seed)
             if trial is not None:
@@ -185,7 +200,7 @@ class StepExecutor:
         where = users_place(error, action)
         policy = action.on_error or self._on_error
         attempts = _attempts(step, error)
-        if policy in (OnError.FAIL, OnError.RETRY):
+        if policy in (OnError.FAIL, OnError.RETRY) or isinstance(error, ENDS):
             raise self._action_failed(step, error, where, attempts) from error
         self._give_up(step.run, action, event, error, where, policy, attempts)
 
@@ -222,7 +237,7 @@ class StepExecutor:
             step.run.sequence_number,
             trial.delay,
             type(error).__name__,
-            error,
+            text_of(error),
         )
         return following
 
@@ -289,7 +304,7 @@ class StepExecutor:
         self, step: Invocation, error: BaseException, where: str, attempts: tuple[FailedAttempt, ...]
     ) -> ActionFailedError:
         details: dict[str, Any] = {}
-        message = str(error)
+        message = text_of(error)
         if isinstance(error, AgentsError):
             details = {"expected": error.expected, "found": error.found, "fix": error.fix}
             message = error.message
@@ -297,6 +312,8 @@ class StepExecutor:
         # Where the last error is one that is not tried again, the attempts did not run out.
         ran_out = retry is not None and is_retryable(retry, error)
         failure = RetriesExhaustedError if ran_out else ActionFailedError
+        if isinstance(error, KeyboardInterrupt):
+            failure = ActionInterruptedError
         return failure(
             f"{type(error).__name__}: {message}",
             agent=self._shared.agent_name,
@@ -316,7 +333,7 @@ class StepExecutor:
             f"no action of {self._shared.agent_name} accepts this {event.event_type!r}: "
             f"key {run.key!r}, sequence {run.sequence_number}",
             expected=f"the condition of one of these actions to hold: {names or 'none'}",
-            found=repr(event)[:300],
+            found=shorten(event),
             fix="add an action for it, or set on_unhandled = 'ignore' or 'dead-letter' on the agent",
         )
         if self._on_unhandled is OnError.FAIL:
@@ -345,7 +362,7 @@ class StepExecutor:
             run.sequence_number,
             policy.value,
             type(error).__name__,
-            error,
+            text_of(error),
         )
         if policy is OnError.DEAD_LETTER:
             letter = self._dead_letter(run, name, event, error, where, attempts)
@@ -369,7 +386,7 @@ class StepExecutor:
             event=event,
             event_type=event.event_type,
             error_type=type(error).__qualname__,
-            error_message=str(error),
+            error_message=text_of(error),
             where=where,
             traceback=users_traceback(error),
             attempts=attempts,

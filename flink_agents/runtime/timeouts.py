@@ -5,7 +5,7 @@ from __future__ import annotations
 import asyncio
 import threading
 from collections.abc import Callable, Coroutine
-from concurrent.futures import ThreadPoolExecutor
+from concurrent.futures import Future, ThreadPoolExecutor
 from dataclasses import dataclass
 from types import TracebackType
 from typing import Any, TypeVar
@@ -13,6 +13,7 @@ from typing import Any, TypeVar
 from flink_agents.api.errors import ActionTimeoutError
 from flink_agents.api.logs import bounded_logger
 from flink_agents.plan import BoundAction
+from flink_agents.runtime.outcomes import Outcome, awaited_outcome, carried, outcome_of
 
 CANCEL_SECONDS = 5.0
 """How long an action may go on after it was cancelled, before nobody waits for it any more."""
@@ -64,7 +65,7 @@ async def within(deadline: Deadline, coroutine: Coroutine[Any, Any, T], seconds:
     Raises:
         ActionTimeoutError: It took longer. It was cancelled, and has ended or is left behind.
     """
-    task = asyncio.get_running_loop().create_task(coroutine)
+    task = asyncio.get_running_loop().create_task(awaited_outcome(coroutine))
     try:
         await asyncio.wait({task}, timeout=deadline.seconds if seconds is None else seconds)
     except asyncio.CancelledError:
@@ -72,7 +73,7 @@ async def within(deadline: Deadline, coroutine: Coroutine[Any, Any, T], seconds:
         raise
     if not task.done():
         raise timed_out(deadline, await _cancel(task, deadline))
-    return task.result()
+    return task.result().result()
 
 
 async def _cancel(task: asyncio.Task[Any], deadline: Deadline) -> TracebackType | None:
@@ -97,6 +98,27 @@ def _retrieve(task: asyncio.Task[Any]) -> None:
         task.exception()
 
 
+class LoopThreads(ThreadPoolExecutor):
+    """Threads of ``asyncio.to_thread``: a ``StopIteration``, which no future takes, becomes a RuntimeError.
+
+    Later releases of Python do so themselves. Without, whoever awaits the thread waits for ever.
+    """
+
+    def __init__(self) -> None:
+        super().__init__(thread_name_prefix="asyncio")
+
+    def submit(self, fn: Callable[..., T], /, *args: Any, **kwargs: Any) -> Future[T]:
+        """Call ``fn`` in a thread."""
+        return super().submit(_without_stop, fn, *args, **kwargs)
+
+
+def _without_stop(function: Callable[..., T], *args: Any, **kwargs: Any) -> T:
+    try:
+        return function(*args, **kwargs)
+    except StopIteration as stop:
+        raise carried(stop) from stop
+
+
 class WorkerPool:
     """Threads for ``def`` actions.
 
@@ -113,8 +135,9 @@ class WorkerPool:
         self._threads = self._make()
 
     async def run(self, function: Callable[[], None]) -> None:
-        """Call ``function`` in a thread."""
-        await asyncio.get_running_loop().run_in_executor(self._threads, self._call, function)
+        """Call ``function`` in a thread; raises what it raises, as far as a coroutine can."""
+        loop = asyncio.get_running_loop()
+        (await loop.run_in_executor(self._threads, self._call, function)).result()
 
     async def run_within(self, function: Callable[[], None], deadline: Deadline) -> None:
         """Call ``function`` in a thread, and wait for it until ``deadline``.
@@ -128,16 +151,16 @@ class WorkerPool:
         loop = asyncio.get_running_loop()
         begun = loop.create_future()
 
-        def call() -> None:
+        def call() -> Outcome:
             loop.call_soon_threadsafe(begun.set_result, None)
-            self._call(function)
+            return self._call(function)
 
         future = loop.run_in_executor(self._threads, call)
         try:
             await asyncio.wait({begun, future}, return_when=asyncio.FIRST_COMPLETED)
             await asyncio.wait({future}, timeout=deadline.seconds)
             if future.done():
-                return future.result()
+                return future.result().result()
         finally:
             # One that ended is not touched by this; of another, nothing is heard any more.
             future.cancel()
@@ -156,11 +179,11 @@ class WorkerPool:
             if not self._changed.wait_for(lambda: self._active == 0, seconds):
                 _log.warning("%d calls of def actions go on after the end of their attempt", self._active)
 
-    def _call(self, function: Callable[[], None]) -> None:
+    def _call(self, function: Callable[[], None]) -> Outcome:
         with self._changed:
             self._active += 1
         try:
-            function()
+            return outcome_of(function)
         finally:
             with self._changed:
                 self._active -= 1

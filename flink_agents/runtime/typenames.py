@@ -82,8 +82,8 @@ def is_data_class(cls: Any) -> bool:
 def shorten(value: object) -> str:
     """``value`` for an error text: its representation, or what that raised, in few characters."""
     try:
-        text = repr(value)
-    except Exception as error:
+        text = str.__str__(repr(value))
+    except BaseException as error:
         return f"{type(value).__qualname__} (its repr raised {type(error).__name__})"
     return text if len(text) <= 200 else text[:200] + "..."
 

@@ -12,6 +12,7 @@ import pytest
 from flink_agents.api import errors
 from flink_agents.api.errors import (
     ActionFailedError,
+    ActionInterruptedError,
     ActionTimeoutError,
     AgentsError,
     JobFailedError,
@@ -67,6 +68,7 @@ CODES = {
     "DurableCallMismatchError": "FA4013",
     "DurableResultError": "FA4014",
     "RecordedFailureError": "FA4015",
+    "ActionInterruptedError": "FA4055",
     "StateError": "FA5000",
     "KeyEncodingError": "FA5001",
     "UnserializableValueError": "FA5002",
@@ -84,6 +86,7 @@ CODES = {
     "StoreFormatError": "FA6008",
     "StoreMismatchError": "FA6009",
     "RunNotReplayableError": "FA6010",
+    "OtherJobsStateError": "FA6065",
     "BrokerError": "FA7000",
     "BrokerDownloadError": "FA7001",
     "BrokerStartError": "FA7002",
@@ -108,6 +111,7 @@ FAILED_ACTION: dict[str, Any] = {
 EXTRA: dict[type[AgentsError], dict[str, Any]] = {
     ActionFailedError: FAILED_ACTION,
     RetriesExhaustedError: FAILED_ACTION,
+    ActionInterruptedError: FAILED_ACTION,
     JobFailedError: {"failure": "the first lines", "java_trace": "at java.base"},
     ActionTimeoutError: {"seconds": 1.5},
     RecordedFailureError: {"error_type": "shop:CardRefused"},

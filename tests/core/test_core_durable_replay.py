@@ -35,6 +35,7 @@ from flink_agents.api.errors import (
     RecordedFailureError,
     UnserializableValueError,
 )
+from flink_agents.runtime.failure import text_of
 from flink_agents.testing import OperatorHarness
 from flink_agents.testing.faults import Fault, Faults, at_record
 
@@ -276,11 +277,13 @@ def test_an_exception_that_cannot_be_made_again_is_named(name: str) -> None:
     assert type(first) is type(second) and str(first) == str(second)
     if type(second) is type(expected):
         # Better than what is promised.
-        assert name == "text" or str(second) == str(expected)
+        assert name == "text" or str(first) == str(second) == str(expected)
         return
+    assert str(first) == str(second)
     assert type(second) is RecordedFailureError
     assert second.error_type.endswith(f":{type(expected).__qualname__}")
-    assert name != "text" or second.message == "<BadText: str raised RuntimeError>"
+    assert second.message == text_of(first.__cause__)
+    assert type(first.__cause__).__qualname__ == type(expected).__qualname__
 
 
 # -- results that cannot be recorded ------------------------------------------------------

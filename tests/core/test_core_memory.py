@@ -202,12 +202,35 @@ def test_wrong_place_is_a_named_error(body: Any, text: str, scope: str) -> None:
         in_memory(scope, body)
 
 
-def test_reading_below_a_plain_value_finds_nothing(scope: str) -> None:
+def test_nothing_is_below_a_plain_value(scope: str) -> None:
     def body(memory: MemoryObject) -> Any:
         memory.set("a", {"b": 1})
-        return memory.get("a.b", "nothing"), memory.exists("a.b"), memory.delete("a.b")
+        memory.set("o.p", 1)
+        paths = ["a.b", "a.b.c", "o.p.q", "o.p.q.r"]
+        return [(memory.exists(path), memory.delete(path)) for path in paths], memory.get("o.q.r", "nothing")
 
-    assert in_memory(scope, body) == ("nothing", False, False)
+    assert in_memory(scope, body) == ([(False, False)] * 4, "nothing")
+
+
+@pytest.mark.parametrize("path", ["a.b", "a.b.c", "o.p.q", "o.p.q.r"])
+def test_reading_through_a_plain_value_is_a_named_error(scope: str, path: str) -> None:
+    def body(memory: MemoryObject) -> Any:
+        memory.set("a", {"b": 1})
+        memory.set("o.p", 1)
+        return memory.get(path, "nothing") if ".q" not in path else memory.get("o").get(path[2:])
+
+    with action_fails(MemoryPathError, "leads through a plain value"):
+        in_memory(scope, body)
+
+
+def test_reading_through_a_plain_value_of_an_earlier_run_is_a_named_error() -> None:
+    def body(record: Any, ctx: Any) -> Any:
+        memory = ctx.short_term_memory
+        return memory.get(record) if record is not None else memory.set("d", {"x": 1}).path
+
+    harness = probe(body, config={"actions.on-error": "dead-letter"})
+    assert harness.push_all(["d.x", None, "d.x", "d.x.y", "e.x"]) == [None, "d", None]
+    assert [letter.error_type for letter in harness.dead_letters] == ["MemoryPathError"] * 2
 
 
 def test_new_object(scope: str) -> None:

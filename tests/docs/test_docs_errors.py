@@ -26,6 +26,7 @@ FAILED_ACTION = {
 ARGUMENTS: dict[str, dict[str, Any]] = {
     "ActionFailedError": FAILED_ACTION,
     "RetriesExhaustedError": FAILED_ACTION,
+    "ActionInterruptedError": FAILED_ACTION,
 }
 
 

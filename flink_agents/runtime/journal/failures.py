@@ -11,13 +11,18 @@ from typing import Any
 
 from flink_agents.api.errors import RecordedFailureError
 from flink_agents.runtime.codec import ValueCodec
+from flink_agents.runtime.failure import text_of
 from flink_agents.runtime.journal.trimming import cut, encoded_size, shares, trimmed
 from flink_agents.runtime.typenames import GROUPS, error_name, find_error
 
 CALL_FAILURES: tuple[type[BaseException], ...] = (Exception, SystemExit, *GROUPS)
-"""What a durable call can raise that its policy decides about, and that is recorded."""
+"""What an action can get from a durable call. Others become a ``RecordedFailureError``."""
 
-MAX_MESSAGE = 10_000
+_KEYWORDS: dict[type[BaseException], tuple[str, ...]] = {
+    ImportError: ("name", "path"),
+    NameError: ("name",),
+    AttributeError: ("name",),
+}
 
 MAX_BYTES = 2 * 1024 * 1024
 """How large what is kept of an exception may be, members of a group included."""
@@ -78,8 +83,14 @@ class _Weighed:
 
 
 def _weighed(codec: ValueCodec, error: BaseException, depth: int) -> _Weighed:
-    kind, message = error_name(type(error)), _text(error)
-    parts: dict[str, Any] = {"args": _arguments(error), "state": dict(vars(error))}
+    kind, message = error_name(type(error)), text_of(error)
+    parts: dict[str, Any] = {
+        "args": _arguments(error),
+        "state": _encodable(codec, _raw(error, "__dict__", {})),
+    }
+    fields = _encodable(codec, _fields(error))
+    if fields:
+        parts["fields"] = fields
     sizes = {name: encoded_size(codec, value) for name, value in parts.items()}
     members = None
     total = _FRAMES + _utf8(kind) + _utf8(message) + sum(size or 0 for size in sizes.values())
@@ -127,12 +138,40 @@ def _utf8(text: str) -> int:
     return len(text.encode("utf-8", "surrogatepass"))
 
 
+def _encodable(codec: ValueCodec, content: dict[str, Any]) -> dict[str, Any]:
+    """The entries that can be encoded: a client that hangs on an error takes nothing else with it."""
+    if encoded_size(codec, content) is not None:
+        return dict(content)
+    return {name: value for name, value in content.items() if encoded_size(codec, value) is not None}
+
+
+def _fields(error: BaseException) -> dict[str, Any]:
+    """What ``error`` keeps in slots, and what builtin classes take by keyword only."""
+    names = [name for base in _KEYWORDS if isinstance(error, base) for name in _KEYWORDS[base]]
+    for cls in type(error).__mro__:
+        slots = vars(cls).get("__slots__", ())
+        for name in (slots,) if isinstance(slots, str) else slots:
+            private = name.startswith("__") and not name.endswith("__")
+            names.append(f"_{cls.__name__.lstrip('_')}{name}" if private else name)
+    found = {name: _raw(error, name, None) for name in names if name != "__dict__"}
+    return {name: value for name, value in found.items() if value is not None}
+
+
 def _arguments(error: Any) -> list[Any]:
     if isinstance(error, OSError):
         # It keeps the name of its file apart from its arguments.
         return list(OSError.__reduce__(error)[1])
     # The second one of a group are its members.
-    return [error.message] if isinstance(error, GROUPS) else list(error.args)
+    return [error.message] if isinstance(error, GROUPS) else list(_raw(error, "args", ()))
+
+
+def _raw(error: BaseException, name: str, default: Any) -> Any:
+    """An attribute, whatever the class of ``error`` makes of the access to it."""
+    try:
+        return object.__getattribute__(error, name)
+    except BaseException:
+        # A property of a foreign class runs its own code all the same.
+        return default
 
 
 def _members(group: Any) -> tuple[BaseException, ...]:
@@ -164,11 +203,27 @@ def rebuild(
     )
 
 
+def first_time(made: BaseException, error: BaseException) -> BaseException:
+    """What an action gets for ``error`` the first time: what a replay raises, with its traceback.
+
+    An action that looks at the type or the attributes of an error must not do one thing now and another
+    after a crash. The error itself is the cause.
+
+    Args:
+        made: What :func:`rebuild` made.
+        error: What was raised.
+    """
+    # Not by the class itself, which may have its own idea of attributes.
+    BaseException.with_traceback(made, error.__traceback__)
+    BaseException.__setattr__(made, "__cause__", error)
+    return made
+
+
 def _rebuilt(codec: ValueCodec, kept: dict[str, Any]) -> BaseException | None:
-    kind: Any = find_error(kept["type"])
-    if kind is None or kept.get("args") is None:
-        return None
     try:
+        kind: Any = find_error(kept["type"])
+        if kind is None or kept.get("args") is None:
+            return None
         args, builtin = codec.decode(kept["args"]), _builtin(kind)
         if issubclass(kind, GROUPS):
             args.append([rebuild(codec, one, (BaseException,)) for one in codec.decode(kept["members"])])
@@ -179,11 +234,14 @@ def _rebuilt(codec: ValueCodec, kept: dict[str, Any]) -> BaseException | None:
         # the class itself may take other arguments, and is not called.
         builtin.__init__(error, *args)
         if kept.get("state") is not None:
-            vars(error).update(codec.decode(kept["state"]))
+            _raw(error, "__dict__", {}).update(codec.decode(kept["state"]))
+        if kept.get("fields") is not None:
+            for name, value in codec.decode(kept["fields"]).items():
+                object.__setattr__(error, name, value)
         # A group of class BaseExceptionGroup has become another one where none of its members needs that.
         same = type(error) is kind or not isinstance(error, GROUPS)
-        return error if same and (_text(error) == kept["message"] or _alike(error, kept)) else None
-    except Exception:
+        return error if same and (text_of(error) == kept["message"] or _alike(error, kept)) else None
+    except BaseException:
         # Foreign classes run their own code here; whatever it raises, the record is what counts.
         return None
 
@@ -194,17 +252,9 @@ def _alike(error: BaseException, kept: dict[str, Any]) -> bool:
         return False
     kind = type(error)
     # Python's own texts follow from the arguments, of which some have been cut.
-    return kind.__str__ is _builtin(kind).__str__ or _text(error)[:ALIKE] == kept["message"][:ALIKE]
+    return kind.__str__ is _builtin(kind).__str__ or text_of(error)[:ALIKE] == kept["message"][:ALIKE]
 
 
 def _builtin(kind: type[BaseException]) -> Any:
     """The first class of Python's own that ``kind`` is or inherits from."""
     return next(base for base in kind.__mro__ if base.__module__ == "builtins")
-
-
-def _text(error: BaseException) -> str:
-    try:
-        return str(error)[:MAX_MESSAGE]
-    except Exception as raised:
-        # Foreign classes run their own code here.
-        return f"<{type(error).__qualname__}: str raised {type(raised).__name__}>"
