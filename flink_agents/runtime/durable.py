@@ -190,7 +190,7 @@ class DurableCalls:
         return None
 
     async def _finish_failed(self, step: Invocation, delivery: Delivery) -> None:
-        """Let calls of an action that raised end and be recorded, for a bounded time: it may be tried again."""
+        """Let calls of an action that raised end and be recorded, in bounded time: it may be tried again."""
         going_on = [one.performing for one in delivery.performing if one.performing is not None]
         going_on = [task for task in going_on if not task.done()]
         if going_on and not self._closed():

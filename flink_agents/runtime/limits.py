@@ -172,7 +172,7 @@ class Limiter:
 
 
 class RuntimeSignal(BaseException):
-    """Something of the runtime's own that goes through code of actions; no policy of theirs decides about it."""
+    """Something of the runtime's own that goes through code of actions: no policy decides about it."""
 
 
 class LeaveThread(RuntimeSignal):
