@@ -62,6 +62,7 @@ class StepExecutor:
         self._on_unhandled = OnError(
             shared.agent.on_unhandled or shared.config.get(AgentOptions.ON_UNHANDLED)
         )
+        self._records = shared.journals is not None
         self._retried = {action.name for action in shared.agent.actions if self._retry_of(action) is not None}
 
     def begin(self, run: Run, record: Any) -> None:
@@ -112,7 +113,7 @@ class StepExecutor:
         its next attempt nor other actions, which would not see it after a replay.
         """
         action, event = step.action, step.event
-        if action.journalled or action.name in self._retried:
+        if (self._records and action.may_be_recorded) or action.name in self._retried:
             event = self._shared.events.own(event)
         result = action.call(event, self._context_type(step))
         if result is not None:
