@@ -23,13 +23,12 @@ from pathlib import Path
 
 from flink_agents.testing.kafka import KafkaBroker
 from tests.cluster.blows import HEARTBEATS, PATIENT
-from tests.cluster.branching_check import BranchingWorkload
+from tests.cluster.branching_check import workload_of
 from tests.cluster.broker_trouble import BrokerTrouble
-from tests.cluster.durable_check import Workload
 from tests.cluster.durable_run import Chaos, DurableRun, Report, tell
 from tests.cluster.durable_stores import RunStore
 from tests.cluster.flink_cluster import FlinkCluster
-from tests.cluster.settings import Combination
+from tests.cluster.settings import DURABLE_JOBS, Combination
 
 BROKERED = "kafka"
 """The store that needs a broker."""
@@ -48,7 +47,7 @@ def parse_arguments(arguments: list[str] | None = None) -> argparse.Namespace:
     parser.add_argument(
         "--store-option", action="append", default=[], metavar="NAME=VALUE", help="an option of the store"
     )
-    parser.add_argument("--job", choices=("chain", "branching"), default="chain", help="what the agent does")
+    parser.add_argument("--job", choices=DURABLE_JOBS, default="chain", help="what the agent does")
     parser.add_argument("--events", type=int, default=5000)
     parser.add_argument("--keys", type=int, default=50)
     parser.add_argument("--kills", type=int, default=3)
@@ -83,8 +82,7 @@ def chaos_of(options: argparse.Namespace) -> Chaos:
     """What the arguments ask for."""
     seed = random.SystemRandom().randrange(1_000_000) if options.seed is None else options.seed
     combination = Combination(options.backend, options.unaligned, options.parallelism, options.taskmanagers)
-    kind = BranchingWorkload if options.job == BranchingWorkload.job else Workload
-    workload = kind(options.events, options.keys)
+    workload = workload_of(options.job, options.events, options.keys)
     # A client of a broker that was away comes back after its pause between two attempts, at most.
     stuck_after = options.stuck_after + options.outage + (CLIENT_SECONDS if options.store == BROKERED else 0)
     return Chaos(

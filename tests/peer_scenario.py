@@ -139,6 +139,7 @@ def judge(scenario: Scenario, directory: Path, store: RunStore) -> dict[str, Any
     verdict.repeated_after_record += store.recorded_twice()
     failures = directory / "failures"
     count = len(failures.read_text().splitlines()) if failures.exists() else 0
+    # Nobody kills: what is repeated was in flight when the job failed, which its grace is for.
     return {
         "scenario": "peer",
         "store": store.name,

@@ -205,18 +205,43 @@ def test_scripts_are_executable_and_parse() -> None:
         subprocess.run([shell, "-n", str(script)], check=True)
 
 
-@pytest.mark.parametrize(
-    ("failing", "ran"),
-    [("test", ["setup", "test"]), ("", ["setup", "test", "test", "lint", "demo", "compose-on-host"])],
-)
-def test_ci_stops_at_the_first_failure(checkout: Checkout, failing: str, ran: list[str]) -> None:
+CI = {
+    "with Flink": ["test -m minicluster", "demo", "compose-on-host"],
+    "without": [
+        "test -m not minicluster",
+        "test -q -m not minicluster tests/core tests/examples replay,restart",
+        "test -q -m not minicluster tests/core tests/examples crash",
+        "lint",
+    ],
+}
+"""What CI runs beside each other, each in its order."""
+
+
+@pytest.mark.parametrize("failing", ["", *(step for steps in CI.values() for step in steps)])
+def test_ci_runs_all_and_stops_each_of_its_halves_at_a_failure(checkout: Checkout, failing: str) -> None:
     for name in ("setup", "test", "lint", "demo", "compose-on-host"):
         script = checkout.root / "scripts" / name
-        script.write_text(
-            f"#!/bin/sh\necho {name} >>\"$NOTES\"\necho '1 passed'\n[ {name} != '{failing}' ]\n"
-        )
+        lines = [
+            "#!/bin/sh",
+            f'step=$(echo {name} "$@" $AGENT_HARNESS)',
+            'echo "$step" >>"$NOTES"',
+            'echo "1 passed in $step"',
+            f'[ "$step" != "{failing}" ]',
+        ]
+        script.write_text("\n".join(lines) + "\n")
     done = checkout.run(".ci/run", PATH=os.environ["PATH"])
-    assert checkout.calls() == ran
     assert done.returncode == (1 if failing else 0)
-    assert "1 passed" in done.stdout
-    assert f"== scripts/{ran[-1]}: exit {done.returncode} after " in done.stdout
+    first, *ran = checkout.calls()
+    assert first == "setup"
+    for steps in CI.values():
+        until = steps.index(failing) + 1 if failing in steps else len(steps)
+        assert [step for step in ran if step in steps] == steps[:until]
+        assert all(f"1 passed in {step}" in done.stdout for step in steps[:until])
+    assert f"== all: exit {done.returncode} after " in done.stdout
+
+
+def test_ci_stops_where_the_setup_fails(checkout: Checkout) -> None:
+    (checkout.root / "scripts" / "setup").write_text('#!/bin/sh\necho setup >>"$NOTES"\nexit 3\n')
+    done = checkout.run(".ci/run", PATH=os.environ["PATH"])
+    assert (done.returncode, checkout.calls()) == (3, ["setup"])
+    assert "== scripts/setup: exit 3 after " in done.stdout

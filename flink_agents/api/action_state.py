@@ -423,7 +423,8 @@ def in_use_error(owner: Owner, holder: str) -> JobIdentifierInUseError:
         f"another job is running as {owner.group!r}",
         expected="one job for each job identifier",
         found=f"job {holder} is alive; this is job {owner.job_id}",
-        fix="stop one of them, or give them different job identifiers (option job-identifier)",
+        fix="stop one of them, or give them different values of the option job-identifier; a job that starts "
+        "from the other one's state needs the option action-state.on-other-job: fork as well",
     )
 
 

@@ -73,6 +73,22 @@ class OnPlanChange(StrEnum):
     CONTINUE_COMPATIBLE = "continue-compatible"
 
 
+class OnOtherJob(StrEnum):
+    """What happens to a key whose state was written by a job with another identity.
+
+    Attributes:
+        REFUSE: The job fails, with both identities in the error. Where neither job has a
+            ``job-identifier``, the later one is the successor of the other: as ``CONTINUE``.
+        FORK: The job records in journals of its own. It takes over what the other job had recorded for
+            inputs that waited in state, and repeats nothing else of it.
+        CONTINUE: The job goes on with the journals of the other job, which must have ended.
+    """
+
+    REFUSE = "refuse"
+    FORK = "fork"
+    CONTINUE = "continue"
+
+
 class Prune(StrEnum):
     """When records of runs that were committed are removed.
 

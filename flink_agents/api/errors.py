@@ -63,7 +63,8 @@
     │   ├── StoreUnavailableError        FA6007
     │   ├── StoreFormatError             FA6008
     │   ├── StoreMismatchError           FA6009
-    │   └── RunNotReplayableError        FA6010
+    │   ├── RunNotReplayableError        FA6010
+    │   └── OtherJobsStateError          FA6065
     ├── BrokerError                      FA7000  a Kafka broker for development cannot run
     │   ├── BrokerDownloadError          FA7001
     │   ├── BrokerStartError             FA7002
@@ -89,6 +90,7 @@ from flink_agents.api.store_errors import (
     BrokerPortInUseError as BrokerPortInUseError,
     BrokerStartError as BrokerStartError,
     JobIdentifierInUseError as JobIdentifierInUseError,
+    OtherJobsStateError as OtherJobsStateError,
     RecordsPrunedError as RecordsPrunedError,
     RecordTooLargeError as RecordTooLargeError,
     RunNotReplayableError as RunNotReplayableError,

@@ -71,6 +71,12 @@ class RunNotReplayableError(StoreError):
     code = "FA6010"
 
 
+class OtherJobsStateError(StoreError):
+    """State was written by another job, and nobody said whether this one goes on with its journals."""
+
+    code = "FA6065"
+
+
 class BrokerError(AgentsError):
     """The Kafka broker for development does not run, or was never started."""
 

@@ -5,7 +5,7 @@ from __future__ import annotations
 from datetime import timedelta
 
 from flink_agents.api.action_state import MAX_RECORD_BYTES, REMOVALS
-from flink_agents.api.durable import OnMismatch, OnPlanChange, Prune
+from flink_agents.api.durable import OnMismatch, OnOtherJob, OnPlanChange, Prune
 from flink_agents.api.option_values import ConfigOption
 
 
@@ -46,6 +46,22 @@ class StoreOptions:
         OnPlanChange.CONTINUE_COMPATIBLE,
         "What happens where state was written by another plan of the agent. refuse: the job fails. "
         "continue-compatible: it fails only where unfinished work does not fit the new plan.",
+    )
+    GRACE = ConfigOption(
+        "action-state.grace",
+        timedelta,
+        timedelta(seconds=3),
+        "How long durable calls may go on when an attempt of the job ends in a living process, so that they "
+        "are recorded and not made again. No other call begins then.",
+        minimum=timedelta(),
+    )
+    ON_OTHER_JOB = ConfigOption(
+        "action-state.on-other-job",
+        OnOtherJob,
+        OnOtherJob.REFUSE,
+        "What happens where state was written by a job with another job-identifier. refuse: the job fails. "
+        "fork: it records in journals of its own. continue: it goes on with those of the other job, which "
+        "must have ended.",
     )
     PRUNE = ConfigOption(
         "action-state.prune",
@@ -169,7 +185,7 @@ class StoreOptions:
     KAFKA_REMOVALS = ConfigOption(
         "action-state.kafka.removals",
         int,
-        100_000,
+        REMOVALS,
         "How many keys of which all records were pruned stay known, the last ones and a sample of others: a "
         "restore from before is refused for them. Each takes about 450 bytes of memory in each subtask.",
         minimum=0,

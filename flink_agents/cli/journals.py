@@ -24,7 +24,7 @@ from flink_agents.api.store_names import STORE_PREFIX
 from flink_agents.cli.journal_values import describe_record, describe_run
 from flink_agents.connectors.action_state import open_store, store_names
 from flink_agents.runtime.journal.calls import task_of
-from flink_agents.runtime.journal.plans import PLANS
+from flink_agents.runtime.journal.names import split_journal_name
 from flink_agents.runtime.keys import decode_key, encode_key
 from flink_agents.runtime.stores import LOCAL_FILE
 
@@ -239,7 +239,7 @@ async def journals_of_job(store: ActionStateStore, job: str) -> list[dict[str, A
     found: dict[str, dict[str, Any]] = {}
     async for info in _journals(store, None):
         name = info.journal.journal_id
-        if job in (name, name.rpartition("/")[0]):
+        if job in (name, split_journal_name(name)[0]):
             counts = found.setdefault(name, {"job": name, "journals": 0, "records": 0})
             counts["journals"] += 1
             counts["records"] += info.records
@@ -269,8 +269,8 @@ async def _journals(store: ActionStateStore, job: str | None) -> AsyncIterator[J
     after: JournalKey | None = None
     while page := await store.journals(job, after, PAGE):
         for info in page:
-            # Plans of agents are kept in the store as well, and belong to no job.
-            if info.journal.journal_id != PLANS:
+            # What the runtime keeps for itself, such as plans of agents, belongs to no job.
+            if not info.journal.journal_id.startswith("\x00"):
                 yield info
         after = page[-1].journal
 

@@ -11,6 +11,7 @@ from __future__ import annotations
 
 import threading
 from collections import deque
+from collections.abc import Sequence
 from dataclasses import dataclass, field
 from enum import Enum
 from typing import Any
@@ -18,6 +19,7 @@ from typing import Any
 from flink_agents.api.action_state import Record
 from flink_agents.runtime.context import Invocation
 from flink_agents.runtime.journal.order import InputOrder
+from flink_agents.runtime.journal.other_jobs import Origin
 from flink_agents.runtime.run import Run
 from flink_agents.runtime.run_metrics import clock
 from flink_agents.runtime.state import Head
@@ -68,6 +70,7 @@ class KeyActor:
         head: The key's head. Only for Flink's thread: what is committed stands there.
         memory: Short-term memory of the key, all of it.
         pending: Whether inputs of the key waited in state before the one at hand.
+        origins: Other jobs that may have recorded something for inputs that wait.
 
     Attributes:
         journal_id: Identity of the job that the key's runs belong to.
@@ -75,6 +78,7 @@ class KeyActor:
         pending: Whether such runs may lie behind the marker of another key: inputs of the key waited in
             state before the one at hand, or recorded runs of it were overtaken.
         overtaken: Recorded runs of it that were overtaken, as state says.
+        origins: See above.
         fresh: Whether no run of its incarnation was committed when the actor was made; see ``Head``.
         begin: The first sequence number of its incarnation.
         seq: Sequence number of its present run.
@@ -125,6 +129,7 @@ class KeyActor:
         "next_seq",
         "noted",
         "order",
+        "origins",
         "overdue",
         "overtaken",
         "pending",
@@ -139,11 +144,18 @@ class KeyActor:
         "woken",
     )
 
-    def __init__(self, key_text: str, head: Head, memory: dict[str, bytes | None], pending: bool) -> None:
+    def __init__(
+        self,
+        key_text: str,
+        head: Head,
+        memory: dict[str, bytes | None],
+        pending: bool,
+        origins: Sequence[Origin] = (),
+    ) -> None:
         self.key_text = key_text
         self.head = head
         self.journal_id = head.journal_id
-        self.overtaken = head.overtaken
+        self.overtaken, self.origins = head.overtaken, origins
         self.fresh, self.begin = head.fresh, head.begin
         self.marker, self.pending = head.marker, pending or bool(self.overtaken)
         self.seq = self.next_seq = head.next_seq

@@ -22,6 +22,7 @@ from flink_agents.runtime.call_scope import await_inside, call_inside
 from flink_agents.runtime.call_values import Arguments
 from flink_agents.runtime.context import Invocation
 from flink_agents.runtime.failure import text_of
+from flink_agents.runtime.in_flight import CallInFlight
 from flink_agents.runtime.journal.calls import Call
 from flink_agents.runtime.outcomes import (
     Outcome,
@@ -80,19 +81,27 @@ class CallAttempts:
         call: The call.
         threads: Where functions are called that are not ``async def``.
         metrics: The runtime's metrics.
+        in_flight: Is told when the function is executed.
 
     Attributes:
         number: How many attempts were made.
     """
 
     def __init__(
-        self, step: Invocation, what: DurableCallable, call: Call, threads: Threads, metrics: RunMetrics
+        self,
+        step: Invocation,
+        what: DurableCallable,
+        call: Call,
+        threads: Threads,
+        metrics: RunMetrics,
+        in_flight: CallInFlight,
     ) -> None:
         self._step = step
         self._what = what
         self._call = call
         self._threads = threads
         self._metrics = metrics
+        self.in_flight = in_flight
         self.number = 0
 
     async def value_of(self, arguments: Arguments) -> Any:
@@ -125,6 +134,8 @@ class CallAttempts:
             await self._pause(trial.delay)
 
     def _next(self, trial: Trial | None, error: BaseException) -> Trial | None:
+        if self.in_flight.closed():
+            return None
         policy = self._what.retry
         if isinstance(error, GeneratorExit):
             # It may have come by closing this coroutine, which then must not wait for anything.
@@ -158,11 +169,19 @@ class CallAttempts:
             await asyncio.sleep(seconds)
 
     async def _invoke(self, function: partial[Any], is_async: bool) -> Any:
+        try:
+            return await self._result_of(function, is_async)
+        finally:
+            self.in_flight.leave()
+
+    async def _result_of(self, function: partial[Any], is_async: bool) -> Any:
         if is_async:
+            self.in_flight.enter()
             return await self._in_time(await_inside(function.func, function()))
         results: list[Any] = []
 
         def call() -> None:
+            self.in_flight.enter()
             results.append(call_inside(function.func, function))
 
         if self._what.seconds is None:

@@ -95,7 +95,7 @@ def idempotency_key(step: Invocation, call: Call) -> str:
     """32 hexadecimal digits, equal for all attempts of a call. BLAKE2b: RFC 7693."""
     run = step.run
     name = step_name(step.path, call.task)
-    parts = (run.journal_id, step.shared.agent_name, run.key_text, run.sequence_number, name, call.index)
+    parts = (run.identity, step.shared.agent_name, run.key_text, run.sequence_number, name, call.index)
     path = "\x00".join(map(str, parts))
     return hashlib.blake2b(path.encode("utf-8", "surrogatepass"), digest_size=16).hexdigest()
 

@@ -7,47 +7,40 @@ from __future__ import annotations
 
 import asyncio
 import threading
-import time
 from collections.abc import Awaitable, Callable, Coroutine, Mapping
+from datetime import timedelta
 from functools import partial
 from typing import Any
 
 from flink_agents.api.durable import DurableCallable, OnMismatch
 from flink_agents.api.errors import (
     ContextMisuseError,
-    DurableResultError,
     RecordTooLargeError,
     StateError,
-    StoreError,
 )
 from flink_agents.api.logs import bounded_logger
 from flink_agents.api.memory import MemoryScope
+from flink_agents.api.options import AgentOptions
 from flink_agents.runtime.awaiting import waits_of
-from flink_agents.runtime.call_attempts import CallAttempts, CallingThread, Threads, raised_by
+from flink_agents.runtime.call_attempts import CallingThread, Threads
+from flink_agents.runtime.call_execution import CallExecution, PendingCall
 from flink_agents.runtime.call_values import (
     Arguments,
-    decoded,
-    encoded,
-    failure_kept,
     idempotency_key,
     mismatch_error,
-    result_error,
 )
 from flink_agents.runtime.context import Invocation
-from flink_agents.runtime.delivery import Delivery, OwnFuture, Pending, current_delivery, outside
-from flink_agents.runtime.journal import failures
+from flink_agents.runtime.delivery import Delivery, Pending, current_delivery
 from flink_agents.runtime.journal.calls import (
     Call,
     Mismatch,
     Number,
     Outcome,
     StepCalls,
-    is_cancelled,
     told,
 )
-from flink_agents.runtime.journal.records import ActionRecord, CallRecord
-from flink_agents.runtime.journal.run_journal import RunJournal
-from flink_agents.runtime.outcomes import cancelled_from_outside, carried, is_close
+from flink_agents.runtime.journal.records import ActionRecord
+from flink_agents.runtime.recording import Recording, journal_of
 from flink_agents.runtime.shared import RunEnvironment
 from flink_agents.runtime.steps import StepExecutor
 from flink_agents.runtime.timeouts import WorkerPool
@@ -68,6 +61,9 @@ class DurableCalls:
         fail: Ends the attempt of the job because of an error.
         closed: Whether it has ended.
         on_mismatch: What happens where a replay asks for another call than was recorded.
+
+    Attributes:
+        in_flight: The calls that go on.
     """
 
     def __init__(
@@ -85,14 +81,19 @@ class DurableCalls:
         self._loop = loop
         self._loop_thread = 0
         self._pool = pool
-        self._fail = fail
         self._closed = closed
-        self._broken = False
+        self._recording = Recording(loop, fail, closed)
+        self.in_flight = self._recording.in_flight
         self.on_mismatch = on_mismatch
 
     def open(self) -> None:
         """Learn which thread is the loop's; called by it."""
         self._loop_thread = threading.get_ident()
+
+    async def drain(self) -> None:
+        """Let calls end that go on at the end of the attempt, and record them, for a bounded time."""
+        grace: timedelta = self._shared.config.get(AgentOptions.GRACE)
+        await self.in_flight.drain(0.0 if self._recording.broken else grace.total_seconds())
 
     # -- calls ------------------------------------------------------------------------
 
@@ -132,6 +133,8 @@ class DurableCalls:
         kwargs: Mapping[str, Any],
         threads: Threads,
     ) -> Awaitable[Any]:
+        if self._closed():
+            raise asyncio.CancelledError
         arguments = Arguments(self._codec, what, args, kwargs)
         delivery = self._delivery_of(step)
         step.calls = delivery.calls
@@ -141,18 +144,13 @@ class DurableCalls:
             raise mismatch_error(step, mismatch) from None
         if what.wants_key or what.reconciler is not None:
             arguments.key = idempotency_key(step, call)
-        return self._outcome(step, delivery, what, call, arguments, threads)
+        execution = CallExecution(
+            self._recording, self._codec, self._metrics, step, delivery, what, call, arguments, threads
+        )
+        return self._outcome(step, call, execution)
 
-    async def _outcome(
-        self,
-        step: Invocation,
-        delivery: Delivery,
-        what: DurableCallable,
-        call: Call,
-        arguments: Arguments,
-        threads: Threads,
-    ) -> Any:
-        """Wait for the outcome of a call."""
+    async def _outcome(self, step: Invocation, call: Call, execution: CallExecution) -> Any:
+        """Wait for the outcome of a call; from here on it counts as made."""
         journals = self._shared.journals
         if journals is not None and journals.on_call is not None:
             journals.on_call(step, call)
@@ -160,185 +158,15 @@ class DurableCalls:
             self._metrics.count("action_calls_replayed", step.action.name)
         elif step.run.journal is not None and step.run.journal.replayed:
             self._metrics.count("action_calls_reexecuted", step.action.name)
-        if not (delivery.counted or delivery.main is None):
-            return await self._alone(step, delivery, what, call, arguments, threads)
-        return await self._beside_others(step, delivery, what, call, arguments, threads)
-
-    async def _alone(
-        self,
-        step: Invocation,
-        delivery: Delivery,
-        what: DurableCallable,
-        call: Call,
-        arguments: Arguments,
-        threads: Threads,
-    ) -> Any:
-        """Make a call of an action that does nothing else meanwhile: in its own task, and without a queue."""
-        if delivery.replaying:
-            outcome = delivery.take(call.number)
-            if outcome is None:
-                return await self._beside_others(step, delivery, what, call, arguments, threads)
-            assert isinstance(outcome, CallRecord)
-            return self._value(what, outcome, None)
-        calls = delivery.calls
-        attempts = CallAttempts(step, what, call, threads, self._metrics)
-        # What the function does belongs to nobody's order.
-        current_delivery.set(None)
-        try:
-            if what.wants_key or what.reconciler is not None or step.run.identified:
-                await self._announce(step, calls, what, call)
-            value = await attempts.value_of(arguments)
-            place = attempts.number, calls.end(), delivery.elapsed()
-            outcome = await self._recorded(step, calls, what, call, value, place)
-            raised = None
-        except BaseException as error:
-            if is_close(error) or cancelled_from_outside(error):
-                raise
-            raised = raised_by(error)
-            told = failure_kept(self._codec, _journal(step).limit, call, raised)
-            outcome = _record(call, None, told, attempts.number, calls.end(), delivery.elapsed())
-            calls.seen(call.number, outcome)
-        finally:
-            current_delivery.set(delivery)
-        delivery.now = max(delivery.now, outcome.elapsed / 1e6)
-        return self._value(what, outcome, raised)
-
-    async def _beside_others(
-        self,
-        step: Invocation,
-        delivery: Delivery,
-        what: DurableCallable,
-        call: Call,
-        arguments: Arguments,
-        threads: Threads,
-    ) -> Any:
-        """Wait for the outcome of a call until it is delivered."""
-        # The watcher finds here what leads to the outcome, by the name of the variable.
-        pending = PendingCall(
-            call, lambda made: self._perform(step, delivery, what, made, arguments, threads)
-        )
-        if call.recorded is None or not is_cancelled(call.recorded):
-            delivery.expect(pending)
-        try:
-            outcome = await pending.future
-        except asyncio.CancelledError:
-            delivery.leave(pending)
-            pending.stop()
-            raise
-        raised, pending.raised = pending.raised, None
-        return self._value(what, outcome, raised)
-
-    def _value(self, what: DurableCallable, outcome: CallRecord, raised: BaseException | None) -> Any:
-        """What a call returned, or raises, as it was recorded.
-
-        Args:
-            what: What was called.
-            outcome: How it ended.
-            raised: What it raised just now: its trace leads to the author's line.
-        """
-        if outcome.error is None:
-            return decoded(self._codec, what, outcome)
-        # No variable may keep it: it leads to this frame.
-        if raised is None:
-            raise carried(failures.rebuild(self._codec, outcome.error))
-        raise carried(failures.first_time(failures.rebuild(self._codec, outcome.error), raised))
-
-    async def _perform(
-        self,
-        step: Invocation,
-        delivery: Delivery,
-        what: DurableCallable,
-        pending: PendingCall,
-        arguments: Arguments,
-        threads: Threads,
-    ) -> None:
-        """Make a call, record how it ended, and let that be delivered."""
-        call, calls = pending.call, delivery.calls
-        delivery.performing.append(pending)
-        attempts = CallAttempts(step, what, call, threads, self._metrics)
-        try:
-            if what.wants_key or what.reconciler is not None or step.run.identified:
-                await self._announce(step, calls, what, call)
-            value = await attempts.value_of(arguments)
-        except BaseException as error:
-            if isinstance(error, asyncio.CancelledError) and (pending.stopped or self._closed()):
-                raise
-            if delivery.over:
-                return
-            pending.ended, pending.raised = True, raised_by(error)
-            told = failure_kept(self._codec, _journal(step).limit, call, pending.raised)
-            delivery.end(pending, _record(call, None, told, attempts.number, calls.end(), delivery.elapsed()))
-            return
-        if delivery.over:
-            # Its time ended before the call: another attempt has taken its place, and its number.
-            return
-        pending.ended = True
-        place = attempts.number, calls.end(), delivery.elapsed()
-        ended = delivery.end(pending)
-        try:
-            record = await self._recorded(step, calls, what, call, value, place)
-        except Exception as error:
-            # Nobody may wait for ever for what should have been recorded.
-            self._fail(error)
-            raise
-        delivery.settle(ended, record)
-
-    async def _announce(self, step: Invocation, calls: StepCalls, what: DurableCallable, call: Call) -> None:
-        """Record what must be known before a call can take effect.
-
-        What the outside may learn of the run's number (a key, an id, a UUID) belongs to this input and
-        to this history from then on, whatever comes first after a crash.
-        """
-        journal = _journal(step)
-        outcomes = calls.still_unrecorded(call.after)
-        if what.reconciler is not None and not call.begun:
-            await self._stored(journal.add_intent(step.path, call, outcomes))
-        elif outcomes:
-            await self._stored(journal.add_outcomes(step.path, outcomes))
-        elif not journal.bound:
-            await self._stored(journal.bind())
-        calls.keep(outcomes)
-
-    async def _recorded(
-        self,
-        step: Invocation,
-        calls: StepCalls,
-        what: DurableCallable,
-        call: Call,
-        value: Any,
-        place: tuple[int, int, int],
-    ) -> CallRecord:
-        """Record what a call returned; from here on it is not made again."""
-        outcomes = calls.still_unrecorded(call.after) if call.after else {}
-        try:
-            record = _record(call, encoded(self._codec, what, value), None, *place)
-            await self._kept(step, calls, {**outcomes, call.number: record})
-        except (DurableResultError, RecordTooLargeError) as refused:
-            # The call took effect and must not be repeated, so that this is how it ended.
-            told = failure_kept(self._codec, _journal(step).limit, call, result_error(step, call, refused))
-            record = _record(call, None, told, *place)
-            await self._kept(step, calls, {**outcomes, call.number: record})
-        if record.error is None:
-            self._metrics.count("action_calls_recorded", step.action.name)
-        return record
-
-    async def _kept(self, step: Invocation, calls: StepCalls, outcomes: dict[Number, Outcome]) -> None:
-        """Record outcomes, and let further attempts of the execution find them."""
-        try:
-            await self._stored(_journal(step).add_outcomes(step.path, outcomes))
-        except asyncio.CancelledError:
-            # They may be stored or not. The next attempt must know.
-            calls.unsure.update(outcomes)
-            raise
-        calls.keep(outcomes)
+        return await execution.value()
 
     # -- executions -------------------------------------------------------------------
 
     def _delivery_of(self, step: Invocation) -> Delivery:
         if step.delivery is None:
             run = step.run
-            seed = (run.journal_id, run.key_text, run.sequence_number, step.path)
-            records = _journal(step).step(step.path)
+            seed = (run.identity, run.key_text, run.sequence_number, step.path)
+            records = journal_of(step).step(step.path)
             step.delivery = Delivery(StepCalls(records), seed, partial(_stuck, step), waits_of)
         return step.delivery
 
@@ -360,9 +188,6 @@ class DurableCalls:
 
     async def _finish(self, step: Invocation, delivery: Delivery) -> None:
         """End calls that go on. What is being recorded comes to its end."""
-        if delivery.calls.unsure and not self._closed():
-            # Stored twice, they count once.
-            await self._kept(step, delivery.calls, delivery.calls.take_unsure())
         performing, delivery.performing = delivery.performing, []
         for pending in performing:
             pending.stop()
@@ -373,6 +198,11 @@ class DurableCalls:
             task.cancel()
         if others and not self._closed():
             await asyncio.wait(others, timeout=CLOSE_SECONDS)
+        if delivery.calls.unsure and not self._closed():
+            # Stored twice, they count once.
+            unsure = delivery.calls.take_unsure()
+            append = journal_of(step).add_outcomes(step.path, unsure)
+            await self._recording.kept(delivery.calls, unsure, append)
 
     async def _end_calls(self, step: Invocation, going_on: dict[asyncio.Task[Any], Pending]) -> None:
         if not going_on or self._closed():
@@ -384,27 +214,6 @@ class DurableCalls:
                 await asyncio.wait({task})
             else:
                 _log.warning("%s: a durable call goes on though it was cancelled", step.action.where)
-
-    async def _stored(self, append: Coroutine[Any, Any, None]) -> None:
-        """Wait until records are stored. Where they cannot be, the attempt of the job ends.
-
-        Nor is anything stored of what an action does when it is cancelled by the end of the attempt.
-        """
-        if self._closed():
-            append.close()
-            raise asyncio.CancelledError
-        if self._broken:
-            append.close()
-        else:
-            try:
-                return await append
-            except RecordTooLargeError:
-                raise
-            except StoreError as error:
-                self._broken = True
-                self._fail(error)
-        # Nothing may follow, whatever the action catches or does besides: it waits for the end.
-        await self._loop.create_future()
 
     # -- begins and ends of executions ------------------------------------------------
 
@@ -454,18 +263,18 @@ class DurableCalls:
         except (StateError, RecordTooLargeError):
             # The event cannot be recorded: a replay fails in the same way, since its outcomes are.
             outcomes = dict(calls.unrecorded)
-            await self._stored(_journal(step).add_outcomes(step.path, outcomes))
+            await self._recording.stored(journal_of(step).add_outcomes(step.path, outcomes))
             calls.keep(outcomes)
 
     async def _add_end(self, step: Invocation, calls: StepCalls, record: ActionRecord) -> None:
         outcomes = dict(calls.unrecorded)
-        await self._stored(_journal(step).add_action(step.path, record, outcomes))
+        await self._recording.stored(journal_of(step).add_action(step.path, record, outcomes))
         calls.keep(outcomes)
 
     async def void(self, step: Invocation) -> None:
         """Make void what an execution recorded."""
         self._metrics.count("action_mismatches", step.action.name)
-        await self._stored(_journal(step).void(step.path))
+        await self._recording.stored(journal_of(step).void(step.path))
 
     def replay(self, step: Invocation, record: ActionRecord, steps: StepExecutor) -> None:
         """Take the end of an execution from its record."""
@@ -477,50 +286,6 @@ class DurableCalls:
         if record.side:
             step.side = [(tag, value) for tag, value in record.side]
         steps.succeed(step)
-
-
-class PendingCall(Pending):
-    """A durable call that an action waits for.
-
-    Args:
-        call: The call.
-        make: Makes it.
-
-    Attributes:
-        call: See above.
-        future: Ends when the outcome is delivered.
-        raised: What it raised, as long as nobody has taken it.
-    """
-
-    __slots__ = ("_context", "_make", "call", "future", "raised")
-
-    def __init__(self, call: Call, make: Callable[[PendingCall], Coroutine[Any, Any, None]]) -> None:
-        super().__init__(call.number)
-        self.call = call
-        self._make = make
-        self._context = outside()
-        self.future: asyncio.Future[CallRecord] = OwnFuture(loop=asyncio.get_running_loop())
-        self.raised: BaseException | None = None
-
-    def begin(self) -> None:
-        """Make the call, outside of the action."""
-        self.perform(self._make(self), self._context)
-
-    def deliver(self, outcome: Outcome) -> None:
-        """End the wait for the call."""
-        assert isinstance(outcome, CallRecord)
-        if not self.future.done():
-            self.future.set_result(outcome)
-
-    def drop(self) -> None:
-        """Let nobody wait any more."""
-        self.future.cancel()
-
-    def refuse(self, error: BaseException) -> None:
-        """Raise ``error`` where the action waits."""
-        self.gone = True
-        if not self.future.done():
-            self.future.set_exception(error)
 
 
 def _stuck(step: Invocation, number: Number, outcome: Outcome) -> None:
@@ -535,14 +300,3 @@ def _stuck(step: Invocation, number: Number, outcome: Outcome) -> None:
         asked.refuse(mismatch_error(step, mismatch))
     else:
         delivery.interrupt()
-
-
-def _journal(step: Invocation) -> RunJournal:
-    assert step.run.journal is not None
-    return step.run.journal
-
-
-def _record(
-    call: Call, value: bytes | None, error: dict[str, Any] | None, attempts: int, order: int, elapsed: int
-) -> CallRecord:
-    return CallRecord(call.identity, value, error, attempts, int(time.time() * 1000), order, elapsed)

@@ -14,6 +14,7 @@ from collections import deque
 from collections.abc import Callable, Collection, Coroutine
 from concurrent import futures
 from contextvars import ContextVar
+from datetime import timedelta
 from typing import Any, TypeVar
 
 from flink_agents.api.durable import OnMismatch
@@ -28,6 +29,7 @@ from flink_agents.runtime.context import Invocation
 from flink_agents.runtime.delivery import current_delivery
 from flink_agents.runtime.durable import DurableCalls
 from flink_agents.runtime.garbage import collect_garbage_less_often
+from flink_agents.runtime.journal.other_jobs import identity_of
 from flink_agents.runtime.keys import decode_key
 from flink_agents.runtime.limits import Place, Slots
 from flink_agents.runtime.outcomes import is_close
@@ -194,7 +196,8 @@ class AgentLoop:
             self._shared.limits.close()
             self._loop.call_soon_threadsafe(self._begin_stop)
         if wait:
-            self._thread.join(2 * CLOSE_SECONDS + clients.CLOSE_SECONDS)
+            grace: timedelta = self._shared.config.get(AgentOptions.GRACE)
+            self._thread.join(grace.total_seconds() + 2 * CLOSE_SECONDS + clients.CLOSE_SECONDS)
             self._pool.join(CLOSE_SECONDS)
 
     # -- the loop's thread ------------------------------------------------------------
@@ -225,6 +228,8 @@ class AgentLoop:
     async def _stop(self) -> None:
         """End the runs, then the clients that they use, then what is left."""
         actors = [*self._tasks.values(), *self._inbox]
+        if self._durable is not None:
+            await self._drain_calls(self._durable)
         await _cancel(self._tasks)
         for actor in actors:
             _abandon(actor)
@@ -233,6 +238,13 @@ class AgentLoop:
         await _cancel(asyncio.all_tasks(self._loop) - {asyncio.current_task()})
         self._stopped = True
         self._loop.stop()
+
+    async def _drain_calls(self, durable: DurableCalls) -> None:
+        """Cancel all runs, but let their calls end; a run that makes one by itself is cancelled behind it."""
+        drained = self._loop.create_task(durable.drain())
+        keys = durable.in_flight.keys
+        await _cancel([task for task, actor in self._tasks.items() if actor.key_text not in keys])
+        await drained
 
     async def _close_store(self) -> None:
         """Close the store, in bounded time; what it raises must not keep the loop from its end."""
@@ -330,6 +342,7 @@ class AgentLoop:
                 None,
                 actor.memory,
                 waiting.ordered,
+                identity_of(waiting.records),
             )
             self._steps.begin(run, waiting.record)
         self.replays.attach(actor, run, waiting)

@@ -27,6 +27,7 @@ from flink_agents.runtime.code_digest import CodeCheck
 from flink_agents.runtime.codec import ValueCodec
 from flink_agents.runtime.event_time import NO_TIMESTAMP, Emission, Hold
 from flink_agents.runtime.flink_metrics import FlinkMetrics
+from flink_agents.runtime.journal.names import journal_name
 from flink_agents.runtime.main_module import MainModule
 from flink_agents.runtime.metrics import LocalMetricGroup
 from flink_agents.runtime.processor import AgentProcessor
@@ -93,7 +94,7 @@ class ActionExecutionOperator(KeyedProcessFunction):
         job_id = self._config.get(AgentOptions.JOB_IDENTIFIER) or task.job_id
         journals = None
         if self._store is not None:
-            owner = Owner.create(task.job_id, f"{job_id}/{plan.name}", task.subtask, task.parallelism)
+            owner = Owner.create(task.job_id, journal_name(job_id, plan.name), task.subtask, task.parallelism)
             journals = self._store.journals(plan, codec, self._config, owner)
         shared = RunEnvironment(bind(plan, self._code), plan.name, self._config, metrics, codec, journals)
         if journals is not None:

@@ -24,6 +24,7 @@ from flink_agents.runtime.feeding import Feeder
 from flink_agents.runtime.forgetting import Forgetting
 from flink_agents.runtime.harvest import next_look
 from flink_agents.runtime.journal.journals import check_store
+from flink_agents.runtime.journal.other_jobs import OtherJobs, origins_of
 from flink_agents.runtime.keys import unescape
 from flink_agents.runtime.loop import AgentLoop
 from flink_agents.runtime.memory import write_nodes
@@ -96,6 +97,7 @@ class AgentProcessor:
         self._steps = StepExecutor(shared)
         self._metrics = shared.run_metrics
         self._metrics.load = self._load
+        self._other_jobs = OtherJobs(shared.config, job_id)
         self._actors: dict[str, KeyActor] = {}
         self._loop: AgentLoop | None = None
         config = shared.config
@@ -107,13 +109,17 @@ class AgentProcessor:
 
     def process(self, key_text: str, record: Any, timestamp: int | None, timers: Timers) -> Emission | Run:
         """Handle an input of the current key."""
+        if timestamp is not None and timestamp >= START:
+            # What an agent before this one puts out at the end of its input has the time of that timer,
+            # and in another attempt, when it comes earlier, none. Inputs are known again by their time, too.
+            timestamp = None
         if self._hold is not None:
             self._hold.check(timestamp)
         try:
             return self._process(key_text, record, timestamp, timers)
         except _Refused as refused:
             actor = self._actors.get(key_text)
-            head = actor.head if actor is not None else self._read_head() or Head(self._job_id)
+            head = actor.head if actor is not None else self._read_head(key_text) or Head(self._job_id)
             run = self._new_run(head, key_text, timestamp)
             self._steps.refuse_input(run, record, refused.error)
             return run
@@ -127,7 +133,7 @@ class AgentProcessor:
             if actor.far and not actor.idle:
                 self._look_again(actor, actor.timer, timers)
             return NOTHING
-        head = self._read_head() or self._new_head()
+        head = self._read_head(key_text) or self._new_head()
         if head.has_pending or not self._inline or self._may_have_records(head, key_text, False):
             self._enqueue(head, key_text, record, timestamp, timers)
             return NOTHING
@@ -233,14 +239,17 @@ class AgentProcessor:
 
     # -- keys with work ---------------------------------------------------------------
 
-    def _read_head(self) -> Head | None:
+    def _read_head(self, key_text: str) -> Head | None:
         """The head of a key that has no actor; an actor has it at hand."""
         packed = self._state.head.value()
         if packed is None:
             return None
         head = Head.unpack(packed)
+        journals = self._shared.journals
+        if journals is not None:
+            self._other_jobs.admit(head, key_text, journals.store_id)
         if head.store is not None:
-            check_store(self._shared.journals, head.store)
+            check_store(journals, head.store)
         return head
 
     def _new_head(self) -> Head:
@@ -250,7 +259,7 @@ class AgentProcessor:
     def _forget(self, key_text: str, timestamp: int, timers: Timers) -> None:
         """Remove the head of the current key, which has no actor, if nothing needs it any more."""
         if self._forgetting is not None and timestamp < START:
-            head = self._read_head()
+            head = self._read_head(key_text)
             if head is not None:
                 self._forgetting.look(head, key_text, timers)
 
@@ -258,7 +267,7 @@ class AgentProcessor:
         """The actor of the current key, made anew after a restore; None where nothing waits."""
         actor = self._actors.get(key_text)
         if actor is None:
-            head = self._read_head()
+            head = self._read_head(key_text)
             if head is None or not head.has_pending:
                 return None
             actor = self._wake(head, key_text, True, timers)
@@ -325,7 +334,8 @@ class AgentProcessor:
     ) -> KeyActor:
         if head.overtaken:
             self._overtaken.expire(head, key_text)
-        actor = KeyActor(key_text, head, known, pending)
+        origins = origins_of(head, self._state.pending) if head.origins else ()
+        actor = KeyActor(key_text, head, known, pending, origins)
         if self._may_have_records(head, key_text, pending):
             actor.order = Unread.UNREAD
             if not head.fresh:
@@ -394,6 +404,8 @@ class AgentProcessor:
             head.next_seq = max(head.next_seq, run.sequence_number + 1)
             if head.overtaken or waiting.overtakes:
                 self._overtaken.committed(actor, run.sequence_number, waiting.overtakes)
+        # What there was to be taken over is in the journal.
+        head.forked()
         if self._forgetting is not None and not head.has_pending:
             self._forgetting.settled(head, timers)
         self._state.head.update(head.pack())
@@ -504,8 +516,8 @@ class AgentProcessor:
         journals = self._shared.journals
         if journals is None:
             return False
-        overtaken = bool(head.overtaken)
-        return overtaken or journals.may_have(head.journal_id, key_text, head.marker, pending)
+        known = bool(head.overtaken or head.origins)
+        return known or journals.may_have(head.journal_id, key_text, head.marker, pending)
 
     def _mark(self, head: Head, key_text: str) -> None:
         """Note where records of a key can lie that has none, before the first run that may make some."""

@@ -74,7 +74,13 @@ class Replays:
         assert journals is not None
         from_seq = None if actor.fresh else actor.next_seq
         recorded = await journals.recorded(
-            actor.journal_id, actor.key_text, from_seq, actor.marker, actor.pending, actor.overtaken
+            actor.journal_id,
+            actor.key_text,
+            from_seq,
+            actor.marker,
+            actor.pending,
+            actor.overtaken,
+            actor.origins,
         )
         with actor.lock:
             if actor.fresh and recorded.first is not None:

@@ -36,6 +36,8 @@ class Run:
         memory: Short-term memory in state; None where all of it is in ``known``.
         known: Short-term memory that was read already, by path.
         traced: Note what is read of it, also where it does not expire.
+        identity: Identity of the job that the run began in, from which its ids follow; by default, that
+            which the key's runs belong to.
 
     Attributes:
         queue: Events that no action has seen yet.
@@ -54,6 +56,7 @@ class Run:
         "_shared",
         "_undo",
         "emitted",
+        "identity",
         "journal",
         "journal_id",
         "key_text",
@@ -79,9 +82,11 @@ class Run:
         memory: MapSlot[str] | None,
         known: dict[str, bytes | None] | None = None,
         traced: bool = False,
+        identity: str | None = None,
     ) -> None:
         self._shared = shared
         self.journal_id = journal_id
+        self.identity = identity or journal_id
         self.key_text = key_text
         self.sequence_number = sequence_number
         self.timestamp = timestamp
@@ -99,7 +104,7 @@ class Run:
         self.emitted = 0
         self.journal: RunJournal | None = None
         self._key: Any = _MISSING
-        self.lineage = InputLineage(journal_id, key_text, sequence_number)
+        self.lineage = InputLineage(self.identity, key_text, sequence_number)
 
     @property
     def identified(self) -> bool:

@@ -121,6 +121,8 @@ class Head:
                           and wall-clock time, in seconds
             ``store``     id of the store in which runs of the key were recorded
             ``marker``    where in the store runs that are not committed can have records
+            ``fork``      other jobs of which the key was taken over with inputs that still wait, latest
+                          first: identity, marker, and number of the first input that is not theirs
             ``begin``     first sequence number of the key's incarnation; see ``runtime.forgetting``
             ``fresh``     whether no run of that incarnation is committed
             ``idle``      part of the time in which the key's last input was committed, by its number
@@ -229,6 +231,31 @@ class Head:
     @marker.setter
     def marker(self, marker: bytes) -> None:
         self.extra = {**(self.extra or {}), "marker": marker}
+
+    @property
+    def origins(self) -> list[tuple[str, bytes | None, int]]:
+        """Other jobs that may have recorded something for inputs that wait: see ``fork`` above."""
+        forked = self.extra.get("fork", []) if self.extra is not None else []
+        return [(journal_id, marker, before) for journal_id, marker, before in forked]
+
+    def fork(self, journal_id: str) -> None:
+        """Let the key's runs belong to another job from now on, which has recorded nothing of it yet."""
+        origins = [[*origin] for origin in self.origins]
+        origins.insert(0, [self.journal_id, self.marker, self.next_pending])
+        for name in ("marker", "overtaken"):
+            self._set(name, None)
+        self._set("fork", origins if self.has_pending else None)
+        self.journal_id = journal_id
+
+    def forked(self) -> None:
+        """Note that nothing of another job is taken over any more."""
+        if self.extra is not None and "fork" in self.extra:
+            self._set("fork", None)
+
+    def leave(self) -> None:
+        """Forget the store in which runs of the key were recorded."""
+        for name in ("store", "marker", "fork"):
+            self._set(name, None)
 
     @property
     def has_pending(self) -> bool:

@@ -68,9 +68,12 @@ class StoreChoice:
             config: Options of the job.
             owner: Who appends.
         """
-        store: ActionStateStore = open_store(self.name, self.options)
+
+        def make() -> ActionStateStore:
+            return open_store(self.name, self.options)
+
         on_change = OnPlanChange(config.get(AgentOptions.ON_PLAN_CHANGE))
-        return Journals(store, owner, codec, plan, on_change)
+        return Journals(make(), owner, codec, plan, on_change, make)
 
 
 def _not_configured(agent: BoundAgent) -> StoreNotConfiguredError:

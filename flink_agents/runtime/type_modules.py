@@ -11,6 +11,7 @@ import dis
 import sys
 import threading
 from collections.abc import Iterable, Iterator
+from functools import lru_cache
 from importlib import import_module
 from importlib.util import resolve_name
 from types import CodeType, FunctionType, ModuleType
@@ -35,6 +36,9 @@ def know(homes: Iterable[str], named: str | None = None) -> None:
         named: Modules that the option ``state.modules`` names, separated by commas, or None.
     """
     with _lock:
+        # What could not be imported may be another version by now.
+        _failed.clear()
+        _read_imports.cache_clear()
         _homes.update(homes)
         _named.update(filter(None, (one.strip() for one in (named or "").split(","))))
 
@@ -75,14 +79,20 @@ def _candidates(module: str) -> Iterator[str]:
     yield from sorted(same, key=lambda name: (name != module, name))
 
 
-def _inner_imports() -> set[str]:
+def _inner_imports() -> frozenset[str]:
     """Modules that functions of the agent's own code import when they are called."""
+    # Read anew where there are more modules than before: bytes may name many that are not there.
+    return _read_imports(len(sys.modules), len(_homes))
+
+
+@lru_cache(maxsize=1)
+def _read_imports(modules: int, homes: int) -> frozenset[str]:
     found: set[str] = set()
     for name in own_modules():
         module = sys.modules[name]
         for code in _codes_of(module):
             found.update(_imports_of(code, _text(vars(module).get("__package__"))))
-    return found
+    return frozenset(found)
 
 
 def own_modules() -> list[str]:

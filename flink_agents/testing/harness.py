@@ -31,6 +31,7 @@ from flink_agents.plan.uses import makes_durable_calls
 from flink_agents.runtime.codec import ValueCodec
 from flink_agents.runtime.event_time import Hold
 from flink_agents.runtime.journal.journals import Journals
+from flink_agents.runtime.journal.names import journal_name
 from flink_agents.runtime.keys import KeyEncoder, encode_key, unescape
 from flink_agents.runtime.metrics import LocalMetricGroup
 from flink_agents.runtime.processor import AgentProcessor
@@ -80,6 +81,7 @@ class OperatorHarness(Driver):
         reorder: In which order inputs come again after a restore, of one key as well: a seed, or a
             function from the inputs to the same ones in another order. For :meth:`recover` and for
             ``crash``, where the inputs of a :meth:`push_all` are then taken together.
+        job_id: Flink's id of the job, another one for each submission. Flink's have 32 hexadecimal digits.
 
     Attributes:
         outputs: All values that left the main output, in order.
@@ -107,6 +109,7 @@ class OperatorHarness(Driver):
         store: Callable[[], ActionStateStore] | None = None,
         crash: str | None = "",
         reorder: Reorder | None = None,
+        job_id: str = "harness",
     ) -> None:
         self._subtasks: list[Subtask] = []
         instance = instance_of(agent)
@@ -129,6 +132,7 @@ class OperatorHarness(Driver):
             self._replay = self._restart = False
         self._make_store = store or self._default_store()
         self.reorder = reorder
+        self._job_id = job_id
         self._inputs: list[tuple[Any, int | None]] | None = None
         self._clock = Clock()
         self.current_watermark = -(2**63)
@@ -406,8 +410,8 @@ class OperatorHarness(Driver):
         backend.watermark = self.current_watermark
         metrics = LocalMetricGroup()
         codec = ValueCodec(self._config.get(AgentOptions.ALLOW_PICKLE))
-        job_id = self._config.get(AgentOptions.JOB_IDENTIFIER) or "harness"
-        owner = Owner.create("harness", f"{job_id}/{plan.name}", number, parallelism)
+        job_id = self._config.get(AgentOptions.JOB_IDENTIFIER) or self._job_id
+        owner = Owner.create(self._job_id, journal_name(job_id, plan.name), number, parallelism)
         journals = self._journals(plan, codec, owner)
         shared = RunEnvironment(bind(plan, code), plan.name, self._config, metrics, codec, journals)
         own = shared.run_metrics.group
@@ -422,7 +426,7 @@ class OperatorHarness(Driver):
         if self._make_store is None:
             return None
         on_change = OnPlanChange(self._config.get(AgentOptions.ON_PLAN_CHANGE))
-        return Journals(self._make_store(), owner, codec, plan, on_change)
+        return Journals(self._make_store(), owner, codec, plan, on_change, self._make_store)
 
     def _head(self, key: Any) -> Head | None:
         packed = self.state(key).head

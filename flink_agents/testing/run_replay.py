@@ -13,13 +13,16 @@ from typing import Any
 
 from flink_agents.api.action_state import JournalKey, Owner, Record, RecordKind
 from flink_agents.api.agent import Agent
+from flink_agents.api.durable import OnOtherJob
 from flink_agents.api.errors import RunNotReplayableError
+from flink_agents.api.options import AgentOptions
 from flink_agents.connectors.action_state.memory import MemoryPlace, MemoryStore
 from flink_agents.plan import AgentPlan
 from flink_agents.runtime.codec import ValueCodec
 from flink_agents.runtime.context import Invocation
 from flink_agents.runtime.journal.calls import Call
 from flink_agents.runtime.journal.journals import Journals
+from flink_agents.runtime.journal.names import split_journal_name
 from flink_agents.runtime.journal.records import RunHeader
 from flink_agents.runtime.keys import decode_key, escape
 from flink_agents.runtime.state import Head
@@ -78,9 +81,10 @@ def replay_run(
 
     place = _place_with(journal, records)
     key = decode_key(journal.key)
-    job_id, _, name = journal.journal_id.rpartition("/")
+    job_id, name = split_journal_name(journal.journal_id)
+    config = {AgentOptions.ON_OTHER_JOB.key: OnOtherJob.CONTINUE}
     store: Any = {"store": lambda: MemoryStore(place), "settle": False}
-    harness = _ReplayHarness(agent, lambda record: key, name=name, **store)
+    harness = _ReplayHarness(agent, lambda record: key, name=name, config=config, **store)
     with harness:
         head = Head(job_id, records[0].seq, extra={"store": place.store_id})
         memory: dict[str, tuple[bytes, int | None]] = {

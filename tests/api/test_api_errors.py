@@ -86,6 +86,7 @@ CODES = {
     "StoreFormatError": "FA6008",
     "StoreMismatchError": "FA6009",
     "RunNotReplayableError": "FA6010",
+    "OtherJobsStateError": "FA6065",
     "BrokerError": "FA7000",
     "BrokerDownloadError": "FA7001",
     "BrokerStartError": "FA7002",

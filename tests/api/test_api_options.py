@@ -9,7 +9,7 @@ from typing import Any
 import pytest
 
 from flink_agents import AgentOptions, ConfigOption, Configuration, OnError
-from flink_agents.api.durable import OnMismatch, OnPlanChange, Prune
+from flink_agents.api.durable import OnMismatch, OnOtherJob, OnPlanChange, Prune
 from flink_agents.api.errors import OptionError
 from flink_agents.api.options import all_options, environment_name
 
@@ -33,6 +33,8 @@ DEFAULTS = {
     "action-state.on-mismatch": OnMismatch.FAIL,
     "action-state.reorder-timeout": timedelta(seconds=60),
     "action-state.on-plan-change": OnPlanChange.CONTINUE_COMPATIBLE,
+    "action-state.grace": timedelta(seconds=3),
+    "action-state.on-other-job": OnOtherJob.REFUSE,
     "action-state.prune": Prune.CHECKPOINTS,
     "action-state.retention": timedelta(0),
     "action-state.rest-address": None,
@@ -99,6 +101,8 @@ PARSED: list[tuple[str, object, object]] = [
     ("local.restart.attempts", 0, 0),
     ("action-state.on-mismatch", "dead-letter", OnMismatch.DEAD_LETTER),
     ("action-state.on-plan-change", "refuse", OnPlanChange.REFUSE),
+    ("action-state.on-other-job", "fork", OnOtherJob.FORK),
+    ("action-state.grace", "0 s", timedelta()),
     ("action-state.reorder-timeout", "0 s", timedelta()),
     ("action-state.sqlite.max-record-bytes", "1", 1),
     ("local.restart.delay", "0 s", timedelta()),
@@ -139,6 +143,8 @@ REFUSED: list[tuple[str, object, str]] = [
     ("run.max-events", "-5", "a whole number, at least 1"),
     ("action-state.on-mismatch", "retry", "'fail', 'rerun', 'dead-letter'"),
     ("action-state.on-plan-change", "go-on", "'refuse', 'continue-compatible'"),
+    ("action-state.on-other-job", "share", "'refuse', 'fork', 'continue'"),
+    ("action-state.grace", "-1 s", "at least 0 s"),
     ("action-state.sqlite.lease", "1 ms", "at least 100 ms"),
     ("local.restart.attempts", -1, "a whole number, at least 0"),
     ("local.restart.delay", timedelta(seconds=-1), "at least 0 s"),

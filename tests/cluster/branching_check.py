@@ -44,6 +44,11 @@ class BranchingWorkload(Workload):
         }
 
 
+def workload_of(job: str, events: int, keys: int) -> Workload:
+    """What the job of that name has to do."""
+    return (BranchingWorkload if job == BranchingWorkload.job else Workload)(events, keys)
+
+
 class BranchingEffects(Effects):
     """What the file of effects says.
 

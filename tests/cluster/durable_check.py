@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections import Counter, defaultdict
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Callable, Collection, Iterable, Sequence
 from dataclasses import dataclass, field
 from typing import Any, ClassVar
 
@@ -18,6 +18,9 @@ WINDOW_MS = 2000
 
 MUST_BE_NONE = ("lost", "duplicated", "out_of_order", "repeated_after_record", "wrong")
 """The differences that there must not be."""
+
+IN_WINDOW = ("repeated_in_window_failures", "repeated_in_window_kills")
+"""Effects of calls that had no record yet, by what ended the attempt before."""
 
 SHOWN = 5
 
@@ -87,7 +90,9 @@ class Verdict:
         duplicated: Outputs and windows that came again.
         out_of_order: Outputs, windows and first effects behind later ones of the same key.
         repeated_after_record: Effects of a call that had been recorded.
-        repeated_in_window: Effects of a call that had taken effect, and had not been recorded.
+        repeated_in_window_failures: Effects of a call that had taken effect, and had not been recorded, in a
+            process that lived on: the job failed, or was cancelled there.
+        repeated_in_window_kills: The same of a process that was killed.
         wrong: Counters, sums, digests, results and idempotency keys that are not the model's.
     """
 
@@ -96,7 +101,8 @@ class Verdict:
     duplicated: list[str] = field(default_factory=list)
     out_of_order: list[str] = field(default_factory=list)
     repeated_after_record: list[str] = field(default_factory=list)
-    repeated_in_window: list[str] = field(default_factory=list)
+    repeated_in_window_failures: list[str] = field(default_factory=list)
+    repeated_in_window_kills: list[str] = field(default_factory=list)
     wrong: list[str] = field(default_factory=list)
 
     @property
@@ -106,7 +112,7 @@ class Verdict:
 
     def counts(self) -> dict[str, int]:
         """How many there are of each kind."""
-        return {name: len(getattr(self, name)) for name in (*MUST_BE_NONE, "repeated_in_window")}
+        return {name: len(getattr(self, name)) for name in (*MUST_BE_NONE, *IN_WINDOW)}
 
     def examples(self) -> dict[str, list[str]]:
         """Some of what must not be, by kind."""
@@ -114,29 +120,43 @@ class Verdict:
 
 
 class Effects:
-    """What the file of effects says; see :mod:`tests.cluster.durable_agent`."""
+    """What the file of effects says; see :mod:`tests.cluster.durable_agent`.
 
-    def __init__(self, lines: Iterable[str], verdict: Verdict) -> None:
+    Args:
+        lines: Its lines.
+        verdict: Gets the differences.
+        killed: Ids of processes that were killed.
+    """
+
+    def __init__(self, lines: Iterable[str], verdict: Verdict, killed: Collection[int] = ()) -> None:
         self.taken: defaultdict[Call, list[str]] = defaultdict(list)
         self.results: dict[Call, set[str]] = defaultdict(set)
         self._keys: dict[Call, str] = {}
         self._calls: dict[str, Call] = {}
         self._latest: dict[int, tuple[int, int]] = {}
         self._verdict = verdict
-        for line in lines:
-            kind, key, number, step, token, *rest = line.split()
+        self._killed = killed
+        self._process: dict[Call, int] = {}
+        words = [line.split() for line in lines]
+        # A process that takes effect behind a repeat was alive then, whatever became of it later.
+        self._last = {int(word[6]): place for place, word in enumerate(words) if word[0] == "effect"}
+        for place, (kind, key, number, step, token, *rest) in enumerate(words):
             call = int(key), int(number), step
             if kind == "record":
                 self.results[call].add(token)
             else:
-                self._effect(call, token, rest[0])
+                self._effect(call, token, rest[0], place)
+                self._process[call] = int(rest[1])
 
-    def _effect(self, call: Call, token: str, idempotency_key: str) -> None:
+    def _effect(self, call: Call, token: str, idempotency_key: str, place: int) -> None:
         verdict = self._verdict
         if call in self.results:
             verdict.repeated_after_record.append(f"{call} {token}")
         elif call in self.taken:
-            verdict.repeated_in_window.append(f"{call} {token}")
+            process = self._process[call]
+            died = process in self._killed and self._last[process] < place
+            in_window = verdict.repeated_in_window_kills if died else verdict.repeated_in_window_failures
+            in_window.append(f"{call} {token}")
         else:
             self._check_order(call)
         self.taken[call].append(token)
@@ -182,10 +202,11 @@ def judge(
     windows: Sequence[str],
     effects: Iterable[str],
     workload: Workload,
+    killed: Collection[int] = (),
 ) -> Verdict:
     """Compare what was written, each in the order of writing, with the model."""
     verdict = Verdict(events=len(outputs))
-    found = Effects(effects, verdict)
+    found = Effects(effects, verdict, killed)
     found.check(workload.calls())
     expected: dict[Any, str] = {
         number: f"{line} {found.tokens_of(number % workload.keys, number)}"

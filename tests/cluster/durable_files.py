@@ -16,9 +16,12 @@ def token(number: int, step: str) -> str:
     return f"{number}/{step}"
 
 
-def effect(number: int, step: str, again: str = "", idempotency_key: str | None = None) -> str:
+def effect(
+    number: int, step: str, again: str = "", idempotency_key: str | None = None, process: int = 77
+) -> str:
     name = token(number, step)
-    return f"effect {number % WORK.keys} {number} {step} {name}{again} {idempotency_key or 'id' + name} 77"
+    key = idempotency_key or f"id{name}"
+    return f"effect {number % WORK.keys} {number} {step} {name}{again} {key} {process}"
 
 
 def record(number: int, step: str, again: str = "") -> str:

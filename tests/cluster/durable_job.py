@@ -12,9 +12,10 @@ from typing import Any
 
 from flink_agents import AgentsExecutionEnvironment, EventTime
 from tests.cluster.branching_agent import BranchingAgent
-from tests.cluster.branching_check import SOURCES, BranchingWorkload
+from tests.cluster.branching_check import SOURCES, BranchingWorkload, workload_of
 from tests.cluster.durable_agent import ChainAgent
-from tests.cluster.durable_check import WINDOW_MS, Workload, stamp
+from tests.cluster.durable_check import WINDOW_MS, stamp
+from tests.cluster.settings import DURABLE_JOBS
 
 HOLD = EventTime.hold(expected_latency="1 s", hold_timeout="60 s")
 
@@ -24,7 +25,7 @@ def parse_arguments(arguments: list[str] | None = None) -> argparse.Namespace:
     parser.add_argument("--output", required=True, help="directory of the agent's outputs")
     parser.add_argument("--windows", required=True, help="directory of the windows' outputs")
     parser.add_argument("--effects", required=True, help="file for the effects of calls")
-    parser.add_argument("--job", choices=("chain", "branching"), default="chain", help="what the agent does")
+    parser.add_argument("--job", choices=DURABLE_JOBS, default="chain", help="what the agent does")
     parser.add_argument("--events", type=int, required=True)
     parser.add_argument("--keys", type=int, required=True)
     parser.add_argument("--per-second", type=float, required=True, help="speed of the source")
@@ -98,8 +99,8 @@ def sink(directory: str) -> Any:
 
 def build(env: AgentsExecutionEnvironment, options: argparse.Namespace) -> None:
     """Add the job to an environment."""
+    work = workload_of(options.job, options.events, options.keys)
     branching = options.job == BranchingWorkload.job
-    work = (BranchingWorkload if branching else Workload)(options.events, options.keys)
     numbers = source(env.stream_env, options)
     agent = (BranchingAgent if branching else ChainAgent)(options.seed, options.effects)
     # Watermarks cannot be held for an input that waits for another one.

@@ -6,7 +6,7 @@ from collections.abc import Collection
 from pathlib import Path
 
 from tests.cluster import durable_job
-from tests.cluster.durable_check import Workload
+from tests.cluster.durable_check import IN_WINDOW, Workload
 from tests.cluster.durable_run import OPTIONS, RunFiles
 from tests.cluster.durable_stores import RunStore
 from tests.cluster.flink_cluster import FlinkCluster, FlinkProcess
@@ -159,5 +159,6 @@ class Restores:
         verdict = self.files.verdict(self._workload, effects)
         verdict.repeated_after_record += self._store.recorded_twice()
         found = {name: count for name, count in verdict.counts().items() if count}
-        found.pop("repeated_in_window", None)
+        for name in IN_WINDOW:
+            found.pop(name, None)
         return found

@@ -5,7 +5,7 @@ from __future__ import annotations
 import random
 import sys
 import time
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Collection, Iterable
 from contextlib import nullcontext, suppress
 from dataclasses import asdict, dataclass, field
 from functools import partial
@@ -104,15 +104,18 @@ class RunFiles:
         # A job that did not end may be writing a line.
         return [line[:-1] for line in text.splitlines(keepends=True) if line.endswith("\n")]
 
-    def verdict(self, workload: Workload, effects: Iterable[str] | None = None) -> Verdict:
+    def verdict(
+        self, workload: Workload, effects: Iterable[str] | None = None, killed: Collection[int] = ()
+    ) -> Verdict:
         """In what they differ from the model.
 
         Args:
             workload: What the job had to do.
             effects: The lines of effects that count; None for all.
+            killed: Ids of processes that were killed.
         """
         lines = self.effects() if effects is None else effects
-        return judge(self.outputs.lines(), self.windows.lines(), lines, workload)
+        return judge(self.outputs.lines(), self.windows.lines(), lines, workload, killed)
 
 
 @dataclass
@@ -306,7 +309,7 @@ class DurableRun:
         # What a stale attempt did by itself is judged by its results, which must not be anybody's.
         late = set(done.late)
         effects = [line for line in self.files.effects() if line not in late]
-        return self.files.verdict(self._chaos.workload, effects)
+        return self.files.verdict(self._chaos.workload, effects, self._cluster.killed)
 
 
 class _Watched:

@@ -97,6 +97,7 @@ class FlinkCluster:
         self.directory = directory
         self._taskmanager_options = taskmanager_options or {}
         self.taskmanagers: list[FlinkProcess] = []
+        self.killed: set[int] = set()
         self._processes: list[FlinkProcess] = []
         rest_port, rpc_port = free_ports(2)
         own = {
@@ -149,6 +150,7 @@ class FlinkCluster:
         """End a TaskManager by SIGKILL."""
         self.taskmanagers.remove(taskmanager)
         self._processes.remove(taskmanager)
+        self.killed.add(taskmanager.popen.pid)
         taskmanager.kill()
 
     def knows(self, taskmanager: FlinkProcess) -> bool:

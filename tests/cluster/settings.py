@@ -8,6 +8,9 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from itertools import product
 
+DURABLE_JOBS = ("chain", "branching")
+"""The jobs that make durable calls. Each one runs with one store in CI, and with both in the long version."""
+
 
 @dataclass(frozen=True)
 class Combination:
@@ -52,9 +55,10 @@ class Settings:
         rescales: How the job runs first, and its parallelism afterwards.
         durable_kills: How many TaskManagers are killed while durable calls are made.
         durable_events: How many events that job has.
-        durable_in: How it runs.
+        durable_in: How it runs, and which job it is.
         restored_from: Stores of the jobs that begin at what another one left.
-        kafka_events: How many events that job has with the store kafka.
+        kafka_jobs: Which jobs run with the store kafka.
+        kafka_events: How many events they have.
         kafka_overlaps: How many attempts then go on beside their successors.
         kafka_outage: For how many seconds the broker is away once.
     """
@@ -68,8 +72,9 @@ class Settings:
     rescales: Sequence[tuple[Combination, int]]
     durable_kills: int
     durable_events: int
-    durable_in: Sequence[Combination]
+    durable_in: Sequence[tuple[Combination, str]]
     restored_from: tuple[str, ...]
+    kafka_jobs: tuple[str, ...]
     kafka_events: int
     kafka_overlaps: int
     kafka_outage: float
@@ -96,8 +101,9 @@ class Settings:
             rescales=rescales if long else [(Combination("hashmap", unaligned=True), 1)],
             durable_kills=durable_kills,
             durable_events=int(os.environ.get("CHAOS_EVENTS", 500 * (durable_kills + 1))),
-            durable_in=durable if long else durable[:1],
+            durable_in=list(product(durable, DURABLE_JOBS)) if long else [(durable[0], "branching")],
             restored_from=("sqlite", "kafka") if long else ("sqlite",),
+            kafka_jobs=DURABLE_JOBS if long else ("chain",),
             kafka_events=int(os.environ.get("CHAOS_EVENTS", 100_000 if long else 500 * (durable_kills + 1))),
             kafka_overlaps=3 if long else 0,
             kafka_outage=60 if long else 0,

@@ -12,8 +12,8 @@ import pytest
 from flink_agents.testing.kafka import KafkaBroker
 from tests.chaos import chaos_of, parse_arguments
 from tests.cluster.blows import HEARTBEATS, PATIENT
+from tests.cluster.branching_check import workload_of
 from tests.cluster.broker_trouble import BrokerTrouble
-from tests.cluster.durable_check import Workload
 from tests.cluster.durable_run import Chaos, DurableRun, Report
 from tests.cluster.durable_stores import RunStore
 from tests.cluster.flink_cluster import FlinkCluster
@@ -25,11 +25,11 @@ KEYS = 50
 ENOUGH_REBUILDS = 3
 
 
-@pytest.mark.parametrize("combination", SETTINGS.durable_in, ids=str)
+@pytest.mark.parametrize(("combination", "job"), SETTINGS.durable_in, ids=str)
 def test_nothing_recorded_runs_twice(
-    flink_cluster: FlinkCluster, tmp_path: Path, combination: Combination
+    flink_cluster: FlinkCluster, tmp_path: Path, combination: Combination, job: str
 ) -> None:
-    workload = Workload(SETTINGS.durable_events, KEYS)
+    workload = workload_of(job, SETTINGS.durable_events, KEYS)
     chaos = Chaos(workload, SETTINGS.durable_kills, SETTINGS.seed, combination=combination)
     report = DurableRun(flink_cluster, tmp_path, chaos, RunStore.of("sqlite", tmp_path)).execute()
     assert_clean(report, flink_cluster)
@@ -47,10 +47,20 @@ def cluster_for_kafka(request: pytest.FixtureRequest, tmp_path: Path) -> Iterato
 
 # kafka-python does not close the sockets of connections that were refused.
 @pytest.mark.filterwarnings("ignore:unclosed:ResourceWarning")
+@pytest.mark.parametrize("job", SETTINGS.kafka_jobs)
 def test_nothing_recorded_in_kafka_runs_twice(
-    cluster_for_kafka: FlinkCluster, kafka_broker: KafkaBroker, tmp_path: Path
+    cluster_for_kafka: FlinkCluster, kafka_broker: KafkaBroker, tmp_path: Path, job: str
 ) -> None:
-    arguments = ["--store", "kafka", "--seed", str(SETTINGS.seed), "--events", str(SETTINGS.kafka_events)]
+    arguments = [
+        "--store",
+        "kafka",
+        "--job",
+        job,
+        "--seed",
+        str(SETTINGS.seed),
+        "--events",
+        str(SETTINGS.kafka_events),
+    ]
     arguments += ["--kills", str(SETTINGS.durable_kills), "--overlaps", str(SETTINGS.kafka_overlaps)]
     # Slowly, so that the job does not end while it makes up for what the broker did.
     arguments += ["--outage", str(SETTINGS.kafka_outage), "--per-second", "150"]

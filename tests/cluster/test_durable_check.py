@@ -14,7 +14,7 @@ from tests.chaos import chaos_of, parse_arguments, show
 from tests.cluster.blows import Blown, blow_plan
 from tests.cluster.broker_trouble import Troubles
 from tests.cluster.durable_agent import steps_of
-from tests.cluster.durable_check import MUST_BE_NONE, Verdict, recorded_twice
+from tests.cluster.durable_check import IN_WINDOW, MUST_BE_NONE, Verdict, judge, recorded_twice
 from tests.cluster.durable_files import WORK, Files, effect, fill, record, token
 from tests.cluster.durable_run import Chaos, Report
 from tests.cluster.durable_stores import RunStore
@@ -95,7 +95,31 @@ def test_a_repeat_before_the_record_is_only_counted(files: Files) -> None:
     first = files.effects.index(effect(5, "charge"))
     files.effects.insert(first, effect(5, "charge", again="-killed"))
     verdict = files.judge()
-    assert (len(verdict.repeated_in_window), verdict.clean) == (1, True)
+    assert (len(verdict.repeated_in_window_failures), verdict.clean) == (1, True)
+
+
+@pytest.mark.parametrize(
+    ("killed", "lives_on", "counted"),
+    [
+        (False, False, "repeated_in_window_failures"),
+        (False, True, "repeated_in_window_failures"),
+        (True, False, "repeated_in_window_kills"),
+        (True, True, "repeated_in_window_failures"),
+    ],
+)
+def test_a_repeat_is_counted_by_what_became_of_its_process(
+    files: Files, killed: bool, lives_on: bool, counted: str
+) -> None:
+    """One that took effect afterwards was not killed before."""
+    first = files.effects.index(effect(5, "charge"))
+    files.effects.insert(first, effect(5, "charge", again="-before", process=99))
+    if lives_on:
+        files.effects[-2] = files.effects[-2].replace(" 77", " 99")
+    verdict = judge(files.outputs, files.windows, files.effects, WORK, {99} if killed else ())
+    assert {name: len(getattr(verdict, name)) for name in IN_WINDOW} == {
+        **dict.fromkeys(IN_WINDOW, 0),
+        counted: 1,
+    }
 
 
 def test_a_repeat_after_the_record(files: Files) -> None:
@@ -109,7 +133,7 @@ def test_a_repeat_after_a_record_that_nobody_noted_in_time(files: Files) -> None
     """The store gave back the first result, and the call was made all the same."""
     files.insert(effect(5, "charge", again="-more"), behind=effect(5, "charge"))
     verdict = files.judge()
-    assert (len(verdict.repeated_in_window), len(verdict.wrong)) == (1, 1)
+    assert (len(verdict.repeated_in_window_failures), len(verdict.wrong)) == (1, 1)
     assert "took effect as ['5/charge', '5/charge-more']" in verdict.wrong[0]
 
 
@@ -143,7 +167,7 @@ def test_a_window_that_misses_a_late_output(files: Files) -> None:
 def test_idempotency_keys(files: Files) -> None:
     first = files.effects.index(effect(5, "charge"))
     files.effects.insert(first, effect(5, "charge", "-killed", idempotency_key="another"))
-    assert files.differences() == {"repeated_in_window": 1, "wrong": 1}
+    assert files.differences() == {"repeated_in_window_failures": 1, "wrong": 1}
 
     files = Files()
     place = files.effects.index(effect(5, "charge"))
@@ -213,7 +237,7 @@ def test_a_clean_report(files: Files, capsys: pytest.CaptureFixture[str]) -> Non
         "overlaps": 1,
         "stale_refused": 0,
         "late_effects": 1,
-        **dict.fromkeys((*MUST_BE_NONE, "repeated_in_window"), 0),
+        **dict.fromkeys((*MUST_BE_NONE, *IN_WINDOW), 0),
         "checkpoints": 40,
         "recoveries": 3,
         "replaced": 1,
@@ -230,9 +254,12 @@ def test_each_difference_is_an_error(name: str, capsys: pytest.CaptureFixture[st
     assert (found[name], found["examples"]) == (1, {name: ["this one"]})
 
 
-def test_a_repeat_in_the_window_is_no_error(capsys: pytest.CaptureFixture[str]) -> None:
-    assert show(report(Verdict(repeated_in_window=["x"])), as_json=False) == 0
-    assert "repeated_in_window     1" in capsys.readouterr().out
+@pytest.mark.parametrize("name", IN_WINDOW)
+def test_a_repeat_in_the_window_is_no_error(name: str, capsys: pytest.CaptureFixture[str]) -> None:
+    verdict = Verdict()
+    getattr(verdict, name).append("x")
+    assert show(report(verdict), as_json=False) == 0
+    assert f"{name:<22} 1" in capsys.readouterr().out
 
 
 def test_what_a_broker_went_through_is_reported(capsys: pytest.CaptureFixture[str]) -> None:

@@ -136,7 +136,8 @@ def test_an_attempt_that_dies_while_it_appends(name: str, fault: Fault) -> None:
     for number in (0, 3, 7):
         forget()
         faults = Faults(nth(RecordKind.CALL, number, fault))
-        with OperatorHarness(AGENTS[name](), store=faults.store, settle=False) as harness:
+        config = {"action-state.grace": "0 s"}
+        with OperatorHarness(AGENTS[name](), store=faults.store, settle=False, config=config) as harness:
             before = harness.snapshot()
             harness.push_all(INPUTS)
             assert faults.hanging.wait(30)

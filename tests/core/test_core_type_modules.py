@@ -72,6 +72,7 @@ def sprung(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[list[str
     monkeypatch.setattr(type_modules, "_homes", set[str]())
     monkeypatch.setattr(type_modules, "_named", set[str]())
     monkeypatch.setattr(type_modules, "_failed", dict[str, str]())
+    type_modules._read_imports.cache_clear()
     typenames.resolve_type.cache_clear()
     for path in (
         "trap.py",
@@ -326,6 +327,7 @@ def forget_modules() -> None:
     importlib.import_module("trap_shop")
     typenames.resolve_type.cache_clear()
     type_modules._failed.clear()
+    type_modules._read_imports.cache_clear()
 
 
 @pytest.mark.executes_once

@@ -8,7 +8,7 @@ from collections import defaultdict
 
 import pytest
 
-from flink_agents.api.action_state import JournalKey, Owner
+from flink_agents.api.action_state import NOTHING_PRUNED, JournalKey, Owner
 from flink_agents.connectors.action_state.kafka import scan
 from flink_agents.connectors.action_state.kafka.garbage import Batch, Garbage
 from flink_agents.connectors.action_state.kafka.layout import BatchKey, Entry, pack_key, partition_of
@@ -307,6 +307,31 @@ def test_a_topic_with_a_long_history_is_not_kept_in_memory(monkeypatch: pytest.M
     assert len(log.partitions[0]) < 50
     last = JournalKey(GROUP, "s499-3")
     assert attempt.garbage.pruned_through(last) == 0
+
+
+@pytest.mark.parametrize("together", [True, False])
+def test_of_a_journal_with_runs_it_stays_known_what_was_before_them(
+    monkeypatch: pytest.MonkeyPatch, together: bool
+) -> None:
+    log, journal = Log(1), JournalKey(GROUP, "has runs")
+    attempt = Attempt(monkeypatch, log, Remembered(20, 20))
+    attempt.write(Entry(journal, [record(0)]))
+    if together:
+        attempt.write(Entry(journal, (), 0), Entry(journal, [record(1)]))
+    else:
+        attempt.write(Entry(journal, (), 0))
+        attempt.write(Entry(journal, [record(1)]))
+    before: list[JournalKey] = []
+    for number in range(0, 1000, 100):
+        before = settle(attempt, number, before)
+        log.compact(0, log.ends[0], and_removals=True)
+    again = Attempt(monkeypatch, log, Remembered(20, 20))
+    again.scanner.read({0: 0})
+    assert attempt.garbage.pruned_through(journal) == again.garbage.pruned_through(journal) == 0
+    again.prune(Entry(journal, (), 1))
+    for number in range(1000, 4000, 100):
+        before = settle(again, number, before)
+    assert again.garbage.pruned_through(journal) == NOTHING_PRUNED
 
 
 @pytest.mark.parametrize("start", [0, 2, 4])

@@ -29,3 +29,5 @@ def test_no_recorded_effect_comes_again(
     assert found["clean"], found
     assert found["events"] == scenario.events
     assert found["failures"] > 0
+    # Its calls are shorter than the grace of an attempt that fails.
+    assert found["repeated_in_window_failures"] == 0, found

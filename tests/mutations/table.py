@@ -25,22 +25,35 @@ def flat_numbers(before: Any) -> Any:
     Where outcomes come in the recorded order, flat numbers alone are the same each time.
     """
     delivery = import_module("flink_agents.runtime.delivery").Delivery
-    delivery.rest = delivered_at_once(delivery.rest)
+    delivery.settle = delivered_at_once(delivery.settle)
     records = import_module("flink_agents.runtime.journal.calls").StepRecords
     records.in_order = by_number(records.in_order)
     return lambda self: ""
 
 
-@mutation("delivered-at-once", "runtime.delivery:Delivery.rest")
+@mutation("delivered-at-once", "runtime.delivery:Delivery.settle")
 def delivered_at_once(before: Any) -> Any:
     """An outcome is delivered when it comes, although the action has not come to rest."""
+    delivery = import_module("flink_agents.runtime.delivery").Delivery
+    end = delivery.end
 
-    def rest(self: Any) -> None:
+    def at_once(self: Any) -> None:
         ready, self.ready = self.ready, 0
-        before(self)
+        self.rest()
         self.ready += ready
 
-    return rest
+    def settle(self: Any, ended: Any, outcome: Any) -> None:
+        before(self, ended, outcome)
+        at_once(self)
+
+    def ends(self: Any, pending: Any, outcome: Any = None) -> Any:
+        ended = end(self, pending, outcome)
+        if outcome is not None:
+            at_once(self)
+        return ended
+
+    delivery.end = ends
+    return settle
 
 
 @mutation("several-in-one-turn", "runtime.delivery:Delivery._deliver_new")
@@ -184,14 +197,14 @@ def announced_late(before: Any) -> Any:
     return stored
 
 
-@mutation("any-input", "runtime.journal.order:RecordedRuns.choose")
+@mutation("any-input", "runtime.journal.order:RecordedRuns.claim")
 def any_input(before: Any) -> Any:
     """The next input gets the next number, whatever was recorded under it."""
 
-    def choose(self: Any, digests: Any, next_seq: int, waiting: bool) -> Any:
-        return (0, next_seq) if digests else None
+    def claim(self: Any, digest: bytes) -> int | None:
+        return before(self, next(iter(self._unclaimed), digest))
 
-    return choose
+    return claim
 
 
 @mutation("random-keys", "runtime.durable:idempotency_key")

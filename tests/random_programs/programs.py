@@ -154,14 +154,19 @@ class _Maker:
     def make(self) -> Program:
         chance = self.chance
         inputs: list[Input] = []
-        keys = KEYS[: chance.randint(1, 3)]
-        for number in range(chance.randint(1, 4)):
+        keys = KEYS[: chance.choice((1, 1, 2, 3))]
+        count = chance.randint(1, 4)
+        # What the outside learns of a run before anything of it is recorded belongs to its input.
+        learns = chance.random() < 0.3
+        for number in range(count):
             form = chance.choice(FORMS)
             self.left = 14
             if form.startswith("def"):
                 ops = self.plain(form.endswith("retried"), nested=chance.random() < 0.4)
             else:
                 ops = self.trunk(form == "retried", depth=3, nested=chance.random() < 0.4)
+            if learns:
+                ops.insert(0, ["call", self.one_of(("keyed", *FIRST_CALLS)), True])
             inputs.append(Input(chance.choice(keys), f"i{number}", chance.randint(0, 1), form, ops))
         return Program(self.seed, self.calm, tuple(inputs))
 

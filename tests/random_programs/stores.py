@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import copy
+from collections import defaultdict
 from collections.abc import Callable, Sequence
 
 from flink_agents.api.action_state import ActionStateStore, JournalKey, Record, RecordKind
@@ -49,17 +50,24 @@ class RandomFaults(Faults):
 
 
 class SlowStore(FaultyStore):
-    """Acknowledges at once, after some turns of the loop, after a time, or several appends in one turn."""
+    """Stores at once or after a time, appends of one journal in their order.
+
+    It says so at once, after some turns of the loop, after a time, or of several appends in one turn.
+    """
 
     def __init__(self, store: ActionStateStore, faults: Faults) -> None:
         super().__init__(store, faults)
         self._group: list[asyncio.Future[None]] = []
+        self._orders: defaultdict[JournalKey, asyncio.Lock] = defaultdict(asyncio.Lock)
 
     async def append(self, journal: JournalKey, records: Sequence[Record]) -> None:
-        """Store records at once, and say so later."""
-        if World.dead:
-            await asyncio.get_running_loop().create_future()
-        await super().append(journal, records)
+        """Store records, and say so later."""
+        async with self._orders[journal]:
+            if World.chance.random() < 0.25:
+                await asyncio.sleep(World.chance.choice((0.0, 0.0005, 0.0015)))
+            if World.dead:
+                await asyncio.get_running_loop().create_future()
+            await super().append(journal, records)
         drawn = World.chance.random()
         if drawn < 0.35:
             pass

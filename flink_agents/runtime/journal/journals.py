@@ -2,17 +2,22 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Collection
+from collections.abc import Callable, Collection, Sequence
 from typing import Any
 
 from flink_agents.api.action_state import ActionStateStore, JournalKey, Owner, Record
 from flink_agents.api.durable import OnPlanChange
-from flink_agents.api.errors import StoreMismatchError
+from flink_agents.api.errors import RecordsPrunedError, StoreMismatchError
+from flink_agents.api.logs import bounded_logger
 from flink_agents.plan import AgentPlan
 from flink_agents.runtime.codec import ValueCodec
 from flink_agents.runtime.journal.calls import Call
+from flink_agents.runtime.journal.grouped import GroupedStore
+from flink_agents.runtime.journal.names import journal_name
 from flink_agents.runtime.journal.order import RecordedRuns
+from flink_agents.runtime.journal.other_jobs import Origin, inherited
 from flink_agents.runtime.journal.plans import Plans
+from flink_agents.runtime.journal.portions import portions
 from flink_agents.runtime.journal.reads import ReadLog
 from flink_agents.runtime.journal.records import RunHeader
 from flink_agents.runtime.journal.run_journal import RunJournal
@@ -21,6 +26,8 @@ from flink_agents.runtime.remembered import Recent
 
 MAX_SETTLED = 100_000
 """Of how many keys it is known that nothing recorded is left to be run. Of others, the store is asked."""
+
+_log = bounded_logger("flink_agents.durable")
 
 
 class Journals:
@@ -32,6 +39,7 @@ class Journals:
         codec: Encodes records.
         plan: The agent's plan.
         on_plan_change: What happens where another plan recorded a run.
+        make: Makes further stores like ``store``, for journals of jobs that this one succeeds.
 
     Attributes:
         store_id: Id of the store, once it was opened. Timers fire after the end of an attempt, and
@@ -49,8 +57,9 @@ class Journals:
         codec: ValueCodec,
         plan: AgentPlan,
         on_plan_change: OnPlanChange = OnPlanChange.CONTINUE_COMPATIBLE,
+        make: Callable[[], ActionStateStore] | None = None,
     ) -> None:
-        self.store = store
+        self.store = store = store if make is None else GroupedStore(store, make)
         self.store_id = ""
         self.codec = codec
         self._owner = owner
@@ -82,7 +91,7 @@ class Journals:
         """The journal of a key. Agents of one job have journals of their own."""
         known, name = self._name
         if known != journal_id:  # almost all keys share one text
-            name = f"{journal_id}/{self._agent}"
+            name = journal_name(journal_id, self._agent)
             self._name = journal_id, name
         return JournalKey(name, key_text)
 
@@ -110,14 +119,23 @@ class Journals:
         marker: bytes | None,
         pending: bool,
         overtaken: Collection[int] = (),
+        origins: Sequence[Origin] = (),
     ) -> RecordedRuns:
         """The recorded runs of the key from number ``from_seq`` on, and those that were overtaken.
 
-        Where ``from_seq`` is None, all that the store has of it.
+        Args:
+            journal_id: Identity of the job that the key's runs belong to.
+            key_text: The key.
+            from_seq: The first number; None for all that the store has of the key.
+            marker: Where its records can lie, as state says; None where it does not.
+            pending: Whether inputs of it wait in state.
+            overtaken: Numbers of those that were overtaken.
+            origins: Jobs that this one is a fork of, if they may have recorded something for those inputs.
 
         Raises:
             RecordsPrunedError: They were pruned: state is older than what the store keeps.
             PlanChangedError: The agent's plan cannot go on with them.
+            JobIdentifierInUseError: They belong to a job that lives.
         """
         journal = self.key(journal_id, key_text)
         kept = self._kept.get(journal)
@@ -125,16 +143,50 @@ class Journals:
             for seq in kept.overtaken - set(overtaken):
                 kept.give_up(seq)
             return kept
+        if isinstance(self.store, GroupedStore):
+            await self.store.claim(journal.journal_id)
         await self.store.rebuild(journal, marker, pending)
-        if not self.store.may_have(journal, marker, pending):
+        records: list[Record] = []
+        if self.store.may_have(journal, marker, pending):
+            for seq in sorted(overtaken):
+                records += await self.store.read(journal, seq)
+            records += await self.store.scan(journal, from_seq)
+        elif not origins:
             return RecordedRuns(self.codec, ())
-        records = [record for seq in sorted(overtaken) for record in await self.store.read(journal, seq)]
-        records += await self.store.scan(journal, from_seq)
+        if not records:
+            records = await self._inherit(journal, from_seq, origins)
         runs = RecordedRuns(self.codec, records, overtaken)
         for fingerprint, actions in runs.plans():
             await self._plans.check(fingerprint, actions)
         self.left(journal_id, key_text, runs)
         return runs
+
+    async def _inherit(
+        self, journal: JournalKey, from_seq: int | None, origins: Sequence[Origin]
+    ) -> list[Record]:
+        """Copy into an empty journal what one of its origins recorded, and return it.
+
+        All at once, where a store takes it so: what the origin records from now on concerns nobody here,
+        and as soon as the journal has a record, nobody looks at the origin again.
+        """
+        for origin in origins:
+            source = self.key(origin.journal_id, journal.key)
+            try:
+                await self.store.rebuild(source, origin.marker, True)
+                found = inherited(self.codec, await self.store.scan(source, from_seq), origin)
+            except (RecordsPrunedError, StoreMismatchError) as error:
+                _log.warning(
+                    "inputs that were in flight begin anew: of what job %s recorded for them, "
+                    "nothing is left here: %s",
+                    origin.journal_id,
+                    error.message,
+                )
+                return []
+            if found:
+                for portion in portions(found, self.store.max_record_bytes):
+                    await self.store.append(journal, portion)
+                return found
+        return []
 
     async def keeps_records(self, journal_id: str, key_text: str) -> bool:
         """Whether the store has records of the key, of whatever attempt."""

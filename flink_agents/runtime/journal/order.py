@@ -88,7 +88,8 @@ class RecordedRuns:
     def plans(self) -> Iterator[tuple[str, set[str]]]:
         """Of each run the fingerprint of its plan, and the actions that recorded something."""
         for seq, plan in self._plans.items():
-            steps = {task_of(record.step)[0] for record in self._records.get(seq, ())} - {""}
+            records = self._records.get(seq, ())
+            steps = {task_of(record.step)[0] for record in records if record.kind is not RecordKind.RUN}
             yield plan, {step.rpartition("/")[2] for step in steps}
 
     def claim(self, digest: bytes) -> int | None:

@@ -217,16 +217,15 @@ class Garbage:
             self._rewrite.update(journal for journal, _ in found[limit:] if journal in rewrite)
             return found[:limit]
 
-    def is_over(self) -> bool:
-        """Whether so many removals are known that it is worth while to look which ones are to be kept."""
-        return bool(self.over())
+    def is_over(self, partition: int) -> bool:
+        """Whether of so many removals of a partition it is worth while to look which ones stay."""
+        remembered = self._remembered
+        over = remembered is not None and remembered.is_over(partition, self._partitions[partition])
+        return over and not self._keeps
 
     def over(self) -> list[int]:
         """The partitions of which more removals are known than are to be kept."""
-        remembered = self._remembered
-        if remembered is None or self._keeps:
-            return []
-        return [each for each, count in list(self._partitions.items()) if remembered.is_over(each, count)]
+        return [each for each in list(self._partitions) if self.is_over(each)]
 
     def expire(self, read: Mapping[int, int]) -> list[JournalKey]:
         """Forget removals that are not to be kept; returns of which journals.
@@ -271,7 +270,7 @@ class Garbage:
         if self._removals.get(journal) is not removal:
             return False
         own = journal in self._holds.get(removal.batch, ())
-        if self._held[journal] > own:
+        if self._held[journal] > own or journal in self._runs:
             # Beside records of other journals, it would keep their removals from being forgotten.
             if removal.batch in self._holds:
                 self._rewrite.add(journal)

@@ -8,7 +8,7 @@ from contextlib import contextmanager
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any
 
-from flink_agents.api.action_state import MAX_RECORD_BYTES
+from flink_agents.api.action_state import MAX_RECORD_BYTES, REMOVALS
 from flink_agents.api.errors import OptionError, StoreError, StoreUnavailableError
 from flink_agents.connectors.action_state.options import read_options
 
@@ -71,7 +71,7 @@ class KafkaSettings:
     append_seconds: float = 120.0
     rebuild_seconds: float = 120.0
     max_record_bytes: int = MAX_RECORD_BYTES
-    removals: int = 100_000
+    removals: int = REMOVALS
     client: Mapping[str, Any] = field(default_factory=dict)
 
     @classmethod

@@ -24,6 +24,7 @@ from flink_agents.api.action_state import (
     stale_error,
 )
 from flink_agents.api.errors import (
+    AgentsError,
     RecordTooLargeError,
     StoreError,
     StoreUnavailableError,
@@ -115,7 +116,9 @@ class KafkaStore(ThreadedStore[Write]):
         of_reader = await self._in_thread(lambda: self._open_clients(owner, opened))
         if owner is not None:
             await self._take_over(owner)
-            if len(self._claims.of_group(owner.group)) > MANY_CLAIMS + 2 * owner.parallelism:
+            many = MANY_CLAIMS + 2 * owner.parallelism
+            # The others come in where they are restarted again and again without the first one.
+            if len(self._claims.of_group(owner.group)) > (4 * many if owner.subtask else many):
                 self._begin(lambda: self._clear_claims(owner)).add_done_callback(_tell_failure)
         make = functools.partial(
             KafkaWriter,
@@ -275,9 +278,10 @@ class KafkaStore(ThreadedStore[Write]):
             await self.rebuild(journal)
         if self._knows(journal):
             await self._submit(writer, functools.partial(Write, Entry(journal, (), through_seq)))
+            partition = partition_of(journal, self._topic.partitions)
             if journal in self._scanner.index:
                 self._settled.append((journal, through_seq))
-            if len(self._settled) >= SETTLED_AT_ONCE or self._garbage.is_over():
+            if len(self._settled) >= SETTLED_AT_ONCE or self._garbage.is_over(partition):
                 self._tidy()
 
     def _tidy(self) -> None:
@@ -438,7 +442,7 @@ def _named(place: str, call: Callable[[], T]) -> T:
     """Do something, and name what was not expected."""
     try:
         return call()
-    except StoreError:
+    except AgentsError:
         raise
     except Exception as error:
         _log.exception("the thread that reads for %s met an error that it does not know", place)

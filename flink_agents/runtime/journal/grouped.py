@@ -1,0 +1,197 @@
+"""A store in which one attempt owns the journals of its job, and those of jobs that it succeeds.
+
+A store has one owner, who may append as long as nobody else owns its group. So the journals of each
+former job have a store object of their own, opened as an owner of the former job's group when a key of
+it comes for the first time: from then on that job cannot append any more, and as long as it lives,
+or another successor does, this one is refused.
+"""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Callable, Mapping, Sequence
+
+from typing_extensions import override
+
+from flink_agents.api.action_state import (
+    ActionStateStore,
+    JournalInfo,
+    JournalKey,
+    Owner,
+    Record,
+    RecordKind,
+    StoreStats,
+    closed_error,
+)
+
+GUARD = "\x00guard"
+"""Journal id of what is only written to learn whether its writer still owns its group; no job has it."""
+
+
+class GroupedStore(ActionStateStore):
+    """See the module.
+
+    Args:
+        own: The store of the job's own journals, and of what belongs to no job; not open yet.
+        make: Makes another one like it.
+    """
+
+    def __init__(self, own: ActionStateStore, make: Callable[[], ActionStateStore]) -> None:
+        self._own = own
+        self._make = make
+        self._owner: Owner | None = None
+        self._others: dict[str, ActionStateStore] = {}
+        self._claiming = asyncio.Lock()
+        self._guard: asyncio.Task[None] | None = None
+        self._guarded = 0
+        self._closed = False
+
+    @property
+    @override
+    def store_id(self) -> str:
+        return self._own.store_id
+
+    @property
+    @override
+    def max_record_bytes(self) -> int:
+        return self._own.max_record_bytes
+
+    @override
+    async def open(self, owner: Owner | None) -> None:
+        await self._own.open(owner)
+        self._owner = owner
+
+    @override
+    async def close(self) -> None:
+        self._closed = True
+        stores = [*self._others.values(), self._own]
+        ended = await asyncio.gather(*(store.close() for store in stores), return_exceptions=True)
+        for error in ended:
+            if error is not None:
+                raise error
+
+    async def claim(self, group: str) -> None:
+        """Become the owner of the journals of a former job; does nothing where this attempt is.
+
+        Raises:
+            JobIdentifierInUseError: That job lives, or another successor of it.
+        """
+        if not self._is_foreign(group) or group in self._others:
+            return
+        async with self._claiming:
+            if group not in self._others:
+                self._others[group] = await self._opened(group)
+
+    async def _opened(self, group: str) -> ActionStateStore:
+        own = self._owner
+        if own is None or self._closed:
+            raise closed_error("the store was opened without an owner, or is closed")
+        store = self._make()
+        try:
+            await store.open(Owner.create(own.job_id, group, own.subtask, own.parallelism))
+            if self._closed:
+                raise closed_error()
+        except BaseException:
+            await store.close()
+            raise
+        return store
+
+    def _is_foreign(self, journal_id: str) -> bool:
+        own = self._owner
+        return own is not None and journal_id != own.group and not journal_id.startswith("\x00")
+
+    def _of(self, journal: JournalKey) -> ActionStateStore:
+        """Where a journal is read; that of a job which this one does not succeed by its own store."""
+        return self._others.get(journal.journal_id, self._own)
+
+    async def _owned(self, journal: JournalKey) -> ActionStateStore:
+        """Where a journal is written."""
+        await self.claim(journal.journal_id)
+        return self._of(journal)
+
+    # -- writing ----------------------------------------------------------------------
+
+    @override
+    async def append(self, journal: JournalKey, records: Sequence[Record]) -> None:
+        await (await self._owned(journal)).append(journal, records)
+
+    @override
+    async def prune(self, journal: JournalKey, through_seq: int) -> None:
+        """Prune; the journal of a former job only after it was seen that no later attempt has begun.
+
+        A later attempt owns the journals of its own job from its begin, and those of former jobs when
+        it needs them: until then, they do not say that this attempt's knowledge of checkpoints is stale.
+        """
+        store = await self._owned(journal)
+        if store is not self._own:
+            await self._see_that_own()
+        await store.prune(journal, through_seq)
+
+    async def _see_that_own(self) -> None:
+        """Write something of no use, which is refused where a later attempt has begun."""
+        former = self._guard
+        if former is not None and not former.done():
+            # That one may have been answered before the caller learned what it knows.
+            await asyncio.wait([former])
+        if self._guard is None or self._guard is former:
+            self._guard = asyncio.create_task(self._write_guard())
+        await asyncio.shield(self._guard)
+
+    async def _write_guard(self) -> None:
+        owner = self._owner
+        assert owner is not None
+        journal = JournalKey(GUARD, f"{owner.group}\x00{owner.subtask}")
+        self._guarded = max(self._guarded, await self._own.pruned_through(journal) + 1)
+        await self._own.append(journal, [Record(RecordKind.RUN, self._guarded, "", 0, b"")])
+        await self._own.prune(journal, self._guarded)
+
+    @override
+    async def forget(self, journal_id: str) -> None:
+        await self._own.forget(journal_id)
+
+    # -- reading ----------------------------------------------------------------------
+
+    @override
+    async def read(self, journal: JournalKey, seq: int) -> list[Record]:
+        return await self._of(journal).read(journal, seq)
+
+    @override
+    async def scan(
+        self, journal: JournalKey, from_seq: int | None = None, to_seq: int | None = None
+    ) -> list[Record]:
+        return await self._of(journal).scan(journal, from_seq, to_seq)
+
+    @override
+    async def pruned_through(self, journal: JournalKey) -> int:
+        return await self._of(journal).pruned_through(journal)
+
+    @override
+    def may_have(self, journal: JournalKey, marker: bytes | None = None, pending: bool = True) -> bool:
+        if self._is_foreign(journal.journal_id) and journal.journal_id not in self._others:
+            return True
+        return self._of(journal).may_have(journal, marker, pending)
+
+    @override
+    async def rebuild(
+        self, journal: JournalKey | None = None, marker: bytes | None = None, pending: bool = True
+    ) -> None:
+        store = self._own if journal is None else self._of(journal)
+        await store.rebuild(journal, marker, pending)
+
+    @override
+    def recovery_marker(self, journal: JournalKey) -> bytes:
+        return self._of(journal).recovery_marker(journal)
+
+    @override
+    async def journals(
+        self, journal_id: str | None = None, after: JournalKey | None = None, limit: int = 1000
+    ) -> list[JournalInfo]:
+        return await self._own.journals(journal_id, after, limit)
+
+    @override
+    async def stats(self) -> StoreStats:
+        return await self._own.stats()
+
+    @override
+    def metrics(self) -> Mapping[str, int]:
+        return self._own.metrics()

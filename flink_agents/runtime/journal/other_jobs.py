@@ -1,0 +1,146 @@
+"""What becomes of keys whose state was written by another job than the one at hand.
+
+State says to which job the runs of a key belong. A job without ``job-identifier`` that starts from the
+state of another one without is its successor: it goes on with the journals of that job, as their
+owner. Where one of the two has a name, somebody has to say what is meant: a job beside the other one
+(*fork*), which writes journals of its own, or the other one under a new name (*continue*).
+"""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Iterable
+from dataclasses import replace
+from typing import NamedTuple
+
+from flink_agents.api.action_state import Record, RecordKind
+from flink_agents.api.durable import OnOtherJob
+from flink_agents.api.errors import OtherJobsStateError
+from flink_agents.api.logs import bounded_logger
+from flink_agents.api.options import AgentOptions, Configuration
+from flink_agents.runtime.codec import ValueCodec
+from flink_agents.runtime.journal.names import is_flink_job_id
+from flink_agents.runtime.journal.order import input_digest
+from flink_agents.runtime.journal.records import RunHeader
+from flink_agents.runtime.keys import decode_key
+from flink_agents.runtime.state import Head, MapSlot
+
+_log = bounded_logger("flink_agents.durable")
+
+
+class Origin(NamedTuple):
+    """A job of which a fork has taken over a key.
+
+    Attributes:
+        journal_id: Identity of that job.
+        marker: Where its runs of the key that were not committed can have records; None: anywhere.
+        inputs: Digests of the inputs that waited in state then, and how often each did.
+    """
+
+    journal_id: str
+    marker: bytes | None
+    inputs: Counter[bytes]
+
+
+class OtherJobs:
+    """See the module.
+
+    Args:
+        config: Options of the job at hand.
+        job_id: Its identity.
+    """
+
+    def __init__(self, config: Configuration, job_id: str) -> None:
+        self._job_id = job_id
+        self._named = config.get(AgentOptions.JOB_IDENTIFIER) is not None
+        self._policy = OnOtherJob(config.get(AgentOptions.ON_OTHER_JOB))
+
+    def admit(self, head: Head, key_text: str, store_id: str) -> None:
+        """See whether this job may go on with a key, whose head becomes that of a fork where it is one.
+
+        Args:
+            head: The key's head, as state has it.
+            key_text: The key.
+            store_id: Id of the store at hand.
+
+        Raises:
+            OtherJobsStateError: It may not, as long as nobody says how.
+        """
+        if head.journal_id == self._job_id or self._policy is OnOtherJob.CONTINUE:
+            return
+        if self._policy is OnOtherJob.FORK:
+            if head.store not in (None, store_id):
+                if head.has_pending:
+                    _log.warning(
+                        "job %s records in another store than job %s did: inputs of key %r that were in "
+                        "flight begin anew",
+                        self._job_id,
+                        head.journal_id,
+                        decode_key(key_text),
+                    )
+                head.leave()
+            head.fork(self._job_id)
+        elif self._named or not is_flink_job_id(head.journal_id):
+            raise self._refused(head.journal_id, key_text)
+
+    def _refused(self, other: str, key_text: str) -> OtherJobsStateError:
+        known = f"job {other}" if is_flink_job_id(other) else f"the job-identifier {other!r}"
+        own = f"the job-identifier {self._job_id!r}" if self._named else "no job-identifier"
+        same = "no job-identifier" if is_flink_job_id(other) else f"the job-identifier {other!r}"
+        return OtherJobsStateError(
+            f"the state of key {decode_key(key_text)!r} was written by another job, "
+            "and nobody says whether this one goes on with its journals",
+            expected=f"{same}, or the option {AgentOptions.ON_OTHER_JOB.key}",
+            found=f"state of {known}, and {own} here",
+            fix=f"to go on as the same job, give it {same}; for a job beside the other one, which records "
+            f"for itself, set {AgentOptions.ON_OTHER_JOB.key} to 'fork' and job-identifier to a text of its "
+            f"own; to go on with the other job's journals under a new name, after its end, set "
+            f"{AgentOptions.ON_OTHER_JOB.key} to 'continue'",
+        )
+
+
+def origins_of(head: Head, pending: MapSlot[int]) -> list[Origin]:
+    """Other jobs that may have recorded something for inputs of a key, each with those inputs."""
+    found: list[Origin] = []
+    for journal_id, marker, before in head.origins:
+        waiting = map(pending.get, range(head.first_pending, before))
+        inputs = Counter(input_digest(packed) for packed in waiting if packed is not None)
+        found.append(Origin(journal_id, marker, inputs))
+    return found
+
+
+def inherited(codec: ValueCodec, records: Iterable[Record], origin: Origin) -> list[Record]:
+    """The records of runs that a fork takes over from its origin.
+
+    Those are runs whose inputs waited in state: what the origin recorded besides, it recorded for
+    inputs behind the savepoint. Their identity stays that of the origin, which services may know.
+
+    Args:
+        codec: Reads headers.
+        records: What the origin recorded from the first run on that was not committed, by run.
+        origin: The origin.
+    """
+    known = list(records)
+    left = Counter(origin.inputs)
+    taken: set[int] = set()
+    for record in known:
+        if _is_header(record) and record.seq not in taken:
+            digest = RunHeader.unpack(codec, record.data).digest
+            if left[digest] > 0:
+                left[digest] -= 1
+                taken.add(record.seq)
+    return [_of_origin(record, origin.journal_id) for record in known if record.seq in taken]
+
+
+def _of_origin(record: Record, journal_id: str) -> Record:
+    """A record as a fork keeps it: the header says whose run it is, in the place of a step."""
+    return replace(record, step=record.step or journal_id) if _is_header(record) else record
+
+
+def _is_header(record: Record) -> bool:
+    return record.kind is RecordKind.RUN and record.index == 0
+
+
+def identity_of(records: Iterable[Record]) -> str | None:
+    """The identity of the job that a recorded run belongs to; None for that of its journal."""
+    return next((record.step for record in records if _is_header(record) and record.step), None)
