@@ -53,7 +53,7 @@ class BoundAction:
         rate_limit: How many executions may begin in a time, or None.
         off_thread: Whether it must not even begin on Flink's thread: a ``def`` action that
             blocks, has a timeout, has limits or makes durable calls.
-        journalled: Whether it makes durable calls, as far as that is known.
+        journalled: Whether it makes durable calls, or may, as far as that is known.
     """
 
     name: str
@@ -74,6 +74,11 @@ class BoundAction:
     rate_limit: RateLimit | None = None
     off_thread: bool = False
     journalled: bool = False
+
+    @property
+    def may_be_recorded(self) -> bool:
+        """Whether a replay may take what it did from a record."""
+        return self.journalled or self.is_async or self.off_thread
 
     def make_calls(self) -> None:
         """Note that it makes durable calls."""

@@ -3,11 +3,22 @@
 from __future__ import annotations
 
 import inspect
+import os
+import sys
+import sysconfig
 from collections.abc import Callable, Iterable, Iterator
-from types import CodeType, FunctionType
+from types import CodeType, FunctionType, ModuleType
 from typing import Any
 
 from flink_agents.plan.binding import BoundAgent
+
+_MAX_FOLLOWED = 10_000
+"""How much code is looked at for one action."""
+
+_LIBRARIES = (
+    *{sysconfig.get_paths()[name] + os.sep for name in ("stdlib", "platstdlib", "purelib", "platlib")},
+    os.path.dirname(os.path.dirname(os.path.abspath(__file__))) + os.sep,
+)
 
 _DURABLE = frozenset({"durable_execute", "durable_execute_async"})
 
@@ -18,10 +29,64 @@ def makes_durable_calls(agent: BoundAgent) -> bool:
 
 
 def mark_durable_actions(agent: BoundAgent) -> None:
-    """Note which actions make durable calls, so that none of them begins where it cannot end."""
+    """Note which actions make durable calls, and which may make some by other code of the author's.
+
+    The former never begin on Flink's thread, where they could not end. The latter get copies of events.
+    """
     for action in agent.actions:
         if _makes_calls(action.function, agent):
             action.make_calls()
+        elif _may_make_calls(action.function, agent):
+            action.journalled = True
+
+
+def _may_make_calls(action: Callable[..., Any], agent: BoundAgent) -> bool:
+    """Whether any code of the author's that an action leads to names a durable call.
+
+    Whatever it names is followed, through modules, classes and objects, but not into libraries.
+    """
+    ahead: list[Any] = [inspect.unwrap(action), type(agent.instance), *vars(agent.instance).values()]
+    seen: set[int] = set()
+    while ahead and len(seen) < _MAX_FOLLOWED:
+        found = ahead.pop()
+        found = inspect.unwrap(found) if callable(found) else found
+        found = getattr(found, "__func__", getattr(found, "func", found))
+        if not isinstance(found, FunctionType | type | ModuleType):
+            found = type(found)
+        if id(found) in seen or not _is_authors(found):
+            continue
+        seen.add(id(found))
+        if isinstance(found, type):
+            ahead += [*vars(found).values(), *found.__mro__[1:]]
+        elif isinstance(found, FunctionType):
+            names = set(_names(found.__code__))
+            if names & _DURABLE:
+                return True
+            ahead += _named(names, found)
+    return False
+
+
+def _named(names: set[str], function: FunctionType) -> Iterator[Any]:
+    """What the code of a function names: globals, what they have under such a name, and closures."""
+    for name in names:
+        found = function.__globals__.get(name)
+        if isinstance(found, ModuleType) and _is_authors(found):
+            yield from (vars(found)[each] for each in names if each in vars(found))
+        elif found is not None:
+            yield found
+    yield from _cells(function)
+
+
+def _is_authors(found: Any) -> bool:
+    """Whether a function, class or module belongs neither to a library nor to this package."""
+    if isinstance(found, FunctionType):
+        file = found.__code__.co_filename
+    else:
+        module = found.__name__ if isinstance(found, ModuleType) else found.__module__
+        file = getattr(sys.modules.get(module), "__file__", None) or ""
+        if module in sys.builtin_module_names:
+            return False
+    return not file.startswith(("<frozen", *_LIBRARIES))
 
 
 def _makes_calls(action: Callable[..., Any], agent: BoundAgent) -> bool:
@@ -59,6 +124,11 @@ def _functions(names: Iterable[str], function: FunctionType, owners: Iterable[ty
         for found in (function.__globals__.get(name), *methods):
             if getattr(found, "__module__", None) == function.__module__:
                 yield inspect.unwrap(found) if callable(found) else found
+    yield from _cells(function)
+
+
+def _cells(function: FunctionType) -> Iterator[Any]:
+    """What a function has from the functions around it."""
     for cell in function.__closure__ or ():
         try:
             yield cell.cell_contents

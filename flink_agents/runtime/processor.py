@@ -362,7 +362,9 @@ class AgentProcessor:
 
         The journal has the input's digest, so that it is taken before an action changes the input in place.
         """
-        if self._shared.journals is None or not any(one.journalled for one in self._shared.agent.actions):
+        if self._shared.journals is None or not any(
+            one.may_be_recorded for one in self._shared.agent.actions
+        ):
             return None
         try:
             return self._packed(record, timestamp)

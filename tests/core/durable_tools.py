@@ -37,6 +37,22 @@ async def effect_async(value: Any) -> Any:
     return value
 
 
+class Service:
+    """Makes durable calls for actions of other modules."""
+
+    def call(self, ctx: Any, value: Any) -> Any:
+        return self._made(ctx, value)
+
+    def _made(self, ctx: Any, value: Any) -> Any:
+        return ctx.durable_execute(effect, value)
+
+    async def call_async(self, ctx: Any, value: Any) -> Any:
+        return await ctx.durable_execute_async(effect_async, value)
+
+
+SERVICE = Service()
+
+
 def counted() -> Counter[Any]:
     """How often each effect was taken."""
     return Counter(EFFECTS)

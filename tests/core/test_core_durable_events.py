@@ -6,8 +6,9 @@ import copy
 from collections.abc import Callable, Iterator
 from typing import Any
 
+import durable_tools
 import pytest
-from durable_tools import EFFECTS, counted, effect, effect_async, forget
+from durable_tools import EFFECTS, SERVICE, counted, effect, effect_async, forget
 
 from flink_agents import Agent, Event, InputEvent, NamedEvent, OutputEvent, RetryPolicy
 from flink_agents.api.errors import StoreError
@@ -79,6 +80,30 @@ def change_by_helper(event: Any, ctx: Any) -> OutputEvent:
     return OutputEvent(output=("change", done, copy.deepcopy(items(event))))
 
 
+def change_by_service(event: Any, ctx: Any) -> OutputEvent:
+    items(event).append("before")
+    done = SERVICE.call(ctx, ["change", *items(event)])
+    items(event).append("after")
+    fail_if_told()
+    return OutputEvent(output=("change", done, copy.deepcopy(items(event))))
+
+
+def change_by_module(event: Any, ctx: Any) -> OutputEvent:
+    items(event).append("before")
+    done = durable_tools.Service().call(ctx, ["change", *items(event)])
+    items(event).append("after")
+    fail_if_told()
+    return OutputEvent(output=("change", done, copy.deepcopy(items(event))))
+
+
+async def change_by_service_async(event: Any, ctx: Any) -> OutputEvent:
+    items(event).append("before")
+    done = await SERVICE.call_async(ctx, ["change", *items(event)])
+    items(event).append("after")
+    fail_if_told()
+    return OutputEvent(output=("change", done, copy.deepcopy(items(event))))
+
+
 async def send(event: Any, ctx: Any) -> None:
     """Send what it holds, and change that afterwards."""
     held = [*items(event)]
@@ -123,6 +148,9 @@ CHANGES: dict[str, Callable[..., Any]] = {
     "async def": change,
     "def": change_def,
     "by a helper": change_by_helper,
+    "by an object of another module": change_by_service,
+    "by a class of another module": change_by_module,
+    "async def, by an object": change_by_service_async,
 }
 SENDS: dict[str, Callable[..., Any]] = {"async def": send, "def": send_def}
 
@@ -213,7 +241,7 @@ def counted_lists() -> dict[str, int]:
 def test_an_action_gets_the_event_as_it_was_at_each_attempt(kind: str) -> None:
     Failing.left = 1
     agent = Agent(name="retries").add_action("change", [InputEvent], CHANGES[kind], retry=TWICE)
-    with OperatorHarness(agent) as harness:
+    with OperatorHarness(agent, store=Faults().store) as harness:
         harness.push(record())
         assert harness.outputs == [
             ("change", ["change", "input", "before"], ["input", "before", "after"]),
@@ -244,7 +272,7 @@ def test_so_does_one_without_calls(act: Any, options: dict[str, Any]) -> None:
 def test_a_dead_letter_has_the_event_as_it_was(kind: str) -> None:
     Failing.left = 1
     agent = Agent(name="letters").add_action("act", [InputEvent], CHANGES[kind], on_error="dead-letter")
-    with OperatorHarness(agent) as harness:
+    with OperatorHarness(agent, store=Faults().store) as harness:
         harness.push(record())
         assert [letter.event.input for letter in harness.dead_letters] == [record()]
 
