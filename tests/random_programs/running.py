@@ -92,6 +92,8 @@ class Runner:
             forced_replay=False,
             forced_restart=False,
             crash=None,
+            # What hangs is the process that dies: nobody waits for it.
+            config={"action-state.grace": "10 ms"},
         )
         self._empty = self.harness.snapshot()
 
