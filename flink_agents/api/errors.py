@@ -32,7 +32,7 @@
     ├── RunError                         FA4000  something went wrong inside a run
     │   ├── ActionFailedError            FA4001
     │   │   ├── RetriesExhaustedError    FA4012
-    │   │   └── ActionInterruptedError   FA4055  (also a KeyboardInterrupt)
+    │   │   └── ActionInterruptedError   FA4017  (also a KeyboardInterrupt)
     │   ├── NotAnEventError              FA4002
     │   ├── UnknownEventError            FA4003
     │   ├── UnhandledEventError          FA4004
@@ -64,7 +64,7 @@
     │   ├── StoreFormatError             FA6008
     │   ├── StoreMismatchError           FA6009
     │   ├── RunNotReplayableError        FA6010
-    │   └── OtherJobsStateError          FA6065
+    │   └── OtherJobsStateError          FA6011
     ├── BrokerError                      FA7000  a Kafka broker for development cannot run
     │   ├── BrokerDownloadError          FA7001
     │   ├── BrokerStartError             FA7002
@@ -398,7 +398,7 @@ class RetriesExhaustedError(ActionFailedError):
 class ActionInterruptedError(ActionFailedError, KeyboardInterrupt):
     """An action raised a ``KeyboardInterrupt``, which no policy passes by."""
 
-    code = "FA4055"
+    code = "FA4017"
 
 
 class DurableCallMismatchError(RunError):

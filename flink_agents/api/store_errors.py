@@ -74,7 +74,7 @@ class RunNotReplayableError(StoreError):
 class OtherJobsStateError(StoreError):
     """State was written by another job, and nobody said whether this one goes on with its journals."""
 
-    code = "FA6065"
+    code = "FA6011"
 
 
 class BrokerError(AgentsError):

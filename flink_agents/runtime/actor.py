@@ -17,9 +17,11 @@ from enum import Enum
 from typing import Any
 
 from flink_agents.api.action_state import Record
+from flink_agents.api.errors import ContextMisuseError
 from flink_agents.runtime.context import Invocation
 from flink_agents.runtime.journal.order import InputOrder
 from flink_agents.runtime.journal.other_jobs import Origin
+from flink_agents.runtime.keys import decode_key
 from flink_agents.runtime.run import Run
 from flink_agents.runtime.run_metrics import clock
 from flink_agents.runtime.state import Head
@@ -200,3 +202,19 @@ class KeyActor:
         waiting.run = waiting.step = None
         waiting.records = []
         self.finished.append((run, waiting, changes, clock()))
+
+    def abandon(self) -> None:
+        """Let go of inputs whose runs have not gone on, and never will."""
+        for waiting in self.queue:
+            if waiting.step is not None:
+                waiting.step.let_go()
+
+
+def cancelled_itself(actor: KeyActor) -> ContextMisuseError:
+    """The error of an action that cancelled the task which executes its run."""
+    return ContextMisuseError(
+        f"an action of key {decode_key(actor.key_text)!r} cancelled the task that executes its run",
+        expected="an action that cancels only tasks that it made itself",
+        found="asyncio.current_task().cancel()",
+        fix="raise an error instead",
+    )

@@ -11,26 +11,24 @@ import asyncio
 import contextlib
 import threading
 from collections import deque
-from collections.abc import Callable, Collection, Coroutine
+from collections.abc import Callable, Coroutine
 from concurrent import futures
-from contextvars import ContextVar
 from datetime import timedelta
 from typing import Any, TypeVar
 
 from flink_agents.api.durable import OnMismatch
-from flink_agents.api.errors import ContextMisuseError
 from flink_agents.api.logs import bounded_logger
 from flink_agents.api.options import AgentOptions
 from flink_agents.runtime import clients
-from flink_agents.runtime.action_loop import ActionLoop, make_action_task
-from flink_agents.runtime.actor import KeyActor, Unread, Waiting
+from flink_agents.runtime.action_loop import ActionLoop
+from flink_agents.runtime.action_tasks import CLOSE_SECONDS, cancel_tasks, current_step, make_task
+from flink_agents.runtime.actor import KeyActor, Unread, Waiting, cancelled_itself
 from flink_agents.runtime.call_values import mismatch_error
 from flink_agents.runtime.context import Invocation
 from flink_agents.runtime.delivery import current_delivery
 from flink_agents.runtime.durable import DurableCalls
 from flink_agents.runtime.garbage import collect_garbage_less_often
 from flink_agents.runtime.journal.other_jobs import identity_of
-from flink_agents.runtime.keys import decode_key
 from flink_agents.runtime.limits import Place, RuntimeSignal, Slots
 from flink_agents.runtime.outcomes import is_close
 from flink_agents.runtime.replays import Replays
@@ -51,9 +49,6 @@ PAUSE_SECONDS = 0.003
 
 SLICE_SECONDS = 0.05
 """How often Flink's thread looks whether it was cancelled while the store is opened."""
-
-CLOSE_SECONDS = 5.0
-"""How long the end of an attempt waits for actions that were cancelled."""
 
 
 class AgentLoop:
@@ -106,7 +101,7 @@ class AgentLoop:
             )
             shared.durable = self._durable
         self.replays = Replays(shared, self._loop, self._begin)
-        self._watch = Watch(shared, self._loop, self._tasks, _current)
+        self._watch = Watch(shared, self._loop, self._tasks, current_step)
         self._thread = threading.Thread(target=self._serve, name="agent-loop", daemon=True)
         self._thread.start()
 
@@ -204,7 +199,7 @@ class AgentLoop:
 
     def _serve(self) -> None:
         asyncio.set_event_loop(self._loop)
-        self._loop.set_task_factory(_make_task)
+        self._loop.set_task_factory(make_task)
         self._shared.limits.open(self._loop, threading.get_ident())
         self._shared.clients.open(self._loop)
         self._watch.open()
@@ -221,7 +216,7 @@ class AgentLoop:
             self._loop.close()
 
     def _begin_stop(self) -> None:
-        _current.set(None)
+        current_step.set(None)
         self._watch.wake()
         self._loop.create_task(self._stop())
 
@@ -230,12 +225,12 @@ class AgentLoop:
         actors = [*self._tasks.values(), *self._inbox]
         if self._durable is not None:
             await self._drain_calls(self._durable)
-        await _cancel(self._tasks)
+        await cancel_tasks(self._tasks)
         for actor in actors:
-            _abandon(actor)
+            actor.abandon()
         await self._shared.clients.close()
         await self._close_store()
-        await _cancel(asyncio.all_tasks(self._loop) - {asyncio.current_task()})
+        await cancel_tasks(asyncio.all_tasks(self._loop) - {asyncio.current_task()})
         self._stopped = True
         self._loop.stop()
 
@@ -243,7 +238,7 @@ class AgentLoop:
         """Cancel all runs, but let their calls end; a run that makes one by itself is cancelled behind it."""
         drained = self._loop.create_task(durable.drain())
         keys = durable.in_flight.keys
-        await _cancel([task for task, actor in self._tasks.items() if actor.key_text not in keys])
+        await cancel_tasks([task for task, actor in self._tasks.items() if actor.key_text not in keys])
         await drained
 
     async def _close_store(self) -> None:
@@ -304,13 +299,13 @@ class AgentLoop:
         except asyncio.CancelledError:
             if self._closing:
                 raise
-            self._fail(_cancelled_itself(actor))
+            self._fail(cancelled_itself(actor))
         except BaseException as error:
             self._fail(error)
         finally:
             actor.running = False
             if self.failure is not None:
-                _abandon(actor)
+                actor.abandon()
             self._notify()
 
     def _pull(self, actor: KeyActor) -> bool:
@@ -410,7 +405,7 @@ class AgentLoop:
     async def _end_tasks(self, step: Invocation) -> None:
         """Cancel the tasks that an execution left behind, and wait for their end."""
         tasks, step.tasks = step.tasks or [], None
-        await _cancel([task for task in tasks if not task.done()])
+        await cancel_tasks([task for task in tasks if not task.done()])
 
     def _end_at_once(self, step: Invocation, error: BaseException) -> None:
         """Raise where nothing can be awaited any more."""
@@ -458,7 +453,7 @@ class AgentLoop:
             self._durations[step.action.name].add(clock() - begun)
 
     async def _wait(self, step: Invocation) -> None:
-        _current.set(step)
+        current_step.set(step)
         if self._durable is not None:
             self._durable.enter(step)
         try:
@@ -470,7 +465,7 @@ class AgentLoop:
             raise
         finally:
             current_delivery.set(None)
-            _current.set(None)
+            current_step.set(None)
             if step.tasks is not None:
                 # While its outcomes are still delivered: their clean-up may wait for some.
                 await self._end_tasks(step)
@@ -500,47 +495,3 @@ class AgentLoop:
             raise
         finally:
             step.run = run
-
-
-_current: ContextVar[Invocation | None] = ContextVar("step", default=None)
-"""The step whose code runs; tasks that it makes inherit it."""
-
-
-def _make_task(loop: asyncio.AbstractEventLoop, coroutine: Any, **options: Any) -> asyncio.Task[Any]:
-    task = make_action_task(loop, coroutine, **options)
-    step = _current.get()
-    if step is not None:
-        if step.delivery is not None and current_delivery.get() is None:
-            # A durable call made it: it ends with that.
-            step.delivery.others.append(task)
-            return task
-        if step.tasks is None:
-            step.tasks = []
-        step.tasks.append(task)
-    return task
-
-
-def _cancelled_itself(actor: KeyActor) -> ContextMisuseError:
-    return ContextMisuseError(
-        f"an action of key {decode_key(actor.key_text)!r} cancelled the task that executes its run",
-        expected="an action that cancels only tasks that it made itself",
-        found="asyncio.current_task().cancel()",
-        fix="raise an error instead",
-    )
-
-
-def _abandon(actor: KeyActor) -> None:
-    """Let go of what an actor has not begun, and never will."""
-    for waiting in actor.queue:
-        if waiting.step is not None:
-            waiting.step.let_go()
-
-
-async def _cancel(tasks: Collection[asyncio.Task[Any]]) -> None:
-    """Cancel tasks and wait for their end, in bounded time."""
-    for task in tasks:
-        task.cancel()
-    if tasks:
-        _, late = await asyncio.wait(tasks, timeout=CLOSE_SECONDS)
-        for task in late:
-            _log.warning("a task did not end when it was cancelled: %r", task)

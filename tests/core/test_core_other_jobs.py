@@ -234,7 +234,7 @@ def test_a_job_goes_on_with_anothers_journals_only_as_its_successor(
             job.push("c")
     text = str(refused.value)
     assert made == MADE
-    for word in (old, "action-state.on-other-job", "'fork'", "'continue'", "job-identifier", "FA6065"):
+    for word in (old, "action-state.on-other-job", "'fork'", "'continue'", "job-identifier", "FA6011"):
         assert word in text
 
 
