@@ -21,6 +21,9 @@ from pyflink.util.java_utils import get_j_env_configuration
 
 from flink_agents.runtime.state import HEAD_STATE, MEMORY_STATE, PENDING_STATE, KeyedState
 
+_ANNOUNCED = "internal.flink-agents.main-classes"
+"""Not among the options of agents, whose names are checked."""
+
 # -- inside a task ------------------------------------------------------------------------
 
 
@@ -69,7 +72,8 @@ def task_info(context: RuntimeContext) -> TaskInfo:
 
 
 def watch_operators(
-    arrives: Callable[[str, str, bytes], set[str] | None], loaded: Callable[[set[str] | None], None]
+    arrives: Callable[[str, str, bytes, str | None], set[str] | None],
+    loaded: Callable[[set[str] | None], None],
 ) -> None:
     """Call functions before and after each Python operator of this worker is unpickled.
 
@@ -77,7 +81,8 @@ def watch_operators(
     in no particular order: the first one decides which modules are in memory.
 
     Args:
-        arrives: Gets the id and the name of the operator's job, and the pickle.
+        arrives: Gets the id and the name of the operator's job, the pickle, and what the job has announced
+            (:func:`announce`).
         loaded: Gets what that has returned.
     """
     from pyflink.fn_execution.embedded import operations
@@ -90,7 +95,8 @@ def watch_operators(
         job = context.getJobInfo()
         names = None
         try:
-            names = arrives(str(job.getJobId().toString()), str(job.getJobName()), proto.payload)
+            announced = dict(context.getJobConfiguration().toMap()).get(_ANNOUNCED)
+            names = arrives(str(job.getJobId().toString()), str(job.getJobName()), proto.payload, announced)
             return original(proto, context, *rest)
         finally:
             loaded(names)
@@ -171,6 +177,11 @@ def configure(env: StreamExecutionEnvironment, values: dict[str, str]) -> None:
     for key, value in values.items():
         configuration.set_string(key, value)
     env.configure(configuration)
+
+
+def announce(env: StreamExecutionEnvironment, text: str) -> None:
+    """Let workers have a text before they unpickle any operator of the job, PyFlink's own among them."""
+    configure(env, {_ANNOUNCED: text})
 
 
 def _jvm() -> Any:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import pickle
 import socket
+import sys
 import threading
 from dataclasses import dataclass, field
 from typing import Any
@@ -20,7 +21,9 @@ from flink_agents.api.event_time import EventTime, LateOutputs
 from flink_agents.api.options import AgentOptions, Configuration
 from flink_agents.runtime import flink_compat
 from flink_agents.runtime.job_errors import job_failed
+from flink_agents.runtime.main_classes import announcement
 from flink_agents.runtime.main_module import ShippedFunction
+from flink_agents.runtime.user_modules import MAIN
 
 _RESTART_STRATEGY = "restart-strategy.type"
 _REST_PORTS = "rest.bind-port"
@@ -103,6 +106,7 @@ class Job:
     def register(self, applied: AppliedAgent) -> None:
         """Remember an applied agent."""
         self._applied[applied.name] = applied
+        self._announce_classes()
 
     # -- results ----------------------------------------------------------------------
 
@@ -133,6 +137,7 @@ class Job:
         self._check_event_time()
         self._bound_restarts()
         self._bound_rest_ports()
+        self._announce_classes()
         job_name = job_name or " -> ".join(self._applied) or "agents"
         collecting, self._collecting = self._collecting, []
         self._applied = {}
@@ -153,6 +158,12 @@ class Job:
         """Whether the job runs in a cluster that this process starts, not on a real one."""
         flink = flink_compat.configuration_of(self.stream_env)
         return flink.get("execution.target", "local") == "local"
+
+    def _announce_classes(self) -> None:
+        """Let workers know the main script's classes before any operator brings them."""
+        text = announcement(sys.modules[MAIN])
+        if text is not None:
+            flink_compat.announce(self.stream_env, text)
 
     def _bound_restarts(self) -> None:
         """Let a local job with checkpoints restart a few times; Flink alone would go on for ever."""

@@ -10,6 +10,7 @@ from __future__ import annotations
 
 import copyreg
 import dataclasses
+import json
 import re
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
@@ -90,6 +91,27 @@ def _parts(value: type) -> Iterator[str]:
             yield f"{name} {one!r}"
 
 
+def announcement(module: ModuleType) -> str | None:
+    """What :func:`expect` is to be given on the workers; None where a main script has no classes."""
+    found: dict[str, tuple[str, str]] = {}
+    for name, value in classes_of(module).items():
+        try:
+            found[name] = (by_value._get_or_create_tracker_id(value), class_digest(value).hex())
+        except Exception:
+            # Some part of the class has no representation; MainModule leaves it out as well.
+            continue
+    return json.dumps(found) if found else None
+
+
+def classes_of(module: ModuleType) -> dict[str, type]:
+    """The classes that a main script defines."""
+    return {
+        name: value
+        for name, value in vars(module).items()
+        if isinstance(value, type) and value.__module__ == MAIN
+    }
+
+
 # -- on the worker ------------------------------------------------------------------------
 
 _installed: dict[str, tuple[type, bytes]] = {}
@@ -105,19 +127,47 @@ def install(module: ModuleType, classes: Mapping[str, MainClass]) -> None:
     with module_renewal.lock:
         use = module_uses.current()
         for name, one in classes.items():
-            known = _installed.get(name)
-            if known is None or getattr(module, name, None) is not known[0]:
-                continue
-            users = _users_of(name, use)
-            if users and known[1] == one.digest:
-                # Whatever of the job has this class by value gets the one that is there.
-                by_value._lookup_class_or_track(one.tracker, known[0])
-            elif users and not issubclass(known[0], Agent | RunnerContext):
-                raise _refused(name, users)
+            _share(module, name, one.digest, one.tracker, use)
         use.add(f"{MAIN}:{name}" for name in classes)
         replaced = [_put(module, name, one) for name, one in classes.items()]
         if any(replaced):
             user_modules.forget_classes()
+
+
+def expect(module: ModuleType, announced: str) -> None:
+    """Give a job the classes that it has in common with others, before any of its operators brings its own.
+
+    PyFlink's own functions bring classes by value as well, and may be the first of a job to arrive.
+
+    Args:
+        module: The worker's ``__main__``.
+        announced: What :func:`announcement` gave on the driver.
+
+    Raises:
+        StaleCodeError: A job that lives has another class of that name.
+    """
+    with module_renewal.lock:
+        use = module_uses.current()
+        for name, (tracker, digest_of) in json.loads(announced).items():
+            _share(module, name, bytes.fromhex(digest_of), tracker, use)
+
+
+def _share(module: ModuleType, name: str, wanted: bytes, tracker: str, use: Use) -> None:
+    """Let what the job has by value of a class become the class that another job has in ``__main__``."""
+    known = _installed.get(name)
+    if known is None or getattr(module, name, None) is not known[0]:
+        return
+    users = _users_of(name, use)
+    if not users:
+        return
+    if known[1] == wanted:
+        if by_value._lookup_class_or_track(tracker, known[0]) is not known[0]:
+            # It came before. What is loaded from now on, in this attempt or the next, has the right one.
+            by_value._DYNAMIC_CLASS_TRACKER_BY_ID[tracker] = known[0]
+            if any(other is not use and other.job_id == use.job_id for other in module_uses.living()):
+                raise _late(name, users)
+    elif not issubclass(known[0], Agent | RunnerContext):
+        raise _refused(name, users)
 
 
 def _put(module: ModuleType, name: str, one: MainClass) -> bool:
@@ -135,6 +185,16 @@ def _users_of(name: str, use: Use) -> list[Use]:
         for other in module_uses.living()
         if other is not use and other.job_id != use.job_id and mine in (other.modules or ())
     ]
+
+
+def _late(name: str, users: list[Use]) -> StaleCodeError:
+    jobs = ", ".join(sorted({use.job for use in users}))
+    return StaleCodeError(
+        f"operators of this job came with a class {name} of their own, which another job has as well",
+        expected=f"one class {MAIN}.{name} for all jobs of the process: records and state name it so",
+        found=f"that of the job {jobs}, which came while this job was being loaded",
+        fix="let Flink restart the job, or start it again: its next attempt has the class of the other job",
+    )
 
 
 def _refused(name: str, users: list[Use]) -> StaleCodeError:

@@ -15,7 +15,7 @@ from typing import Any
 
 from flink_agents.runtime.code_digest import CodeCheck
 from flink_agents.runtime.jvm import in_flink_worker
-from flink_agents.runtime.main_classes import MainClass, install
+from flink_agents.runtime.main_classes import MainClass, classes_of, install
 from flink_agents.runtime.user_modules import MAIN
 
 
@@ -27,14 +27,8 @@ class MainModule:
 
 
 def _shipped_classes() -> dict[str, MainClass]:
-    module = sys.modules.get(MAIN)
-    classes = {
-        name: value
-        for name, value in vars(module).items()
-        if isinstance(value, type) and value.__module__ == MAIN
-    }
     shipped: dict[str, MainClass] = {}
-    for name, value in classes.items():
+    for name, value in classes_of(sys.modules[MAIN]).items():
         try:
             shipped[name] = MainClass.of(value)
         except Exception:

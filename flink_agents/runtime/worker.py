@@ -2,9 +2,19 @@
 
 from __future__ import annotations
 
-from flink_agents.runtime import flink_compat, module_renewal
+import sys
+
+from flink_agents.runtime import flink_compat, main_classes, module_renewal
+from flink_agents.runtime.user_modules import MAIN
 
 
 def prepare() -> None:
     """Have each operator that is loaded from now on find the modules of its own job."""
-    flink_compat.watch_operators(module_renewal.operator_arrives, module_renewal.operator_loaded)
+    flink_compat.watch_operators(_arrives, module_renewal.operator_loaded)
+
+
+def _arrives(job_id: str, job_name: str, payload: bytes, announced: str | None) -> set[str] | None:
+    names = module_renewal.operator_arrives(job_id, job_name, payload)
+    if announced:
+        main_classes.expect(sys.modules[MAIN], announced)
+    return names

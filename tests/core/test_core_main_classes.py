@@ -16,14 +16,16 @@ import pytest
 
 from flink_agents import Agent
 from flink_agents.api.errors import StaleCodeError
-from flink_agents.runtime import main_classes, main_module, module_renewal, module_uses, user_modules
+from flink_agents.runtime import main_classes, main_module, module_renewal, module_uses, user_modules, worker
 from flink_agents.runtime.codec import ValueCodec
 from flink_agents.runtime.main_classes import class_digest
 
 SHIP = """
 import sys, cloudpickle
+from flink_agents.runtime.main_classes import announcement
 from flink_agents.runtime.main_module import MainModule
-sys.stdout.buffer.write(cloudpickle.dumps((MainModule(), make)))
+payloads = [cloudpickle.dumps(one) for one in ((MainModule(), make), (None, make))]
+sys.stdout.buffer.write(cloudpickle.dumps((*payloads, announcement(sys.modules["__main__"]))))
 """
 
 ONE = {
@@ -42,17 +44,23 @@ KINDS = pytest.mark.parametrize("kind", ONE)
 
 def driver(directory: Path, source: str, made: str = "Order()") -> bytes:
     """What a script ships, in a process of its own."""
+    return shipped(directory, source, made)[0]
+
+
+def shipped(directory: Path, source: str, made: str = "Order()") -> tuple[bytes, bytes, str]:
+    """What an agent ships, what a function of PyFlink's own does, and what the job announces."""
     script = directory / "job.py"
     script.write_text(f"{source}\ndef make():\n    return {made}\n{SHIP}", encoding="utf-8")
-    return subprocess.run([sys.executable, str(script)], capture_output=True, check=True).stdout
+    out = subprocess.run([sys.executable, str(script)], capture_output=True, check=True).stdout
+    return pickle.loads(out)
 
 
 class Operator(threading.Thread):
     """An operator that a job has put into the worker, until it ends."""
 
-    def __init__(self, job: str, payload: bytes) -> None:
+    def __init__(self, job: str, payload: bytes, announced: str | None = None) -> None:
         super().__init__(daemon=True)
-        self._job, self._payload = job, payload
+        self._job, self._payload, self._announced = job, payload, announced
         self._ready, self._over = threading.Event(), threading.Event()
         self._error: BaseException | None = None
         self.make: Callable[[], Any]
@@ -64,7 +72,7 @@ class Operator(threading.Thread):
 
     def run(self) -> None:
         try:
-            module_renewal.operator_arrives(self._job, "", b"N.")
+            worker._arrives(self._job, "", b"N.", self._announced)
             _, self.make = pickle.loads(self._payload)
         except BaseException as error:
             self._error = error
@@ -128,6 +136,35 @@ def test_another_class_of_a_job_that_lives_is_refused(main: ModuleType, tmp_path
     two = Operator("b", changed)
     assert travels(two.make())
     two.end()
+
+
+@KINDS
+def test_a_function_of_pyflinks_own_comes_first(main: ModuleType, tmp_path: Path, kind: str) -> None:
+    one = Operator("a", driver(tmp_path, ONE[kind]))
+    agent, function, announced = shipped(tmp_path, ONE[kind])
+    two = [Operator("b", payload, announced) for payload in (function, agent, function)]
+    for operator in (one, *two):
+        assert type(operator.make()) is type(one.make()) and travels(operator.make())
+    _, function, announced = shipped(tmp_path, ONE[kind].replace("1", "2"))
+    with pytest.raises(StaleCodeError, match="in its main script"):
+        Operator("c", function, announced)
+    for operator in (one, *two):
+        operator.end()
+
+
+@KINDS
+def test_a_class_that_came_too_early_does_no_harm(main: ModuleType, tmp_path: Path, kind: str) -> None:
+    agent, function, announced = shipped(tmp_path, ONE[kind])
+    early = Operator("b", function, announced)
+    one = Operator("a", driver(tmp_path, ONE[kind]))
+    with pytest.raises(StaleCodeError, match="start it again"):
+        Operator("b", agent, announced)
+    assert travels(one.make())
+    early.end()
+    again = [Operator("b", payload, announced) for payload in (function, agent)]
+    for operator in (one, *again):
+        assert type(operator.make()) is type(one.make()) and travels(operator.make())
+        operator.end()
 
 
 @pytest.mark.parametrize("kind", [kind for kind in ONE if kind != "plain"])
