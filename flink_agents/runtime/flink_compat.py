@@ -72,8 +72,7 @@ def task_info(context: RuntimeContext) -> TaskInfo:
 
 
 def watch_operators(
-    arrives: Callable[[str, str, bytes, str | None], set[str] | None],
-    loaded: Callable[[set[str] | None], None],
+    arrives: Callable[[str, str, bytes, str | None], Any], loaded: Callable[[Any], None]
 ) -> None:
     """Call functions before and after each Python operator of this worker is unpickled.
 
@@ -83,7 +82,7 @@ def watch_operators(
     Args:
         arrives: Gets the id and the name of the operator's job, the pickle, and what the job has announced
             (:func:`announce`).
-        loaded: Gets what that has returned.
+        loaded: Gets what that has returned; None where it has raised.
     """
     from pyflink.fn_execution.embedded import operations
 
@@ -93,13 +92,13 @@ def watch_operators(
 
     def extract_process_function(proto: Any, context: Any, *rest: Any) -> Any:
         job = context.getJobInfo()
-        names = None
+        arrived = None
         try:
             announced = dict(context.getJobConfiguration().toMap()).get(_ANNOUNCED)
-            names = arrives(str(job.getJobId().toString()), str(job.getJobName()), proto.payload, announced)
+            arrived = arrives(str(job.getJobId().toString()), str(job.getJobName()), proto.payload, announced)
             return original(proto, context, *rest)
         finally:
-            loaded(names)
+            loaded(arrived)
 
     watched: Any = extract_process_function
     watched.is_watched = True

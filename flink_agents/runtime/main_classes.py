@@ -152,6 +152,29 @@ def expect(module: ModuleType, announced: str) -> None:
             _share(module, name, bytes.fromhex(digest_of), tracker, use)
 
 
+def settle(module: ModuleType, announced: str) -> None:
+    """Put classes that an operator has brought into ``__main__``, where no other job has one of the name.
+
+    A function of PyFlink's own may have its first record before an operator comes that installs them.
+
+    Args:
+        module: The worker's ``__main__``.
+        announced: What :func:`expect` was given.
+    """
+    with module_renewal.lock:
+        use = module_uses.current()
+        for name, (tracker, digest_of) in json.loads(announced).items():
+            found: Any = by_value._DYNAMIC_CLASS_TRACKER_BY_ID.get(tracker)
+            before = getattr(module, name, None)
+            if found is None or (found is not before and _users_of(name, use)):
+                continue
+            use.add([f"{MAIN}:{name}"])
+            setattr(module, name, found)
+            _installed[name] = (found, bytes.fromhex(digest_of))
+            if before is not None and before is not found:
+                user_modules.forget_classes()
+
+
 def _share(module: ModuleType, name: str, wanted: bytes, tracker: str, use: Use) -> None:
     """Let what the job has by value of a class become the class that another job has in ``__main__``."""
     known = _installed.get(name)

@@ -10,11 +10,20 @@ from flink_agents.runtime.user_modules import MAIN
 
 def prepare() -> None:
     """Have each operator that is loaded from now on find the modules of its own job."""
-    flink_compat.watch_operators(_arrives, module_renewal.operator_loaded)
+    flink_compat.watch_operators(_arrives, _loaded)
 
 
-def _arrives(job_id: str, job_name: str, payload: bytes, announced: str | None) -> set[str] | None:
+def _arrives(
+    job_id: str, job_name: str, payload: bytes, announced: str | None
+) -> tuple[set[str] | None, str | None]:
     names = module_renewal.operator_arrives(job_id, job_name, payload)
     if announced:
         main_classes.expect(sys.modules[MAIN], announced)
-    return names
+    return names, announced
+
+
+def _loaded(arrived: tuple[set[str] | None, str | None] | None) -> None:
+    names, announced = arrived or (None, None)
+    module_renewal.operator_loaded(names)
+    if announced:
+        main_classes.settle(sys.modules[MAIN], announced)

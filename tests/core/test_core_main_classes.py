@@ -152,6 +152,17 @@ def test_a_function_of_pyflinks_own_comes_first(main: ModuleType, tmp_path: Path
         operator.end()
 
 
+def test_a_function_needs_no_agent_for_its_records(main: ModuleType, tmp_path: Path) -> None:
+    agent, function, announced = shipped(tmp_path, ONE["dataclass"])
+    one = Operator("a", function, announced)
+    main_classes.settle(main, announced)
+    assert travels(one.make())
+    two = Operator("a", agent, announced)
+    assert type(two.make()) is type(one.make()) and travels(one.make())
+    one.end()
+    two.end()
+
+
 @KINDS
 def test_a_class_that_came_too_early_does_no_harm(main: ModuleType, tmp_path: Path, kind: str) -> None:
     agent, function, announced = shipped(tmp_path, ONE[kind])
