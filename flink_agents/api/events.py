@@ -34,13 +34,18 @@ class Lineage:
         ordinal: Position of this event among those that the action sent, from 0.
     """
 
-    __slots__ = ("_digest", "action", "ordinal", "parent")
+    __slots__ = ("_digest", "_ordinal", "action", "parent")
 
     def __init__(self, parent: Lineage | None, action: str, ordinal: int) -> None:
         self.parent = parent
         self.action = action
-        self.ordinal = ordinal
+        self._ordinal = ordinal
         self._digest: str | None = None
+
+    @property
+    def ordinal(self) -> int:
+        """Position of the event among those that the action sent; of an input, the number of its run."""
+        return self._ordinal
 
     @property
     def id(self) -> str:
@@ -54,7 +59,7 @@ class Lineage:
                 at = at.parent
             digest = at._digest if at is not None else ""
             for lineage in reversed(chain):
-                path = f"{digest}\x00{lineage._step()}\x00{lineage.ordinal}"
+                path = f"{digest}\x00{lineage._step()}\x00{lineage._ordinal}"
                 encoded = path.encode("utf-8", "surrogatepass")
                 digest = lineage._digest = hashlib.blake2b(encoded, digest_size=12).hexdigest()
         assert self._digest is not None
@@ -84,6 +89,12 @@ class InputLineage(Lineage):
         self._journal_id = journal_id
         self._key_text = key_text
         self.known = False
+
+    @property
+    def ordinal(self) -> int:
+        """The number of the run; whoever asks for it may tell others."""
+        self.known = True
+        return self._ordinal
 
     def _step(self) -> str:
         # Every id of the run is computed from this one first.

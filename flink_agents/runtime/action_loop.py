@@ -12,6 +12,7 @@ import sys
 from contextvars import Context, copy_context
 from typing import Any
 
+from flink_agents.runtime import call_scope
 from flink_agents.runtime.action_waits import ActionTimer
 from flink_agents.runtime.delivery import ActionTask, Delivery, OwnFuture, current_delivery
 
@@ -50,6 +51,21 @@ class ActionLoop(asyncio.SelectorEventLoop):
         handle.__class__ = _ActionHandle
         return handle
 
+    def call_soon_threadsafe(
+        self, callback: Any, *args: Any, context: Context | None = None
+    ) -> asyncio.Handle:
+        """Schedule a call from any thread; one from the loop's own is counted, as of a dropped generator."""
+        delivery = current_delivery.get() if context is None else context.get(current_delivery)
+        if delivery is None or delivery.over or not self._runs_here():
+            return super().call_soon_threadsafe(callback, *args, context=context)
+        return self.call_soon(callback, *args, context=context)
+
+    def _runs_here(self) -> bool:
+        try:
+            return asyncio.get_running_loop() is self
+        except RuntimeError:
+            return False
+
     def time(self) -> float:
         """Return the time of the loop; code of an action sees it stand still between two outcomes."""
         delivery = current_delivery.get()
@@ -86,11 +102,9 @@ def make_action_task(
     """Make a task: one with a path where code of an action makes it."""
     delivery = current_delivery.get()
     if context is not None:
-        if current_delivery in context:
-            delivery = context[current_delivery]
-        elif delivery is not None:
-            # A context that somebody made before the action: what it starts belongs to the action, too.
-            context.run(current_delivery.set, delivery)
+        # Whoever made the context, and when: what is started in it belongs to the code that runs now.
+        context.run(current_delivery.set, delivery)
+        context.run(call_scope.enter, call_scope.inside())
     if delivery is None or delivery.over:
         return asyncio.Task(coroutine, loop=loop, context=context, **options)
     parent = delivery.task_path()

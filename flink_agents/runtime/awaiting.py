@@ -18,7 +18,7 @@ from traceback import FrameSummary, StackSummary
 from types import CodeType, FrameType
 from typing import Any
 
-from flink_agents.runtime import clients, limits
+from flink_agents.runtime import call_scope, clients, limits
 from flink_agents.runtime.context import Invocation
 from flink_agents.runtime.failure import is_users, place
 from flink_agents.runtime.limits import Limiter, Slots
@@ -165,6 +165,8 @@ def _hidden(frame: FrameType) -> Any:
         hidden = frame.f_locals.get("fut")
     elif frame.f_code is clients.Clients.get.__code__:
         hidden = getattr(frame.f_locals.get("client"), "task", None)
+    elif frame.f_code is call_scope.InContext.__await__.__code__:
+        return frame.f_locals.get("inner")
     elif frame.f_code.co_filename.startswith(_RUNTIME):
         # An outcome: what leads to it runs in a task of its own.
         hidden = getattr(frame.f_locals.get("pending"), "performing", None)

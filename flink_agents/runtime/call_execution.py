@@ -161,6 +161,9 @@ class CallExecution:
             await self._make(pending, self._attempts(in_flight))
         finally:
             self._recording.in_flight.end(in_flight)
+            if self._recording.closed():
+                # No outcome is delivered any more: whoever waits, though cancelled, would wait for ever.
+                pending.drop()
 
     async def _make(self, pending: PendingCall, attempts: CallAttempts) -> None:
         delivery = self._delivery

@@ -6,8 +6,10 @@ read or changed there: the context of the action refuses it.
 
 from __future__ import annotations
 
-from collections.abc import Awaitable, Callable
-from contextvars import ContextVar
+import asyncio
+from collections.abc import Awaitable, Callable, Coroutine, Generator
+from contextvars import Context, ContextVar, copy_context
+from functools import partial
 from typing import Any
 
 from flink_agents.api.durable import DurableCallable
@@ -16,6 +18,10 @@ _function: ContextVar[Callable[..., Any] | None] = ContextVar("durable_function"
 
 inside = _function.get
 """``inside()`` is the durable function, or the reconciler, whose code runs; None in other code."""
+
+
+enter = _function.set
+"""``enter(function)`` lets code in the running context be that of a durable function, or of none."""
 
 
 def call_inside(function: Callable[..., Any], call: Callable[[], Any]) -> Any:
@@ -29,12 +35,53 @@ def call_inside(function: Callable[..., Any], call: Callable[[], Any]) -> Any:
 
 
 async def await_inside(function: Callable[..., Any], awaitable: Awaitable[Any]) -> Any:
-    """Await ``awaitable`` as the code of ``function``; tasks that it makes inherit that."""
+    """Await ``awaitable`` as the code of ``function``; tasks that it makes inherit that.
+
+    Context variables that it sets are not set for who calls it, as they would not be on replay.
+    """
+    if not asyncio.iscoroutine(awaitable):
+        awaitable = _awaited(awaitable)
+    context = copy_context()
+    context.run(_function.set, function)
     _function.set(function)
     try:
-        return await awaitable
+        return await InContext(context, awaitable)
     finally:
         _function.set(None)
+
+
+async def _awaited(awaitable: Awaitable[Any]) -> Any:
+    return await awaitable
+
+
+class InContext:
+    """Awaits a coroutine whose code runs in a context of its own.
+
+    Args:
+        context: The context.
+        coroutine: The coroutine.
+    """
+
+    def __init__(self, context: Context, coroutine: Coroutine[Any, Any, Any]) -> None:
+        self._context = context
+        self._coroutine = coroutine
+
+    def __await__(self) -> Generator[Any, Any, Any]:
+        """Hand on what it awaits, and to it how that ended."""
+        # The watcher finds the coroutine here, by the name of the variable.
+        inner, run = self._coroutine, self._context.run
+        step = partial(inner.send, None)
+        while True:
+            try:
+                awaited = run(step)
+            except StopIteration as stop:
+                return stop.value
+            try:
+                yield awaited
+            except BaseException as error:
+                step = partial(inner.throw, error)
+            else:
+                step = partial(inner.send, None)
 
 
 def name_of(function: Callable[..., Any]) -> str:

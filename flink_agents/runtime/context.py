@@ -108,7 +108,7 @@ class Invocation:
         parts: list[str] = []
         lineage: Lineage | None = lineage_of_sent(self.event)
         while lineage is not None and lineage.parent is not None:
-            parts.append(f"{lineage.action}[{lineage.ordinal}]")
+            parts.append(f"{lineage.action}[{lineage._ordinal}]")
             lineage = lineage.parent
         return "/".join((*reversed(parts), self.action.name))
 

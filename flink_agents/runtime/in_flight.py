@@ -120,3 +120,7 @@ class InFlight:
                     seconds,
                 )
         self.over = True
+        for call in list(self._going_on):
+            # A call in the run's own task is cancelled with that.
+            if call.task is not None and call.key_text is None:
+                call.task.cancel()

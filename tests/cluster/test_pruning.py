@@ -17,7 +17,7 @@ from tests.cluster.settings import SETTINGS
 
 pytestmark = [pytest.mark.minicluster, pytest.mark.cluster]
 
-WORKLOAD = Workload(events=6000, keys=50)
+WORKLOAD = Workload(events=9000, keys=50)
 PER_SECOND = 150
 
 ENOUGH = 600

@@ -7,6 +7,7 @@ from typing import Any
 import pytest
 
 from flink_agents.testing import OperatorHarness
+from flink_agents.testing.faults import Faults
 from tests.random_programs import calls, oracle, programs, running
 from tests.random_programs.agents import agent
 from tests.random_programs.command import run_in_processes
@@ -33,6 +34,7 @@ def test_calm_programs_are_the_same_when_all_is_done_twice(forced: str) -> None:
             plain = runner.plain(made.inputs, made.seed)
             World.forget(made.seed)
             options: Any = {"forced_replay": False, "forced_restart": False, forced: True}
+            options["store"] = Faults().store
             with OperatorHarness(agent(), lambda record: record[0], **options) as harness:
                 harness.push_all([one.record for one in made.inputs])
                 found = oracle.observed(harness)

@@ -113,6 +113,9 @@ class GroupWriter(ABC, Generic[P]):
     def submit(self, write: P) -> None:
         """Write ``write`` after all that was submitted before."""
         self._queue.put(write)
+        if self.ended_by is not None:
+            # The thread may have looked for the last time before this came.
+            self._refuse_waiting()
 
     def stop(self) -> None:
         """Write what was submitted, give the lease back, and end."""
@@ -165,6 +168,10 @@ class GroupWriter(ABC, Generic[P]):
         failure = self._unknown(f"the thread that writes to {self._place} ended", error)
         failure.__cause__ = error
         self._tell(batch, [copy.copy(failure) for _ in batch])
+        self._refuse_waiting()
+
+    def _refuse_waiting(self) -> None:
+        """Tell all whose writes wait that nothing is written any more."""
         with contextlib.suppress(queue.Empty):
             while True:
                 if (write := self._queue.get_nowait()) is not None:
