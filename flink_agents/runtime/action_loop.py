@@ -56,7 +56,9 @@ class ActionLoop(asyncio.SelectorEventLoop):
     ) -> asyncio.Handle:
         """Schedule a call from any thread; one from the loop's own is counted, as of a dropped generator."""
         delivery = current_delivery.get() if context is None else context.get(current_delivery)
-        if delivery is None or delivery.over or not self._runs_here():
+        # What a thread has done is no work of the action, however soon it was done.
+        foreign = getattr(callback, "__module__", None) == "asyncio.futures"
+        if delivery is None or delivery.over or foreign or not self._runs_here():
             return super().call_soon_threadsafe(callback, *args, context=context)
         return self.call_soon(callback, *args, context=context)
 

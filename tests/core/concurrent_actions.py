@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import asyncio
 from collections.abc import AsyncIterator, Awaitable, Callable
+from contextvars import copy_context
 from typing import Any
 
 One = Callable[[str], Awaitable[str]]
@@ -291,6 +292,49 @@ async def client_of_the_agent(one: One, ctx: Any) -> Any:
     return seen
 
 
+async def generator_left_early(one: One, ctx: Any) -> Any:
+    seen: list[str] = []
+
+    async def items(name: str) -> AsyncIterator[str]:
+        try:
+            yield await one(f"{name}0")
+            yield await one(f"{name}1")
+        finally:
+            seen.append(f"{name} closed")
+
+    async def first(name: str) -> None:
+        async for _ in items(name):
+            break
+        await one(f"{name} left")
+        seen.append(name)
+
+    await first("x")
+    await asyncio.gather(first("a"), first("b"))
+    return seen, await one(f"after {seen}")
+
+
+async def scheduled_as_from_a_thread(one: One, ctx: Any) -> Any:
+    seen: list[str] = []
+
+    async def branch(name: str) -> None:
+        asyncio.get_running_loop().call_soon_threadsafe(seen.append, f"{name} soon")
+        await _branch(one, name, seen)
+
+    await asyncio.gather(branch("a"), branch("b"))
+    return seen, await one(f"after {seen}")
+
+
+SHARED = copy_context()
+"""Of the author's module, for all runs."""
+
+
+async def shared_context(one: One, ctx: Any) -> Any:
+    seen: list[str] = []
+    loop = asyncio.get_running_loop()
+    tasks = [loop.create_task(_branch(one, name, seen), context=SHARED) for name in "abc"]
+    return await asyncio.gather(*tasks), seen
+
+
 CONSTRUCTS = {
     construct.__name__: construct
     for construct in (
@@ -320,5 +364,8 @@ CONSTRUCTS = {
         memory_and_chance,
         limited_tool,
         client_of_the_agent,
+        generator_left_early,
+        scheduled_as_from_a_thread,
+        shared_context,
     )
 }

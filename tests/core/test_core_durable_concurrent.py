@@ -6,6 +6,7 @@ import asyncio
 import random
 import time
 from collections.abc import AsyncIterator, Sequence
+from contextvars import ContextVar
 from typing import Any
 
 import pytest
@@ -16,7 +17,7 @@ from flink_agents import Agent, InputEvent, RetryPolicy, client, tool
 from flink_agents.api.action_state import JournalKey, Record, RecordKind
 from flink_agents.api.errors import ActionFailedError, StoreError
 from flink_agents.testing import OperatorHarness
-from flink_agents.testing.faults import Choose, Fault, Faults, FaultyStore
+from flink_agents.testing.faults import Choose, Fault, Faults, FaultyStore, at_record
 
 pytestmark = pytest.mark.executes_once
 
@@ -191,6 +192,64 @@ def test_a_call_whose_sibling_fails_is_not_made_again(sibling: Any, branches: bo
     with OperatorHarness(one_action(siblings, retry=RetryPolicy(initial_interval=0))) as harness:
         harness.push(1)
     assert EFFECTS == ["x", "x"]  # the sibling, and the one that took the place of what failed
+
+
+TRACE: ContextVar[int] = ContextVar("trace", default=0)
+
+
+async def sets_a_variable(name: str) -> int:
+    TRACE.set(TRACE.get() + 1)
+    await asyncio.sleep(0)
+    return TRACE.get()
+
+
+async def reads_a_variable(event: InputEvent, ctx: Any) -> None:
+    inside = await ctx.durable_execute_async(sets_a_variable, "x")
+    SEEN.append((inside, TRACE.get()))
+    await ctx.durable_execute_async(effect, TRACE.get())
+
+
+def test_a_function_sets_no_context_variable_of_the_action() -> None:
+    faults = Faults(_end_refused)
+    with OperatorHarness(one_action(reads_a_variable), store=faults.store) as harness:
+        before = harness.snapshot()
+        with crash():
+            harness.push(1)
+        faults.choose = None
+        harness.restore(before)
+        harness.push(1)
+    assert SEEN == [(1, 0), (1, 0)] and EFFECTS == [0]
+
+
+async def clean_up_by_a_call(event: InputEvent, ctx: Any) -> None:
+    async def child() -> None:
+        try:
+            await asyncio.sleep(10)
+        finally:
+            await ctx.durable_execute_async(effect, "clean-up")
+
+    async def fails() -> None:
+        await ctx.durable_execute_async(effect, "x")
+        raise ValueError
+
+    try:
+        async with asyncio.TaskGroup() as group:
+            group.create_task(child())
+            group.create_task(fails())
+    except* ValueError:
+        SEEN.append("failed")
+
+
+def test_nobody_waits_for_a_clean_up_whose_call_cannot_be_recorded(caplog: pytest.LogCaptureFixture) -> None:
+    faults = Faults(at_record(RecordKind.CALL, Fault.REFUSED, 1))
+    with OperatorHarness(one_action(clean_up_by_a_call), store=faults.store) as harness:
+        before = harness.snapshot()
+        with crash():
+            harness.push(1)
+        harness.restore(before)
+        harness.push(1)
+    assert set(SEEN) == {"failed"}
+    assert "did not end" not in caplog.text
 
 
 # -- what cannot be replayed ------------------------------------------------------------

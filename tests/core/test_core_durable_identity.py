@@ -64,6 +64,10 @@ async def with_sequence_number(event: Any, ctx: Any) -> None:
     await ctx.durable_execute_async(charge, event.input, str(ctx.sequence_number))
 
 
+async def with_ordinal(event: Any, ctx: Any) -> None:
+    await ctx.durable_execute_async(charge, event.input, str(event.lineage.ordinal))
+
+
 async def with_key(event: Any, ctx: Any) -> None:
     await ctx.durable_execute_async(charge_by_key, event.input)
 
@@ -113,6 +117,7 @@ ACTIONS: dict[str, Callable[..., Any]] = {
         with_random,
         with_event_id,
         with_sequence_number,
+        with_ordinal,
         with_key,
         with_key_on_loop,
         with_key_in_branch,
