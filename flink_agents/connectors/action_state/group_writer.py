@@ -216,6 +216,8 @@ class GroupWriter(ABC, Generic[P]):
     def _refusal(self) -> StoreError:
         if isinstance(self._failure, StaleOwnerError):
             return copy.copy(self._failure)
+        if self.ended_by is not None:
+            return closed_error(f"the thread that writes to {self._place} ended")
         return closed_error(
             "the store was closed before this could be written"
             if self._failure is None
