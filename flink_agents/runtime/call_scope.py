@@ -9,7 +9,7 @@ from __future__ import annotations
 import asyncio
 from collections.abc import Awaitable, Callable, Coroutine, Generator
 from contextvars import Context, ContextVar, copy_context
-from functools import partial
+from types import coroutine
 from typing import Any
 
 from flink_agents.api.durable import DurableCallable
@@ -41,11 +41,9 @@ async def await_inside(function: Callable[..., Any], awaitable: Awaitable[Any]) 
     """
     if not asyncio.iscoroutine(awaitable):
         awaitable = _awaited(awaitable)
-    context = copy_context()
-    context.run(_function.set, function)
     _function.set(function)
     try:
-        return await InContext(context, awaitable)
+        return await in_context(copy_context(), awaitable)
     finally:
         _function.set(None)
 
@@ -54,34 +52,26 @@ async def _awaited(awaitable: Awaitable[Any]) -> Any:
     return await awaitable
 
 
-class InContext:
-    """Awaits a coroutine whose code runs in a context of its own.
+@coroutine
+def in_context(context: Context, inner: Coroutine[Any, Any, Any]) -> Generator[Any, Any, Any]:
+    """Await a coroutine whose code runs in a context of its own.
 
     Args:
         context: The context.
-        coroutine: The coroutine.
+        inner: The coroutine. The watcher finds it here, by this name.
     """
-
-    def __init__(self, context: Context, coroutine: Coroutine[Any, Any, Any]) -> None:
-        self._context = context
-        self._coroutine = coroutine
-
-    def __await__(self) -> Generator[Any, Any, Any]:
-        """Hand on what it awaits, and to it how that ended."""
-        # The watcher finds the coroutine here, by the name of the variable.
-        inner, run = self._coroutine, self._context.run
-        step = partial(inner.send, None)
+    run, send, value = context.run, inner.send, None
+    try:
+        awaited = run(send, None)
         while True:
             try:
-                awaited = run(step)
-            except StopIteration as stop:
-                return stop.value
-            try:
-                yield awaited
+                value = yield awaited
             except BaseException as error:
-                step = partial(inner.throw, error)
+                awaited = run(inner.throw, error)
             else:
-                step = partial(inner.send, None)
+                awaited = run(send, value)
+    except StopIteration as stop:
+        return stop.value
 
 
 def name_of(function: Callable[..., Any]) -> str:
