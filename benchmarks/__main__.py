@@ -14,7 +14,7 @@ from contextlib import nullcontext
 from benchmarks.brokers import broker_for_jobs
 from benchmarks.cases import CASES
 from benchmarks.report import Runner, measure, run_job
-from flink_agents.runtime.jvm import prepare_process
+from flink_agents.runtime.flink.launch.jvm import prepare_process
 
 PARAMETERS = ("events", "keys")
 """Numbers among the parameters of cases that the command line can change."""

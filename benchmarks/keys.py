@@ -35,11 +35,11 @@ from flink_agents.api.action_state import Owner, Record, RecordKind
 from flink_agents.api.durable import Prune
 from flink_agents.connectors.action_state import open_store
 from flink_agents.plan import compile_agent
-from flink_agents.runtime.checkpoints import CheckpointPoller, CheckpointView, Listener
-from flink_agents.runtime.codec import ValueCodec
 from flink_agents.runtime.journal.journals import Journals
-from flink_agents.runtime.pruning import Pruner
-from flink_agents.runtime.run_metrics import RunMetrics
+from flink_agents.runtime.metrics.run_metrics import RunMetrics
+from flink_agents.runtime.retention.checkpoints import CheckpointPoller, CheckpointView, Listener
+from flink_agents.runtime.retention.pruning import Pruner
+from flink_agents.runtime.serde.codec import ValueCodec
 
 JOB = "benchmark"
 STEP = "_input_event/ask"

@@ -14,7 +14,7 @@ from review_data import Review
 from review_summary import AnalysedReview, ProductSuggestion, ProductSummary, suggest, summarise
 
 from flink_agents import Agent, Event, InputEvent, OutputEvent, ResourceType, RunnerContext, action, tool
-from flink_agents.runtime.packages import require_extra
+from flink_agents.runtime.flink.launch.packages import require_extra
 
 
 @functools.cache

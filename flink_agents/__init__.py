@@ -39,7 +39,7 @@ from flink_agents.api.resources import (
 )
 
 __version__ = "0.1.0"
-from flink_agents.runtime.gateway import install as _install
+from flink_agents.runtime.flink.launch.gateway import install as _install
 
 __all__ = [
     "NOT_DONE",

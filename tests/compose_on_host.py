@@ -25,7 +25,7 @@ from typing import Any
 
 import yaml
 
-from flink_agents.runtime.jvm import find_java_home
+from flink_agents.runtime.flink.launch.jvm import find_java_home
 from tests.cluster.flink_cluster import free_ports
 from tests.cluster.waiting import tail, wait_until
 

@@ -182,7 +182,7 @@ def main(arguments: list[str] | None = None) -> int:
 
 def run_here(scenario: Scenario, directory: Path, store: RunStore) -> dict[str, Any]:
     """Run in this process."""
-    from flink_agents.runtime import environment
+    from flink_agents.runtime.flink import environment
 
     flink, config = settings(store, directory)
     configuration = environment.FlinkConfiguration()

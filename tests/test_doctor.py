@@ -18,8 +18,8 @@ from typer.testing import CliRunner
 from flink_agents.api.errors import ConflictingPackageError, MissingExtraError
 from flink_agents.cli import doctor, main
 from flink_agents.cli.errors import ERROR_EXIT
-from flink_agents.runtime import packages
-from flink_agents.runtime.jvm import JavaRuntime, JavaSearch, RejectedJava
+from flink_agents.runtime.flink.launch import packages
+from flink_agents.runtime.flink.launch.jvm import JavaRuntime, JavaSearch, RejectedJava
 
 Versions = dict[str, str]
 VersionInfo = namedtuple("VersionInfo", "major minor micro")

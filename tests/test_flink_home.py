@@ -11,8 +11,8 @@ import pytest
 import yaml
 
 from flink_agents.api.errors import SetupError
-from flink_agents.runtime import flink_home
-from flink_agents.runtime.flink_home import PARENT_FIRST, FlinkHome, flat, pyflink_directory
+from flink_agents.runtime.flink.launch import flink_home
+from flink_agents.runtime.flink.launch.flink_home import PARENT_FIRST, FlinkHome, flat, pyflink_directory
 
 
 def options_in(path: Path) -> dict[str, Any]:

@@ -8,7 +8,7 @@ from pathlib import Path
 
 import pytest
 
-from flink_agents.runtime.jvm import find_java_home
+from flink_agents.runtime.flink.launch.jvm import find_java_home
 
 pytestmark = pytest.mark.minicluster
 

@@ -11,7 +11,7 @@ from pathlib import Path
 import pytest
 
 from flink_agents.api.errors import JavaNotFoundError
-from flink_agents.runtime import jvm
+from flink_agents.runtime.flink.launch import jvm
 
 
 def make_java(home: Path, version: str | None = None, says: str = "") -> Path:
@@ -185,5 +185,5 @@ def test_a_gateway_that_is_not_disabled_is_a_driver(driver: Path, monkeypatch: p
 
 
 def test_the_module_does_not_import_pyflink() -> None:
-    code = "import sys, flink_agents.runtime.jvm; sys.exit('pyflink' in sys.modules)"
+    code = "import sys, flink_agents.runtime.flink.launch.jvm; sys.exit('pyflink' in sys.modules)"
     assert subprocess.run([sys.executable, "-c", code], check=False).returncode == 0

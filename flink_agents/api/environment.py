@@ -12,7 +12,7 @@ from flink_agents.api.agent import Agent
 from flink_agents.api.event_time import EventTime
 from flink_agents.api.options import Configuration
 
-_IMPLEMENTATION = "flink_agents.runtime.environment"
+_IMPLEMENTATION = "flink_agents.runtime.flink.environment"
 
 
 class AgentStream(ABC):

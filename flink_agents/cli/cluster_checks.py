@@ -16,7 +16,7 @@ from importlib import metadata
 from typing import Any
 
 from flink_agents.cli.doctor import CheckResult
-from flink_agents.runtime.flink_home import PARENT_FIRST, PYTHON_JAR, SHARED_CLASSES
+from flink_agents.runtime.flink.launch.flink_home import PARENT_FIRST, PYTHON_JAR, SHARED_CLASSES
 
 SECONDS = 10
 LOG_BYTES = 1 << 19

@@ -19,8 +19,8 @@ from importlib import import_module, metadata
 from importlib.util import find_spec
 from typing import Literal
 
-from flink_agents.runtime.jvm import INSTALL_JAVA, search_java
-from flink_agents.runtime.packages import DISTRIBUTION, conflict_fix, conflicting_packages
+from flink_agents.runtime.flink.launch.jvm import INSTALL_JAVA, search_java
+from flink_agents.runtime.flink.launch.packages import DISTRIBUTION, conflict_fix, conflicting_packages
 
 Status = Literal["ok", "warn", "fail"]
 

@@ -16,7 +16,6 @@ import msgpack
 
 from flink_agents.api.action_state import Record, RecordKind
 from flink_agents.api.errors import StateError, StateFormatError
-from flink_agents.runtime.codec import VERSION, ValueCodec, _untagged, is_of_class
 from flink_agents.runtime.journal.calls import task_of
 from flink_agents.runtime.journal.records import (
     ActionRecord,
@@ -25,8 +24,9 @@ from flink_agents.runtime.journal.records import (
     RunHeader,
     WaitRecord,
 )
-from flink_agents.runtime.state import OBJECT
-from flink_agents.runtime.typenames import shorten
+from flink_agents.runtime.serde.codec import VERSION, ValueCodec, _untagged, is_of_class
+from flink_agents.runtime.serde.typenames import shorten
+from flink_agents.runtime.state.keyed_state import OBJECT
 
 
 class Unreadable:

@@ -23,10 +23,10 @@ from flink_agents.api.options import AgentOptions, Configuration
 from flink_agents.api.store_names import STORE_PREFIX
 from flink_agents.cli.journal_values import describe_record, describe_run
 from flink_agents.connectors.action_state import open_store, store_names
+from flink_agents.runtime.flink.stores import LOCAL_FILE
 from flink_agents.runtime.journal.calls import task_of
 from flink_agents.runtime.journal.names import split_journal_name
-from flink_agents.runtime.keys import decode_key, encode_key
-from flink_agents.runtime.stores import LOCAL_FILE
+from flink_agents.runtime.serde.keys import decode_key, encode_key
 
 T = TypeVar("T")
 

@@ -32,7 +32,7 @@ PASS_THROUGH = {"allow_extra_args": True, "ignore_unknown_options": True, "help_
 @app.command()
 def version() -> None:
     """Print the version of this package."""
-    from flink_agents.runtime.packages import DISTRIBUTION
+    from flink_agents.runtime.flink.launch.packages import DISTRIBUTION
 
     typer.echo(f"{DISTRIBUTION} {metadata.version(DISTRIBUTION)}")
 

@@ -11,9 +11,9 @@ from typing import Any
 from flink_agents.api.errors import UnserializableValueError
 from flink_agents.api.event_time import EventTime
 from flink_agents.api.options import AgentOptions, Configuration
-from flink_agents.runtime.processor import AgentProcessor
-from flink_agents.runtime.run import Run
-from flink_agents.runtime.shared import RunEnvironment
+from flink_agents.runtime.execution.run import Run
+from flink_agents.runtime.execution.shared import RunEnvironment
+from flink_agents.runtime.operator.processor import AgentProcessor
 from flink_agents.testing.crashes import Crashes
 from flink_agents.testing.fake_state import FakeBackend, KeyState
 

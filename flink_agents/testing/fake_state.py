@@ -7,7 +7,7 @@ from collections.abc import Callable, Iterable
 from dataclasses import dataclass, field
 from typing import Any, Generic, TypeVar
 
-from flink_agents.runtime.state import KeyedState
+from flink_agents.runtime.state.keyed_state import KeyedState
 
 K = TypeVar("K")
 

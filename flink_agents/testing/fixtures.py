@@ -81,7 +81,7 @@ def agents_environment() -> Callable[..., AgentsExecutionEnvironment]:
     def make(
         flink: dict[str, str] | None = None, config: dict[str, Any] | None = None, parallelism: int = 1
     ) -> AgentsExecutionEnvironment:
-        from flink_agents.runtime import environment as implementation
+        from flink_agents.runtime.flink import environment as implementation
 
         configuration = implementation.FlinkConfiguration()
         for key, value in (flink or {}).items():

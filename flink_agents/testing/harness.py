@@ -28,15 +28,15 @@ from flink_agents.connectors.action_state.memory import MemoryPlace, MemoryStore
 from flink_agents.plan import AgentCode, AgentPlan, bind, compile_agent
 from flink_agents.plan.configuration import instance_of
 from flink_agents.plan.uses import makes_durable_calls
-from flink_agents.runtime.codec import ValueCodec
-from flink_agents.runtime.event_time import Hold
+from flink_agents.runtime.execution.shared import RunEnvironment
 from flink_agents.runtime.journal.journals import Journals
 from flink_agents.runtime.journal.names import journal_name
-from flink_agents.runtime.keys import KeyEncoder, encode_key, unescape
-from flink_agents.runtime.metrics import LocalMetricGroup
-from flink_agents.runtime.processor import AgentProcessor
-from flink_agents.runtime.shared import RunEnvironment
-from flink_agents.runtime.state import OBJECT, Head
+from flink_agents.runtime.metrics.metrics import LocalMetricGroup
+from flink_agents.runtime.operator.event_time import Hold
+from flink_agents.runtime.operator.processor import AgentProcessor
+from flink_agents.runtime.serde.codec import ValueCodec
+from flink_agents.runtime.serde.keys import KeyEncoder, encode_key, unescape
+from flink_agents.runtime.state.keyed_state import OBJECT, Head
 from flink_agents.testing.crashes import EVERYWHERE, Crashes
 from flink_agents.testing.driver import START as START, Clock, Driver, Subtask
 from flink_agents.testing.fake_state import FakeBackend, KeyState

@@ -8,9 +8,9 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
 from flink_agents.api.policies import DeadLetter
-from flink_agents.runtime.codec import ValueCodec
-from flink_agents.runtime.keys import unescape
-from flink_agents.runtime.state import OBJECT, Head
+from flink_agents.runtime.serde.codec import ValueCodec
+from flink_agents.runtime.serde.keys import unescape
+from flink_agents.runtime.state.keyed_state import OBJECT, Head
 
 if TYPE_CHECKING:
     from flink_agents.testing.harness import OperatorHarness

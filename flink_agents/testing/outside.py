@@ -21,10 +21,10 @@ from typing import Any
 from flink_agents.api.action_state import JournalKey, Record, RecordKind
 from flink_agents.api.durable import DurableCallable
 from flink_agents.api.errors import AgentsError
-from flink_agents.runtime.call_values import identity
-from flink_agents.runtime.codec import ValueCodec
+from flink_agents.runtime.durable.call_values import identity
+from flink_agents.runtime.execution.shared import Durable
 from flink_agents.runtime.journal.records import CallRecord
-from flink_agents.runtime.shared import Durable
+from flink_agents.runtime.serde.codec import ValueCodec
 
 LOOK_SECONDS = 0.001
 """How often an answer looks whether it is its turn."""

@@ -18,15 +18,15 @@ from flink_agents.api.errors import RunNotReplayableError
 from flink_agents.api.options import AgentOptions
 from flink_agents.connectors.action_state.memory import MemoryPlace, MemoryStore
 from flink_agents.plan import AgentPlan
-from flink_agents.runtime.codec import ValueCodec
-from flink_agents.runtime.context import Invocation
+from flink_agents.runtime.execution.context import Invocation
+from flink_agents.runtime.execution.limits import RuntimeSignal
 from flink_agents.runtime.journal.calls import Call
 from flink_agents.runtime.journal.journals import Journals
 from flink_agents.runtime.journal.names import split_journal_name
 from flink_agents.runtime.journal.records import RunHeader
-from flink_agents.runtime.keys import decode_key, escape
-from flink_agents.runtime.limits import RuntimeSignal
-from flink_agents.runtime.state import Head
+from flink_agents.runtime.serde.codec import ValueCodec
+from flink_agents.runtime.serde.keys import decode_key, escape
+from flink_agents.runtime.state.keyed_state import Head
 from flink_agents.testing.fake_state import KeyState
 from flink_agents.testing.harness import OperatorHarness
 

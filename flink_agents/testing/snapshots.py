@@ -6,7 +6,7 @@ from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import dataclass
 
 from flink_agents.api.metrics import Gauge
-from flink_agents.runtime.metrics import LocalMetricGroup
+from flink_agents.runtime.metrics.metrics import LocalMetricGroup
 from flink_agents.testing.fake_state import KeyState
 
 

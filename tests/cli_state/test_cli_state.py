@@ -16,12 +16,12 @@ from flink_agents.api.action_state import JournalKey, Owner, Record, RecordKind
 from flink_agents.api.context import RunnerContext
 from flink_agents.cli.main import app
 from flink_agents.connectors.action_state.sqlite import SQLiteStore
-from flink_agents.runtime.codec import ValueCodec
+from flink_agents.runtime.flink.stores import LOCAL_FILE
 from flink_agents.runtime.journal.plans import PLANS
 from flink_agents.runtime.journal.records import ActionRecord, CallIdentity, CallRecord, RunHeader
-from flink_agents.runtime.keys import encode_key
-from flink_agents.runtime.state import OBJECT
-from flink_agents.runtime.stores import LOCAL_FILE
+from flink_agents.runtime.serde.codec import ValueCodec
+from flink_agents.runtime.serde.keys import encode_key
+from flink_agents.runtime.state.keyed_state import OBJECT
 from flink_agents.testing import OperatorHarness
 
 CODEC = ValueCodec()

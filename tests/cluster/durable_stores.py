@@ -17,9 +17,9 @@ from typer.testing import CliRunner
 from flink_agents.api.action_state import ActionStateStore, JournalKey, RecordKind
 from flink_agents.cli.journals import PAGE, Place, list_journals, show_key
 from flink_agents.cli.main import app
-from flink_agents.runtime.codec import ValueCodec
 from flink_agents.runtime.journal.records import CallRecord
-from flink_agents.runtime.keys import encode_key
+from flink_agents.runtime.serde.codec import ValueCodec
+from flink_agents.runtime.serde.keys import encode_key
 from tests.cluster.durable_check import recorded_twice
 
 OPTIONS: dict[str, Callable[[Path], Mapping[str, str]]] = {

@@ -25,7 +25,7 @@ from types import TracebackType
 from typing import Any, TypeVar
 
 from flink_agents import AgentsExecutionEnvironment
-from flink_agents.runtime.flink_home import FlinkHome, Part
+from flink_agents.runtime.flink.launch.flink_home import FlinkHome, Part
 from tests.cluster.flink_rest import ClusterJob, FlinkRest
 from tests.cluster.waiting import tail, wait_until
 
@@ -218,7 +218,7 @@ class FlinkCluster:
             savepoint: Where it begins; a checkpoint will do.
             options: Flink options of the job.
         """
-        from flink_agents.runtime import environment, flink_compat
+        from flink_agents.runtime.flink import compat as flink_compat, environment
 
         self.wait_for("the JobManager", self._answers, seconds=START_SECONDS)
         given = {**self._options, **(options or {}), "parallelism.default": str(parallelism)}

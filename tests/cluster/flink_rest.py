@@ -8,7 +8,7 @@ import urllib.request
 from pathlib import Path
 from typing import Any
 
-from flink_agents.runtime.job_errors import INTERRUPTED_START, job_failed
+from flink_agents.runtime.flink.job_errors import INTERRUPTED_START, job_failed
 from tests.cluster.waiting import wait_until
 
 REQUEST_SECONDS = 20

@@ -13,8 +13,8 @@ import pytest
 from flink_agents import Agent, InputEvent
 from flink_agents.api.action_state import JournalKey, Record, RecordKind
 from flink_agents.api.errors import StoreError
-from flink_agents.runtime.codec import ValueCodec
 from flink_agents.runtime.journal.records import CallRecord
+from flink_agents.runtime.serde.codec import ValueCodec
 from flink_agents.testing import OperatorHarness
 from flink_agents.testing.faults import Choose, Fault, Faults, at_record
 

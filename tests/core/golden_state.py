@@ -13,8 +13,8 @@ from typing import Any
 from core_values import SUPPORTED
 
 from flink_agents import Agent, InputEvent, OutputEvent
-from flink_agents.runtime.codec import ValueCodec
-from flink_agents.runtime.state import Head
+from flink_agents.runtime.serde.codec import ValueCodec
+from flink_agents.runtime.state.keyed_state import Head
 from flink_agents.testing import OperatorHarness, Snapshot
 from flink_agents.testing.fake_state import KeyState
 

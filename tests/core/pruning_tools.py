@@ -8,9 +8,9 @@ from checkpoint_tools import Flink
 
 from flink_agents.api.action_state import JournalKey
 from flink_agents.api.durable import Prune
-from flink_agents.runtime.checkpoints import CheckpointPoller, CheckpointView, RestError
-from flink_agents.runtime.pruning import FAILURES, Pruner
-from flink_agents.runtime.run_metrics import RunMetrics
+from flink_agents.runtime.metrics.run_metrics import RunMetrics
+from flink_agents.runtime.retention.checkpoints import CheckpointPoller, CheckpointView, RestError
+from flink_agents.runtime.retention.pruning import FAILURES, Pruner
 
 JOB = "0123456789abcdef0123456789abcdef"
 KEY = JournalKey("job/agent", "skey")

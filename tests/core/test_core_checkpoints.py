@@ -8,7 +8,7 @@ from typing import Any
 import pytest
 from checkpoint_tools import Flink, FlinkServer
 
-from flink_agents.runtime.checkpoints import (
+from flink_agents.runtime.retention.checkpoints import (
     CheckpointClient,
     CheckpointPoller,
     CheckpointView,

@@ -15,10 +15,15 @@ from test_core_checkpoints import Hearer
 
 from flink_agents.api.action_state import JournalKey
 from flink_agents.api.durable import Prune
-from flink_agents.runtime import checkpoints
-from flink_agents.runtime.checkpoints import CheckpointClient, CheckpointPoller, CheckpointView, RestError
-from flink_agents.runtime.pruning import FAILURES, Pruner
-from flink_agents.runtime.run_metrics import RunMetrics
+from flink_agents.runtime.metrics.run_metrics import RunMetrics
+from flink_agents.runtime.retention import checkpoints
+from flink_agents.runtime.retention.checkpoints import (
+    CheckpointClient,
+    CheckpointPoller,
+    CheckpointView,
+    RestError,
+)
+from flink_agents.runtime.retention.pruning import FAILURES, Pruner
 
 ENTRY = {"id": 1, "status": "COMPLETED", "is_savepoint": False, "discarded": False}
 BODIES: dict[str, Any] = {

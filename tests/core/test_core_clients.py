@@ -20,7 +20,7 @@ from flink_agents.api.errors import (
     ResourceUnavailableError,
 )
 from flink_agents.plan import AgentPlan, bind, compile_agent
-from flink_agents.runtime import clients
+from flink_agents.runtime.concurrency import clients
 from flink_agents.testing import OperatorHarness
 
 LOG: list[str] = []

@@ -21,8 +21,14 @@ import pytest
 from flink_agents import Agent, InputEvent, action
 from flink_agents.api.errors import StaleCodeError
 from flink_agents.plan import AgentCode
-from flink_agents.runtime import code_digest
-from flink_agents.runtime.code_digest import CodeCheck, digest, functions_in, interpreter_name, modules_used
+from flink_agents.runtime.flink.shipping import code_digest
+from flink_agents.runtime.flink.shipping.code_digest import (
+    CodeCheck,
+    digest,
+    functions_in,
+    interpreter_name,
+    modules_used,
+)
 
 NAME = "digested_shop"
 
@@ -323,7 +329,7 @@ def test_code_that_has_run_often_passes(disk: Disk) -> None:
 
 def test_a_digest_is_the_same_in_each_process() -> None:
     program = (
-        "from flink_agents.runtime.code_digest import digest\n"
+        "from flink_agents.runtime.flink.shipping.code_digest import digest\n"
         'source = \'def f(a): return a in {"a", "b", "c", "d", "e"}\'\n'
         "print(digest(compile(source, 'a.py', 'exec')).hex())\n"
     )

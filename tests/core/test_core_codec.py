@@ -31,7 +31,7 @@ from flink_agents.api.errors import (
     UnknownTypeNameError,
     UnserializableValueError,
 )
-from flink_agents.runtime.codec import ValueCodec
+from flink_agents.runtime.serde.codec import ValueCodec
 
 CODEC = ValueCodec()
 

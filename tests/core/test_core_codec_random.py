@@ -28,7 +28,7 @@ from core_values import (
 )
 
 from flink_agents.api.errors import UnserializableValueError
-from flink_agents.runtime.codec import ValueCodec
+from flink_agents.runtime.serde.codec import ValueCodec
 
 CODEC = ValueCodec()
 ALPHABET = string.printable + "äß☃\U0001f600\x00\u2028"

@@ -8,7 +8,7 @@ from typing import Any
 import pytest
 
 from flink_agents import Agent, Event, InputEvent, OutputEvent, action
-from flink_agents.runtime.run import Run
+from flink_agents.runtime.execution.run import Run
 from flink_agents.testing import OperatorHarness
 
 pytestmark = pytest.mark.executes_once

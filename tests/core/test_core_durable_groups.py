@@ -11,8 +11,8 @@ from durable_tools import EFFECTS, SEEN, crash_and_replay, effect, forget, one_a
 
 from flink_agents import InputEvent
 from flink_agents.api.errors import RecordedFailureError
-from flink_agents.runtime.codec import ValueCodec
-from flink_agents.runtime.journal import failures
+from flink_agents.runtime.serde import exceptions as failures
+from flink_agents.runtime.serde.codec import ValueCodec
 
 pytestmark = pytest.mark.executes_once
 

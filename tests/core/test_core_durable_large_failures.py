@@ -16,8 +16,8 @@ from flink_agents import InputEvent
 from flink_agents.api.action_state import ActionStateStore, RecordKind
 from flink_agents.api.errors import RecordedFailureError
 from flink_agents.connectors.action_state.memory import MemoryPlace, MemoryStore
-from flink_agents.runtime.codec import ValueCodec
-from flink_agents.runtime.journal import failures
+from flink_agents.runtime.serde import exceptions as failures
+from flink_agents.runtime.serde.codec import ValueCodec
 from flink_agents.testing import OperatorHarness
 from flink_agents.testing.faults import Fault, Faults, at_record
 

@@ -26,7 +26,7 @@ from durable_tools import (
 from flink_agents import Agent, InputEvent, OutputEvent, RetryPolicy
 from flink_agents.api.action_state import RecordKind
 from flink_agents.api.errors import ActionFailedError
-from flink_agents.runtime.codec import ValueCodec
+from flink_agents.runtime.serde.codec import ValueCodec
 from flink_agents.testing import OperatorHarness
 from flink_agents.testing.faults import Fault, Faults, at_append, at_record
 

@@ -35,7 +35,7 @@ from flink_agents.api.errors import (
     RecordedFailureError,
     UnserializableValueError,
 )
-from flink_agents.runtime.failure import text_of
+from flink_agents.runtime.serde.tracebacks import text_of
 from flink_agents.testing import OperatorHarness
 from flink_agents.testing.faults import Fault, Faults, at_record
 

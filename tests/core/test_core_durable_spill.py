@@ -12,7 +12,8 @@ import pytest
 from durable_tools import EFFECTS, effect, forget, one_action
 
 from flink_agents import InputEvent, OutputEvent
-from flink_agents.runtime import feeding, replays
+from flink_agents.runtime.loop import replays
+from flink_agents.runtime.operator import feeding
 from flink_agents.testing import OperatorHarness
 from flink_agents.testing.fake_state import _Pending
 

@@ -14,8 +14,8 @@ import pytest
 from flink_agents import Agent, EventTime, InputEvent, OnError, OutputEvent, action
 from flink_agents.api.errors import NoWatermarksError, OptionError
 from flink_agents.api.event_time import LateOutputs
-from flink_agents.runtime.event_time import ADVICE_SECONDS, HELD, STRAGGLERS, Hold
-from flink_agents.runtime.metrics import LocalMetricGroup
+from flink_agents.runtime.metrics.metrics import LocalMetricGroup
+from flink_agents.runtime.operator.event_time import ADVICE_SECONDS, HELD, STRAGGLERS, Hold
 from flink_agents.testing import OperatorHarness
 
 HOLD = EventTime.hold(hold_timeout="60 s")

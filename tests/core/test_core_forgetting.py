@@ -14,13 +14,13 @@ from flink_agents import Event, OutputEvent, RunnerContext
 from flink_agents.api.action_state import JournalKey, RecordKind
 from flink_agents.api.durable import Prune
 from flink_agents.connectors.action_state.memory import MemoryPlace, MemoryStore
-from flink_agents.runtime.codec import ValueCodec
-from flink_agents.runtime.forgetting import ANSWER_MS
 from flink_agents.runtime.journal.records import FLAT_NUMBERS, RunHeader
-from flink_agents.runtime.keys import encode_key
-from flink_agents.runtime.pruning import Pruner
-from flink_agents.runtime.run_metrics import RunMetrics
-from flink_agents.runtime.state import Head
+from flink_agents.runtime.metrics.run_metrics import RunMetrics
+from flink_agents.runtime.operator.forgetting import ANSWER_MS
+from flink_agents.runtime.retention.pruning import Pruner
+from flink_agents.runtime.serde.codec import ValueCodec
+from flink_agents.runtime.serde.keys import encode_key
+from flink_agents.runtime.state.keyed_state import Head
 from flink_agents.testing import OperatorHarness
 from flink_agents.testing.faults import Fault, Faults, at_record
 

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from flink_agents.runtime.job_errors import job_failed
+from flink_agents.runtime.flink.job_errors import job_failed
 
 INTERRUPTED = """java.lang.Error: java.lang.InterruptedException
 \tat pemja.core.PythonInterpreter$MainInterpreter.initialize(PythonInterpreter.java:406)

@@ -17,7 +17,7 @@ from core_agents import probe
 from core_values import BERLIN, Access, Colour, Item, Level, Point, Unprintable, Word
 
 from flink_agents.api.errors import KeyEncodingError
-from flink_agents.runtime.keys import KeyEncoder, decode_key, encode_key, escape, unescape
+from flink_agents.runtime.serde.keys import KeyEncoder, decode_key, encode_key, escape, unescape
 
 DISTINCT: list[Any] = [
     0,

@@ -11,7 +11,7 @@ import pytest
 
 from flink_agents import Agent, Event, InputEvent, OutputEvent, RateLimit, RetryPolicy, Tool, action, tool
 from flink_agents.api.errors import ActionFailedError, ContextMisuseError
-from flink_agents.runtime.limits import Limiter, Place, Slots
+from flink_agents.runtime.execution.limits import Limiter, Place, Slots
 from flink_agents.testing import OperatorHarness
 
 

@@ -16,14 +16,21 @@ import pytest
 
 from flink_agents import Agent
 from flink_agents.api.errors import StaleCodeError
-from flink_agents.runtime import main_classes, main_module, module_renewal, module_uses, user_modules, worker
-from flink_agents.runtime.codec import ValueCodec
-from flink_agents.runtime.main_classes import class_digest
+from flink_agents.runtime.flink.shipping import (
+    main_classes,
+    main_module,
+    module_renewal,
+    module_uses,
+    user_modules,
+    worker,
+)
+from flink_agents.runtime.flink.shipping.main_classes import class_digest
+from flink_agents.runtime.serde.codec import ValueCodec
 
 SHIP = """
 import sys, cloudpickle
-from flink_agents.runtime.main_classes import announcement
-from flink_agents.runtime.main_module import MainModule
+from flink_agents.runtime.flink.shipping.main_classes import announcement
+from flink_agents.runtime.flink.shipping.main_module import MainModule
 payloads = [cloudpickle.dumps(one) for one in ((MainModule(), make), (None, make))]
 sys.stdout.buffer.write(cloudpickle.dumps((*payloads, announcement(sys.modules["__main__"]))))
 """
@@ -91,7 +98,9 @@ def main(monkeypatch: pytest.MonkeyPatch) -> Iterator[ModuleType]:
     module = ModuleType("__main__")
     monkeypatch.setitem(sys.modules, "__main__", module)
     monkeypatch.setattr(main_module, "in_flink_worker", lambda: True)
-    monkeypatch.setitem(sys.modules, "flink_agents.runtime.worker", SimpleNamespace(prepare=lambda: None))
+    monkeypatch.setitem(
+        sys.modules, "flink_agents.runtime.flink.shipping.worker", SimpleNamespace(prepare=lambda: None)
+    )
     monkeypatch.setattr(main_classes, "_installed", {})
     monkeypatch.setattr(module_uses, "_uses", set())
     monkeypatch.setattr(module_renewal, "_known_jobs", {})

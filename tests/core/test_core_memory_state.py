@@ -12,8 +12,8 @@ from core_agents import probe
 
 from flink_agents import MemoryScope
 from flink_agents.api.errors import MemoryPathError
-from flink_agents.runtime.codec import ValueCodec
-from flink_agents.runtime.memory import MemoryTree, TreeObject
+from flink_agents.runtime.serde.codec import ValueCodec
+from flink_agents.runtime.state.memory import MemoryTree, TreeObject
 from flink_agents.testing import fake_state
 
 

@@ -18,10 +18,10 @@ from pydantic import BaseModel
 
 from flink_agents.api.durable import durable_callable
 from flink_agents.api.errors import StaleCodeError
-from flink_agents.runtime import code_digest, module_renewal, module_uses, user_modules
-from flink_agents.runtime.attempt import Attempt
-from flink_agents.runtime.code_digest import CodeCheck, interpreter_name, modules_used
-from flink_agents.runtime.codec import ValueCodec
+from flink_agents.runtime.flink.attempts import Attempt
+from flink_agents.runtime.flink.shipping import code_digest, module_renewal, module_uses, user_modules
+from flink_agents.runtime.flink.shipping.code_digest import CodeCheck, interpreter_name, modules_used
+from flink_agents.runtime.serde.codec import ValueCodec
 
 Sources = Mapping[str, str]
 

@@ -11,10 +11,10 @@ from pruning_tools import JOB, KEY, OTHER, Pruned
 from flink_agents.api.action_state import JournalKey
 from flink_agents.api.durable import Prune
 from flink_agents.api.options import Configuration
-from flink_agents.runtime import pruning
-from flink_agents.runtime.checkpoints import CheckpointView
-from flink_agents.runtime.pruning import DISABLED_ANSWERS, FAILURES, pruner_of
-from flink_agents.runtime.run_metrics import RunMetrics
+from flink_agents.runtime.metrics.run_metrics import RunMetrics
+from flink_agents.runtime.retention import pruning
+from flink_agents.runtime.retention.checkpoints import CheckpointView
+from flink_agents.runtime.retention.pruning import DISABLED_ANSWERS, FAILURES, pruner_of
 
 
 def test_a_commit_is_pruned_when_all_checkpoints_have_it() -> None:

@@ -13,9 +13,9 @@ from pruning_tools import NO_POLLER
 
 from flink_agents.api.action_state import JournalKey
 from flink_agents.api.durable import Prune
-from flink_agents.runtime.checkpoints import CheckpointView
-from flink_agents.runtime.pruning import Pruner
-from flink_agents.runtime.run_metrics import RunMetrics
+from flink_agents.runtime.metrics.run_metrics import RunMetrics
+from flink_agents.runtime.retention.checkpoints import CheckpointView
+from flink_agents.runtime.retention.pruning import Pruner
 
 
 @dataclass

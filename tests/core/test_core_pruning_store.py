@@ -17,10 +17,10 @@ from flink_agents.api.action_state import JournalKey, Owner, Record, RecordKind
 from flink_agents.api.durable import Prune
 from flink_agents.api.errors import RecordsPrunedError, StaleOwnerError, StoreUnavailableError
 from flink_agents.connectors.action_state.memory import MemoryPlace, MemoryStore
-from flink_agents.runtime import pruning
-from flink_agents.runtime.checkpoints import CheckpointPoller
-from flink_agents.runtime.pruning import Pruner
-from flink_agents.runtime.run_metrics import RunMetrics
+from flink_agents.runtime.metrics.run_metrics import RunMetrics
+from flink_agents.runtime.retention import pruning
+from flink_agents.runtime.retention.checkpoints import CheckpointPoller
+from flink_agents.runtime.retention.pruning import Pruner
 from flink_agents.testing import OperatorHarness
 
 

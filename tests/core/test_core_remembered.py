@@ -17,12 +17,12 @@ from flink_agents.api.action_state import JournalKey, Owner
 from flink_agents.api.durable import Prune
 from flink_agents.api.errors import StoreUnavailableError
 from flink_agents.connectors.action_state.memory import MemoryPlace, MemoryStore
-from flink_agents.runtime import pruning
-from flink_agents.runtime.checkpoints import RestError
 from flink_agents.runtime.journal import journals as journals_module
-from flink_agents.runtime.pruning import FAILURES, Pruner
-from flink_agents.runtime.remembered import Recent, Seen
-from flink_agents.runtime.run_metrics import RunMetrics
+from flink_agents.runtime.metrics.run_metrics import RunMetrics
+from flink_agents.runtime.retention import pruning
+from flink_agents.runtime.retention.checkpoints import RestError
+from flink_agents.runtime.retention.pruning import FAILURES, Pruner
+from flink_agents.runtime.retention.remembered import Recent, Seen
 from flink_agents.testing import OperatorHarness
 
 

@@ -20,7 +20,7 @@ from flink_agents.api.errors import (
     MemoryPathError,
     RetriesExhaustedError,
 )
-from flink_agents.runtime.retry import is_retryable, next_trial, pause, retry_after
+from flink_agents.runtime.execution.retry import is_retryable, next_trial, pause, retry_after
 from flink_agents.testing import OperatorHarness
 
 FAST = RetryPolicy(initial_interval=0.001, max_interval=0.002)
@@ -265,7 +265,7 @@ class Settings(Agent):
 
 def without_pauses(monkeypatch: pytest.MonkeyPatch) -> None:
     """Make the default policy fast."""
-    monkeypatch.setattr("flink_agents.runtime.steps.RetryPolicy", lambda: FAST)
+    monkeypatch.setattr("flink_agents.runtime.execution.steps.RetryPolicy", lambda: FAST)
 
 
 def test_agents_policy_holds_for_actions_without_one() -> None:

@@ -12,8 +12,8 @@ from typing import Any
 import pytest
 
 from flink_agents import Agent, Event, InputEvent, OutputEvent, RetryPolicy, action
-from flink_agents.runtime.metrics import WINDOW, LocalMetricGroup
-from flink_agents.runtime.run_metrics import Durations, RunMetrics
+from flink_agents.runtime.metrics.metrics import WINDOW, LocalMetricGroup
+from flink_agents.runtime.metrics.run_metrics import Durations, RunMetrics
 from flink_agents.testing import OperatorHarness
 
 pytestmark = pytest.mark.executes_once

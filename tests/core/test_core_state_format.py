@@ -17,9 +17,9 @@ from core_values import SUPPORTED, Box, Item, Order, Point, Sticky, same
 from pydantic import BaseModel, PrivateAttr, field_validator
 
 from flink_agents.api.errors import StateFormatError, UnknownTypeNameError
-from flink_agents.runtime import typenames
-from flink_agents.runtime.codec import ValueCodec
-from flink_agents.runtime.state import Head
+from flink_agents.runtime.serde import typenames
+from flink_agents.runtime.serde.codec import ValueCodec
+from flink_agents.runtime.state.keyed_state import Head
 from flink_agents.testing.fake_state import KeyState
 
 CODEC = ValueCodec()

@@ -12,7 +12,7 @@ import pytest
 
 from flink_agents import Agent, Event, InputEvent, OutputEvent, RetryPolicy, action
 from flink_agents.api.errors import ActionFailedError, ActionTimeoutError, ContextMisuseError
-from flink_agents.runtime import timeouts
+from flink_agents.runtime.concurrency import timeouts
 from flink_agents.testing import OperatorHarness
 
 SHORT = 0.01

@@ -17,10 +17,9 @@ import pytest
 from flink_agents import Agent, InputEvent, OutputEvent
 from flink_agents.api.action_state import RecordKind
 from flink_agents.api.errors import ActionFailedError, RecordedFailureError, UnknownTypeNameError
-from flink_agents.runtime import type_modules, typenames
-from flink_agents.runtime.codec import ValueCodec
-from flink_agents.runtime.journal import failures
-from flink_agents.runtime.keys import decode_key, escape
+from flink_agents.runtime.serde import exceptions as failures, type_modules, typenames
+from flink_agents.runtime.serde.codec import ValueCodec
+from flink_agents.runtime.serde.keys import decode_key, escape
 from flink_agents.testing import OperatorHarness
 from flink_agents.testing.fake_state import KeyState
 
@@ -185,8 +184,8 @@ THERE = (
     "sys:modules",
     "pathlib:Path",
     "collections:OrderedDict",
-    "flink_agents.runtime.codec:ValueCodec",
-    "flink_agents.runtime.codec:_read_row",
+    "flink_agents.runtime.serde.codec:ValueCodec",
+    "flink_agents.runtime.serde.codec:_read_row",
     "trap_lazy:Data",
     "trap_lazy_loader:Data",
     "trap_object:Data",

@@ -10,7 +10,7 @@ import pytest
 from watch_tools import BLOCKED, STUCK, Reports, harness_of, until, watchers
 
 from flink_agents import InputEvent
-from flink_agents.runtime import watch
+from flink_agents.runtime.loop import watch
 
 pytestmark = pytest.mark.executes_once
 

@@ -12,7 +12,7 @@ import pytest
 from watch_tools import STUCK, Reports, WithClient, harness_of, harness_with, until
 
 from flink_agents import Agent, Event, InputEvent, OutputEvent, RateLimit, RetryPolicy, Tool
-from flink_agents.runtime import watch
+from flink_agents.runtime.loop import watch
 
 pytestmark = pytest.mark.executes_once
 

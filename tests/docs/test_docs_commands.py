@@ -16,7 +16,7 @@ from docs_pages import ROOT, Snippet, snippets, snippets_of
 
 from flink_agents.api.options import CONFIG_FILE_VARIABLE, ENVIRONMENT_PREFIX, all_options, environment_name
 from flink_agents.cli.main import app
-from flink_agents.runtime.packages import DISTRIBUTION
+from flink_agents.runtime.flink.launch.packages import DISTRIBUTION
 
 FOREIGN = {"cd", "curl", "export", "flink", "git", "pytest"}
 """Commands that are not ours; they are not checked."""

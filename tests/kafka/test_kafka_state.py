@@ -16,9 +16,9 @@ from flink_agents.api.errors import JobIdentifierInUseError, StaleOwnerError
 from flink_agents.cli.main import app
 from flink_agents.connectors.action_state.kafka.settings import KafkaSettings
 from flink_agents.connectors.action_state.kafka.store import KafkaStore
-from flink_agents.runtime.codec import ValueCodec
 from flink_agents.runtime.journal.records import CallIdentity, CallRecord, RunHeader
-from flink_agents.runtime.keys import encode_key
+from flink_agents.runtime.serde.codec import ValueCodec
+from flink_agents.runtime.serde.keys import encode_key
 from tests.kafka.kafka_stores import batches, raw_records, record, run
 
 CODEC = ValueCodec()

@@ -13,7 +13,7 @@ from flink_agents.api.errors import RecordTooLargeError
 from flink_agents.connectors.action_state.kafka.layout import partition_of
 from flink_agents.connectors.action_state.kafka.settings import KafkaSettings
 from flink_agents.connectors.action_state.kafka.store import KafkaStore
-from flink_agents.runtime.keys import encode_key
+from flink_agents.runtime.serde.keys import encode_key
 from tests.kafka.kafka_stores import indexes, opened, record, run
 
 KEYS = 1000

@@ -21,7 +21,7 @@ from flink_agents import Agent, AgentsExecutionEnvironment, Event, InputEvent, O
 from flink_agents.api.action_state import JournalKey
 from flink_agents.api.errors import OptionError, StoreNotConfiguredError, UnknownStoreError
 from flink_agents.connectors.action_state import open_store
-from flink_agents.runtime import flink_compat
+from flink_agents.runtime.flink import compat as flink_compat
 
 pytestmark = pytest.mark.minicluster
 

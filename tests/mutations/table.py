@@ -18,23 +18,23 @@ from tests.mutations.mutation import mutation
 # -- numbers, order and rest ---------------------------------------------------------------------
 
 
-@mutation("flat-numbers", "runtime.delivery:Delivery.task_path")
+@mutation("flat-numbers", "runtime.execution.delivery:Delivery.task_path")
 def flat_numbers(before: Any) -> Any:
     """Calls are numbered in the order in which the action comes to them, and replayed by number.
 
     Where outcomes come in the recorded order, flat numbers alone are the same each time.
     """
-    delivery = import_module("flink_agents.runtime.delivery").Delivery
+    delivery = import_module("flink_agents.runtime.execution.delivery").Delivery
     delivery.settle = delivered_at_once(delivery.settle)
     records = import_module("flink_agents.runtime.journal.calls").StepRecords
     records.in_order = by_number(records.in_order)
     return lambda self: ""
 
 
-@mutation("delivered-at-once", "runtime.delivery:Delivery.settle")
+@mutation("delivered-at-once", "runtime.execution.delivery:Delivery.settle")
 def delivered_at_once(before: Any) -> Any:
     """An outcome is delivered when it comes, although the action has not come to rest."""
-    delivery = import_module("flink_agents.runtime.delivery").Delivery
+    delivery = import_module("flink_agents.runtime.execution.delivery").Delivery
     end = delivery.end
 
     def at_once(self: Any) -> None:
@@ -56,7 +56,7 @@ def delivered_at_once(before: Any) -> Any:
     return settle
 
 
-@mutation("several-in-one-turn", "runtime.delivery:Delivery._deliver_new")
+@mutation("several-in-one-turn", "runtime.execution.delivery:Delivery._deliver_new")
 def several_in_one_turn(before: Any) -> Any:
     """All outcomes that are there are delivered in one turn of the loop."""
 
@@ -68,19 +68,19 @@ def several_in_one_turn(before: Any) -> Any:
     return deliver
 
 
-@mutation("rest-not-counted", "runtime.action_loop:ActionLoop.call_soon")
+@mutation("rest-not-counted", "runtime.loop.action_loop:ActionLoop.call_soon")
 def rest_not_counted(before: Any) -> Any:
     """Nobody counts what is ready."""
     return asyncio.SelectorEventLoop.call_soon
 
 
-@mutation("timers-not-recorded", "runtime.action_loop:ActionLoop.call_at")
+@mutation("timers-not-recorded", "runtime.loop.action_loop:ActionLoop.call_at")
 def timers_not_recorded(before: Any) -> Any:
     """A timer fires when its time has come, in a replay as well."""
     return asyncio.SelectorEventLoop.call_at
 
 
-@mutation("failure-before-earlier-success", "runtime.delivery:Delivery.end")
+@mutation("failure-before-earlier-success", "runtime.execution.delivery:Delivery.end")
 def failure_before_earlier_success(before: Any) -> Any:
     """A failure is seen at once, a success that came before it only when it is recorded."""
 
@@ -100,7 +100,7 @@ def by_number(before: Any) -> Any:
     return lambda self: sorted(before(self), key=lambda one: one[0])
 
 
-@mutation("tasks-by-address", "runtime.delivery:ActionTask.__hash__")
+@mutation("tasks-by-address", "runtime.execution.delivery:ActionTask.__hash__")
 def tasks_by_address(before: Any) -> Any:
     """Tasks in sets are ordered by where they lie in memory."""
     return object.__hash__
@@ -115,11 +115,11 @@ def history_not_recorded(before: Any) -> Any:
     return lambda self, after: {}
 
 
-@mutation("given-before-recorded", "runtime.call_execution:CallExecution._recorded")
+@mutation("given-before-recorded", "runtime.durable.call_execution:CallExecution._recorded")
 def given_before_recorded(before: Any) -> Any:
     """The action gets a result while it is being recorded."""
-    from flink_agents.runtime.call_execution import _record
-    from flink_agents.runtime.call_values import encoded
+    from flink_agents.runtime.durable.call_execution import _record
+    from flink_agents.runtime.durable.call_values import encoded
 
     going_on: set[Any] = set()
 
@@ -173,7 +173,7 @@ def nothing_stored(before: Any) -> Any:
 # -- identity ------------------------------------------------------------------------------------
 
 
-@mutation("not-announced", "runtime.call_execution:CallExecution._announce")
+@mutation("not-announced", "runtime.durable.call_execution:CallExecution._announce")
 def not_announced(before: Any) -> Any:
     """What the outside may learn of a run is not bound to its input before it does."""
 
@@ -184,7 +184,7 @@ def not_announced(before: Any) -> Any:
     return announce
 
 
-@mutation("announced-late", "runtime.recording:Recording.stored")
+@mutation("announced-late", "runtime.durable.recording:Recording.stored")
 def announced_late(before: Any) -> Any:
     """A call begins while its run is still being bound to its input."""
 
@@ -207,13 +207,13 @@ def any_input(before: Any) -> Any:
     return claim
 
 
-@mutation("random-keys", "runtime.durable:idempotency_key")
+@mutation("random-keys", "runtime.durable.durable_calls:idempotency_key")
 def random_keys(before: Any) -> Any:
     """A call has another idempotency key in each attempt."""
     return lambda step, call: uuid.uuid4().hex
 
 
-@mutation("random-uuids", "runtime.context:InvocationContext.uuid4")
+@mutation("random-uuids", "runtime.execution.context:InvocationContext.uuid4")
 def random_uuids(before: Any) -> Any:
     """UUIDs are random."""
 
@@ -224,7 +224,7 @@ def random_uuids(before: Any) -> Any:
     return uuid4
 
 
-@mutation("wall-clock", "runtime.context:InvocationContext.now")
+@mutation("wall-clock", "runtime.execution.context:InvocationContext.now")
 def wall_clock(before: Any) -> Any:
     """The time of a run is that of the wall clock."""
     return lambda self: datetime.now(UTC)
@@ -233,7 +233,7 @@ def wall_clock(before: Any) -> Any:
 # -- what an action sees -------------------------------------------------------------------------
 
 
-@mutation("memory-not-taken-back", "runtime.run:Run.rollback")
+@mutation("memory-not-taken-back", "runtime.execution.run:Run.rollback")
 def memory_not_taken_back(before: Any) -> Any:
     """What a failed attempt wrote to memory stays."""
 
@@ -243,7 +243,7 @@ def memory_not_taken_back(before: Any) -> Any:
     return rollback
 
 
-@mutation("replayed-without-memory", "runtime.run:Run.write")
+@mutation("replayed-without-memory", "runtime.execution.run:Run.write")
 def replayed_without_memory(before: Any) -> Any:
     """An action that comes from its record leaves out what it wrote to memory."""
     return lambda self, scope, nodes: None
@@ -259,7 +259,7 @@ def _also_in(function: Any, module: str, name: str) -> Any:
 # -- what is the same the first time --------------------------------------------------------------
 
 
-@mutation("arguments-shared", "runtime.call_values:Arguments._given_to")
+@mutation("arguments-shared", "runtime.durable.call_values:Arguments._given_to")
 def arguments_shared(before: Any) -> Any:
     """All attempts of a call, and the action, share the objects that were passed."""
     from functools import partial
@@ -275,7 +275,7 @@ def arguments_shared(before: Any) -> Any:
 _FIRST: dict[int, Any] = {}
 
 
-@mutation("payloads-shared", "runtime.event_records:EventRecords.own")
+@mutation("payloads-shared", "runtime.execution.event_records:EventRecords.own")
 def payloads_shared(before: Any) -> Any:
     """What an action changes in its event is seen by the next one, and by its own next attempt."""
     return lambda self, event: event

@@ -21,7 +21,7 @@ from flink_agents.connectors.action_state import check_store, open_store, store_
 from flink_agents.connectors.action_state.memory import MemoryStore
 from flink_agents.connectors.action_state.sqlite import SQLiteStore
 from flink_agents.plan import AgentCode, bind, compile_agent
-from flink_agents.runtime.stores import StoreChoice
+from flink_agents.runtime.flink.stores import StoreChoice
 
 PROVIDER = """
 from flink_agents.connectors.action_state.memory import MemoryStore

@@ -6,11 +6,11 @@ the other waits, of that task. A task is named by the way to it: the action itse
 task ``2``, the first task of that ``2.0``. So branches that run side by side cannot take each other's
 numbers, whatever the order in which they come to their calls.
 
-Outcomes are delivered one at a time (``runtime.delivery``), and each has its place in their *order*. A
-success is recorded before it is delivered. All else becomes part of the history when the action may have
-taken it into account: with the next call that the action makes, or with its end. An action that fails as
-a whole leaves no record of the failure, so that its next attempt, or the next attempt of the job, calls
-again.
+Outcomes are delivered one at a time (``runtime.execution.delivery``), and each has its place in their
+*order*. A success is recorded before it is delivered. All else becomes part of the history when the action
+may have taken it into account: with the next call that the action makes, or with its end. An action that
+fails as a whole leaves no record of the failure, so that its next attempt, or the next attempt of the job,
+calls again.
 """
 
 from __future__ import annotations
@@ -21,7 +21,6 @@ from dataclasses import dataclass, field
 from typing import Any, NamedTuple, TypeAlias
 
 from flink_agents.api.action_state import Record, RecordKind
-from flink_agents.runtime.codec import ValueCodec
 from flink_agents.runtime.journal.records import (
     FLAT_NUMBERS,
     TASK_NUMBERS,
@@ -31,6 +30,7 @@ from flink_agents.runtime.journal.records import (
     RunHeader,
     WaitRecord,
 )
+from flink_agents.runtime.serde.codec import ValueCodec
 
 CANCELLED: dict[str, Any] = {"type": "", "message": "cancelled", "args": None}
 """What journals with flat numbers have as the error of a call that the action itself cancelled."""

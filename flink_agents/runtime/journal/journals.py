@@ -10,7 +10,6 @@ from flink_agents.api.durable import OnPlanChange
 from flink_agents.api.errors import RecordsPrunedError, StoreMismatchError
 from flink_agents.api.logs import bounded_logger
 from flink_agents.plan import AgentPlan
-from flink_agents.runtime.codec import ValueCodec
 from flink_agents.runtime.journal.calls import Call
 from flink_agents.runtime.journal.grouped import GroupedStore
 from flink_agents.runtime.journal.names import journal_name
@@ -21,8 +20,9 @@ from flink_agents.runtime.journal.portions import portions
 from flink_agents.runtime.journal.reads import ReadLog
 from flink_agents.runtime.journal.records import RunHeader
 from flink_agents.runtime.journal.run_journal import RunJournal
-from flink_agents.runtime.pruning import Pruner
-from flink_agents.runtime.remembered import Recent
+from flink_agents.runtime.retention.pruning import Pruner
+from flink_agents.runtime.retention.remembered import Recent
+from flink_agents.runtime.serde.codec import ValueCodec
 
 MAX_SETTLED = 100_000
 """Of how many keys it is known that nothing recorded is left to be run. Of others, the store is asked."""

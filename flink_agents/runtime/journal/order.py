@@ -19,10 +19,10 @@ from dataclasses import dataclass
 
 from flink_agents.api.action_state import Record, RecordKind
 from flink_agents.api.errors import UnserializableValueError
-from flink_agents.runtime.codec import ValueCodec
 from flink_agents.runtime.journal.calls import task_of
-from flink_agents.runtime.journal.canonical import DIGEST_BYTES, digest_of_bytes
 from flink_agents.runtime.journal.records import RunHeader
+from flink_agents.runtime.serde.canonical import DIGEST_BYTES, digest_of_bytes
+from flink_agents.runtime.serde.codec import ValueCodec
 
 
 def input_digest(packed: bytes) -> bytes:

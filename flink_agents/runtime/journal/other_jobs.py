@@ -18,12 +18,12 @@ from flink_agents.api.durable import OnOtherJob
 from flink_agents.api.errors import OtherJobsStateError
 from flink_agents.api.logs import bounded_logger
 from flink_agents.api.options import AgentOptions, Configuration
-from flink_agents.runtime.codec import ValueCodec
 from flink_agents.runtime.journal.names import is_flink_job_id
 from flink_agents.runtime.journal.order import input_digest
 from flink_agents.runtime.journal.records import RunHeader
-from flink_agents.runtime.keys import decode_key
-from flink_agents.runtime.state import Head, MapSlot
+from flink_agents.runtime.serde.codec import ValueCodec
+from flink_agents.runtime.serde.keys import decode_key
+from flink_agents.runtime.state.keyed_state import Head, MapSlot
 
 _log = bounded_logger("flink_agents.durable")
 

@@ -11,8 +11,8 @@ from collections.abc import Iterable, Iterator
 from typing import Any
 
 from flink_agents.api.action_state import Record, RecordKind
-from flink_agents.runtime.codec import ValueCodec
 from flink_agents.runtime.journal.records import fields_of, with_layout
+from flink_agents.runtime.serde.codec import ValueCodec
 
 Read = tuple[str, "bytes | None | dict[str, bytes]"]
 """The bytes of a node by its path, None for one that was not there; or of all nodes below a path."""

@@ -10,7 +10,7 @@ from __future__ import annotations
 from typing import Any, NamedTuple
 
 from flink_agents.api.errors import StateFormatError
-from flink_agents.runtime.codec import ValueCodec
+from flink_agents.runtime.serde.codec import ValueCodec
 
 _LAYOUT = 1
 

@@ -6,11 +6,11 @@ import asyncio
 from collections.abc import Callable, Iterable, Mapping
 
 from flink_agents.api.action_state import ActionStateStore, JournalKey, Record, RecordKind
-from flink_agents.runtime.codec import ValueCodec
 from flink_agents.runtime.journal.calls import Call, Number, Outcome, StepRecords, step_name, steps_of
 from flink_agents.runtime.journal.portions import portions
 from flink_agents.runtime.journal.reads import Read, ReadLog, packed_reads
 from flink_agents.runtime.journal.records import TASK_NUMBERS, ActionRecord, RunHeader
+from flink_agents.runtime.serde.codec import ValueCodec
 
 
 class RunJournal:

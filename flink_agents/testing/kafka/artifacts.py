@@ -18,7 +18,7 @@ from pathlib import Path
 from typing import Any
 
 from flink_agents.api.errors import BrokerDownloadError, JavaNotFoundError, MissingExtraError
-from flink_agents.runtime.jvm import INSTALL_JAVA, find_java_home, search_java
+from flink_agents.runtime.flink.launch.jvm import INSTALL_JAVA, find_java_home, search_java
 
 KAFKA_VERSION = "4.3.1"
 """The version of Apache Kafka that is started."""

@@ -14,7 +14,7 @@ import pytest
 
 from flink_agents.api.action_state import JournalKey, Record, RecordKind
 from flink_agents.api.errors import RecordTooLargeError
-from flink_agents.runtime.keys import encode_key
+from flink_agents.runtime.serde.keys import encode_key
 from flink_agents.testing.store_conformance.base import (
     JOURNAL,
     OTHER,

@@ -1,0 +1,1 @@
+"""Threads, deadlines and clients."""

@@ -1,0 +1,133 @@
+"""Clients of a subtask: opened at their first use, closed at the end of the attempt."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Callable
+from contextlib import AsyncExitStack, asynccontextmanager, contextmanager
+from contextvars import Context
+from typing import Any
+
+from flink_agents.api.errors import ResourceUnavailableError
+from flink_agents.api.logs import bounded_logger
+from flink_agents.plan import BoundAgent
+from flink_agents.plan.functions import is_async_generator, is_generator
+from flink_agents.runtime.concurrency.outcomes import Outcome, cancelled_from_outside, is_close
+from flink_agents.runtime.serde.tracebacks import users_traceback
+
+CLOSE_SECONDS = 3.0
+"""How long the end of an attempt waits for clients to close."""
+
+_log = bounded_logger("flink_agents.clients")
+
+
+class _Client:
+    """A client and the task that it lives in: many must be closed by the task that opened them."""
+
+    def __init__(self, name: str, make: Callable[[], Any]) -> None:
+        self.name = name
+        self._make = make
+        self._end = asyncio.Event()
+        # A future would not hand on whatever it raised.
+        self.opened: asyncio.Future[Outcome] = asyncio.get_running_loop().create_future()
+        # Without the context of the step that asks first: the client outlives it.
+        loop = asyncio.get_running_loop()
+        self.task: asyncio.Task[None] = Context().run(loop.create_task, self._live())
+
+    def end(self) -> None:
+        """Begin to close it."""
+        if self.opened.done():
+            self._end.set()
+        else:
+            self.task.cancel()
+
+    async def _live(self) -> None:
+        try:
+            async with AsyncExitStack() as stack:
+                value = await self._enter(stack)
+                if not self.opened.done():
+                    self.opened.set_result(Outcome(value))
+                await self._end.wait()
+        except BaseException as error:
+            if is_close(error):
+                raise
+            if cancelled_from_outside(error):
+                self.opened.cancel()
+                raise
+            if self.opened.done():
+                _log.error("the client %s raised when it was closed:\n%s", self.name, users_traceback(error))
+            else:
+                self.opened.set_result(Outcome(error=error))
+
+    async def _enter(self, stack: AsyncExitStack) -> Any:
+        manager = self._make()
+        if hasattr(type(manager), "__aenter__"):
+            return await stack.enter_async_context(manager)
+        if hasattr(type(manager), "__enter__"):
+            return stack.enter_context(manager)
+        raise ResourceUnavailableError(
+            f"the client {self.name!r} cannot be opened",
+            expected="a generator function, or a function that returns a context manager",
+            found=type(manager).__qualname__,
+            fix="write @client above a function that yields the client once",
+        )
+
+
+class Clients:
+    """The clients of a subtask. All of it runs on the agent loop.
+
+    Args:
+        agent: The agent.
+    """
+
+    def __init__(self, agent: BoundAgent) -> None:
+        self._agent = agent
+        self._clients: dict[str, _Client] = {}
+        self._loop: asyncio.AbstractEventLoop | None = None
+
+    def open(self, loop: asyncio.AbstractEventLoop) -> None:
+        """Belong to ``loop``."""
+        self._loop = loop
+
+    def at_hand(self) -> bool:
+        """Whether the caller runs on the agent loop, where clients live."""
+        try:
+            return asyncio.get_running_loop() is self._loop
+        except RuntimeError:
+            return False
+
+    def check(self, name: str) -> None:
+        """Check that there is a client ``name``.
+
+        Raises:
+            ResourceNotFoundError: There is none.
+        """
+        self._agent.client(name)
+
+    async def get(self, name: str) -> Outcome:
+        """The client ``name``, opened at the first call; where that fails, the next call tries again."""
+        client = self._clients.get(name)
+        if client is None or (client.opened.done() and client.task.done()):
+            client = self._clients[name] = _Client(name, _manager(self._agent.client(name)))
+        # Who waits may be cancelled; the others wait on.
+        return await asyncio.shield(client.opened)
+
+    async def close(self) -> None:
+        """Close all, in bounded time. What one raises is logged."""
+        tasks = {client.task: client for client in self._clients.values() if not client.task.done()}
+        for client in tasks.values():
+            client.end()
+        if not tasks:
+            return
+        _, late = await asyncio.wait(tasks, timeout=CLOSE_SECONDS)
+        for task in late:
+            _log.warning("the client %s did not close within %g s", tasks[task].name, CLOSE_SECONDS)
+            task.cancel()
+
+
+def _manager(function: Callable[[], Any]) -> Callable[[], Any]:
+    if is_async_generator(function):
+        return asynccontextmanager(function)
+    if is_generator(function):
+        return contextmanager(function)
+    return function

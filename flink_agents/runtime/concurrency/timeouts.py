@@ -1,0 +1,201 @@
+"""Ends attempts of actions that take too long, and keeps the threads that ``def`` actions run in."""
+
+from __future__ import annotations
+
+import asyncio
+import threading
+from collections.abc import Callable, Coroutine
+from concurrent.futures import Future, ThreadPoolExecutor
+from dataclasses import dataclass
+from types import TracebackType
+from typing import Any, TypeVar
+
+from flink_agents.api.errors import ActionTimeoutError
+from flink_agents.api.logs import bounded_logger
+from flink_agents.plan import BoundAction
+from flink_agents.runtime.concurrency.outcomes import Outcome, awaited_outcome, carried, outcome_of
+
+CANCEL_SECONDS = 5.0
+"""How long an action may go on after it was cancelled, before nobody waits for it any more."""
+
+_log = bounded_logger("flink_agents.loop")
+
+T = TypeVar("T")
+
+
+@dataclass(frozen=True)
+class Deadline:
+    """How long something may take.
+
+    Attributes:
+        what: What it is, for people.
+        where: Its place in the author's code.
+        seconds: How long; None for as long as it likes.
+    """
+
+    what: str
+    where: str
+    seconds: float | None
+
+    @classmethod
+    def of(cls, action: BoundAction) -> Deadline:
+        """That of each attempt of an action."""
+        return cls(f"action {action.name!r}", action.where, action.timeout)
+
+
+def timed_out(deadline: Deadline, traceback: TracebackType | None = None) -> ActionTimeoutError:
+    """The error of an attempt that took too long; ``traceback`` leads to where it waited."""
+    seconds = deadline.seconds or 0.0
+    return ActionTimeoutError(
+        f"{deadline.what} took longer than its timeout",
+        seconds=seconds,
+        expected=f"an end within {seconds:g} s",
+        fix="raise timeout=, or give the call that waits a shorter timeout of its own",
+    ).with_traceback(traceback)
+
+
+async def within(deadline: Deadline, coroutine: Coroutine[Any, Any, T], seconds: float | None = None) -> T:
+    """Await ``coroutine`` until its deadline.
+
+    Args:
+        deadline: The deadline.
+        coroutine: What is awaited.
+        seconds: What is left of the deadline's time; None for all of it.
+
+    Raises:
+        ActionTimeoutError: It took longer. It was cancelled, and has ended or is left behind.
+    """
+    task = asyncio.get_running_loop().create_task(awaited_outcome(coroutine))
+    try:
+        await asyncio.wait({task}, timeout=deadline.seconds if seconds is None else seconds)
+    except asyncio.CancelledError:
+        await _cancel(task, deadline)
+        raise
+    if not task.done():
+        raise timed_out(deadline, await _cancel(task, deadline))
+    return task.result().result()
+
+
+async def _cancel(task: asyncio.Task[Any], deadline: Deadline) -> TracebackType | None:
+    """Cancel ``task`` and wait for its end; returns where it was."""
+    task.cancel()
+    await asyncio.wait({task}, timeout=CANCEL_SECONDS)
+    if not task.done():
+        _log.warning("%s: %s goes on though it was cancelled", deadline.where, deadline.what)
+        task.add_done_callback(_retrieve)
+        return None
+    try:
+        task.result()
+    except BaseException as error:
+        # Its clean-up may have raised anything: that it took too long is what counts.
+        return error.__traceback__
+    return None
+
+
+def _retrieve(task: asyncio.Task[Any]) -> None:
+    """Take what a task raised that nobody waits for, so that asyncio does not complain."""
+    if not task.cancelled():
+        task.exception()
+
+
+class LoopThreads(ThreadPoolExecutor):
+    """Threads of ``asyncio.to_thread``: a ``StopIteration``, which no future takes, becomes a RuntimeError.
+
+    Later releases of Python do so themselves. Without, whoever awaits the thread waits for ever.
+    """
+
+    def __init__(self) -> None:
+        super().__init__(thread_name_prefix="asyncio")
+
+    def submit(self, fn: Callable[..., T], /, *args: Any, **kwargs: Any) -> Future[T]:
+        """Call ``fn`` in a thread."""
+        return super().submit(_without_stop, fn, *args, **kwargs)
+
+
+def _without_stop(function: Callable[..., T], *args: Any, **kwargs: Any) -> T:
+    try:
+        return function(*args, **kwargs)
+    except StopIteration as stop:
+        raise carried(stop) from stop
+
+
+class WorkerPool:
+    """Threads for ``def`` actions.
+
+    Args:
+        size: Number of threads. One that an action holds though its time is over does not count.
+    """
+
+    def __init__(self, size: int) -> None:
+        self._size = size
+        self._lost = 0
+        self._active = 0
+        self._changed = threading.Condition()
+        self._closed = False
+        self._threads = self._make()
+
+    async def run(self, function: Callable[[], None]) -> None:
+        """Call ``function`` in a thread; raises what it raises, as far as a coroutine can."""
+        loop = asyncio.get_running_loop()
+        (await loop.run_in_executor(self._threads, self._call, function)).result()
+
+    async def run_within(self, function: Callable[[], None], deadline: Deadline) -> None:
+        """Call ``function`` in a thread, and wait for it until ``deadline``.
+
+        The time counts from its beginning there. A thread cannot be stopped: what goes on
+        after its time is over is left behind, and another thread takes its place.
+
+        Raises:
+            ActionTimeoutError: It took longer.
+        """
+        loop = asyncio.get_running_loop()
+        begun = loop.create_future()
+
+        def call() -> Outcome:
+            loop.call_soon_threadsafe(begun.set_result, None)
+            return self._call(function)
+
+        future = loop.run_in_executor(self._threads, call)
+        try:
+            await asyncio.wait({begun, future}, return_when=asyncio.FIRST_COMPLETED)
+            await asyncio.wait({future}, timeout=deadline.seconds)
+            if future.done():
+                return future.result().result()
+        finally:
+            # One that ended is not touched by this; of another, nothing is heard any more.
+            future.cancel()
+        self._lose_one()
+        _log.warning("%s: %s goes on though its time is over", deadline.where, deadline.what)
+        raise timed_out(deadline)
+
+    def close(self) -> None:
+        """Begin nothing any more."""
+        self._closed = True
+        self._threads.shutdown(wait=False, cancel_futures=True)
+
+    def join(self, seconds: float) -> None:
+        """Wait until nothing is executed any more, for so long at most."""
+        with self._changed:
+            if not self._changed.wait_for(lambda: self._active == 0, seconds):
+                _log.warning("%d calls of def actions go on after the end of their attempt", self._active)
+
+    def _call(self, function: Callable[[], None]) -> Outcome:
+        with self._changed:
+            self._active += 1
+        try:
+            return outcome_of(function)
+        finally:
+            with self._changed:
+                self._active -= 1
+                self._changed.notify_all()
+
+    def _lose_one(self) -> None:
+        self._lost += 1
+        if self._lost >= self._size and not self._closed:
+            # All of its threads may be held: whoever waits there has to wait, others need not.
+            self._lost = 0
+            self._threads.shutdown(wait=False)
+            self._threads = self._make()
+
+    def _make(self) -> ThreadPoolExecutor:
+        return ThreadPoolExecutor(self._size, "agent-pool")

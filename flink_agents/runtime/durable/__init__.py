@@ -1,0 +1,1 @@
+"""Durable calls: their attempts, their arguments, their records."""

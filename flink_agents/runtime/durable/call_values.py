@@ -1,0 +1,218 @@
+"""What goes into the records of durable calls: identities, requests, results, and errors about them."""
+
+from __future__ import annotations
+
+import hashlib
+from collections.abc import Callable, Iterable, Mapping
+from functools import lru_cache, partial
+from typing import Any
+
+from pydantic import TypeAdapter
+
+from flink_agents.api.action_state import RecordKind
+from flink_agents.api.durable import IDEMPOTENCY_KEY, DurableCallable, takes
+from flink_agents.api.errors import (
+    AgentsError,
+    BranchesRecordedEarlierError,
+    DurableCallMismatchError,
+    DurableResultError,
+)
+from flink_agents.runtime.execution.context import Invocation
+from flink_agents.runtime.journal.calls import Call, Mismatch, step_name
+from flink_agents.runtime.journal.records import RECORD_FRAME, CallIdentity, CallRecord
+from flink_agents.runtime.serde import exceptions as failures
+from flink_agents.runtime.serde.canonical import digest_of_bytes
+from flink_agents.runtime.serde.codec import ValueCodec
+from flink_agents.runtime.serde.copies import is_unchanging
+
+MAX_AWAITS = 5
+"""Of how many awaits a mismatch tells that are no durable calls."""
+
+REQUEST_CHARACTERS = 2000
+"""How much of its request the record of a call keeps."""
+
+
+class Arguments:
+    """The arguments of a call, as they were when it was made.
+
+    They are encoded once, for the digest, and each attempt gets what the bytes say: what a function
+    changes in its arguments reaches neither the action nor another attempt.
+
+    Args:
+        codec: Encodes them.
+        what: What is called.
+        args: By position.
+        kwargs: By name.
+
+    Attributes:
+        identity: What is called, with digest and text of the arguments.
+        key: The idempotency key of the call, once it is known.
+
+    Raises:
+        UnserializableValueError: An argument cannot be encoded.
+    """
+
+    __slots__ = ("_codec", "_data", "_plain", "identity", "key")
+
+    def __init__(
+        self, codec: ValueCodec, what: DurableCallable, args: tuple[Any, ...], kwargs: Mapping[str, Any]
+    ) -> None:
+        self._codec = codec
+        self._data = codec.encode([list(args), dict(kwargs)])
+        values = (*args, *kwargs.values())
+        self._plain = (args, kwargs) if all(map(is_unchanging, values)) else None
+        self.identity = CallIdentity(
+            what.identity, digest_of_bytes(self._data), request_text(what, args, kwargs)
+        )
+        self.key: str | None = None
+
+    def of(self, what: DurableCallable) -> partial[Any]:
+        """The function of ``what`` with a copy of the arguments."""
+        return self._given_to(what.function, what.wants_key)
+
+    def of_reconciler(self, reconciler: Callable[..., Any]) -> partial[Any]:
+        """``reconciler`` with a copy of the arguments, and with the key where it takes one."""
+        return self._given_to(reconciler, takes(reconciler, IDEMPOTENCY_KEY))
+
+    def _given_to(self, function: Callable[..., Any], wants_key: bool) -> partial[Any]:
+        args, kwargs = self._plain or self._codec.decode(self._data)
+        if wants_key and self.key is not None and IDEMPOTENCY_KEY not in kwargs:
+            kwargs = {**kwargs, IDEMPOTENCY_KEY: self.key}
+        return partial(function, *args, **kwargs)
+
+
+def identity(
+    codec: ValueCodec, what: DurableCallable, args: tuple[Any, ...], kwargs: Mapping[str, Any]
+) -> CallIdentity:
+    """What is called, with digest and text of its arguments.
+
+    Raises:
+        UnserializableValueError: An argument cannot be encoded.
+    """
+    return Arguments(codec, what, args, kwargs).identity
+
+
+def idempotency_key(step: Invocation, call: Call) -> str:
+    """32 hexadecimal digits, equal for all attempts of a call. BLAKE2b: RFC 7693."""
+    run = step.run
+    name = step_name(step.path, call.task)
+    parts = (run.identity, step.shared.agent_name, run.key_text, run.sequence_number, name, call.index)
+    path = "\x00".join(map(str, parts))
+    return hashlib.blake2b(path.encode("utf-8", "surrogatepass"), digest_size=16).hexdigest()
+
+
+def encoded(codec: ValueCodec, what: DurableCallable, value: Any) -> bytes:
+    """The bytes of a result.
+
+    Raises:
+        DurableResultError: It is not of the declared type, or cannot be encoded.
+    """
+    try:
+        if what.result_type is not None:
+            adapter = _adapter(what.result_type)
+            value = adapter.dump_python(adapter.validate_python(value), mode="json")
+        return codec.encode(value)
+    except Exception as error:
+        raise DurableResultError(f"{type(error).__name__}: {error}"[:1000]) from error
+
+
+def decoded(codec: ValueCodec, what: DurableCallable, record: CallRecord) -> Any:
+    """The recorded result."""
+    assert record.value is not None
+    value = codec.decode(record.value)
+    return value if what.result_type is None else _adapter(what.result_type).validate_python(value)
+
+
+def failure_kept(codec: ValueCodec, limit: int, call: Call, error: BaseException) -> dict[str, Any]:
+    """What is recorded of a failure, as large as fits beside the rest of its record.
+
+    Args:
+        codec: Encodes it.
+        limit: The most bytes of a record.
+        call: The call that failed.
+        error: What it raised.
+    """
+    taken = len(call.identity.pack(codec)) + RECORD_FRAME
+    return failures.describe(codec, error, failures.room(limit, taken))
+
+
+def result_error(step: Invocation, call: Call, refused: AgentsError) -> DurableResultError:
+    """The error of a call whose result cannot be recorded."""
+    return DurableResultError(
+        f"what {call.identity.function} returned cannot be recorded: call {call.index} of action "
+        f"{step.action.name!r}, key {step.run.key!r}, sequence {step.run.sequence_number}",
+        expected="plain values, pydantic models or dataclasses, within the store's limit",
+        found=f"{refused.message}: {refused.found}" if refused.found else refused.message,
+        fix="return what the run needs, or a reference to it. The call took effect and is not repeated",
+    )
+
+
+def mismatch_error(step: Invocation, mismatch: Mismatch) -> DurableCallMismatchError:
+    """The error that shows what was recorded beside what was asked for."""
+    run, number = step.run, mismatch.number
+    what = "call" if number.kind is RecordKind.CALL else "wait"
+    task = f" of its task {number.task}" if number.task else ""
+    place = f"key {run.key!r}, sequence {run.sequence_number}, {what} {number.nth}{task}"
+    if mismatch.flat:
+        return BranchesRecordedEarlierError(
+            f"a run of action {step.action.name!r} has branches that an earlier version recorded: {place}",
+            expected="calls that are numbered within the branch that makes them",
+            found="calls with one row of numbers for all branches, which says of none which branch made it",
+            fix="finish these runs with the version that began them, or set action-state.on-mismatch to "
+            "'rerun' (their effects are repeated) or 'dead-letter'",
+        )
+    return DurableCallMismatchError(
+        f"a replay of action {step.action.name!r} does not make the calls that were recorded: {place}",
+        expected=_told(mismatch.recorded),
+        found=_told(mismatch.asked),
+        fix=_fix(list(step.delivery.awaits) if step.delivery is not None else []),
+    )
+
+
+def _fix(awaits: list[str]) -> str:
+    advice = (
+        "let calls and their arguments follow from the event, memory, recorded results, ctx.now(), "
+        "ctx.uuid4() and ctx.random() only, not from clocks, chance, globals or the order of sets "
+        "(asyncio.as_completed over coroutines makes one: use ctx.as_completed, or give it tasks). "
+    )
+    if awaits:
+        others = "; ".join(awaits[:MAX_AWAITS])
+        advice = (
+            f"the action also awaits what is not recorded: {others}. Make that a durable call. And {advice}"
+        )
+    return advice + (
+        "If the code changed on purpose, set action-state.on-mismatch to 'rerun' or 'dead-letter'"
+    )
+
+
+def _told(call: CallIdentity | str | None) -> str:
+    if call is None:
+        return "the end of the action"
+    if isinstance(call, str):
+        return call
+    request = f"({call.request[:300]})" if call.request is not None else ""
+    return f"{call.function}{request}, arguments {call.arguments.hex()[:12]}"
+
+
+def request_text(what: DurableCallable, args: tuple[Any, ...], kwargs: Mapping[str, Any]) -> str:
+    """The arguments as a text for people."""
+    names: Iterable[str] = what.positional
+    if len(what.positional) < len(args):
+        names = map(str, range(len(args)))
+    named = {**dict(zip(names, args, strict=False)), **kwargs}
+    # What stands without a name may be what is to be left out.
+    hidden = {*what.redact, *filter(str.isdecimal, named)} if what.redact else ()
+    shown = [f"{name}={'...' if name in hidden else _shown(value)}" for name, value in named.items()]
+    return ", ".join(shown)[:REQUEST_CHARACTERS]
+
+
+def _shown(value: Any) -> str:
+    try:
+        return repr(value)[:REQUEST_CHARACTERS]
+    except Exception as error:
+        return f"<{type(value).__qualname__}: repr raised {type(error).__name__}>"
+
+
+@lru_cache(maxsize=256)
+def _adapter(kind: Any) -> TypeAdapter[Any]:
+    return TypeAdapter(kind)

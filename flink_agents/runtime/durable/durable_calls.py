@@ -1,0 +1,314 @@
+"""Durable calls and the ends of actions that made them: finds their records, or makes them.
+
+All of it runs on the agent loop, but :meth:`DurableCalls.call_from_thread`.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import threading
+from collections.abc import Awaitable, Callable, Coroutine, Mapping
+from datetime import timedelta
+from functools import partial
+from typing import Any
+
+from flink_agents.api.durable import DurableCallable, OnMismatch
+from flink_agents.api.errors import (
+    ContextMisuseError,
+    RecordTooLargeError,
+    StateError,
+)
+from flink_agents.api.logs import bounded_logger
+from flink_agents.api.memory import MemoryScope
+from flink_agents.api.options import AgentOptions
+from flink_agents.runtime.concurrency.timeouts import WorkerPool
+from flink_agents.runtime.durable.awaiting import waits_of
+from flink_agents.runtime.durable.call_attempts import CallingThread, Threads
+from flink_agents.runtime.durable.call_execution import CallExecution, PendingCall
+from flink_agents.runtime.durable.call_values import (
+    Arguments,
+    idempotency_key,
+    mismatch_error,
+)
+from flink_agents.runtime.durable.recording import Recording, journal_of
+from flink_agents.runtime.execution.context import Invocation
+from flink_agents.runtime.execution.delivery import Delivery, Pending, current_delivery
+from flink_agents.runtime.execution.shared import RunEnvironment
+from flink_agents.runtime.execution.steps import StepExecutor
+from flink_agents.runtime.journal.calls import (
+    Call,
+    Mismatch,
+    Number,
+    Outcome,
+    StepCalls,
+    told,
+)
+from flink_agents.runtime.journal.records import ActionRecord
+
+CLOSE_SECONDS = 5.0
+"""How long the end of an execution waits for calls that were cancelled."""
+
+_log = bounded_logger("flink_agents.durable")
+
+
+class DurableCalls:
+    """See the module.
+
+    Args:
+        shared: What all runs share.
+        loop: The agent loop.
+        pool: Threads for functions that are not ``async def``.
+        fail: Ends the attempt of the job because of an error.
+        closed: Whether it has ended.
+        on_mismatch: What happens where a replay asks for another call than was recorded.
+
+    Attributes:
+        in_flight: The calls that go on.
+    """
+
+    def __init__(
+        self,
+        shared: RunEnvironment,
+        loop: asyncio.AbstractEventLoop,
+        pool: WorkerPool,
+        fail: Callable[[BaseException], None],
+        closed: Callable[[], bool],
+        on_mismatch: OnMismatch,
+    ) -> None:
+        self._shared = shared
+        self._codec = shared.codec
+        self._metrics = shared.run_metrics
+        self._loop = loop
+        self._loop_thread = 0
+        self._pool = pool
+        self._closed = closed
+        self._recording = Recording(loop, fail, closed)
+        self.in_flight = self._recording.in_flight
+        self.on_mismatch = on_mismatch
+        grace: timedelta = shared.config.get(AgentOptions.GRACE)
+        self._grace = grace.total_seconds()
+
+    def open(self) -> None:
+        """Learn which thread is the loop's; called by it."""
+        self._loop_thread = threading.get_ident()
+
+    async def drain(self) -> None:
+        """Let calls end that go on at the end of the attempt, and record them, for a bounded time."""
+        await self.in_flight.drain(0.0 if self._recording.broken else self._grace)
+
+    # -- calls ------------------------------------------------------------------------
+
+    def call(
+        self, step: Invocation, what: DurableCallable, args: tuple[Any, ...], kwargs: Mapping[str, Any]
+    ) -> Awaitable[Any]:
+        """See :class:`Durable`. The call's number is given here, before anything is awaited."""
+        if threading.get_ident() != self._loop_thread:
+            raise ContextMisuseError(
+                f"action {step.action.name!r} makes an asynchronous durable call, but is no async def",
+                expected="an async def action",
+                found="a def action",
+                fix="write ctx.durable_execute(...), or make the action async def",
+            )
+        return self._call(step, what, args, kwargs, self._pool)
+
+    def call_from_thread(
+        self, step: Invocation, what: DurableCallable, args: tuple[Any, ...], kwargs: Mapping[str, Any]
+    ) -> Any:
+        """See :class:`Durable`; from Flink's thread, the action moves to another one first."""
+        if threading.get_ident() == self._loop_thread:
+            raise ContextMisuseError(
+                f"action {step.action.name!r} is async def and makes a durable call that blocks",
+                expected="a def action",
+                found="an async def action",
+                fix="write await ctx.durable_execute_async(...)",
+            )
+        step.place()
+        thread = CallingThread()
+        return thread.wait_for(self._loop, lambda: self._call(step, what, args, kwargs, thread), self._closed)
+
+    def _call(
+        self,
+        step: Invocation,
+        what: DurableCallable,
+        args: tuple[Any, ...],
+        kwargs: Mapping[str, Any],
+        threads: Threads,
+    ) -> Awaitable[Any]:
+        if self._closed():
+            raise asyncio.CancelledError
+        arguments = Arguments(self._codec, what, args, kwargs)
+        delivery = self._delivery_of(step)
+        step.calls = delivery.calls
+        try:
+            call = step.calls.make(delivery.task_path(), arguments.identity)
+        except Mismatch as mismatch:
+            raise mismatch_error(step, mismatch) from None
+        if what.wants_key or what.reconciler is not None:
+            arguments.key = idempotency_key(step, call)
+        execution = CallExecution(
+            self._recording, self._codec, self._metrics, step, delivery, what, call, arguments, threads
+        )
+        return self._outcome(step, call, execution)
+
+    async def _outcome(self, step: Invocation, call: Call, execution: CallExecution) -> Any:
+        """Wait for the outcome of a call; from here on it counts as made."""
+        journals = self._shared.journals
+        if journals is not None and journals.on_call is not None:
+            journals.on_call(step, call)
+        if call.recorded is not None:
+            self._metrics.count("action_calls_replayed", step.action.name)
+        elif step.run.journal is not None and step.run.journal.replayed:
+            self._metrics.count("action_calls_reexecuted", step.action.name)
+        return await execution.value()
+
+    # -- executions -------------------------------------------------------------------
+
+    def _delivery_of(self, step: Invocation) -> Delivery:
+        if step.delivery is None:
+            run = step.run
+            seed = (run.identity, run.key_text, run.sequence_number, step.path)
+            records = journal_of(step).step(step.path)
+            step.delivery = Delivery(StepCalls(records), seed, partial(_stuck, step), waits_of)
+        return step.delivery
+
+    def enter(self, step: Invocation) -> None:
+        """Let what runs in this task from here on belong to an execution."""
+        delivery = self._delivery_of(step)
+        delivery.main, delivery.ready = asyncio.current_task(), 0
+        current_delivery.set(delivery)
+
+    def finish(self, step: Invocation) -> Coroutine[Any, Any, None] | None:
+        """End an execution; returns what is to be awaited where calls of it go on behind its end."""
+        delivery = step.delivery
+        if delivery is None or delivery.over:
+            return None
+        if delivery.failing and delivery.performing:
+            return self._finish_failed(step, delivery)
+        delivery.close()
+        if delivery.performing or delivery.others or delivery.calls.unsure:
+            return self._finish(step, delivery)
+        return None
+
+    async def _finish_failed(self, step: Invocation, delivery: Delivery) -> None:
+        """Let calls of an action that raised end and be recorded, in bounded time: it may be tried again."""
+        going_on = [one.performing for one in delivery.performing if one.performing is not None]
+        going_on = [task for task in going_on if not task.done()]
+        if going_on and not self._closed():
+            await asyncio.wait(going_on, timeout=self._grace)
+        delivery.close()
+        await self._finish(step, delivery)
+
+    async def _finish(self, step: Invocation, delivery: Delivery) -> None:
+        """End calls that go on. What is being recorded comes to its end."""
+        performing, delivery.performing = delivery.performing, []
+        for pending in performing:
+            pending.stop()
+        going_on = {one.performing: one for one in performing if one.performing is not None}
+        await self._end_calls(step, {task: one for task, one in going_on.items() if not task.done()})
+        others = [task for task in delivery.others if not task.done()]
+        for task in others:
+            task.cancel()
+        if others and not self._closed():
+            await asyncio.wait(others, timeout=CLOSE_SECONDS)
+        if delivery.calls.unsure and not self._closed():
+            # Stored twice, they count once.
+            unsure = delivery.calls.take_unsure()
+            append = journal_of(step).add_outcomes(step.path, unsure)
+            await self._recording.kept(delivery.calls, unsure, append)
+
+    async def _end_calls(self, step: Invocation, going_on: dict[asyncio.Task[Any], Pending]) -> None:
+        if not going_on or self._closed():
+            return
+        _, late = await asyncio.wait(going_on, timeout=CLOSE_SECONDS)
+        for task in late:
+            if going_on[task].ended:
+                # It is being recorded.
+                await asyncio.wait({task})
+            else:
+                _log.warning("%s: a durable call goes on though it was cancelled", step.action.where)
+
+    # -- begins and ends of executions ------------------------------------------------
+
+    def begin(self, step: Invocation) -> None:
+        """See that an execution with recorded outcomes is checked at its end, even if it makes no call."""
+        journal = step.run.journal
+        if journal is not None and journal.begun and journal.step(step.path).outcomes:
+            step.calls = self._delivery_of(step).calls
+
+    async def end(self, step: Invocation) -> None:
+        """Record the end of an execution that made durable calls.
+
+        Raises:
+            DurableCallMismatchError: It did not make all that were recorded.
+            UnserializableValueError: An event that it sent cannot be recorded.
+        """
+        calls = step.calls
+        assert calls is not None
+        try:
+            calls.check_end()
+        except Mismatch as mismatch:
+            raise mismatch_error(step, mismatch) from None
+        self._shared.events.settle(step)
+        written = step.run.written_since(step.mark)
+        record = ActionRecord(
+            written[MemoryScope.SHORT_TERM],
+            written[MemoryScope.SENSORY],
+            [self._shared.events.packed(event) for event in step.sent],
+            [list(each) for each in step.side or ()],
+            calls.made,
+        )
+        await self._add_end(step, calls, record)
+
+    async def end_failed(self, step: Invocation, side: list[tuple[str, Any]]) -> None:
+        """Record the end of an execution that failed, and that the run goes on without.
+
+        Args:
+            step: The execution.
+            side: What the run put out in its place: the dead letter, if that is the policy.
+        """
+        calls = step.calls
+        if calls is None:
+            return
+        record = ActionRecord({}, {}, [], [list(each) for each in side], calls.made)
+        try:
+            await self._add_end(step, calls, record)
+        except (StateError, RecordTooLargeError):
+            # The event cannot be recorded: a replay fails in the same way, since its outcomes are.
+            outcomes = dict(calls.unrecorded)
+            await self._recording.stored(journal_of(step).add_outcomes(step.path, outcomes))
+            calls.keep(outcomes)
+
+    async def _add_end(self, step: Invocation, calls: StepCalls, record: ActionRecord) -> None:
+        outcomes = dict(calls.unrecorded)
+        await self._recording.stored(journal_of(step).add_action(step.path, record, outcomes))
+        calls.keep(outcomes)
+
+    async def void(self, step: Invocation) -> None:
+        """Make void what an execution recorded."""
+        self._metrics.count("action_mismatches", step.action.name)
+        await self._recording.stored(journal_of(step).void(step.path))
+
+    def replay(self, step: Invocation, record: ActionRecord, steps: StepExecutor) -> None:
+        """Take the end of an execution from its record."""
+        self._metrics.count("action_replays", step.action.name)
+        step.run.write(MemoryScope.SHORT_TERM, record.short_term)
+        step.run.write(MemoryScope.SENSORY, record.sensory)
+        for kind, content in record.events:
+            step.emit(self._shared.events.unpacked(kind, content))
+        if record.side:
+            step.side = [(tag, value) for tag, value in record.side]
+        steps.succeed(step)
+
+
+def _stuck(step: Invocation, number: Number, outcome: Outcome) -> None:
+    """End an execution that can never ask for what was recorded."""
+    delivery = step.delivery
+    assert delivery is not None
+    asked = next((one for one in delivery.deferred if isinstance(one, PendingCall)), None)
+    identity = asked.call.identity if asked is not None else "a wait that no outcome ends"
+    mismatch = delivery.calls.refuse(Mismatch(number, told(outcome), identity))
+    step.calls = delivery.calls
+    if asked is not None:
+        asked.refuse(mismatch_error(step, mismatch))
+    else:
+        delivery.interrupt()

@@ -1,0 +1,100 @@
+"""Stores what executions of actions record, as long as their attempt of the job may."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Callable, Coroutine, Mapping
+from typing import Any
+
+from flink_agents.api.errors import RecordTooLargeError, StoreError
+from flink_agents.runtime.durable.in_flight import InFlight
+from flink_agents.runtime.execution.context import Invocation
+from flink_agents.runtime.journal.calls import Number, Outcome, StepCalls
+from flink_agents.runtime.journal.run_journal import RunJournal
+
+
+class Recording:
+    """See the module. Only for the thread of the agent loop.
+
+    Args:
+        loop: The agent loop.
+        fail: Ends the attempt of the job because of an error.
+        closed: Whether it has ended.
+
+    Attributes:
+        fail: See above.
+        closed: See above.
+        in_flight: The calls that go on.
+        broken: Whether the store failed: nothing can be recorded any more.
+    """
+
+    def __init__(
+        self,
+        loop: asyncio.AbstractEventLoop,
+        fail: Callable[[BaseException], None],
+        closed: Callable[[], bool],
+    ) -> None:
+        self._loop = loop
+        self.fail = fail
+        self.closed = closed
+        self.in_flight = InFlight(closed)
+        self.broken = False
+
+    async def stored(self, append: Coroutine[Any, Any, None], late: bool = False) -> None:
+        """Wait until records are stored. Where they cannot be, the attempt of the job ends.
+
+        Nor is anything stored of what an action does when it is cancelled by the end of the attempt.
+
+        Args:
+            append: Stores them.
+            late: Whether they are of a call that was made before the end of the attempt.
+
+        Raises:
+            RecordTooLargeError: One is larger than the store takes.
+        """
+        if self.closed() and (not late or self.broken or self.in_flight.over):
+            append.close()
+            raise asyncio.CancelledError
+        if self.broken:
+            append.close()
+        else:
+            try:
+                return await append
+            except RecordTooLargeError:
+                raise
+            except StoreError as error:
+                self.broken = True
+                self.fail(error)
+        if self.closed():
+            raise asyncio.CancelledError
+        # Nothing may follow, whatever the action catches or does besides: it waits for the end.
+        await self._loop.create_future()
+
+    async def kept(
+        self,
+        calls: StepCalls,
+        outcomes: Mapping[Number, Outcome],
+        append: Coroutine[Any, Any, None],
+        late: bool = False,
+    ) -> None:
+        """Store outcomes, and let further attempts of the execution find them.
+
+        Args:
+            calls: Those of the execution.
+            outcomes: What is stored.
+            append: Stores it.
+            late: Whether it is of a call that was made before the end of the attempt.
+        """
+        try:
+            await self.stored(append, late)
+        except asyncio.CancelledError:
+            # They may be stored or not. The next attempt of the action must know.
+            calls.unsure.update(outcomes)
+            raise
+        calls.keep(outcomes)
+
+
+def journal_of(step: Invocation) -> RunJournal:
+    """The journal of the run that an execution belongs to, where its calls can be recorded."""
+    assert step.run.journal is not None
+    return step.run.journal

@@ -1,0 +1,191 @@
+"""Waits of an action that are no durable calls: timers, and what its context waits for."""
+
+from __future__ import annotations
+
+import asyncio
+import time
+from collections.abc import Callable, Coroutine
+from contextvars import Context
+from typing import Any
+
+from flink_agents.api.action_state import RecordKind
+from flink_agents.runtime.execution.delivery import Delivery, OwnFuture, Pending, current_delivery, outside
+from flink_agents.runtime.journal.calls import Outcome
+from flink_agents.runtime.journal.records import WaitRecord
+
+
+class ActionTimer(Pending):
+    """A timer that an action set. That it fires is an outcome.
+
+    Args:
+        delivery: That of the action.
+        loop: The agent loop.
+        when: Time of the loop at which it fires.
+        callback: What is called then.
+        args: With what.
+        context: The context in which it is called.
+    """
+
+    __slots__ = ("_args", "_callback", "_context", "_delivery", "_fired", "_loop", "_timer", "_when")
+
+    _source_traceback = None
+    """What ``asyncio`` looks at in the timers that its loop makes."""
+
+    def __init__(
+        self,
+        delivery: Delivery,
+        loop: asyncio.AbstractEventLoop,
+        when: float,
+        callback: Callable[..., object],
+        args: tuple[Any, ...],
+        context: Context,
+    ) -> None:
+        super().__init__(delivery.calls.number(RecordKind.WAIT, delivery.task_path()))
+        self._delivery = delivery
+        self._loop = loop
+        self._when = when
+        self._callback = callback
+        self._args = args
+        self._context = context
+        self._fired = False
+        self.not_before = delivery.now + when - delivery.time()
+        self._timer: asyncio.TimerHandle | None = None
+        if not (delivery.replaying and delivery.calls.recorded(self.number) is not None):
+            self._timer = outside().run(loop.call_later, when - delivery.time(), self._fire)
+        delivery.expect(self)
+
+    def when(self) -> float:
+        """Return the time of the loop at which it fires."""
+        return self._when
+
+    def cancel(self) -> None:
+        """Let it not fire."""
+        self._stop()
+        self._delivery.leave(self)
+        self.gone = True
+
+    def cancelled(self) -> bool:
+        """Return whether it was cancelled."""
+        return self.gone
+
+    def deliver(self, outcome: Outcome) -> None:
+        """Call what the action wants to be called."""
+        self._stop()
+        self._call()
+
+    def drop(self) -> None:
+        """Go on without an order, where a library set it that outlives the action."""
+        if self._fired:
+            self._call()
+
+    def _stop(self) -> None:
+        if self._timer is not None:
+            self._timer.cancel()
+
+    def _fire(self) -> None:
+        self._fired = True
+        if self._delivery.over:
+            self._call()
+        elif not self.gone:
+            self._delivery.end(self, _wait_record(self._delivery, "a timer"))
+
+    def _call(self) -> None:
+        self._loop.call_soon(self._callback, *self._args, context=self._context)
+
+
+class ContextWait(Pending):
+    """A wait of the context's own: for a limit, or for a client.
+
+    Args:
+        delivery: That of the action.
+        what: What it waits for, for people.
+        make: Makes the coroutine that waits.
+
+    Attributes:
+        future: Ends when the outcome is delivered.
+    """
+
+    __slots__ = ("_delivery", "_error", "_make", "_what", "future")
+
+    def __init__(self, delivery: Delivery, what: str, make: Callable[[], Coroutine[Any, Any, Any]]) -> None:
+        super().__init__(delivery.calls.number(RecordKind.WAIT, delivery.task_path()))
+        self._delivery = delivery
+        self._what = what
+        self._make = make
+        self.future: asyncio.Future[Any] = OwnFuture(loop=asyncio.get_running_loop())
+
+    def begin(self) -> None:
+        """Begin to wait."""
+        context = outside()
+        self.perform(self._make(), context).add_done_callback(self._end, context=context)
+
+    def is_there(self) -> bool:
+        """Whether the wait has ended; it begins when a replay has come to it.
+
+        Before that, another branch may need what it would take.
+        """
+        if self.performing is None:
+            self.begin()
+        assert self.performing is not None
+        return self.performing.done()
+
+    def deliver(self, outcome: Outcome) -> None:
+        """End the wait."""
+        performing = self.performing
+        assert performing is not None
+        if self.future.done():
+            return
+        if performing.cancelled():
+            self.future.cancel()
+        elif (error := performing.exception()) is not None:
+            self.future.set_exception(error)
+        else:
+            self.future.set_result(performing.result())
+
+    def drop(self) -> None:
+        """Let nobody wait any more."""
+        self.future.cancel()
+
+    def _end(self, task: asyncio.Task[Any]) -> None:
+        if not task.cancelled():
+            # Whoever waited may be gone.
+            task.exception()
+        if self._delivery.over or self.gone:
+            return
+        if self._delivery.replaying:
+            self._delivery.rest()
+        else:
+            self._delivery.end(self, _wait_record(self._delivery, self._what))
+
+
+async def in_turn(
+    what: str, make: Callable[[], Coroutine[Any, Any, Any]], undo: Callable[[], None] = lambda: None
+) -> Any:
+    """Await what ``make`` gives; inside an action, as an outcome with its place in the order.
+
+    Args:
+        what: What it waits for, for people.
+        make: Makes the coroutine that waits.
+        undo: Called where it came to its end, and nobody took that.
+    """
+    delivery = current_delivery.get()
+    if delivery is None or delivery.over:
+        return await make()
+    pending = ContextWait(delivery, what, make)
+    delivery.expect(pending)
+    try:
+        return await pending.future
+    except asyncio.CancelledError:
+        delivery.leave(pending)
+        pending.stop()
+        if pending.performing is not None and _came_about(pending.performing):
+            undo()
+        raise
+
+
+def _came_about(task: asyncio.Task[Any]) -> bool:
+    return task.done() and not task.cancelled() and task.exception() is None
+
+
+def _wait_record(delivery: Delivery, what: str) -> WaitRecord:
+    return WaitRecord(what, int(time.time() * 1000), delivery.calls.end(), delivery.elapsed())

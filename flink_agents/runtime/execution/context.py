@@ -1,0 +1,434 @@
+"""The runtime's side of ``RunnerContext``: one object per execution of an action."""
+
+from __future__ import annotations
+
+import asyncio
+import hashlib
+import random
+import uuid
+from collections.abc import Awaitable, Callable, Mapping
+from datetime import UTC, datetime
+from functools import lru_cache
+from threading import get_ident
+from typing import Any, cast
+
+from flink_agents.api.context import RunnerContext
+from flink_agents.api.durable import DurableCallable
+from flink_agents.api.errors import (
+    ContextMisuseError,
+    EventLimitError,
+    MemoryPathError,
+    NotAnEventError,
+    UnknownEventError,
+    UnknownSideOutputError,
+)
+from flink_agents.api.events import Event, Lineage, lineage_of_sent, stamp, with_lineage
+from flink_agents.api.memory import MemoryObject, MemoryRef, MemoryScope
+from flink_agents.api.metrics import MetricGroup
+from flink_agents.api.options import Configuration
+from flink_agents.api.resources import ResourceType, Tool
+from flink_agents.plan import BoundAction
+from flink_agents.runtime.concurrency.clients import Clients
+from flink_agents.runtime.execution.action_waits import in_turn
+from flink_agents.runtime.execution.call_scope import inside, name_of
+from flink_agents.runtime.execution.delivery import Delivery
+from flink_agents.runtime.execution.limits import LeaveThread, Place
+from flink_agents.runtime.execution.retry import Trial
+from flink_agents.runtime.execution.run import Run
+from flink_agents.runtime.execution.shared import Durable, RunEnvironment
+from flink_agents.runtime.journal.calls import StepCalls
+from flink_agents.runtime.state.memory import TreeObject
+
+_MISSING = object()
+
+
+class Invocation:
+    """One execution of one action: what the runtime keeps of it.
+
+    Args:
+        shared: What all runs of the operator share.
+        run: The run.
+        action: The action.
+        event: The event that it handles.
+
+    Attributes:
+        sent: What it emitted, in order.
+        side: Pairs of tag and value for side outputs, or None.
+        awaited: What it returned and has to be awaited, or None.
+        mark: Where its writes to memory begin.
+        tasks: What it started on the loop, or None.
+        trial: What is known of it where it is no first attempt on Flink's thread, or None.
+        calls: Its durable calls, or None.
+        delivery: Gives it what it waits for, in order; None where nothing can be recorded.
+    """
+
+    __slots__ = (
+        "_active",
+        "_path",
+        "_thread",
+        "action",
+        "awaited",
+        "calls",
+        "delivery",
+        "event",
+        "mark",
+        "run",
+        "sent",
+        "shared",
+        "side",
+        "tasks",
+        "trial",
+    )
+
+    def __init__(self, shared: RunEnvironment, run: Run, action: BoundAction, event: Event) -> None:
+        self.shared = shared
+        self.run = run
+        self.action = action
+        self.event = event
+        self.sent: list[Event] = []
+        self.side: list[tuple[str, Any]] | None = None
+        self.awaited: Any = None
+        self.tasks: list[Any] | None = None
+        self.trial: Trial | None = None
+        self.calls: StepCalls | None = None
+        self.delivery: Delivery | None = None
+        self.mark = run.mark()
+        self._thread = get_ident()
+        self._active = True
+        self._path: str | None = None
+
+    @property
+    def path(self) -> str:
+        """What distinguishes it from others of its run, and is the same on replay."""
+        if self._path is None:
+            self._path = self._made_path()
+        return self._path
+
+    def _made_path(self) -> str:
+        parts: list[str] = []
+        lineage: Lineage | None = lineage_of_sent(self.event)
+        while lineage is not None and lineage.parent is not None:
+            parts.append(f"{lineage.action}[{lineage._ordinal}]")
+            lineage = lineage.parent
+        return "/".join((*reversed(parts), self.action.name))
+
+    def adopt(self) -> None:
+        """Belong to this thread from here on."""
+        self._thread = get_ident()
+
+    def end(self) -> None:
+        """From here on every use of the context is an error."""
+        self._active = False
+
+    @property
+    def over(self) -> bool:
+        """Whether it has ended; a thread that cannot be stopped may go on behind that."""
+        return not self._active
+
+    def let_go(self) -> None:
+        """Close its coroutine, if it has one that did not begin."""
+        if asyncio.iscoroutine(self.awaited):
+            self.awaited.close()
+
+    def place(self) -> Place | None:
+        """Its place among what is executed.
+
+        Raises:
+            LeaveThread: It has none, since it runs on Flink's thread.
+        """
+        if self.trial is None or self.trial.place is None:
+            self.trial = Trial()
+            raise LeaveThread
+        return self.trial.place
+
+    def guard(self) -> None:
+        """Raise where the context may not be used."""
+        function = inside()
+        if function is None and self._active and get_ident() == self._thread:
+            return
+        if function is not None:
+            raise ContextMisuseError(
+                f"the context of action {self.action.name!r} is used inside the durable function "
+                f"{name_of(function)!r}, which is not executed again on replay",
+                expected="a function that gets what it needs as arguments, and returns what follows from it",
+                found=f"a use of ctx, or of memory or a resource of it, in {name_of(function)}",
+                fix="read memory, get clients and draw random numbers in the action, before the call; "
+                "write, send and call durably in the action, behind it",
+            )
+        if self._active:
+            raise ContextMisuseError(
+                f"the context of action {self.action.name!r} is used from another thread",
+                fix="read memory before the other thread starts, and write what it returns afterwards",
+            )
+        raise ContextMisuseError(
+            f"the context of action {self.action.name!r} is used after the action ended",
+            fix="await what the action starts, and keep values instead of ctx or memory objects",
+        )
+
+    def emit(self, event: Event) -> None:
+        """Add an event to what the action sent."""
+        self.guard()
+        route = self.shared.routes.of(event)
+        if route is None:
+            raise self._no_event(event)
+        sent = self.sent
+        if self.run.emitted + len(sent) >= self.shared.max_events:
+            raise self._too_many_events()
+        lineage = Lineage(lineage_of_sent(self.event), self.action.name, len(sent))
+        if route.leaves:
+            # No action sees it, so that it needs no copy where it is sent twice.
+            stamp(event, lineage)
+        elif route.actions:
+            event = with_lineage(event, lineage)
+        else:
+            raise self._unknown(event)
+        sent.append(event)
+
+    def _too_many_events(self) -> EventLimitError:
+        return EventLimitError(
+            f"a run emitted more than {self.shared.max_events} events",
+            fix="end the loop between the actions, or raise the option run.max-events",
+        )
+
+    def _no_event(self, value: object) -> NotAnEventError:
+        return NotAnEventError(
+            f"action {self.action.name!r} emits something that is no event",
+            expected="an instance of an Event class, or None",
+            found=f"{type(value).__qualname__} {value!r}"[:300],
+            fix="wrap it: OutputEvent(output=...) leaves the agent",
+        )
+
+    def _unknown(self, event: Event) -> UnknownEventError:
+        return UnknownEventError(
+            f"action {self.action.name!r} emits {event.event_type!r}, which no action takes",
+            expected="one of " + ", ".join(sorted(self.shared.routes.known_types())),
+            found=event.event_type,
+            fix="add an action with that trigger, or emit an OutputEvent",
+        )
+
+
+class _Random(random.Random):
+    """A generator that draws only where the context may be used. What it draws is that of its base."""
+
+    guard: Callable[[], None] | None = None
+
+    def random(self) -> float:
+        """Draw a number below 1."""
+        if self.guard is not None:
+            self.guard()
+        return super().random()
+
+    def getrandbits(self, k: int, /) -> int:
+        """Draw bits."""
+        if self.guard is not None:
+            self.guard()
+        return super().getrandbits(k)
+
+    def seed(self, a: Any = None, version: int = 2) -> None:
+        """Begin another sequence."""
+        if self.guard is not None:
+            self.guard()
+        super().seed(a, version)
+
+    def setstate(self, state: Any) -> None:
+        """Go on where another generator was."""
+        if self.guard is not None:
+            self.guard()
+        super().setstate(state)
+
+
+class InvocationContext(RunnerContext):
+    """What one execution of one action can do; ends with it.
+
+    Args:
+        invocation: The execution.
+    """
+
+    _config: dict[str, Any] | None = None
+    _draws = 0
+    _random: random.Random | None = None
+
+    def __init__(self, invocation: Invocation) -> None:
+        self._of = invocation
+
+    # -- where we are -----------------------------------------------------------------
+
+    @property
+    def agent_name(self) -> str:
+        """See :class:`RunnerContext`."""
+        return self._of.shared.agent_name
+
+    @property
+    def action_name(self) -> str:
+        """See :class:`RunnerContext`."""
+        return self._of.action.name
+
+    @property
+    def key(self) -> Any:
+        """See :class:`RunnerContext`."""
+        return self._of.run.key
+
+    @property
+    def sequence_number(self) -> int:
+        """See :class:`RunnerContext`."""
+        self._of.run.identify()
+        return self._of.run.sequence_number
+
+    @property
+    def timestamp(self) -> int | None:
+        """See :class:`RunnerContext`."""
+        return self._of.run.timestamp
+
+    # -- events -----------------------------------------------------------------------
+
+    def send_event(self, event: Event) -> None:
+        """See :class:`RunnerContext`."""
+        self._of.emit(event)
+
+    def emit_to(self, tag: str, value: Any) -> None:
+        """See :class:`RunnerContext`."""
+        self._of.guard()
+        if not isinstance(tag, str) or tag not in self._of.shared.side_outputs:
+            raise UnknownSideOutputError(
+                f"action {self._of.action.name!r} emits to an unknown side output",
+                expected="one of " + (", ".join(self._of.shared.side_outputs) or "none declared"),
+                found=repr(tag),
+                fix=f"declare it on the agent: side_outputs = {{{tag!r}: str}}",
+            )
+        if self._of.side is None:
+            self._of.side = []
+        self._of.side.append((tag, value))
+
+    # -- memory -----------------------------------------------------------------------
+
+    @property
+    def sensory_memory(self) -> MemoryObject:
+        """See :class:`RunnerContext`; each access to the object is guarded."""
+        return TreeObject(self._of.run.sensory, "", self._of.guard)
+
+    @property
+    def short_term_memory(self) -> MemoryObject:
+        """See :class:`RunnerContext`; each access to the object is guarded."""
+        return TreeObject(self._of.run.short_term, "", self._of.guard)
+
+    def resolve(self, ref: MemoryRef) -> Any:
+        """See :class:`RunnerContext`."""
+        self._of.guard()
+        tree = self._of.run.sensory if ref.scope is MemoryScope.SENSORY else self._of.run.short_term
+        value = tree.get(ref.path, _MISSING, self._of.guard)
+        if value is _MISSING:
+            raise MemoryPathError(
+                f"nothing is at {ref.path!r} in {ref.scope.value} memory any more",
+                fix="set it in the same run, or use short-term memory for what must stay",
+            )
+        return value
+
+    # -- resources and configuration --------------------------------------------------
+
+    def get_resource(self, name: str, resource_type: ResourceType | str) -> Any:
+        """See :class:`RunnerContext`."""
+        self._of.guard()
+        found = self._of.shared.resource(name, resource_type)
+        if isinstance(found, Tool):
+            return self._of.shared.limits.limited(found, self._of.place)
+        return found
+
+    def client(self, name: str) -> Awaitable[Any]:
+        """See :class:`RunnerContext`."""
+        self._of.guard()
+        clients = self._of.shared.clients
+        clients.check(name)
+        if not clients.at_hand():
+            raise ContextMisuseError(
+                f"action {self._of.action.name!r} asks for the client {name!r}, but is no async def",
+                expected="an async def action: clients live on its loop",
+                found="a def action",
+                fix=f"write async def, and client = await ctx.client({name!r})",
+            )
+        return _client(clients, name)
+
+    @property
+    def config(self) -> Configuration:
+        """See :class:`RunnerContext`."""
+        return self._of.shared.config
+
+    @property
+    def action_config(self) -> Mapping[str, Any]:
+        """See :class:`RunnerContext`."""
+        if self._config is None:
+            self._config = {name: _copy(value) for name, value in self._of.action.config.items()}
+        return self._config
+
+    # -- durable calls ----------------------------------------------------------------
+
+    def _call_durably(self, what: DurableCallable, args: tuple[Any, ...], kwargs: Mapping[str, Any]) -> Any:
+        return self._durable.call_from_thread(self._of, what, args, kwargs)
+
+    def _call_durably_async(
+        self, what: DurableCallable, args: tuple[Any, ...], kwargs: Mapping[str, Any]
+    ) -> Awaitable[Any]:
+        return self._durable.call(self._of, what, args, kwargs)
+
+    @property
+    def _durable(self) -> Durable:
+        self._of.guard()
+        if not self._of.action.journalled:
+            self._of.action.make_calls()
+        return self._of.shared.durable
+
+    # -- time and chance --------------------------------------------------------------
+
+    def now(self) -> datetime:
+        """See :class:`RunnerContext`."""
+        return datetime.fromtimestamp(self._of.run.started_at / 1000, UTC)
+
+    def uuid4(self) -> uuid.UUID:
+        """See :class:`RunnerContext`; derived by BLAKE2b from the path of the event."""
+        self._of.guard()
+        digest = self._digest(f"uuid4/{self._draws}")
+        self._draws += 1
+        return uuid.UUID(bytes=digest, version=4)
+
+    def random(self) -> random.Random:
+        """See :class:`RunnerContext`; seeded by BLAKE2b from the path of the event."""
+        self._of.guard()
+        if self._random is None:
+            self._random = _Random(int.from_bytes(self._digest("random"), "big"))
+            self._random.guard = self._of.guard
+        return self._random
+
+    def _digest(self, purpose: str) -> bytes:
+        path = f"{self._of.event.id}\x00{self._of.action.name}\x00{purpose}"
+        return hashlib.blake2b(path.encode("utf-8", "surrogatepass"), digest_size=16).digest()
+
+    # -- metrics ----------------------------------------------------------------------
+
+    @property
+    def agent_metric_group(self) -> MetricGroup:
+        """See :class:`RunnerContext`."""
+        return self._of.shared.metrics
+
+    @property
+    def action_metric_group(self) -> MetricGroup:
+        """See :class:`RunnerContext`."""
+        return self._of.shared.metrics.get_sub_group(self._of.action.name)
+
+
+async def _client(clients: Clients, name: str) -> Any:
+    return (await in_turn("a client", lambda: clients.get(name))).peek()
+
+
+def _copy(value: Any) -> Any:
+    """A copy of a JSON value."""
+    if isinstance(value, dict):
+        return {name: _copy(item) for name, item in cast("dict[str, Any]", value).items()}
+    return [_copy(item) for item in cast("list[Any]", value)] if isinstance(value, list) else value
+
+
+@lru_cache(maxsize=64)
+def context_type(users: type[RunnerContext] | None) -> type[InvocationContext]:
+    """``InvocationContext`` with the methods of a project's own context class."""
+    if users is None:
+        return InvocationContext
+    bases: Any = (users, InvocationContext)
+    return type(users.__name__, bases, {"__module__": users.__module__})

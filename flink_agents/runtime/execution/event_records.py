@@ -1,0 +1,98 @@
+"""Events as records have them, and the copies of events that records are about.
+
+What an action that made durable calls sends is taken from its record on replay. So the first
+time it goes through the codec as well: an object that two actions hold would otherwise be
+changed by one and seen by the other, until a crash.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import Any
+
+from flink_agents.api.errors import PlanChangedError, StateError
+from flink_agents.api.events import Event, OutputEvent, lineage_of_sent, stamp
+from flink_agents.runtime.serde.codec import ValueCodec
+from flink_agents.runtime.serde.copies import is_unchanging
+
+
+class EventRecords:
+    """Writes events into records, and makes them from records again.
+
+    Args:
+        codec: Encodes what they carry.
+        types: Event classes that the agent knows, by type string.
+    """
+
+    def __init__(self, codec: ValueCodec, types: Mapping[str, type[Event]]) -> None:
+        self._codec = codec
+        self._types = types
+
+    def packed(self, event: Event) -> list[Any]:
+        """An event as its type and content; as a whole where its type does not say its class."""
+        if type(event) is OutputEvent:
+            return [OutputEvent.EVENT_TYPE, event.output]
+        if self._types.get(event.event_type) is type(event):
+            return [event.event_type, {name: getattr(event, name) for name in type(event).model_fields}]
+        return [None, event]
+
+    def unpacked(self, kind: str | None, content: Any) -> Event:
+        """The event of which :meth:`packed` gave type and content.
+
+        Raises:
+            PlanChangedError: Its class is not what it was.
+        """
+        if kind is None:
+            return content
+        if kind == OutputEvent.EVENT_TYPE:
+            return OutputEvent(output=content)
+        known = self._types.get(kind)
+        if known is None:
+            raise _event_lost(kind, "is gone")
+        for name, field in known.model_fields.items():
+            if field.is_required() and name not in content:
+                raise _event_lost(kind, f"has a new field {name!r} without a default")
+        return known.model_construct(**content)
+
+    def copy(self, event: Event) -> Event:
+        """The event as it comes out of a record, with its place in the run.
+
+        Raises:
+            UnserializableValueError: It carries a value that cannot be recorded.
+        """
+        kind, content = self.packed(event)
+        content = self._codec.copy(content)
+        made = self.unpacked(kind, content)
+        stamp(made, lineage_of_sent(event))
+        return made
+
+    def own(self, event: Event) -> Event:
+        """A copy for one attempt of an action; the event itself where that is the same to everybody."""
+        if all(map(is_unchanging, event.__dict__.values())):
+            return event
+        try:
+            return self.copy(event)
+        except StateError:
+            return event
+
+    def settle(self, step: Any) -> None:
+        """Let what an action sent be what its record will say.
+
+        Args:
+            step: The execution, a ``context.Invocation``.
+
+        Raises:
+            UnserializableValueError: An event or a value of a side output cannot be recorded.
+        """
+        step.sent = [self.copy(event) for event in step.sent]
+        if step.side is not None:
+            values = self._codec.copy([value for _, value in step.side])
+            step.side = [(tag, value) for (tag, _), value in zip(step.side, values, strict=True)]
+
+
+def _event_lost(kind: str, change: str) -> PlanChangedError:
+    return PlanChangedError(
+        f"an unfinished run has a recorded event {kind!r}, whose class {change}",
+        expected="the class with the fields that it had, and others that have defaults",
+        fix="finish these runs with the former code, or give the class back what it had",
+    )

@@ -1,0 +1,336 @@
+"""Limits of how much runs at a time, and of how much begins in a time.
+
+All of them belong to one subtask and live on its agent loop. What holds a place among the
+actions that are executed (``run.max-in-flight``) never waits for a limit or for a place: an
+action takes its own limit first and its place afterwards, and gives the place back while a tool
+that it calls waits for a limit.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+import functools
+import inspect
+from collections import deque
+from collections.abc import AsyncIterator, Callable, Coroutine, Iterator
+from concurrent.futures import (
+    CancelledError as ThreadCancelledError,
+    Future,
+    TimeoutError as ThreadTimeoutError,
+)
+from contextlib import asynccontextmanager, contextmanager
+from contextvars import ContextVar
+from functools import partial
+from threading import get_ident
+from typing import Any
+
+from aiolimiter import AsyncLimiter
+
+from flink_agents.api.errors import ContextMisuseError
+from flink_agents.api.policies import RateLimit
+from flink_agents.api.resources import Tool
+from flink_agents.plan import BoundAction, BoundAgent
+from flink_agents.runtime.execution.action_waits import in_turn
+
+SLICE_SECONDS = 0.1
+"""How often a thread that waits for a limit looks whether the attempt of the job has ended."""
+
+
+class Slots:
+    """A number of places; who waits for one gets it in the order of arrival.
+
+    Args:
+        limit: How many there are.
+    """
+
+    def __init__(self, limit: int) -> None:
+        self._free = limit
+        self._waiting: deque[asyncio.Future[None]] = deque()
+
+    @property
+    def full(self) -> bool:
+        """Whether the next one would have to wait."""
+        return self._free <= 0
+
+    async def take(self) -> None:
+        """Take a place; wait until there is one."""
+        if self._free > 0:
+            self._free -= 1
+            return
+        turn = asyncio.get_running_loop().create_future()
+        self._waiting.append(turn)
+        try:
+            await turn
+        except asyncio.CancelledError:
+            if turn.done() and not turn.cancelled():
+                # It was ours already.
+                self.give()
+            raise
+
+    def take_back(self) -> None:
+        """Take a place at once, even where there is none: then one more than the limit has one."""
+        self._free -= 1
+
+    def give(self) -> None:
+        """Give a place to who waits longest."""
+        self._free += 1
+        while self._free > 0 and self._waiting:
+            turn = self._waiting.popleft()
+            if not turn.done():
+                self._free -= 1
+                turn.set_result(None)
+
+
+class Place:
+    """The place that one execution of an action has among all that are executed.
+
+    Args:
+        slots: The places.
+    """
+
+    __slots__ = ("_ended", "_held", "_slots", "_waits")
+
+    def __init__(self, slots: Slots) -> None:
+        self._slots = slots
+        self._held = False
+        self._ended = False
+        self._waits = 0
+
+    async def __aenter__(self) -> Place:
+        await self._slots.take()
+        self._held = True
+        return self
+
+    async def __aexit__(self, *exception: object) -> None:
+        self._ended = True
+        self._let_go()
+
+    @contextmanager
+    def lent(self) -> Iterator[None]:
+        """Let others have the place while the action waits for a limit.
+
+        Afterwards it takes its place back without waiting. If it waited, an action that holds
+        a lock of its author's could wait for one that waits for that lock.
+        """
+        self._waits += 1
+        self._let_go()
+        try:
+            yield
+        finally:
+            self._waits -= 1
+            if not (self._waits or self._held or self._ended):
+                self._held = True
+                self._slots.take_back()
+
+    def _let_go(self) -> None:
+        if self._held:
+            self._held = False
+            self._slots.give()
+
+
+class Limiter:
+    """The limits of one action or tool, an asynchronous context manager.
+
+    Args:
+        max_concurrency: How many may run at a time, or None.
+        rate: How many may begin in a time, or None.
+    """
+
+    def __init__(self, max_concurrency: int | None, rate: RateLimit | None) -> None:
+        self._slots = None if max_concurrency is None else Slots(max_concurrency)
+        self._rate = None if rate is None else AsyncLimiter(rate.calls, rate.per)
+
+    @property
+    def busy(self) -> bool:
+        """Whether the next one would have to wait."""
+        if self._slots is not None and self._slots.full:
+            return True
+        return self._rate is not None and not self._rate.has_capacity()
+
+    async def acquire(self) -> None:
+        """Wait until one more may begin. The rate counts from there, and so comes last."""
+        if self._slots is not None:
+            await self._slots.take()
+        if self._rate is not None:
+            try:
+                await self._rate.acquire()
+            except BaseException:
+                self.release()
+                raise
+
+    def release(self) -> None:
+        """Say that one has ended."""
+        if self._slots is not None:
+            self._slots.give()
+
+    async def __aenter__(self) -> None:
+        await self.acquire()
+
+    async def __aexit__(self, *exception: object) -> None:
+        self.release()
+
+
+class RuntimeSignal(BaseException):
+    """Something of the runtime's own that goes through code of actions: no policy decides about it."""
+
+
+class LeaveThread(RuntimeSignal):
+    """A step needs what Flink's thread must not wait for: it is begun anew in the pool.
+
+    No ``Exception``, so that the author's own ``except Exception`` lets it pass.
+    """
+
+
+_within: ContextVar[tuple[Limiter, ...]] = ContextVar("limiters", default=())
+"""The limits that the running code is inside of: a tool that calls itself does not wait for itself."""
+
+
+class Limits:
+    """The limits of all actions and tools of a subtask.
+
+    Args:
+        agent: The agent.
+    """
+
+    def __init__(self, agent: BoundAgent) -> None:
+        self._actions = {
+            action.name: Limiter(action.max_concurrency, action.rate_limit)
+            for action in agent.actions
+            if action.max_concurrency is not None or action.rate_limit is not None
+        }
+        self._tools: dict[str, Limiter] = {}
+        self._loop: asyncio.AbstractEventLoop | None = None
+        self._thread = 0
+        self._closed = False
+
+    def open(self, loop: asyncio.AbstractEventLoop, thread: int) -> None:
+        """Belong to ``loop``, which runs in ``thread``."""
+        self._loop, self._thread = loop, thread
+
+    def close(self) -> None:
+        """Let nobody wait any more."""
+        self._closed = True
+
+    def of_action(self, action: BoundAction) -> Limiter | None:
+        """The limits of ``action``, if it has any."""
+        return self._actions.get(action.name)
+
+    def limited(self, tool: Tool, place: Callable[[], Place | None]) -> Tool:
+        """``tool`` with its limits, for one step.
+
+        Args:
+            tool: The tool.
+            place: Gives the place of the step that calls; raises ``LeaveThread`` on Flink's thread.
+        """
+        settings = tool.settings
+        if settings.max_concurrency is None and settings.rate_limit is None:
+            return tool
+        if tool.name not in self._tools:
+            self._tools[tool.name] = Limiter(settings.max_concurrency, settings.rate_limit)
+        limiter = self._tools[tool.name]
+        if inspect.iscoroutinefunction(tool.func):
+            return tool.through(lambda function: self._async(function, limiter, place))
+        return tool.through(lambda function: self._sync(function, limiter, place, tool.name))
+
+    def _async(
+        self, function: Callable[..., Any], limiter: Limiter, place: Callable[[], Place | None]
+    ) -> Callable[..., Any]:
+        @functools.wraps(function)
+        async def call(*args: Any, **kwargs: Any) -> Any:
+            async with _entered(limiter, place()):
+                return await function(*args, **kwargs)
+
+        return call
+
+    def _sync(
+        self, function: Callable[..., Any], limiter: Limiter, place: Callable[[], Place | None], name: str
+    ) -> Callable[..., Any]:
+        @functools.wraps(function)
+        def call(*args: Any, **kwargs: Any) -> Any:
+            held = place()
+            if get_ident() == self._thread:
+                raise ContextMisuseError(
+                    f"the tool {name!r} has limits and is def, so that it may have to wait",
+                    expected="a call from a def action, or from another thread",
+                    found="a call in an async def action",
+                    fix=f"make the tool async def, or write await asyncio.to_thread({name}, ...)",
+                )
+            if limiter in _within.get():
+                return function(*args, **kwargs)
+            self._wait_for(lambda: _acquire(limiter, held))
+            token = _within.set((*_within.get(), limiter))
+            try:
+                return function(*args, **kwargs)
+            finally:
+                _within.reset(token)
+                self._call_soon(limiter.release)
+
+        return call
+
+    def _wait_for(self, make: Callable[[], Coroutine[Any, Any, None]]) -> None:
+        """Run a coroutine on the loop, and wait for it on this thread."""
+        loop = self._loop
+        assert loop is not None
+        future: Future[None] = Future()
+
+        def begin() -> None:
+            loop.create_task(make()).add_done_callback(partial(_tell, future))
+
+        try:
+            loop.call_soon_threadsafe(begin)
+        except RuntimeError:
+            # The loop is closed.
+            raise asyncio.CancelledError from None
+        while True:
+            try:
+                return future.result(SLICE_SECONDS)
+            except ThreadCancelledError:
+                raise asyncio.CancelledError from None
+            except ThreadTimeoutError:
+                if self._closed:
+                    # The end of the loop ends the task, if it ever began.
+                    raise asyncio.CancelledError from None
+
+    def _call_soon(self, function: Callable[[], None]) -> None:
+        assert self._loop is not None
+        # A closed loop has nobody who waits.
+        with contextlib.suppress(RuntimeError):
+            self._loop.call_soon_threadsafe(function)
+
+
+def _tell(future: Future[None], task: asyncio.Task[None]) -> None:
+    """Let ``future`` end as ``task`` did."""
+    if task.cancelled():
+        future.cancel()
+    elif (error := task.exception()) is not None:
+        future.set_exception(error)
+    else:
+        future.set_result(None)
+
+
+@asynccontextmanager
+async def _entered(limiter: Limiter, place: Place | None) -> AsyncIterator[None]:
+    if limiter in _within.get():
+        yield
+        return
+    await _acquire(limiter, place)
+    token = _within.set((*_within.get(), limiter))
+    try:
+        yield
+    finally:
+        _within.reset(token)
+        limiter.release()
+
+
+async def _acquire(limiter: Limiter, place: Place | None) -> None:
+    """Take one of ``limiter``; in an action, when that comes in the order of what the action waits for."""
+    await in_turn("a limit", lambda: _take(limiter, place), limiter.release)
+
+
+async def _take(limiter: Limiter, place: Place | None) -> None:
+    if place is not None and limiter.busy:
+        with place.lent():
+            await limiter.acquire()
+    else:
+        await limiter.acquire()

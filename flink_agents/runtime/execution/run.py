@@ -1,0 +1,179 @@
+"""One run: an input and everything that the agent's actions make of it.
+
+A run changes nothing outside itself. What it wrote and emitted is committed by the processor
+once the whole chain has succeeded, so a run that fails leaves no trace.
+"""
+
+from __future__ import annotations
+
+import copy
+from collections import deque
+from collections.abc import Iterator, Mapping
+from typing import Any
+
+from flink_agents.api.events import Event, InputEvent, InputLineage, stamp
+from flink_agents.api.memory import MemoryScope
+from flink_agents.plan import BoundAction
+from flink_agents.runtime.execution.shared import RunEnvironment
+from flink_agents.runtime.journal.run_journal import RunJournal
+from flink_agents.runtime.journal.traced_memory import TracedTree
+from flink_agents.runtime.serde.keys import decode_key
+from flink_agents.runtime.state.keyed_state import MapSlot
+from flink_agents.runtime.state.memory import MemoryTree, Undo
+
+_MISSING = object()
+
+
+class Run:
+    """The state of one run.
+
+    Args:
+        shared: What all runs share.
+        journal_id: Identity of the job that the key's runs belong to.
+        key_text: Canonical text of the key.
+        sequence_number: Number of the run within the key.
+        timestamp: Event time of the input in milliseconds, or None.
+        started_at: Wall-clock time at which the run began, in milliseconds.
+        memory: Short-term memory in state; None where all of it is in ``known``.
+        known: Short-term memory that was read already, by path.
+        traced: Note what is read of it, also where it does not expire.
+        identity: Identity of the job that the run began in, from which its ids follow; by default, that
+            which the key's runs belong to.
+
+    Attributes:
+        queue: Events that no action has seen yet.
+        steps: What is still to be executed: pairs of action and event, in order.
+        outputs: What the run emitted to the main output.
+        side_outputs: Pairs of tag and value.
+        emitted: Number of events that its actions emitted.
+        short_term: Memory of the key.
+        journal: Its records; None where nothing can be recorded.
+        lineage: What the ids of its events follow from.
+    """
+
+    __slots__ = (
+        "_key",
+        "_sensory",
+        "_shared",
+        "_undo",
+        "emitted",
+        "identity",
+        "journal",
+        "journal_id",
+        "key_text",
+        "lineage",
+        "outputs",
+        "queue",
+        "sequence_number",
+        "short_term",
+        "side_outputs",
+        "started_at",
+        "steps",
+        "timestamp",
+    )
+
+    def __init__(
+        self,
+        shared: RunEnvironment,
+        journal_id: str,
+        key_text: str,
+        sequence_number: int,
+        timestamp: int | None,
+        started_at: int,
+        memory: MapSlot[str] | None,
+        known: dict[str, bytes | None] | None = None,
+        traced: bool = False,
+        identity: str | None = None,
+    ) -> None:
+        self._shared = shared
+        self.journal_id = journal_id
+        self.identity = identity or journal_id
+        self.key_text = key_text
+        self.sequence_number = sequence_number
+        self.timestamp = timestamp
+        self.started_at = started_at
+        self._undo: Undo = []
+        tree = TracedTree if traced or shared.traces_memory else MemoryTree
+        self.short_term: MemoryTree = tree(
+            MemoryScope.SHORT_TERM, shared.codec, memory, self._undo, shared.memory_expires, known
+        )
+        self._sensory: MemoryTree | None = None
+        self.queue: deque[Event] = deque()
+        self.steps: Iterator[tuple[BoundAction, Event]] = iter(())
+        self.outputs: list[Any] = []
+        self.side_outputs: list[tuple[str, Any]] = []
+        self.emitted = 0
+        self.journal: RunJournal | None = None
+        self._key: Any = _MISSING
+        self.lineage = InputLineage(self.identity, key_text, sequence_number)
+
+    @property
+    def identified(self) -> bool:
+        """Whether an action has seen what follows from the run's number, and may tell others.
+
+        That is its number, an id of an event, a UUID, or a random number: another run that got the same
+        number would be taken for this one.
+        """
+        return self.lineage.known
+
+    def identify(self) -> None:
+        """Note that an action has seen what follows from the run's number."""
+        self.lineage.known = True
+
+    @property
+    def key(self) -> Any:
+        """The key, decoded when somebody asks."""
+        if self._key is _MISSING:
+            self._key = decode_key(self.key_text)
+        return self._key
+
+    @property
+    def sensory(self) -> MemoryTree:
+        """Memory of the run."""
+        if self._sensory is None:
+            self._sensory = MemoryTree(MemoryScope.SENSORY, self._shared.codec, None, self._undo)
+        return self._sensory
+
+    def input_event(self, record: Any) -> Event:
+        """The event that starts the run; its id follows from job, key and sequence number."""
+        event = InputEvent(input=record)
+        stamp(event, self.lineage)
+        return event
+
+    def fork(self) -> Run:
+        """This run with a memory of its own, for a step that may have to be left behind."""
+        twin = copy.copy(self)
+        twin._undo = list(self._undo)
+        twin.short_term = self.short_term.fork(twin._undo)
+        if self._sensory is not None:
+            twin._sensory = self._sensory.fork(twin._undo)
+        return twin
+
+    def adopt(self, twin: Run) -> None:
+        """Take over the memory of a fork."""
+        self._undo = twin._undo
+        self.short_term = twin.short_term
+        self._sensory = twin._sensory
+
+    def mark(self) -> int:
+        """A point to which :meth:`rollback` can return."""
+        return len(self._undo)
+
+    def written_since(self, mark: int) -> dict[MemoryScope, dict[str, bytes | None]]:
+        """The nodes of both memories that were written since ``mark``, as they are now."""
+        written: dict[MemoryScope, dict[str, bytes | None]] = {scope: {} for scope in MemoryScope}
+        for tree, path, _, _ in self._undo[mark:]:
+            written[tree.scope][path] = tree.raw(path)
+        return written
+
+    def write(self, scope: MemoryScope, nodes: Mapping[str, bytes | None]) -> None:
+        """Write nodes of a memory, as :meth:`written_since` gave them."""
+        tree = self.sensory if scope is MemoryScope.SENSORY else self.short_term
+        for path, data in nodes.items():
+            tree.put(path, data)
+
+    def rollback(self, mark: int) -> None:
+        """Take back all writes to memory since ``mark``."""
+        while len(self._undo) > mark:
+            tree, path, had, data = self._undo.pop()
+            tree.take_back(path, had, data)

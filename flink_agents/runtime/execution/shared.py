@@ -1,0 +1,118 @@
+"""What all runs of an operator share."""
+
+from __future__ import annotations
+
+from collections.abc import Awaitable, Mapping
+from typing import Any, Protocol
+
+from flink_agents.api.durable import DurableCallable
+from flink_agents.api.errors import StoreNotConfiguredError
+from flink_agents.api.options import AgentOptions, Configuration
+from flink_agents.api.resources import ResourceType, check_resource_type
+from flink_agents.plan import BoundAgent
+from flink_agents.plan.uses import mark_durable_actions
+from flink_agents.runtime.concurrency.clients import Clients
+from flink_agents.runtime.execution.event_records import EventRecords
+from flink_agents.runtime.execution.limits import Limits
+from flink_agents.runtime.execution.routing import Routes
+from flink_agents.runtime.journal.journals import Journals
+from flink_agents.runtime.metrics.metrics import LocalMetricGroup
+from flink_agents.runtime.metrics.run_metrics import RunMetrics
+from flink_agents.runtime.serde import type_modules
+from flink_agents.runtime.serde.codec import ValueCodec
+
+
+class Durable(Protocol):
+    """Makes durable calls. Steps are ``context.Invocation``."""
+
+    def call(
+        self, step: Any, what: DurableCallable, args: tuple[Any, ...], kwargs: Mapping[str, Any]
+    ) -> Awaitable[Any]:
+        """Make a call of an action that runs on the agent loop."""
+        ...
+
+    def call_from_thread(
+        self, step: Any, what: DurableCallable, args: tuple[Any, ...], kwargs: Mapping[str, Any]
+    ) -> Any:
+        """Make a call of an action that runs in a thread, and wait for its end."""
+        ...
+
+
+class NothingDurable:
+    """Refuses durable calls: there is no store."""
+
+    def call(
+        self, step: Any, what: DurableCallable, args: tuple[Any, ...], kwargs: Mapping[str, Any]
+    ) -> Awaitable[Any]:
+        """See :class:`Durable`."""
+        raise StoreNotConfiguredError(
+            "a durable call has no store that it could be recorded in",
+            expected="the option action-state.store",
+            found="no store",
+            fix="set action-state.store to 'sqlite', or to another store that all workers reach",
+        )
+
+    def call_from_thread(
+        self, step: Any, what: DurableCallable, args: tuple[Any, ...], kwargs: Mapping[str, Any]
+    ) -> Any:
+        """See :class:`Durable`."""
+        return self.call(step, what, args, kwargs)
+
+
+class RunEnvironment:
+    """What all runs of an operator share.
+
+    Args:
+        agent: The agent, bound to its code.
+        agent_name: Name of the agent in the job.
+        config: Options of the job.
+        metrics: What actions measure.
+        codec: Encodes memory.
+        journals: Where durable calls are recorded; None where there is no store.
+
+    Attributes:
+        durable: Makes durable calls.
+        run_metrics: What the runtime measures.
+        limits: Limits of actions and tools.
+        clients: Clients of the subtask.
+        events: Writes events into records.
+        traces_memory: Whether runs note what they read of memory: a replay may find it expired.
+    """
+
+    def __init__(
+        self,
+        agent: BoundAgent,
+        agent_name: str,
+        config: Configuration,
+        metrics: LocalMetricGroup,
+        codec: ValueCodec,
+        journals: Journals | None = None,
+    ) -> None:
+        type_modules.know(agent.modules(), config.get(AgentOptions.STATE_MODULES))
+        self.agent = agent
+        self.agent_name = agent_name
+        self.config = config
+        self.metrics = metrics
+        self.run_metrics = RunMetrics(action.name for action in agent.actions)
+        self.codec = codec
+        self.events = EventRecords(codec, agent.event_types)
+        self.journals = journals
+        if journals is not None:
+            mark_durable_actions(agent)
+            self.run_metrics.store = journals.store.metrics
+        self.durable: Durable = NothingDurable()
+        self.memory_expires = config.get(AgentOptions.SHORT_TERM_TTL) is not None
+        self.traces_memory = self.memory_expires and journals is not None
+        self.max_events: int = config.get(AgentOptions.MAX_EVENTS)
+        self.routes = Routes(agent.actions)
+        self.side_outputs: Mapping[str, Any] = agent.side_outputs
+        self.limits = Limits(agent)
+        self.clients = Clients(agent)
+        self._resources: dict[tuple[str, ResourceType], Any] = {}
+
+    def resource(self, name: str, resource_type: ResourceType | str) -> Any:
+        """The resource, made at its first use."""
+        key = (name, check_resource_type(resource_type))
+        if key not in self._resources:
+            self._resources[key] = self.agent.resource(*key)
+        return self._resources[key]

@@ -1,0 +1,406 @@
+"""Walks the chain of a run and executes its actions; the same on every thread.
+
+A *step* is one execution of one action on one event. ``StepExecutor`` knows what a step may do
+and what follows from its end. It never waits: what has to be awaited is handed to the caller.
+"""
+
+from __future__ import annotations
+
+import inspect
+from collections.abc import AsyncGenerator, Awaitable, Iterable, Iterator
+from contextlib import aclosing, closing
+from typing import Any, cast
+
+from flink_agents.api.durable import OnMismatch
+from flink_agents.api.errors import (
+    ActionFailedError,
+    ActionInterruptedError,
+    ActionTimeoutError,
+    AgentsError,
+    RetriesExhaustedError,
+    UnhandledEventError,
+)
+from flink_agents.api.events import Event, OutputEvent
+from flink_agents.api.logs import bounded_logger
+from flink_agents.api.options import AgentOptions
+from flink_agents.api.policies import DEAD_LETTER_TAG, DeadLetter, FailedAttempt, OnError, RetryPolicy
+from flink_agents.plan import BoundAction
+from flink_agents.runtime.concurrency.outcomes import thrown
+from flink_agents.runtime.execution.context import Invocation, context_type
+from flink_agents.runtime.execution.limits import LeaveThread, RuntimeSignal
+from flink_agents.runtime.execution.retry import Trial, is_retryable, next_trial, record
+from flink_agents.runtime.execution.run import Run
+from flink_agents.runtime.execution.shared import RunEnvironment
+from flink_agents.runtime.metrics.run_metrics import clock
+from flink_agents.runtime.serde.tracebacks import text_of, users_place, users_traceback
+from flink_agents.runtime.serde.typenames import shorten
+
+FAILURES = (BaseException,)
+"""What an action can raise: whatever it is, it is the action's failure, with the author's line."""
+
+ENDS = (KeyboardInterrupt, GeneratorExit)
+"""What no policy passes by: one is meant for the program, the other closes the coroutine that executes
+the run, so that nothing can follow in it."""
+
+_log = bounded_logger("flink_agents.run")
+
+
+class StepExecutor:
+    """Executes the steps of runs.
+
+    Args:
+        shared: What all runs share.
+    """
+
+    def __init__(self, shared: RunEnvironment) -> None:
+        self._shared = shared
+        self._metrics = shared.run_metrics
+        self._durations = shared.run_metrics.here
+        self._context_type = context_type(shared.agent.context_class)
+        self._on_error = OnError(shared.agent.on_error or shared.config.get(AgentOptions.ON_ERROR))
+        self._retry = shared.agent.retry
+        self._on_unhandled = OnError(
+            shared.agent.on_unhandled or shared.config.get(AgentOptions.ON_UNHANDLED)
+        )
+        # Whether an action makes durable calls may show only when it does, in each process anew.
+        self._owned = {
+            action.name
+            for action in shared.agent.actions
+            if shared.journals is not None or self._retry_of(action) is not None
+        }
+
+    def begin(self, run: Run, record: Any) -> None:
+        """Let ``run`` start with ``record``."""
+        run.queue.append(run.input_event(record))
+        run.steps = self._walk(run)
+
+    def advance(self, run: Run) -> Invocation | None:
+        """Execute steps on this thread up to the first one that cannot end here.
+
+        Returns:
+            That step; None at the end of the run. It has what is to be awaited, or it was not
+            called yet: because it must not run on this thread, or as a further attempt.
+
+        Raises:
+            ActionFailedError: An action raised and its policy is to fail.
+            UnhandledEventError: No action accepted an event and the policy is to fail.
+        """
+        for action, event in run.steps:
+            step = Invocation(self._shared, run, action, event)
+            if action.off_thread:
+                return step
+            began = clock()
+            try:
+                self.call(step)
+            except LeaveThread:
+                return self._leave_thread(step)
+            except RuntimeSignal:
+                raise
+            except FAILURES as error:
+                following = self.failed(step, error)
+                if following is not None:
+                    return following
+            else:
+                if step.awaited is not None:
+                    return step
+                if step.trial is not None:
+                    # The author's code caught what should have led away from here.
+                    return self._leave_thread(step)
+                self.succeed(step)
+                self._durations[action.name].add(clock() - began)
+        return None
+
+    # -- one step ---------------------------------------------------------------------
+
+    def call(self, step: Invocation) -> None:
+        """Call the action and emit what it returns; what has to be awaited stays in the step.
+
+        One that may be executed again gets an event of its own: what it changes in that reaches neither
+        its next attempt nor other actions, which would not see it after a replay.
+        """
+        action, event = step.action, step.event
+        if action.name in self._owned:
+            event = self._shared.events.own(event)
+        result = action.call(event, self._context_type(step))
+        if result is not None:
+            self._emit(step, result)
+
+    async def wait(self, step: Invocation) -> None:
+        """Await what :meth:`call` left, on the thread of the running loop."""
+        step.adopt()
+        while step.awaited is not None:
+            awaited, step.awaited = step.awaited, None
+            if inspect.isasyncgen(awaited):
+                async with aclosing(cast("AsyncGenerator[Any, None]", awaited)) as events:
+                    async for event in events:
+                        if event is not None:
+                            step.emit(event)
+            else:
+                result = await cast("Awaitable[Any]", awaited)
+                if result is not None:
+                    self._emit(step, result)
+
+    def succeed(self, step: Invocation) -> None:
+        """End a step: what it emitted becomes part of the run."""
+        step.end()
+        run = step.run
+        run.emitted += len(step.sent)
+        for event in step.sent:
+            route = self._shared.routes.of(event)
+            if route is not None and route.leaves:
+                run.outputs.append(cast("OutputEvent", event).output)
+            else:
+                run.queue.append(event)
+        if step.side is not None:
+            run.side_outputs.extend(step.side)
+
+    def failed(self, step: Invocation, error: BaseException) -> Invocation | None:
+        """End an attempt that raised: what it did is taken back, and its policies followed.
+
+        Returns:
+            The next attempt; None where the run goes on without.
+
+        Raises:
+            ActionFailedError: There is none, and the policy is to fail.
+        """
+        error = thrown(error)
+        self._metrics.count("action_failures", step.action.name)
+        if isinstance(error, ActionTimeoutError):
+            self._metrics.count("action_timeouts", step.action.name)
+        retry = self._retry_of(step.action)
+        if retry is not None and not isinstance(error, ENDS):
+            seed = f"{step.event.id}\x00{step.action.name}"
+            trial = next_trial(retry, step.trial, error, seed)
+            if trial is not None:
+                return self._again(step, error, trial)
+        self.fail(step, error)
+        return None
+
+    def anew(self, step: Invocation) -> Invocation:
+        """Take back what an attempt did; returns another one that takes its place."""
+        self._take_back(step)
+        following = Invocation(self._shared, step.run, step.action, step.event)
+        following.trial = step.trial
+        return following
+
+    def refuse(self, step: Invocation, error: AgentsError, policy: OnMismatch) -> None:
+        """End a step whose replay is not what was recorded.
+
+        Raises:
+            ActionFailedError: The policy is to fail.
+        """
+        self._take_back(step)
+        self._metrics.count("action_mismatches", step.action.name)
+        where = step.action.where
+        if policy is not OnMismatch.DEAD_LETTER:
+            raise self._action_failed(step, error, where, ()) from error
+        self._give_up(step.run, step.action, step.event, error, where, OnError.DEAD_LETTER)
+
+    def fail(self, step: Invocation, error: BaseException) -> None:
+        """End a step that raised, for good.
+
+        Raises:
+            ActionFailedError: The policy is to fail.
+        """
+        self._take_back(step)
+        action, event = step.action, step.event
+        where = users_place(error, action)
+        policy = action.on_error or self._on_error
+        attempts = _attempts(step, error)
+        if policy in (OnError.FAIL, OnError.RETRY) or isinstance(error, ENDS):
+            raise self._action_failed(step, error, where, attempts) from error
+        self._give_up(step.run, action, event, error, where, policy, attempts)
+
+    def refuse_input(self, run: Run, record: Any, error: AgentsError) -> None:
+        """End a run before its begin, whose input cannot wait: state cannot hold it.
+
+        Raises:
+            AgentsError: The policy is to fail.
+        """
+        if self._on_error in (OnError.FAIL, OnError.RETRY):
+            raise error
+        self._give_up(run, None, run.input_event(record), error, "", self._on_error)
+
+    # -- attempts ---------------------------------------------------------------------
+
+    def _retry_of(self, action: BoundAction) -> RetryPolicy | None:
+        retry = action.retry or self._retry
+        if retry is None and (action.on_error or self._on_error) is OnError.RETRY:
+            return RetryPolicy()
+        return retry
+
+    def _again(self, step: Invocation, error: BaseException, trial: Trial) -> Invocation:
+        self._take_back(step)
+        following = Invocation(self._shared, step.run, step.action, step.event)
+        following.trial = trial
+        self._metrics.count("action_retries", step.action.name)
+        _log.info(
+            "%s: attempt %d of action %s of agent %s, key %r, sequence %d, failed; next in %.3g s: %s: %s",
+            users_place(error, step.action),
+            len(trial.failed),
+            step.action.name,
+            self._shared.agent_name,
+            step.run.key,
+            step.run.sequence_number,
+            trial.delay,
+            type(error).__name__,
+            text_of(error),
+        )
+        return following
+
+    def _leave_thread(self, step: Invocation) -> Invocation:
+        """Begin a step anew that must not go on here; the next time it does not even begin here."""
+        self._take_back(step)
+        step.action.off_thread = True
+        return Invocation(self._shared, step.run, step.action, step.event)
+
+    def _take_back(self, step: Invocation) -> None:
+        step.end()
+        step.run.rollback(step.mark)
+
+    # -- the chain --------------------------------------------------------------------
+
+    def _walk(self, run: Run) -> Iterator[tuple[BoundAction, Event]]:
+        """What is to be executed next, as long as there is something."""
+        queue, routes = run.queue, self._shared.routes
+        while queue:
+            event = queue.popleft()
+            route = routes.of(event)
+            handled = False
+            for action in route.actions if route is not None else ():
+                accepted = action.when is None or self._accepts(run, action, event)
+                if accepted:
+                    yield action, event
+                # A condition that raised is a failure of the action, with its own policy.
+                handled = handled or accepted is not False
+            if not handled:
+                self._unhandled(run, event)
+
+    def _accepts(self, run: Run, action: BoundAction, event: Event) -> bool | None:
+        """Whether the condition of ``action`` holds; None if it raised."""
+        assert action.when is not None
+        try:
+            return bool(action.when(event))
+        except FAILURES as error:
+            self._metrics.count("action_failures", action.name)
+            self.fail(Invocation(self._shared, run, action, event), error)
+            return None
+
+    def _emit(self, step: Invocation, result: Any) -> None:
+        if self._shared.routes.of(result) is not None:
+            step.emit(result)
+        elif inspect.isgenerator(result):
+            # Closed at once where it fails: its own clean-up still belongs to the action.
+            with closing(result):
+                self._emit_all(step, result)
+        elif isinstance(result, list | tuple):
+            self._emit_all(step, cast("Iterable[Any]", result))
+        elif inspect.isawaitable(result) or inspect.isasyncgen(result):
+            step.awaited = result
+        else:
+            step.emit(result)
+
+    def _emit_all(self, step: Invocation, events: Iterable[Any]) -> None:
+        for event in events:
+            if event is not None:
+                step.emit(event)
+
+    # -- failures ---------------------------------------------------------------------
+
+    def _action_failed(
+        self, step: Invocation, error: BaseException, where: str, attempts: tuple[FailedAttempt, ...]
+    ) -> ActionFailedError:
+        details: dict[str, Any] = {}
+        message = text_of(error)
+        if isinstance(error, AgentsError):
+            details = {"expected": error.expected, "found": error.found, "fix": error.fix}
+            message = error.message
+        retry = self._retry_of(step.action) if attempts else None
+        # Where the last error is one that is not tried again, the attempts did not run out.
+        ran_out = retry is not None and is_retryable(retry, error)
+        failure = RetriesExhaustedError if ran_out else ActionFailedError
+        if isinstance(error, KeyboardInterrupt):
+            failure = ActionInterruptedError
+        return failure(
+            f"{type(error).__name__}: {message}",
+            agent=self._shared.agent_name,
+            action=step.action.name,
+            key=step.run.key,
+            sequence_number=step.run.sequence_number,
+            event=step.event.event_type,
+            attempts=attempts,
+            where=where,
+            **details,
+        )
+
+    def _unhandled(self, run: Run, event: Event) -> None:
+        route = self._shared.routes.of(event)
+        names = ", ".join(action.name for action in route.actions) if route is not None else ""
+        error = UnhandledEventError(
+            f"no action of {self._shared.agent_name} accepts this {event.event_type!r}: "
+            f"key {run.key!r}, sequence {run.sequence_number}",
+            expected=f"the condition of one of these actions to hold: {names or 'none'}",
+            found=shorten(event),
+            fix="add an action for it, or set on_unhandled = 'ignore' or 'dead-letter' on the agent",
+        )
+        if self._on_unhandled is OnError.FAIL:
+            raise error
+        self._give_up(run, None, event, error, "", self._on_unhandled)
+
+    def _give_up(
+        self,
+        run: Run,
+        action: BoundAction | None,
+        event: Event,
+        error: BaseException,
+        where: str,
+        policy: OnError,
+        attempts: tuple[FailedAttempt, ...] = (),
+    ) -> None:
+        """Leave a trace of an event that the agent goes on without."""
+        name = action.name if action is not None else None
+        self._metrics.count("events_dead_lettered" if policy is OnError.DEAD_LETTER else "events_ignored")
+        _log.warning(
+            "%s: %s of agent %s, key %r, sequence %d (%s): %s: %s",
+            where or "unhandled",
+            f"action {name}" if name else f"event {event.event_type}",
+            self._shared.agent_name,
+            run.key,
+            run.sequence_number,
+            policy.value,
+            type(error).__name__,
+            text_of(error),
+        )
+        if policy is OnError.DEAD_LETTER:
+            letter = self._dead_letter(run, name, event, error, where, attempts)
+            run.side_outputs.append((DEAD_LETTER_TAG, letter))
+
+    def _dead_letter(
+        self,
+        run: Run,
+        action: str | None,
+        event: Event,
+        error: BaseException,
+        where: str,
+        attempts: tuple[FailedAttempt, ...],
+    ) -> DeadLetter:
+        return DeadLetter(
+            agent=self._shared.agent_name,
+            action=action,
+            key=run.key,
+            sequence_number=run.sequence_number,
+            timestamp=run.timestamp,
+            event=event,
+            event_type=event.event_type,
+            error_type=type(error).__qualname__,
+            error_message=text_of(error),
+            where=where,
+            traceback=users_traceback(error),
+            attempts=attempts,
+        )
+
+
+def _attempts(step: Invocation, error: BaseException) -> tuple[FailedAttempt, ...]:
+    """All attempts of a step whose last one raised ``error``; none where that was the only one."""
+    failed = step.trial.failed if step.trial is not None else ()
+    return (*failed, record(len(failed) + 1, error)) if failed else ()

@@ -1,0 +1,1 @@
+"""All that imports PyFlink: the function, the environment, streams and types."""

@@ -1,0 +1,297 @@
+"""What PyFlink's public API lacks or gets wrong, wrapped in one place.
+
+Each function names the trap that it covers; ``docs/design/pyflink.md`` tells how each was
+seen. Nothing else in the package touches a private attribute of PyFlink, the Java gateway or
+a Java object.
+"""
+
+from __future__ import annotations
+
+import importlib
+from collections.abc import Callable, Iterator
+from dataclasses import dataclass
+from typing import Any
+
+import pyflink.java_gateway as java_gateway
+from py4j.protocol import Py4JError
+from pyflink.common import TypeInformation, Types
+from pyflink.datastream import DataStream, OutputTag, RuntimeContext, StreamExecutionEnvironment
+from pyflink.datastream.state import MapStateDescriptor, StateTtlConfig, ValueStateDescriptor
+from pyflink.util.java_utils import get_j_env_configuration
+
+from flink_agents.runtime.state.keyed_state import HEAD_STATE, MEMORY_STATE, PENDING_STATE, KeyedState
+
+_ANNOUNCED = "internal.flink-agents.main-classes"
+"""Not among the options of agents, whose names are checked."""
+
+# -- inside a task ------------------------------------------------------------------------
+
+
+@dataclass(frozen=True)
+class TaskInfo:
+    """Where an operator instance runs.
+
+    Attributes:
+        job_id: Flink's id of the job, 32 hexadecimal digits.
+        job_name: The job's name.
+        subtask: Index of the subtask, from 0.
+        parallelism: Number of subtasks.
+        attempt: Number of the attempt, from 0.
+    """
+
+    job_id: str
+    job_name: str
+    subtask: int
+    parallelism: int
+    attempt: int
+
+
+def task_info(context: RuntimeContext) -> TaskInfo:
+    """Where the operator of ``context`` runs.
+
+    PyFlink 2.3 calls Java methods that Flink 2 moved to ``getTaskInfo()``, and has none for
+    the job. In process mode there is no Java context, and PyFlink's own values are used.
+    """
+    java = getattr(context, "_runtime_context", None)
+    if java is None:
+        return TaskInfo(
+            job_id="",
+            job_name="",
+            subtask=context.get_index_of_this_subtask(),
+            parallelism=context.get_number_of_parallel_subtasks(),
+            attempt=context.get_attempt_number(),
+        )
+    task = java.getTaskInfo()
+    return TaskInfo(
+        job_id=java.getJobInfo().getJobId().toString(),
+        job_name=str(java.getJobInfo().getJobName()),
+        subtask=task.getIndexOfThisSubtask(),
+        parallelism=task.getNumberOfParallelSubtasks(),
+        attempt=task.getAttemptNumber(),
+    )
+
+
+def watch_operators(
+    arrives: Callable[[str, str, bytes, str | None], Any], loaded: Callable[[Any], None]
+) -> None:
+    """Call functions before and after each Python operator of this worker is unpickled.
+
+    PyFlink has no place for it, and the operators of a job, its own functions among them, are unpickled
+    in no particular order: the first one decides which modules are in memory.
+
+    Args:
+        arrives: Gets the id and the name of the operator's job, the pickle, and what the job has announced
+            (:func:`announce`).
+        loaded: Gets what that has returned; None where it has raised.
+    """
+    from pyflink.fn_execution.embedded import operations
+
+    original = operations.extract_process_function
+    if getattr(original, "is_watched", False):
+        return
+
+    def extract_process_function(proto: Any, context: Any, *rest: Any) -> Any:
+        job = context.getJobInfo()
+        arrived = None
+        try:
+            announced = dict(context.getJobConfiguration().toMap()).get(_ANNOUNCED)
+            arrived = arrives(str(job.getJobId().toString()), str(job.getJobName()), proto.payload, announced)
+            return original(proto, context, *rest)
+        finally:
+            loaded(arrived)
+
+    watched: Any = extract_process_function
+    watched.is_watched = True
+    operations.extract_process_function = watched
+
+
+def task_configuration(context: RuntimeContext) -> dict[str, str]:
+    """Flink's configuration, as the TaskManager and the job know it; empty in process mode.
+
+    PyFlink's context does not show it. It has what was given on the command line of the TaskManager,
+    and, in a local cluster, what the cluster was made with, which no file has.
+    """
+    java = getattr(context, "_runtime_context", None)
+    if java is None:
+        return {}
+    found: dict[str, str] = {}
+    for configuration in (java.getTaskManagerRuntimeInfo().getConfiguration(), java.getJobConfiguration()):
+        found.update({str(key): str(value) for key, value in dict(configuration.toMap()).items()})
+    return found
+
+
+def keyed_state(context: RuntimeContext, memory_ttl_ms: int | None) -> KeyedState:
+    """The agent's states. Their names and types are part of every savepoint.
+
+    Values are bytes in ``PICKLED_BYTE_ARRAY`` states, the cheapest of PyFlink's
+    (``docs/design/core.md``; ``PRIMITIVE_ARRAY`` converts byte by byte).
+    """
+    head = ValueStateDescriptor(HEAD_STATE, Types.PICKLED_BYTE_ARRAY())
+    pending = MapStateDescriptor(PENDING_STATE, Types.LONG(), Types.PICKLED_BYTE_ARRAY())
+    memory = MapStateDescriptor(MEMORY_STATE, Types.STRING(), Types.PICKLED_BYTE_ARRAY())
+    if memory_ttl_ms is not None:
+        memory.enable_time_to_live(_ttl(memory_ttl_ms))
+    return KeyedState(context.get_state(head), context.get_map_state(pending), context.get_map_state(memory))
+
+
+def _ttl(milliseconds: int) -> StateTtlConfig:
+    from pyflink.common import Time
+
+    return (
+        StateTtlConfig.new_builder(Time.milliseconds(milliseconds))
+        .set_update_type(StateTtlConfig.UpdateType.OnCreateAndWrite)
+        .set_state_visibility(StateTtlConfig.StateVisibility.NeverReturnExpired)
+        .build()
+    )
+
+
+def cancellation_check() -> Callable[[], None]:
+    """A function that raises ``InterruptedError`` once Flink has cancelled the task of this thread.
+
+    A plain wait in Python does not notice the interrupt: with it a cancel took 15 s (measured).
+    """
+    pemja: Any = importlib.import_module("pemja")  # only a worker has it
+    thread = pemja.findClass("java.lang.Thread").currentThread()
+
+    def check() -> None:
+        if thread.isInterrupted():
+            raise InterruptedError("the task was cancelled")
+
+    return check
+
+
+# -- in the driver ------------------------------------------------------------------------
+
+
+def configuration_of(env: StreamExecutionEnvironment) -> dict[str, str]:
+    """All of Flink's configuration that ``env`` was made with."""
+    return dict(get_j_env_configuration(env._j_stream_execution_environment).toMap())
+
+
+def configure(env: StreamExecutionEnvironment, values: dict[str, str]) -> None:
+    """Set Flink options on an environment that exists already."""
+    from pyflink.common import Configuration
+
+    configuration = Configuration()
+    for key, value in values.items():
+        configuration.set_string(key, value)
+    env.configure(configuration)
+
+
+def announce(env: StreamExecutionEnvironment, text: str) -> None:
+    """Let workers have a text before they unpickle any operator of the job, PyFlink's own among them."""
+    configure(env, {_ANNOUNCED: text})
+
+
+def _jvm() -> Any:
+    return java_gateway.get_gateway().jvm
+
+
+def _java(stream: DataStream) -> Any:
+    return stream._j_data_stream
+
+
+def transformation_ids_before(stream: DataStream) -> set[int]:
+    """Ids of the transformations that ``stream`` comes from, its own included."""
+    transformation = _java(stream).getTransformation()
+    return {each.getId() for each in transformation.getTransitivePredecessors()}
+
+
+def transformation_id(stream: DataStream) -> int:
+    """Id of the transformation that makes ``stream``."""
+    return _java(stream).getTransformation().getId()
+
+
+def parallelism_of(stream: DataStream) -> int:
+    """Number of subtasks of the operator that makes ``stream``."""
+    return _java(stream).getTransformation().getParallelism()
+
+
+def can_have_watermarks(stream: DataStream) -> bool:
+    """Whether ``stream`` may have watermarks; True where that cannot be told."""
+    ahead, seen = [_java(stream).getTransformation()], set[int]()
+    while ahead:
+        transformation = ahead.pop()
+        if transformation.getId() in seen:
+            continue
+        seen.add(transformation.getId())
+        makes = _makes_watermarks(transformation)
+        if makes:
+            return True
+        if makes is None:
+            ahead.extend(transformation.getInputs())
+    return False
+
+
+def _makes_watermarks(transformation: Any) -> bool | None:
+    """Whether watermarks begin there; None where they come from before."""
+    kind = transformation.getClass().getSimpleName()
+    if kind == "LegacySourceTransformation" or "WatermarkAssigner" in str(transformation.getName()):
+        return True  # a function of the user, or a table
+    if kind not in ("SourceTransformation", "TimestampsAndWatermarksTransformation"):
+        return None
+    try:
+        generator = transformation.getWatermarkStrategy().createWatermarkGenerator(None)
+        return generator.getClass().getSimpleName() != "NoWatermarksGenerator"
+    except Py4JError:  # a strategy that asks its context
+        return True
+
+
+def empty_branch(stream: DataStream, kind: TypeInformation) -> DataStream | None:
+    """A stream of no records with the watermarks of ``stream``, at no cost per record.
+
+    A side output to which nothing is written. PyFlink puts a Python function behind a side output,
+    which this does without. None where ``stream`` is no output of one operator, such as a union.
+    """
+    tag = OutputTag("flink-agents-watermarks", kind)
+    try:
+        return DataStream(_java(stream).getSideOutput(tag.get_java_output_tag()))
+    except Py4JError:
+        return None
+
+
+def name_branch(end: DataStream, begin: DataStream, prefix: str) -> None:
+    """Give ids that stay to the operators between two streams, which tables leave without.
+
+    They hold state; with generated ids, it could not be found after a change of the job.
+    """
+    before = transformation_ids_before(begin)
+    found = _java(end).getTransformation().getTransitivePredecessors()
+    new = {each.getId(): each for each in found if each.getId() not in before}
+    for number, identity in enumerate(sorted(new)):
+        if new[identity].getUid() is None:
+            new[identity].setUid(f"{prefix}-{number}")
+
+
+class Collector:
+    """Takes the pickled records of one stream of a job out of Flink, in batches.
+
+    ``executeAndCollect`` runs a job of its own and fetches record by record through the
+    gateway (2 ms each, measured); this attaches to the common job and fetches a list at a time.
+
+    Args:
+        stream: A stream of pickled Python objects.
+    """
+
+    _BATCH = 2000
+
+    def __init__(self, stream: DataStream) -> None:
+        self._iterator = _java(stream).collectAsync()
+
+    def batches(self) -> Iterator[list[bytes]]:
+        """Lists of records, each as its pickled bytes, until the stream ends."""
+        import pickle
+
+        jvm = _jvm()
+        guava = jvm.org.apache.flink.shaded.guava33.com.google.common.collect
+        pickler = jvm.org.apache.flink.api.python.shaded.net.razorvine.pickle.Pickler()
+        while True:
+            batch = jvm.java.util.ArrayList()
+            guava.Iterators.addAll(batch, guava.Iterators.limit(self._iterator, self._BATCH))
+            if batch.isEmpty():
+                return
+            yield pickle.loads(pickler.dumps(batch))
+
+    def close(self) -> None:
+        """Let go of what the job still holds for the collector."""
+        self._iterator.close()

@@ -1,0 +1,148 @@
+"""``AgentsExecutionEnvironment`` on PyFlink."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable, Mapping
+from pathlib import Path
+from typing import Any
+
+from pyflink.common import Configuration as FlinkConfiguration
+from pyflink.datastream import DataStream, KeyedStream, StreamExecutionEnvironment
+
+from flink_agents.api.agent import Agent
+from flink_agents.api.environment import AgentInput, AgentsExecutionEnvironment
+from flink_agents.api.errors import (
+    JobDefinitionError,
+    UnsupportedExecutionError,
+    UnsupportedTableError,
+)
+from flink_agents.api.options import AgentOptions, Configuration
+from flink_agents.runtime.flink import compat as flink_compat
+from flink_agents.runtime.flink.job import Job
+from flink_agents.runtime.flink.launch import gateway
+from flink_agents.runtime.flink.launch.packages import check_conflicting_packages
+from flink_agents.runtime.flink.rows import Column, NameFields
+from flink_agents.runtime.flink.shipping.main_module import ShippedFunction
+from flink_agents.runtime.flink.sources import list_source
+from flink_agents.runtime.flink.streams import FlinkAgentInput
+
+_EXECUTION_MODE = "python.execution-mode"
+_BUFFER_TIMEOUT = "execution.buffer-timeout.interval"
+_FLINKS_BUFFER_TIMEOUT_MS = 100
+
+
+def create(
+    env: StreamExecutionEnvironment | None, t_env: Any, config: Mapping[str, Any] | None
+) -> FlinkAgentsEnvironment:
+    """The environment for ``AgentsExecutionEnvironment.get_execution_environment``."""
+    check_conflicting_packages()
+    gateway.check_prepared()
+    if env is None:
+        env = StreamExecutionEnvironment.get_execution_environment(FlinkConfiguration())
+    flink = flink_compat.configuration_of(env)
+    options = Configuration.load(config, flink)
+    _use_thread_mode(env, flink)
+    _use_short_buffers(env, flink)
+    return FlinkAgentsEnvironment(env, t_env, options)
+
+
+def _use_thread_mode(env: StreamExecutionEnvironment, flink: Mapping[str, str]) -> None:
+    mode = flink.get(_EXECUTION_MODE)
+    if mode is None:
+        flink_compat.configure(env, {_EXECUTION_MODE: "thread"})
+    elif mode != "thread":
+        raise UnsupportedExecutionError(
+            f"{_EXECUTION_MODE} is {mode!r}",
+            expected="thread",
+            found=mode,
+            fix=f"leave {_EXECUTION_MODE} out: PyFlink's process mode loses records when a job with "
+            "checkpoints fails (docs/design/pyflink.md)",
+        )
+
+
+def _use_short_buffers(env: StreamExecutionEnvironment, flink: Mapping[str, str]) -> None:
+    """Hand records on after 2 ms; Flink's default holds each of them for up to 100 on each way."""
+    if _BUFFER_TIMEOUT not in flink and env.get_buffer_timeout() == _FLINKS_BUFFER_TIMEOUT_MS:
+        env.set_buffer_timeout(2)
+
+
+class FlinkAgentsEnvironment(AgentsExecutionEnvironment):
+    """See :class:`AgentsExecutionEnvironment`.
+
+    Args:
+        env: PyFlink's environment.
+        t_env: PyFlink's table environment, made at its first use where it is None.
+        config: The options.
+    """
+
+    def __init__(self, env: StreamExecutionEnvironment, t_env: Any, config: Configuration) -> None:
+        self._job = Job(env, t_env, config)
+        self._agents: dict[str, Agent] = {}
+
+    @property
+    def stream_env(self) -> StreamExecutionEnvironment:
+        """See :class:`AgentsExecutionEnvironment`."""
+        return self._job.stream_env
+
+    @property
+    def table_env(self) -> Any:
+        """See :class:`AgentsExecutionEnvironment`."""
+        return self._job.table_env
+
+    @property
+    def config(self) -> Configuration:
+        """See :class:`AgentsExecutionEnvironment`."""
+        return self._job.config
+
+    # -- inputs -----------------------------------------------------------------------
+
+    def from_datastream(self, stream: DataStream, key_selector: Callable[[Any], Any]) -> AgentInput:
+        """See :class:`AgentsExecutionEnvironment`."""
+        if isinstance(stream, KeyedStream):
+            raise JobDefinitionError(
+                "the stream is keyed already",
+                fix="give the stream before key_by, and the key selector here: agents key by a "
+                "canonical form of the key",
+            )
+        return FlinkAgentInput(self._job, self._agents, stream, key_selector)
+
+    def from_table(self, table: Any, key_selector: Callable[[Any], Any] | str) -> AgentInput:
+        """See :class:`AgentsExecutionEnvironment`."""
+        from pyflink.util.exceptions import TableException
+
+        try:
+            stream = self.table_env.to_data_stream(table)
+        except TableException as error:
+            raise UnsupportedTableError(
+                "the table has updates or deletes",
+                expected="an insert-only table",
+                found=str(error).split("\n", 1)[0],
+                fix="give a table without updating aggregation, or convert it by to_changelog_stream "
+                "and from_datastream",
+            ) from error
+        named = stream.map(ShippedFunction(NameFields(stream.get_type())))
+        selector = Column(key_selector) if isinstance(key_selector, str) else key_selector
+        return FlinkAgentInput(self._job, self._agents, named, selector)
+
+    def from_list(self, records: Iterable[Any], key_selector: Callable[[Any], Any]) -> AgentInput:
+        """See :class:`AgentsExecutionEnvironment`."""
+        source = list_source(self.stream_env, list(records), self.config.get(AgentOptions.CHECK_CODE))
+        return FlinkAgentInput(self._job, self._agents, source, key_selector)
+
+    def load_yaml(self, *paths: str | Path) -> FlinkAgentsEnvironment:
+        """See :class:`AgentsExecutionEnvironment`."""
+        from flink_agents.plan import load_yaml
+
+        for path in paths:
+            self._agents |= load_yaml(path)
+        return self
+
+    # -- running ----------------------------------------------------------------------
+
+    def collect(self, stream: DataStream) -> list[Any]:
+        """See :class:`AgentsExecutionEnvironment`."""
+        return self._job.collect(stream)
+
+    def execute(self, job_name: str | None = None) -> Any:
+        """See :class:`AgentsExecutionEnvironment`."""
+        return self._job.execute(job_name)

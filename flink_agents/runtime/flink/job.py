@@ -1,0 +1,252 @@
+"""A job that is being put together: its agents, and the lists that its streams fill."""
+
+from __future__ import annotations
+
+import pickle
+import socket
+import sys
+import threading
+from dataclasses import dataclass, field
+from typing import Any
+
+from pyflink.datastream import DataStream, StreamExecutionEnvironment
+
+from flink_agents.api.errors import (
+    AgentCycleError,
+    DeadLettersNotReadError,
+    DuplicateAgentError,
+    JobDefinitionError,
+)
+from flink_agents.api.event_time import EventTime, LateOutputs
+from flink_agents.api.options import AgentOptions, Configuration
+from flink_agents.runtime.flink import compat as flink_compat
+from flink_agents.runtime.flink.job_errors import job_failed
+from flink_agents.runtime.flink.shipping.main_classes import announcement
+from flink_agents.runtime.flink.shipping.main_module import ShippedFunction
+from flink_agents.runtime.flink.shipping.user_modules import MAIN
+
+_RESTART_STRATEGY = "restart-strategy.type"
+_REST_PORTS = "rest.bind-port"
+_MANY_PORTS = 20
+
+
+@dataclass
+class AppliedAgent:
+    """An agent of the job.
+
+    Attributes:
+        name: Its name.
+        stream: Its output.
+        writes_dead_letters: Whether a policy of the agent sends events there.
+        event_time: What it does with event time.
+        dead_letters_read: Whether something takes them.
+        late_outputs_read: Whether something takes the outputs of stragglers.
+    """
+
+    name: str
+    stream: DataStream
+    writes_dead_letters: bool
+    event_time: EventTime = field(default_factory=EventTime.none)
+    dead_letters_read: bool = False
+    late_outputs_read: bool = False
+
+
+class Job:
+    """See the module.
+
+    Args:
+        stream_env: PyFlink's environment.
+        table_env: PyFlink's table environment, made at its first use where it is None.
+        config: The options.
+    """
+
+    def __init__(self, stream_env: StreamExecutionEnvironment, table_env: Any, config: Configuration) -> None:
+        self.stream_env = stream_env
+        self.config = config
+        self._table_env = table_env
+        self._applied: dict[str, AppliedAgent] = {}
+        self._collecting: list[tuple[flink_compat.Collector, list[Any]]] = []
+
+    @property
+    def table_env(self) -> Any:
+        """PyFlink's table environment on the same job."""
+        if self._table_env is None:
+            from pyflink.table import StreamTableEnvironment
+
+            self._table_env = StreamTableEnvironment.create(self.stream_env)
+        return self._table_env
+
+    def tables(self) -> Any:
+        """The same, for those who need it later."""
+        return self.table_env
+
+    # -- agents -----------------------------------------------------------------------
+
+    def admit(self, name: str, source: DataStream) -> None:
+        """Check that an agent called ``name`` may be applied to ``source``.
+
+        Raises:
+            AgentCycleError: ``source`` comes from the output of that agent.
+            DuplicateAgentError: The job has another agent of that name.
+        """
+        other = self._applied.get(name)
+        if other is None:
+            return
+        if flink_compat.transformation_id(other.stream) in flink_compat.transformation_ids_before(source):
+            raise AgentCycleError(
+                f"the output of agent {name!r} flows back into agent {name!r}",
+                fix="let the agent loop by events inside itself; or, for two stages with the same code, "
+                "apply the second one with another name=",
+            )
+        raise DuplicateAgentError(
+            f"the job applies two agents named {name!r}",
+            fix="give one of them another name: apply(agent, name='...'); names scope memory and state",
+        )
+
+    def register(self, applied: AppliedAgent) -> None:
+        """Remember an applied agent."""
+        self._applied[applied.name] = applied
+        self._announce_classes()
+
+    # -- results ----------------------------------------------------------------------
+
+    def collect(self, stream: DataStream) -> list[Any]:
+        """A list that :meth:`execute` fills with the records of ``stream``."""
+        from pyflink.common import Types
+
+        if stream.get_type() != Types.PICKLED_BYTE_ARRAY():
+            stream = stream.map(ShippedFunction(_identity))
+        found: list[Any] = []
+        self._collecting.append((flink_compat.Collector(stream), found))
+        return found
+
+    # -- running ----------------------------------------------------------------------
+
+    def execute(self, job_name: str | None = None) -> Any:
+        """Run the job to its end and fill the lists.
+
+        Raises:
+            JobFailedError: The job failed.
+            DeadLettersNotReadError: A policy writes dead letters that nobody reads.
+            JobDefinitionError: Watermarks could be held longer than a checkpoint may take, or
+                nobody reads outputs that go to the stream of late ones.
+        """
+        from py4j.protocol import Py4JJavaError
+
+        self._check_dead_letters()
+        self._check_event_time()
+        self._bound_restarts()
+        self._bound_rest_ports()
+        self._announce_classes()
+        job_name = job_name or " -> ".join(self._applied) or "agents"
+        collecting, self._collecting = self._collecting, []
+        self._applied = {}
+        try:
+            if not collecting:
+                return self.stream_env.execute(job_name)
+            client = self.stream_env.execute_async(job_name)
+            readers = [_Reader(collector, found) for collector, found in collecting]
+            result = client.get_job_execution_result().result()
+            for reader in readers:
+                reader.finish()
+            return result
+        except Py4JJavaError as error:
+            raise job_failed(job_name, str(error.java_exception.toString()) + "\n" + str(error)) from None
+
+    @property
+    def is_local(self) -> bool:
+        """Whether the job runs in a cluster that this process starts, not on a real one."""
+        flink = flink_compat.configuration_of(self.stream_env)
+        return flink.get("execution.target", "local") == "local"
+
+    def _announce_classes(self) -> None:
+        """Let workers know the main script's classes before any operator brings them."""
+        text = announcement(sys.modules[MAIN])
+        if text is not None:
+            flink_compat.announce(self.stream_env, text)
+
+    def _bound_restarts(self) -> None:
+        """Let a local job with checkpoints restart a few times; Flink alone would go on for ever."""
+        flink = flink_compat.configuration_of(self.stream_env)
+        checkpoints = self.stream_env.get_checkpoint_config().is_checkpointing_enabled()
+        if self.is_local and checkpoints and _RESTART_STRATEGY not in flink:
+            delay = self.config.get(AgentOptions.RESTART_DELAY)
+            settings = {
+                _RESTART_STRATEGY: "fixed-delay",
+                "restart-strategy.fixed-delay.attempts": str(self.config.get(AgentOptions.RESTART_ATTEMPTS)),
+                "restart-strategy.fixed-delay.delay": f"{int(delay.total_seconds() * 1000)} ms",
+            }
+            flink_compat.configure(self.stream_env, settings)
+
+    def _bound_rest_ports(self) -> None:
+        """Let a local job find out where its REST interface is; Flink takes any port, and tells nobody."""
+        flink = flink_compat.configuration_of(self.stream_env)
+        checkpoints = self.stream_env.get_checkpoint_config().is_checkpointing_enabled()
+        if self.is_local and checkpoints and not flink.keys() & {"rest.port", _REST_PORTS}:
+            with socket.socket() as probe:
+                probe.bind(("localhost", 0))
+                first = min(probe.getsockname()[1], 65535 - _MANY_PORTS)
+            flink_compat.configure(self.stream_env, {_REST_PORTS: f"{first}-{first + _MANY_PORTS}"})
+
+    def _check_dead_letters(self) -> None:
+        for name, applied in self._applied.items():
+            if applied.writes_dead_letters and not applied.dead_letters_read:
+                raise DeadLettersNotReadError(
+                    f"agent {name!r} sends failed events to its dead letters, and nobody reads them",
+                    fix="consume the stream that dead_letters() of the applied agent returns, "
+                    "for example dead_letters().print()",
+                )
+
+    def _check_event_time(self) -> None:
+        checkpoints = self.stream_env.get_checkpoint_config()
+        limit = checkpoints.get_checkpoint_timeout() if checkpoints.is_checkpointing_enabled() else None
+        for name, applied in self._applied.items():
+            hold = applied.event_time
+            if limit is not None and hold.hold_timeout.total_seconds() * 1000 >= limit:
+                raise JobDefinitionError(
+                    f"agent {name!r} may hold watermarks for longer than a checkpoint may take",
+                    expected=f"a hold_timeout below {limit / 1000:g} s",
+                    found=f"{hold.hold_timeout.total_seconds():g} s",
+                    fix="lower hold_timeout, or raise Flink's execution.checkpointing.timeout: no "
+                    "checkpoint is taken meanwhile",
+                )
+            if hold.late is LateOutputs.SIDE and not applied.late_outputs_read:
+                raise JobDefinitionError(
+                    f"agent {name!r} sends late outputs to a stream of their own, and nobody reads it",
+                    fix="consume the stream that late_outputs() of the applied agent returns, or use "
+                    "another policy for late=",
+                )
+
+
+def _identity(value: Any) -> Any:
+    return value
+
+
+class _Reader(threading.Thread):
+    """Fills a list while the job runs, so that the job never waits for its reader."""
+
+    def __init__(self, collector: flink_compat.Collector, found: list[Any]) -> None:
+        super().__init__(name="agents-collect", daemon=True)
+        self._collector = collector
+        self._found = found
+        self._error: Exception | None = None
+        self.start()
+
+    def run(self) -> None:
+        """Read to the end of the stream."""
+        try:
+            for batch in self._collector.batches():
+                self._found.extend(pickle.loads(record) for record in batch)
+        except Exception as error:
+            self._error = error
+
+    def finish(self) -> None:
+        """Wait for the end of the stream.
+
+        Raises:
+            Exception: What reading raised.
+        """
+        self.join()
+        self._collector.close()
+        if self._error is not None:
+            raise self._error

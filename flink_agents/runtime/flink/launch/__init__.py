@@ -1,0 +1,1 @@
+"""Finds Java and starts the JVM of PyFlink."""

@@ -1,0 +1,135 @@
+"""Prepares the JVM that PyFlink starts, whoever makes PyFlink start it.
+
+``StreamExecutionEnvironment.get_execution_environment()`` starts the JVM, with what this
+process's environment variables say at that moment. Importing ``flink_agents`` is enough to have
+them right: :func:`install` wraps the function that starts the JVM, once its module is there.
+"""
+
+from __future__ import annotations
+
+import importlib.util
+import os
+import shutil
+import sys
+import threading
+from collections.abc import Callable, Sequence
+from importlib.abc import MetaPathFinder
+from importlib.machinery import ModuleSpec
+from types import ModuleType
+from typing import Any
+
+from flink_agents.api.errors import UnsupportedExecutionError
+from flink_agents.runtime.flink.launch.jvm import in_flink_worker, prepare_process
+
+_MODULE = "pyflink.java_gateway"
+
+
+def install() -> None:
+    """Let a JVM that starts from now on be prepared. May be called again."""
+    if in_flink_worker():
+        return
+    module = sys.modules.get(_MODULE)
+    if module is not None:
+        _wrap_launch(module)
+    elif not any(isinstance(finder, _Finder) for finder in sys.meta_path):
+        sys.meta_path.insert(0, _Finder())
+
+
+def check_prepared() -> None:
+    """Check that workers will find this process's Python.
+
+    Raises:
+        UnsupportedExecutionError: The JVM was started before ``flink_agents`` was imported, and
+            finds another Python or none.
+    """
+    python = shutil.which("python")
+    same = python is not None and os.path.dirname(python) == os.path.dirname(os.path.abspath(sys.executable))
+    if _started_before and not same:
+        raise UnsupportedExecutionError(
+            "PyFlink's JVM was started before flink_agents was imported, and will not find this Python",
+            expected=f"python on PATH to be {sys.executable}",
+            found=python or "no python on PATH",
+            fix="import flink_agents before the StreamExecutionEnvironment is made, or activate the "
+            "virtual environment",
+        )
+
+
+class _Finder(MetaPathFinder):
+    """Waits for the import of PyFlink's gateway module."""
+
+    def find_spec(
+        self, fullname: str, path: Sequence[str] | None, target: ModuleType | None = None
+    ) -> ModuleSpec | None:
+        if fullname != _MODULE:
+            return None
+        sys.meta_path.remove(self)
+        spec = importlib.util.find_spec(fullname)
+        if spec is not None and spec.loader is not None:
+            loader: Any = spec.loader
+            execute: Callable[[ModuleType], None] = loader.exec_module
+
+            def execute_and_wrap(module: ModuleType) -> None:
+                execute(module)
+                _wrap_launch(module)
+
+            loader.exec_module = execute_and_wrap
+        return spec
+
+
+def _wrap_launch(module: Any) -> None:
+    launch = module.launch_gateway_server_process
+    if getattr(launch, "prepares", False):
+        return
+    if module._gateway is not None and "PYFLINK_GATEWAY_PORT" not in os.environ:
+        global _started_before
+        _started_before = True
+
+    def prepare_and_launch(env: dict[str, str], args: Any) -> Any:
+        prepare_process()
+        env.update(os.environ)
+        process: Any = launch(env, args)
+        if process.stderr is not None:
+            process.stderr = _Tee(process.stderr)
+        _keep.append(process)
+        return process
+
+    prepare_and_launch.prepares = True  # pyright: ignore[reportFunctionMemberAccess]
+    module.launch_gateway_server_process = prepare_and_launch
+
+
+_started_before = False
+_keep: list[Any] = []
+"""Handles of JVMs: PyFlink drops its own, and a collected ``Popen`` warns and closes pipes."""
+
+
+class _Tee:
+    """Passes the JVM's stderr on to this process's; keeps its beginning for whoever reads it later.
+
+    PyFlink opens it as a pipe and never reads it: after 64 KB of output every task would hang.
+    """
+
+    _LIMIT = 65536
+
+    def __init__(self, pipe: Any) -> None:
+        self._pipe = pipe
+        self._kept = bytearray()
+        self._thread = threading.Thread(target=self._drain, name="jvm-stderr", daemon=True)
+        self._thread.start()
+
+    def _drain(self) -> None:
+        for line in self._pipe:
+            # Flink opens modules that the trimmed JVM from PyPI leaves out.
+            if line.startswith(b"WARNING: Unknown module: "):
+                continue
+            if len(self._kept) < self._LIMIT:
+                self._kept += line
+            sys.stderr.write(line.decode("utf-8", "replace"))
+            sys.stderr.flush()
+
+    def read(self) -> bytes:
+        """All that was kept, after the pipe has ended."""
+        self._thread.join()
+        return bytes(self._kept)
+
+    def close(self) -> None:
+        """The background thread closes the pipe by reading it to its end."""

@@ -1,0 +1,306 @@
+"""``CodeCheck``: notices a worker that runs another version of a module than the job was built with.
+
+In thread mode one interpreter serves all attempts and all jobs of a TaskManager, and a module that
+one of them has imported stays in memory. A job that comes with a changed version of that module
+would run the old one and say nothing.
+
+The driver digests the modules of the agent, and what they use, as files and as they are in its own
+memory. The worker looks for the digest of each function that it has in memory. What stands outside of
+functions leaves no trace in memory that could be digested; there, the file that the worker noted when it
+loaded the module gives it away, or two jobs that bring different versions of it.
+
+What differs leaves memory where no other job uses it (``module_renewal``), so that the job loads its own.
+"""
+
+from __future__ import annotations
+
+import importlib
+import os
+import platform
+import sys
+from collections.abc import Iterable, Iterator, Sequence
+from dataclasses import dataclass
+from importlib.machinery import SourceFileLoader
+from types import CodeType, ModuleType
+from typing import Any
+
+import cloudpickle
+
+from flink_agents.api.errors import StaleCodeError
+from flink_agents.api.logs import bounded_logger
+from flink_agents.api.places import short_path
+from flink_agents.plan import AgentCode
+from flink_agents.plan.model import FunctionRef
+from flink_agents.runtime.flink.launch.jvm import in_flink_worker
+from flink_agents.runtime.flink.shipping import module_renewal, module_uses, user_modules
+from flink_agents.runtime.flink.shipping.code_objects import digest, functions_in
+from flink_agents.runtime.flink.shipping.module_uses import Use, packages_of
+from flink_agents.runtime.flink.shipping.user_modules import MAIN, is_of_user, mentioned
+
+_log = bounded_logger("flink_agents.code")
+
+_SHOWN = 5
+"""How many functions an error names."""
+
+
+@dataclass(frozen=True)
+class ModuleCode:
+    """A module of the job, as the driver has it.
+
+    Attributes:
+        name: Its name.
+        file: Its file on the driver, for people.
+        whole: Digest of all its code.
+        functions: Digests of each piece of code in it, as written and as it is in memory there,
+            which differs where pytest or another import hook has rewritten it.
+    """
+
+    name: str
+    file: str
+    whole: bytes
+    functions: frozenset[bytes]
+
+
+class CodeCheck:
+    """Compares a worker's modules with those of the driver, when it arrives and when it is asked.
+
+    Args:
+        interpreter: The driver's Python.
+        modules: The driver's modules.
+    """
+
+    def __init__(self, interpreter: str, modules: tuple[ModuleCode, ...]) -> None:
+        self.interpreter = interpreter
+        self.modules = modules
+
+    @classmethod
+    def of(cls, code: AgentCode | None) -> CodeCheck:
+        """The check for the modules of an agent, and for those that they use; of None, of nothing."""
+        modules = modules_used(_modules_of(code)) if code is not None else ()
+        return cls(interpreter_name(), tuple(modules))
+
+    @classmethod
+    def of_values(cls, values: Iterable[Any]) -> CodeCheck:
+        """The check for the modules of functions, classes and other objects."""
+        names = {getattr(value, "__module__", None) or type(value).__module__ for value in values}
+        return cls(interpreter_name(), tuple(modules_used(sorted(names))))
+
+    def check(self, remember: bool = True) -> None:
+        """Compare the modules that this process has in memory.
+
+        Args:
+            remember: Whether a module that passes is known from now on. No part of it may be
+                still about to be imported.
+
+        Raises:
+            StaleCodeError: One of them is another version.
+        """
+        if self.interpreter != (own := interpreter_name()):
+            if remember:
+                _log.warning(
+                    "stale modules are not looked for: the job is from %s, and this is %s",
+                    self.interpreter,
+                    own,
+                )
+            return
+        for module in self.modules:
+            _compare(module, remember)
+
+    def __reduce__(self) -> tuple[Any, ...]:
+        # A stale module may lack what is unpickled behind this, and the error should not be that.
+        return _arrive, (self.interpreter, self.modules)
+
+
+def _arrive(interpreter: str, modules: tuple[ModuleCode, ...]) -> CodeCheck:
+    check = CodeCheck(interpreter, modules)
+    if in_flink_worker() and interpreter == interpreter_name():
+        _renew(modules)
+    check.check(remember=False)
+    return check
+
+
+def interpreter_name() -> str:
+    """Equal where the same source becomes the same code."""
+    return f"{platform.python_implementation()} {platform.python_version()} -O{sys.flags.optimize}"
+
+
+# -- on the worker ------------------------------------------------------------------------
+
+_accepted: dict[str, tuple[Any, bytes]] = {}
+"""Spec and digest of each module that has passed. A module that is loaded anew has a new spec."""
+
+
+def _renew(modules: tuple[ModuleCode, ...]) -> None:
+    """Drop what is not of the job, where the job's version would take its place.
+
+    Raises:
+        StaleCodeError: Another job uses it.
+    """
+    with module_renewal.lock:
+        names = {module.name: module for module in modules}
+        module_uses.current().add(names)
+        module_renewal.drop_old_bytecode(names)
+        stale = {name for name, module in names.items() if _would_change(module)}
+        if not stale:
+            return
+        users = module_renewal.renew(stale)
+        if users:
+            name = min(stale)
+            raise _stale(names[name], sys.modules[name], _differing(names[name], sys.modules[name]), users)
+
+
+def _would_change(claimed: ModuleCode) -> bool:
+    """Whether what is in memory is another version, and the file is that of the job."""
+    module = sys.modules.get(claimed.name)
+    if module is None:
+        return False
+    note = user_modules.note_of(claimed.name)
+    noted = None if note is None else note.whole
+    if noted == claimed.whole or (noted is None and not _differs(claimed, module)):
+        return False
+    importlib.invalidate_caches()
+    source = user_modules.read_source(user_modules.find_spec(claimed.name))
+    return source is not None and source.whole == claimed.whole
+
+
+def _differs(claimed: ModuleCode, module: ModuleType) -> bool:
+    known_spec, known_digest = _accepted.get(claimed.name, (None, b""))
+    if known_spec is not None and known_spec is module.__spec__:
+        return known_digest != claimed.whole
+    return bool(_differing(claimed, module))
+
+
+def _differing(claimed: ModuleCode, module: ModuleType) -> list[str]:
+    """Names of the functions in memory that are not the job's."""
+    return [
+        name for name, function in functions_in(module) if digest(function.__code__) not in claimed.functions
+    ]
+
+
+def _compare(claimed: ModuleCode, remember: bool) -> None:
+    module = sys.modules.get(claimed.name)
+    spec = getattr(module, "__spec__", None)
+    if module is None or spec is None:
+        return
+    with module_renewal.lock:
+        known_spec, known_digest = _accepted.get(claimed.name, (None, b""))
+        if known_spec is spec and known_digest == claimed.whole:
+            return
+        differing = _differing(claimed, module)
+        if differing or known_spec is spec:
+            raise _stale(claimed, module, differing)
+        if remember:
+            _accepted[claimed.name] = (spec, claimed.whole)
+
+
+def _stale(
+    claimed: ModuleCode, module: ModuleType, differing: list[str], users: Sequence[Use] = ()
+) -> StaleCodeError:
+    if differing:
+        shown = ", ".join(differing[:_SHOWN])
+        more = f" and {len(differing) - _SHOWN} more" if len(differing) > _SHOWN else ""
+        what = f"another {shown}{more}"
+    else:
+        what = "a version that differs outside of functions, as an earlier job brought it"
+    found = f"{what}; in process {os.getpid()}, loaded from {module.__file__}"
+    fix = (
+        "restart the TaskManager, which keeps the modules of earlier jobs (of a local job: this Python "
+        "process), or rename the module; where that does not help, the workers have another version installed"
+    )
+    if users:
+        jobs = ", ".join(sorted({use.job for use in users}))
+        found = f"{found}; in use by the job {jobs}"
+        fix = (
+            "stop that job first, or rename the module (or its package), or give each of the two jobs a "
+            "TaskManager of its own: one Python process has one version of a module"
+        )
+    return StaleCodeError(
+        f"the worker has another version of the module {claimed.name} in memory",
+        expected="the code that this job was built with",
+        found=found,
+        fix=fix,
+        where=claimed.file,
+    )
+
+
+# -- on the driver ------------------------------------------------------------------------
+
+
+@dataclass(frozen=True)
+class _Loaded:
+    """A module that was digested: its spec, its code, and the names that the code mentions."""
+
+    spec: Any
+    code: ModuleCode | None
+    mentions: frozenset[str]
+
+
+_loaded: dict[str, _Loaded] = {}
+"""What was found at the first sight of each module, which is close to its import."""
+
+
+def _modules_of(code: AgentCode) -> Iterator[str]:
+    functions = [found for one in code.actions for found in (one.function, one.mark.when)]
+    functions += [one.function for one in (*code.tools.values(), *code.clients.values())]
+    for target in (*code.agent_class.__mro__, *functions, code.context_class, *code.events.values()):
+        if target is not None:
+            yield FunctionRef.of(target).module
+
+
+def modules_used(names: Iterable[str]) -> Iterator[ModuleCode]:
+    """The user's modules among ``names``, and those that their code or their namespace mentions."""
+    waiting, seen = list(names), set[str]()
+    while waiting:
+        name = waiting.pop()
+        module = sys.modules.get(name)
+        if name in seen or module is None or not is_of_user(name, module):
+            continue
+        seen.add(name)
+        loaded = _load(name, module)
+        if loaded.code is not None:
+            yield loaded.code
+        waiting += mentioned(name, module, loaded.mentions)
+
+
+def _load(name: str, module: ModuleType) -> _Loaded:
+    spec = getattr(module, "__spec__", None)
+    found = _loaded.get(name)
+    if found is None or found.spec is not spec:
+        found = _loaded[name] = _digested(name, module, spec)
+    return found
+
+
+def _digested(name: str, module: ModuleType, spec: Any) -> _Loaded:
+    # Code of the main script travels with the job, and so does that of modules registered for it.
+    if name == MAIN or spec is None or _travels(name):
+        return _Loaded(spec, None, frozenset())
+    compiled = _compiled(name, module, spec)
+    if compiled is None:
+        return _Loaded(spec, None, frozenset())
+    functions, mentions = set[bytes](), set[str]()
+    whole = digest(compiled, functions, mentions)
+    for _, function in functions_in(module):
+        digest(function.__code__, functions)
+    file = short_path(str(module.__file__))
+    return _Loaded(spec, ModuleCode(name, file, whole, frozenset(functions)), frozenset(mentions))
+
+
+def _travels(name: str) -> bool:
+    by_value = cloudpickle.list_registry_pickle_by_value()
+    return any(one in by_value for one in (name, *packages_of(name)))
+
+
+def _compiled(name: str, module: ModuleType, spec: Any) -> CodeType | None:
+    """The code of the module's file as an import would get it; None where there is none."""
+    source = user_modules.read_source(spec)
+    if source is not None:
+        return source.code
+    get_code = getattr(spec.loader, "get_code", None)
+    try:
+        if get_code is None:
+            # pytest's hook, for one: an import in the worker does without it.
+            get_code = SourceFileLoader(name, str(module.__file__)).get_code
+        return get_code(name)
+    except (ImportError, OSError, SyntaxError, ValueError) as error:
+        _log.debug("no check of the module %s: %s", name, error)
+        return None

@@ -1,0 +1,231 @@
+"""Classes of main scripts in a worker, where all jobs share one module ``__main__``.
+
+Pickle and state find a class by its name, so that a worker has one class of a name at a time: that of
+the job which came last. Jobs that live at the same time have to agree on it. Where their scripts have the
+same class, as two jobs of one script do, the later job gets the class of the earlier one; where they
+differ, it is refused.
+"""
+
+from __future__ import annotations
+
+import copyreg
+import dataclasses
+import json
+import re
+from collections.abc import Iterator, Mapping
+from dataclasses import dataclass
+from enum import Enum
+from hashlib import blake2b
+from types import FunctionType, ModuleType
+from typing import Any
+
+import cloudpickle
+from cloudpickle import cloudpickle as by_value
+
+from flink_agents.api.agent import Agent
+from flink_agents.api.context import RunnerContext
+from flink_agents.api.errors import StaleCodeError
+from flink_agents.runtime.flink.shipping import module_renewal, module_uses, user_modules
+from flink_agents.runtime.flink.shipping.code_objects import digest
+from flink_agents.runtime.flink.shipping.module_uses import Use
+from flink_agents.runtime.flink.shipping.user_modules import MAIN
+
+_ADDRESS = re.compile(r" at 0x[0-9a-f]+")
+_PLAIN = (bool, int, float, complex, str, bytes, type(None))
+
+
+# dataclasses tells its marks by identity. A class that is pickled by value would bring copies of them, and so
+# would have no fields: its values would be written to state without any.
+_marks: Any = dataclasses
+for _name in ("_FIELD", "_FIELD_CLASSVAR", "_FIELD_INITVAR", "MISSING", "KW_ONLY", "_HAS_DEFAULT_FACTORY"):
+    copyreg.pickle(type(getattr(_marks, _name)), lambda mark: (getattr, (dataclasses, _name_of(mark))))
+
+
+def _name_of(mark: Any) -> str:
+    return next(name for name, value in vars(dataclasses).items() if value is mark)
+
+
+@dataclass(frozen=True)
+class MainClass:
+    """A class of a main script.
+
+    Attributes:
+        pickled: The class by value.
+        digest: Equal where the class is.
+        tracker: The name by which cloudpickle knows it again.
+    """
+
+    pickled: bytes
+    digest: bytes
+    tracker: str
+
+    @classmethod
+    def of(cls, value: type) -> MainClass:
+        """Ship a class.
+
+        Raises:
+            Exception: It cannot be pickled.
+        """
+        return cls(cloudpickle.dumps(value), class_digest(value), by_value._get_or_create_tracker_id(value))
+
+
+def class_digest(value: type) -> bytes:
+    """What a class is, by its bases, its fields, its functions and its plain values."""
+    text = "\n".join(sorted(_parts(value)))
+    return blake2b(_ADDRESS.sub("", text).encode("utf-8", "backslashreplace"), digest_size=8).digest()
+
+
+def _parts(value: type) -> Iterator[str]:
+    yield f"bases {[f'{base.__module__}:{base.__qualname__}' for base in value.__mro__[1:]]}"
+    annotations = vars(value).get("__annotations__", {})
+    yield f"annotations {sorted((name, repr(kind)) for name, kind in annotations.items())}"
+    for fields in ("__pydantic_fields__", "__dataclass_fields__", "_fields", "_field_defaults"):
+        yield f"{fields} {vars(value).get(fields)!r}"
+    if issubclass(value, Enum):
+        yield f"members {[(name, repr(one.value)) for name, one in value.__members__.items()]}"
+    for name, one in vars(value).items():
+        function = getattr(one, "__func__", getattr(one, "fget", one))
+        if isinstance(function, FunctionType):
+            yield f"{name} {digest(function.__code__).hex()} {function.__defaults__!r}"
+        elif isinstance(one, _PLAIN) and name != "__firstlineno__":
+            yield f"{name} {one!r}"
+
+
+def announcement(module: ModuleType) -> str | None:
+    """What :func:`expect` is to be given on the workers; None where a main script has no classes."""
+    found: dict[str, tuple[str, str]] = {}
+    for name, value in classes_of(module).items():
+        try:
+            found[name] = (by_value._get_or_create_tracker_id(value), class_digest(value).hex())
+        except Exception:
+            # Some part of the class has no representation; MainModule leaves it out as well.
+            continue
+    return json.dumps(found) if found else None
+
+
+def classes_of(module: ModuleType) -> dict[str, type]:
+    """The classes that a main script defines."""
+    return {
+        name: value
+        for name, value in vars(module).items()
+        if isinstance(value, type) and value.__module__ == MAIN
+    }
+
+
+# -- on the worker ------------------------------------------------------------------------
+
+_installed: dict[str, tuple[type, bytes]] = {}
+"""The class of each name in the module ``__main__``, and its digest."""
+
+
+def install(module: ModuleType, classes: Mapping[str, MainClass]) -> None:
+    """Put the classes of a job into the worker's ``__main__``.
+
+    Raises:
+        StaleCodeError: A job that lives has another class of that name.
+    """
+    with module_renewal.lock:
+        use = module_uses.current()
+        for name, one in classes.items():
+            _share(module, name, one.digest, one.tracker, use)
+        use.add(f"{MAIN}:{name}" for name in classes)
+        replaced = [_put(module, name, one) for name, one in classes.items()]
+        if any(replaced):
+            user_modules.forget_classes()
+
+
+def expect(module: ModuleType, announced: str) -> None:
+    """Give a job the classes that it has in common with others, before any of its operators brings its own.
+
+    PyFlink's own functions bring classes by value as well, and may be the first of a job to arrive.
+
+    Args:
+        module: The worker's ``__main__``.
+        announced: What :func:`announcement` gave on the driver.
+
+    Raises:
+        StaleCodeError: A job that lives has another class of that name.
+    """
+    with module_renewal.lock:
+        use = module_uses.current()
+        for name, (tracker, digest_of) in json.loads(announced).items():
+            _share(module, name, bytes.fromhex(digest_of), tracker, use)
+
+
+def settle(module: ModuleType, announced: str) -> None:
+    """Put classes that an operator has brought into ``__main__``, where no other job has one of the name.
+
+    A function of PyFlink's own may have its first record before an operator comes that installs them.
+
+    Args:
+        module: The worker's ``__main__``.
+        announced: What :func:`expect` was given.
+    """
+    with module_renewal.lock:
+        use = module_uses.current()
+        for name, (tracker, digest_of) in json.loads(announced).items():
+            found: Any = by_value._DYNAMIC_CLASS_TRACKER_BY_ID.get(tracker)
+            before = getattr(module, name, None)
+            if found is None or (found is not before and _users_of(name, use)):
+                continue
+            use.add([f"{MAIN}:{name}"])
+            setattr(module, name, found)
+            _installed[name] = (found, bytes.fromhex(digest_of))
+            if before is not None and before is not found:
+                user_modules.forget_classes()
+
+
+def _share(module: ModuleType, name: str, wanted: bytes, tracker: str, use: Use) -> None:
+    """Let what the job has by value of a class become the class that another job has in ``__main__``."""
+    known = _installed.get(name)
+    if known is None or getattr(module, name, None) is not known[0]:
+        return
+    users = _users_of(name, use)
+    if not users:
+        return
+    if known[1] == wanted:
+        if by_value._lookup_class_or_track(tracker, known[0]) is not known[0]:
+            # It came before. What is loaded from now on, in this attempt or the next, has the right one.
+            by_value._DYNAMIC_CLASS_TRACKER_BY_ID[tracker] = known[0]
+            if any(other is not use and other.job_id == use.job_id for other in module_uses.living()):
+                raise _late(name, users)
+    elif not issubclass(known[0], Agent | RunnerContext):
+        raise _refused(name, users)
+
+
+def _put(module: ModuleType, name: str, one: MainClass) -> bool:
+    found = cloudpickle.loads(one.pickled)
+    known = getattr(module, name, None)
+    setattr(module, name, found)
+    _installed[name] = (found, one.digest)
+    return known is not None and known is not found
+
+
+def _users_of(name: str, use: Use) -> list[Use]:
+    mine = f"{MAIN}:{name}"
+    return [
+        other
+        for other in module_uses.living()
+        if other is not use and other.job_id != use.job_id and mine in (other.modules or ())
+    ]
+
+
+def _late(name: str, users: list[Use]) -> StaleCodeError:
+    jobs = ", ".join(sorted({use.job for use in users}))
+    return StaleCodeError(
+        f"operators of this job came with a class {name} of their own, which another job has as well",
+        expected=f"one class {MAIN}.{name} for all jobs of the process: records and state name it so",
+        found=f"that of the job {jobs}, which came while this job was being loaded",
+        fix="let Flink restart the job, or start it again: its next attempt has the class of the other job",
+    )
+
+
+def _refused(name: str, users: list[Use]) -> StaleCodeError:
+    jobs = ", ".join(sorted({use.job for use in users}))
+    return StaleCodeError(
+        f"another job in this process has another class {name} in its main script",
+        expected=f"one class {MAIN}.{name} for all jobs of the process: records and state name it so",
+        found=f"that of the job {jobs}",
+        fix="stop that job first, or put the class into a module of its own name, or rename it, or give each "
+        "of the two jobs a TaskManager of its own",
+    )

@@ -1,0 +1,63 @@
+"""Makes classes of the user's ``__main__`` known to the workers.
+
+``python my_job.py`` defines its classes in a module that workers do not have. cloudpickle
+ships such classes by value, but PyFlink moves records with plain pickle, which looks classes
+up by name. A :class:`MainModule` inside a shipped function puts the classes where that look-up
+finds them, as soon as the function is unpickled and so before its first record.
+"""
+
+from __future__ import annotations
+
+import importlib
+import sys
+from collections.abc import Callable, Iterable
+from typing import Any
+
+from flink_agents.runtime.flink.launch.jvm import in_flink_worker
+from flink_agents.runtime.flink.shipping.code_digest import CodeCheck
+from flink_agents.runtime.flink.shipping.main_classes import MainClass, classes_of, install
+from flink_agents.runtime.flink.shipping.user_modules import MAIN
+
+
+class MainModule:
+    """The classes of ``__main__``, installed in a worker when this object is unpickled."""
+
+    def __reduce__(self) -> tuple[Callable[..., Any], tuple[Any, ...]]:
+        return (_install, (_shipped_classes(),))
+
+
+def _shipped_classes() -> dict[str, MainClass]:
+    shipped: dict[str, MainClass] = {}
+    for name, value in classes_of(sys.modules[MAIN]).items():
+        try:
+            shipped[name] = MainClass.of(value)
+        except Exception:
+            continue
+    return shipped
+
+
+def _install(classes: dict[str, MainClass]) -> MainModule:
+    if in_flink_worker():
+        # PyFlink is in every worker, and not needed for anything else here.
+        importlib.import_module("flink_agents.runtime.flink.shipping.worker").prepare()
+        install(sys.modules[MAIN], classes)
+    return MainModule()
+
+
+class ShippedFunction:
+    """A function that brings the user's ``__main__`` classes to the worker with it.
+
+    Args:
+        function: The function.
+        uses: Functions and classes of the user behind it, whose modules are compared there.
+    """
+
+    def __init__(self, function: Callable[[Any], Any], uses: Iterable[Any] = ()) -> None:
+        # Unpickled in this order: the function may need what the first two see to.
+        self.code_check = CodeCheck.of_values(uses)
+        self.main = MainModule()
+        self.function = function
+
+    def __call__(self, value: Any) -> Any:
+        """Call the function."""
+        return self.function(value)

@@ -1,0 +1,357 @@
+"""The authors' modules in memory: what they were loaded from, who depends on them, and how they leave.
+
+An import takes what is in memory and does not look at files. So a module that a later job has in
+another version must leave memory before that job imports it, and with it each module that holds
+something of it. What is unchanged stays, with all that it has in memory.
+"""
+
+from __future__ import annotations
+
+import functools
+import importlib
+import importlib.util
+import linecache
+import os
+import sys
+from collections.abc import Collection, Iterable, Iterator
+from dataclasses import dataclass, replace
+from hashlib import blake2b
+from importlib.machinery import ExtensionFileLoader, ModuleSpec, SourceFileLoader
+from pathlib import PurePath
+from types import CodeType, FunctionType, ModuleType
+from typing import Any
+
+from flink_agents.api.logs import bounded_logger
+from flink_agents.runtime.flink.shipping.code_objects import digest, functions_in
+from flink_agents.runtime.flink.shipping.module_uses import Use, living, packages_of
+
+_log = bounded_logger("flink_agents.code")
+
+MAIN = "__main__"
+_OWN = frozenset({"flink_agents", "pyflink"})
+_LIBRARIES = frozenset({"site-packages", "dist-packages"})
+_PYTHON = os.path.dirname(os.__file__) + os.sep
+
+
+def is_of_user(name: str, module: ModuleType) -> bool:
+    """Whether a loaded module is the author's, not one of Python's, of a library, or of this package."""
+    if name == MAIN:
+        return True
+    top = name.partition(".")[0]
+    file = getattr(module, "__file__", None)
+    if file is None or top in _OWN or top in sys.stdlib_module_names or file.startswith(_PYTHON):
+        return False
+    return _LIBRARIES.isdisjoint(PurePath(file).parts)
+
+
+def mentioned(name: str, module: ModuleType, mentions: Iterable[str]) -> Iterator[str]:
+    """Names of modules that a module may use: by its values, and by the names that its code has."""
+    for value in list(vars(module).values()):
+        # Not isinstance, which asks the value itself: it may be a proxy.
+        if issubclass(type(value), ModuleType):
+            yield value.__name__
+        elif issubclass(type(value), (type, FunctionType)):
+            yield value.__module__
+    # Values that were imported from a module do not name it; the import statement does.
+    names = list(mentions)
+    packages = [name, *packages_of(name), *filter(_is_package_of_user, names)]
+    for one in names:
+        yield one
+        yield from (f"{package}.{one}" for package in packages)
+
+
+def _is_package_of_user(name: str) -> bool:
+    module = sys.modules.get(name)
+    return module is not None and hasattr(module, "__path__") and is_of_user(name, module)
+
+
+# -- files --------------------------------------------------------------------------------
+
+
+class Source:
+    """The text of a module's file.
+
+    Args:
+        spec: The module's spec.
+        text: The text.
+    """
+
+    def __init__(self, spec: ModuleSpec, text: str) -> None:
+        self.spec = spec
+        self.text = blake2b(text.encode("utf-8", "surrogatepass"), digest_size=16).digest()
+        self._text = text
+
+    @functools.cached_property
+    def code(self) -> CodeType | None:
+        """The code of the text, whatever a cache of bytecode has; None where there is none."""
+        try:
+            return compile(self._text, str(self.spec.origin), "exec", dont_inherit=True)
+        except (SyntaxError, ValueError):
+            return None
+
+    @functools.cached_property
+    def whole(self) -> bytes | None:
+        """Digest of all its code."""
+        return None if self.code is None else digest(self.code)
+
+
+def read_source(spec: ModuleSpec | None) -> Source | None:
+    """The source that ``spec`` names; None where there is none."""
+    if spec is None or spec.loader is None or not spec.origin:
+        return None
+    loader: Any = spec.loader
+    if not hasattr(loader, "get_source"):
+        # pytest's hook, for one: an import in a worker does without it.
+        loader = SourceFileLoader(spec.name, spec.origin)
+    try:
+        text = loader.get_source(spec.name)
+    except (ImportError, OSError, SyntaxError, ValueError):
+        return None
+    return None if text is None else Source(spec, text)
+
+
+def find_spec(name: str) -> ModuleSpec | None:
+    """Where an import would find a module if neither it nor its packages were in memory."""
+    path: Any = None
+    spec: ModuleSpec | None = None
+    for part in [*reversed(packages_of(name)), name]:
+        spec = next(filter(None, (_ask(finder, part, path) for finder in list(sys.meta_path))), None)
+        if spec is None:
+            return None
+        path = spec.submodule_search_locations
+        if path is None and part != name:
+            return None
+    return spec
+
+
+def _ask(finder: Any, name: str, path: Any) -> ModuleSpec | None:
+    ask = getattr(finder, "find_spec", None)
+    try:
+        return None if ask is None else ask(name, path, None)
+    except KeyError:
+        # Python looks for the package in memory to name the folders of a namespace package in it.
+        return _namespace(name, path)
+
+
+def _namespace(name: str, path: Iterable[str] | None) -> ModuleSpec | None:
+    """The folders of a namespace package that lies in another package."""
+    folders = [os.path.join(entry, name.rpartition(".")[2]) for entry in path or ()]
+    spec = ModuleSpec(name, None, is_package=True)
+    spec.submodule_search_locations = [folder for folder in folders if os.path.isdir(folder)]
+    return spec if spec.submodule_search_locations else None
+
+
+def drop_old_bytecode(source: Source) -> None:
+    """Remove the cached bytecode of a module if it is that of another text.
+
+    Python compares the time and the size of the file only, which two versions may have in common.
+    """
+    cached = source.spec.cached
+    get_code = getattr(source.spec.loader, "get_code", None)
+    if get_code is None or not cached or not os.path.exists(cached):
+        return
+    try:
+        if digest(get_code(source.spec.name)) != source.whole:
+            os.unlink(cached)
+    except (ImportError, OSError, SyntaxError, ValueError) as error:
+        _log.debug("no look at the bytecode of %s: %s", source.spec.name, error)
+
+
+# -- memory -------------------------------------------------------------------------------
+
+
+@dataclass(frozen=True)
+class Note:
+    """What is known of a module in memory.
+
+    Attributes:
+        spec: Its spec; a module that is loaded anew has a new one.
+        text: Digest of the text that it was loaded from; None where that is not certain any more.
+        whole: Digest of all its code; None likewise.
+        mentions: Names in its code; None where it is not that of the file any more.
+        jobs: Ids of the jobs that may use it, where none says that it does.
+    """
+
+    spec: Any
+    text: bytes | None = None
+    whole: bytes | None = None
+    mentions: frozenset[str] | None = None
+    jobs: frozenset[str] = frozenset()
+
+
+_notes: dict[str, Note] = {}
+
+
+def in_memory() -> dict[str, ModuleType]:
+    """The author's modules in memory that an import by their names would load anew."""
+    return {
+        name: module
+        for name, module in list(sys.modules.items())
+        if issubclass(type(module), ModuleType) and is_of_user(name, module) and _can_leave(name, module)
+    }
+
+
+def _can_leave(name: str, module: ModuleType) -> bool:
+    # Native code stays in the process, whatever is done with its module. Other names lead nowhere.
+    spec = module.__spec__
+    if name == MAIN or spec is None or spec.name != name or spec.loader is None:
+        return False
+    return not isinstance(spec.loader, ExtensionFileLoader)
+
+
+def used_by(names: Iterable[str]) -> set[str]:
+    """The author's modules among ``names``, and those in memory that they use."""
+    modules = in_memory()
+    waiting, seen = [name for name in names if name in modules], set[str]()
+    while waiting:
+        name = waiting.pop()
+        if name not in seen:
+            seen.add(name)
+            note = note_of(name)
+            mentions = note.mentions if note is not None and note.mentions is not None else ()
+            waiting += [one for one in mentioned(name, modules[name], mentions) if one in modules]
+    return seen
+
+
+def note_loaded(just_now: bool) -> None:
+    """Note what modules that have come into memory were loaded from.
+
+    Args:
+        just_now: Whether they were loaded so lately that their files are still the same.
+    """
+    for name, module in in_memory().items():
+        spec = module.__spec__
+        known = _notes.get(name)
+        if spec is None or getattr(spec, "_initializing", False) or (known and known.spec is spec):
+            continue
+        note = _noted(module, spec, _jobs_beside(name))
+        _notes[name] = note if just_now else replace(note, text=None, whole=None)
+
+
+def _jobs_beside(name: str) -> frozenset[str]:
+    uses = living()
+    if any(name in (use.modules or ()) for use in uses):
+        return frozenset()
+    return frozenset(use.job_id for use in uses)
+
+
+def _noted(module: ModuleType, spec: ModuleSpec, jobs: frozenset[str]) -> Note:
+    source = read_source(spec)
+    if source is None or source.code is None:
+        return Note(spec, jobs=jobs)
+    functions, mentions = set[bytes](), set[str]()
+    whole = digest(source.code, functions, mentions)
+    if any(digest(function.__code__) not in functions for _, function in functions_in(module)):
+        # The file has changed since.
+        return Note(spec, jobs=jobs)
+    return Note(spec, source.text, whole, frozenset(mentions), jobs)
+
+
+def note_of(name: str) -> Note | None:
+    """The note of the module that is in memory now; None where nobody has noted it."""
+    note = _notes.get(name)
+    module = sys.modules.get(name)
+    return note if note is not None and module is not None and note.spec is module.__spec__ else None
+
+
+def is_outdated(name: str) -> bool:
+    """Whether an import of a module in memory would give another one; True where that is not certain.
+
+    The same code in another directory counts as another one: data files and modules that are imported
+    later lie beside it, and the directory of a job that is over is removed.
+    """
+    note, source = note_of(name), read_source(find_spec(name))
+    if note is None or note.text is None or source is None or has_moved(name):
+        return True
+    return note.text != source.text and note.whole != source.whole
+
+
+def has_moved(name: str) -> bool:
+    """Whether an import of a module in memory would take another file."""
+    spec, module = find_spec(name), sys.modules.get(name)
+    return spec is None or spec.origin != getattr(getattr(module, "__spec__", None), "origin", None)
+
+
+def users(names: Collection[str], me: Use) -> list[Use]:
+    """What other jobs than that of ``me`` use one of these modules, or may use one."""
+    others = [use for use in living() if use is not me and use.job_id != me.job_id]
+    notes = [note_of(name) for name in names]
+    return [
+        use
+        for use in others
+        if use.modules is None
+        or not use.modules.isdisjoint(names)
+        or any(note is None or use.job_id in note.jobs for note in notes)
+    ]
+
+
+def with_dependents(names: Iterable[str]) -> set[str]:
+    """These modules and all of the author's in memory that hold something of them."""
+    modules = in_memory()
+    uses = {name: _uses(name, module) for name, module in modules.items()}
+    found = {name for name in names if name in modules}
+    while True:
+        more = {
+            name
+            for name, used in uses.items()
+            if name not in found and (used is None or not used.isdisjoint(found) or _is_inside(name, found))
+        }
+        if not more:
+            return found
+        found |= more
+
+
+def _is_inside(name: str, packages: Collection[str]) -> bool:
+    # A package that is loaded anew would not know the modules in it that have stayed.
+    return any(package in packages for package in packages_of(name))
+
+
+def _uses(name: str, module: ModuleType) -> set[str] | None:
+    """The modules that a module uses, as far as they are noted; None where that is not known."""
+    note = note_of(name)
+    if note is None or note.mentions is None:
+        return None
+    used = set(mentioned(name, module, note.mentions))
+    used |= {package for one in used for package in packages_of(one)}
+    # An import binds a module in its package, which need not do anything with it.
+    bound = {f"{name}.{one}" for one in vars(module)} - {f"{name}.{one}" for one in note.mentions}
+    return used - bound
+
+
+def drop(names: Collection[str]) -> None:
+    """Take modules out of memory, with all that is kept of them: the next import loads their files."""
+    gone = {id(sys.modules[name]) for name in names if name in sys.modules}
+    others = {name for name, module in list(sys.modules.items()) if id(module) in gone}
+    for name in sorted({*names, *others}):
+        module = sys.modules.pop(name, None)
+        _notes.pop(name, None)
+        parent, _, last = name.rpartition(".")
+        holder = sys.modules.get(parent)
+        if module is not None and holder is not None and vars(holder).get(last) is module:
+            delattr(holder, last)
+        if (file := getattr(module, "__file__", None)) is not None:
+            linecache.cache.pop(file, None)
+    importlib.invalidate_caches()
+    for name in names:
+        if (source := read_source(find_spec(name))) is not None:
+            drop_old_bytecode(source)
+    forget_classes()
+    _log.info("modules of an earlier job leave memory: %s", ", ".join(sorted(names)))
+
+
+def forget_classes() -> None:
+    """Empty the caches of this package, which know classes by their names."""
+    for name, module in list(sys.modules.items()):
+        if name.partition(".")[0] == "flink_agents":
+            for value in list(vars(module).values()):
+                if type(value) is functools._lru_cache_wrapper:
+                    value.cache_clear()
+
+
+def forget_gone_directories() -> None:
+    """Take directories of jobs that are over from ``sys.path``, to which each job adds its own."""
+    for entry in set(sys.path):
+        if os.path.isabs(entry) and "python-dist-" in entry and not os.path.exists(entry):
+            while entry in sys.path:
+                sys.path.remove(entry)
+                sys.path_importer_cache.pop(entry, None)

@@ -1,0 +1,86 @@
+"""Which store a job records durable calls in."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+from flink_agents.api.action_state import ActionStateStore, Owner
+from flink_agents.api.durable import OnPlanChange
+from flink_agents.api.errors import StoreNotConfiguredError
+from flink_agents.api.options import AgentOptions, Configuration
+from flink_agents.connectors.action_state import check_store, open_store
+from flink_agents.plan import AgentPlan, BoundAgent
+from flink_agents.plan.uses import makes_durable_calls
+from flink_agents.runtime.journal.journals import Journals
+from flink_agents.runtime.serde.codec import ValueCodec
+
+LOCAL_FILE = Path(".flink-agents") / "action-state.sqlite"
+"""Where a local job records, in the directory that it is started in, if it says nothing else."""
+
+
+@dataclass(frozen=True)
+class StoreChoice:
+    """A store that is not open.
+
+    Attributes:
+        name: Its name.
+        options: Its options.
+    """
+
+    name: str
+    options: dict[str, Any]
+
+    @classmethod
+    def of(cls, config: Configuration, agent: BoundAgent, local: bool) -> StoreChoice | None:
+        """The store of an agent; None where it needs none.
+
+        Args:
+            config: Options of the job.
+            agent: The agent.
+            local: Whether the job runs in a cluster of this process alone.
+
+        Raises:
+            StoreNotConfiguredError: It needs one, and the options name none for a real cluster.
+            UnknownStoreError: The options name one that is not installed here.
+            OptionError: An option of the store is missing, or does not fit.
+        """
+        name = config.get(AgentOptions.STORE)
+        if name is None:
+            if not makes_durable_calls(agent):
+                return None
+            if not local:
+                raise _not_configured(agent)
+            name = "sqlite"
+        options = config.below(f"action-state.{name}")
+        if name == "sqlite" and local:
+            options.setdefault("path", str(LOCAL_FILE.absolute()))
+        check_store(name, options)
+        return cls(name, options)
+
+    def journals(self, plan: AgentPlan, codec: ValueCodec, config: Configuration, owner: Owner) -> Journals:
+        """The journals of a subtask in this store.
+
+        Args:
+            plan: The agent's plan.
+            codec: Encodes records.
+            config: Options of the job.
+            owner: Who appends.
+        """
+
+        def make() -> ActionStateStore:
+            return open_store(self.name, self.options)
+
+        on_change = OnPlanChange(config.get(AgentOptions.ON_PLAN_CHANGE))
+        return Journals(make(), owner, codec, plan, on_change, make)
+
+
+def _not_configured(agent: BoundAgent) -> StoreNotConfiguredError:
+    return StoreNotConfiguredError(
+        f"agent {agent.plan.name!r} makes durable calls, and no store is configured to record them in",
+        expected="the option action-state.store, for a job that runs on a cluster",
+        found="no store",
+        fix="set action-state.store: 'sqlite' with action-state.sqlite.path where all TaskManagers run on "
+        "one host, else a store that all of them reach",
+    )

@@ -1,0 +1,203 @@
+"""Agents on PyFlink streams: inputs, the operator's place in the job, and its outputs."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping
+from typing import Any
+
+from pyflink.common import TypeInformation, Types
+from pyflink.datastream import DataStream, OutputTag
+
+from flink_agents.api.agent import Agent
+from flink_agents.api.environment import AgentInput, AgentStream
+from flink_agents.api.errors import AgentDefinitionError, UnknownSideOutputError
+from flink_agents.api.event_time import LATE_TAG, EventTime, LateOutputs
+from flink_agents.api.options import AgentOptions, Configuration
+from flink_agents.api.policies import DEAD_LETTER_TAG, OnError
+from flink_agents.plan import AgentCode, AgentPlan, BoundAgent, bind, compile_agent
+from flink_agents.runtime.flink import compat as flink_compat
+from flink_agents.runtime.flink.function import ActionExecutionOperator
+from flink_agents.runtime.flink.job import AppliedAgent, Job
+from flink_agents.runtime.flink.restamp import envelope_type, lag_watermarks, restamp
+from flink_agents.runtime.flink.rows import ToRow
+from flink_agents.runtime.flink.shipping.main_module import ShippedFunction
+from flink_agents.runtime.flink.stores import StoreChoice
+from flink_agents.runtime.flink.types import columns_of, row_type, stream_type
+from flink_agents.runtime.serde.keys import KeyEncoder
+
+
+class FlinkAgentInput(AgentInput):
+    """See :class:`AgentInput`.
+
+    Args:
+        job: The job that the agent becomes part of.
+        agents: Agents that are known by name.
+        stream: The input.
+        key_selector: Gives the key of a record.
+    """
+
+    def __init__(
+        self,
+        job: Job,
+        agents: Mapping[str, Agent],
+        stream: DataStream,
+        key_selector: Callable[[Any], Any],
+    ) -> None:
+        self._job = job
+        self._agents = agents
+        self._stream = stream
+        self._key_selector = key_selector
+
+    def apply(
+        self,
+        agent: Agent | type[Agent] | str,
+        *,
+        name: str | None = None,
+        parallelism: int | None = None,
+        max_parallelism: int | None = None,
+        event_time: EventTime | None = None,
+    ) -> AgentStream:
+        """See :class:`AgentInput`."""
+        resolved = self._agent(agent)
+        plan = compile_agent(resolved, name)
+        code = AgentCode.of(resolved)
+        bound = bind(plan, code)
+        self._job.admit(plan.name, self._stream)
+        event_time = event_time or EventTime.none()
+        side_types = _side_types(bound, self._job, event_time)
+        store = StoreChoice.of(self._job.config, bound, self._job.is_local)
+        output_type = stream_type(bound.output_type)
+        stream = self._operator(plan, code, event_time, side_types, output_type, store)
+        if parallelism is not None:
+            stream = stream.set_parallelism(parallelism)
+        if max_parallelism is not None:
+            stream = stream.set_max_parallelism(max_parallelism)
+        applied = AppliedAgent(plan.name, stream, DEAD_LETTER_TAG in side_types, event_time)
+        self._job.register(applied)
+        return FlinkAgentStream(self._job, applied, bound, side_types)
+
+    def _operator(
+        self,
+        plan: AgentPlan,
+        code: AgentCode,
+        event_time: EventTime,
+        side_types: dict[str, TypeInformation],
+        output_type: TypeInformation,
+        store: StoreChoice | None,
+    ) -> DataStream:
+        """The operator of the agent, on the keyed input."""
+        source, watermarks, uid = self._stream, True, f"flink-agents-{plan.name}"
+        if event_time.holds:
+            watermarks, output_type = flink_compat.can_have_watermarks(source), envelope_type()
+            side_types = {tag: Types.PICKLED_BYTE_ARRAY() for tag in side_types}
+            source = lag_watermarks(self._job.tables, source, event_time.expected_latency, uid)
+        operator = ActionExecutionOperator(
+            plan, code, self._job.config, side_types, event_time, watermarks, store, self._key_selector
+        )
+        uses = [self._key_selector] if self._job.config.get(AgentOptions.CHECK_CODE) else []
+        keys = ShippedFunction(KeyEncoder(self._key_selector), uses)
+        keyed = source.key_by(keys, key_type=Types.STRING())
+        stream = keyed.process(operator, output_type=output_type)
+        return stream.name(f"agent {plan.name}").uid(uid).disable_chaining()
+
+    def _agent(self, agent: Agent | type[Agent] | str) -> Agent:
+        """The agent that ``apply`` was given."""
+        if isinstance(agent, str):
+            if agent not in self._agents:
+                raise AgentDefinitionError(
+                    f"no loaded file describes an agent {agent!r}",
+                    expected="one of " + (", ".join(self._agents) or "none: call load_yaml first"),
+                )
+            return self._agents[agent]
+        return agent() if isinstance(agent, type) else agent
+
+
+def _policies(bound: BoundAgent, config: Configuration) -> set[OnError]:
+    """All error policies that runs of the agent can use."""
+    agent_wide = bound.on_error or config.get(AgentOptions.ON_ERROR)
+    unhandled = bound.on_unhandled or config.get(AgentOptions.ON_UNHANDLED)
+    return {OnError(action.on_error or agent_wide) for action in bound.actions} | {OnError(unhandled)}
+
+
+def _side_types(bound: BoundAgent, job: Job, event_time: EventTime) -> dict[str, TypeInformation]:
+    types = {tag: stream_type(kind) for tag, kind in bound.side_outputs.items()}
+    if OnError.DEAD_LETTER in _policies(bound, job.config):
+        types[DEAD_LETTER_TAG] = Types.PICKLED_BYTE_ARRAY()
+    if event_time.late is LateOutputs.SIDE:
+        types[LATE_TAG] = stream_type(bound.output_type)
+    return types
+
+
+class FlinkAgentStream(AgentStream):
+    """See :class:`AgentStream`.
+
+    Args:
+        job: The job.
+        applied: The agent as the job knows it.
+        bound: The agent itself.
+        side_types: Types of the side outputs, by tag.
+    """
+
+    def __init__(
+        self, job: Job, applied: AppliedAgent, bound: BoundAgent, side_types: dict[str, TypeInformation]
+    ) -> None:
+        self._job = job
+        self._applied = applied
+        self._bound = bound
+        self._side = {tag: self._side_stream(tag, kind) for tag, kind in side_types.items()}
+        self._stream = applied.stream
+        if applied.event_time.holds:
+            self._stream = restamp(job.tables, applied.stream, "", stream_type(bound.output_type))
+
+    def to_datastream(self, output_type: Any = None) -> DataStream:
+        """See :class:`AgentStream`."""
+        if output_type is None:
+            return self._stream
+        return self._stream.map(ShippedFunction(_identity), output_type=stream_type(output_type))
+
+    def to_table(self, schema: Any = None) -> Any:
+        """See :class:`AgentStream`."""
+        columns = columns_of(schema if schema is not None else self._bound.output_type)
+        rows = self._stream.map(ShippedFunction(ToRow(list(columns))), output_type=row_type(columns))
+        return self._job.table_env.from_data_stream(rows)
+
+    def to_list(self) -> list[Any]:
+        """See :class:`AgentStream`."""
+        return self._job.collect(self._stream)
+
+    def side_output(self, tag: str) -> DataStream:
+        """See :class:`AgentStream`."""
+        if tag not in self._bound.side_outputs:
+            raise UnknownSideOutputError(
+                f"agent {self._applied.name!r} has no side output {tag!r}",
+                expected="one of " + (", ".join(self._bound.side_outputs) or "none declared"),
+                fix=f"declare it on the agent: side_outputs = {{{tag!r}: str}}",
+            )
+        return self._side[tag]
+
+    def dead_letters(self) -> DataStream:
+        """See :class:`AgentStream`."""
+        self._applied.dead_letters_read = True
+        if DEAD_LETTER_TAG not in self._side:
+            kind = Types.PICKLED_BYTE_ARRAY()
+            self._side[DEAD_LETTER_TAG] = self._side_stream(DEAD_LETTER_TAG, kind)
+        return self._side[DEAD_LETTER_TAG]
+
+    def late_outputs(self) -> DataStream:
+        """See :class:`AgentStream`."""
+        if LATE_TAG not in self._side:
+            raise UnknownSideOutputError(
+                f"agent {self._applied.name!r} has no stream of late outputs",
+                fix="apply it with event_time=EventTime.hold(..., late='side')",
+            )
+        self._applied.late_outputs_read = True
+        return self._side[LATE_TAG]
+
+    def _side_stream(self, tag: str, kind: TypeInformation) -> DataStream:
+        if self._applied.event_time.holds:
+            return restamp(self._job.tables, self._applied.stream, tag, kind)
+        return self._applied.stream.get_side_output(OutputTag(tag, kind))
+
+
+def _identity(value: Any) -> Any:
+    return value

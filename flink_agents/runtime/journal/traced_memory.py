@@ -1,0 +1,66 @@
+"""Short-term memory that notes what a run reads of it, so that a replay reads the same."""
+
+from __future__ import annotations
+
+from flink_agents.api.memory import MemoryScope
+from flink_agents.runtime.journal.reads import Read, ReadLog, overlaid
+from flink_agents.runtime.serde.codec import ValueCodec
+from flink_agents.runtime.state.keyed_state import MapSlot
+from flink_agents.runtime.state.memory import MemoryTree, Undo
+
+
+class TracedTree(MemoryTree):
+    """A memory that notes what is read of what was there before the run.
+
+    Attributes:
+        log: What was read.
+    """
+
+    __slots__ = ("_replays", "log")
+
+    def __init__(
+        self,
+        scope: MemoryScope,
+        codec: ValueCodec,
+        slot: MapSlot[str] | None,
+        undo: Undo,
+        expires: bool = False,
+        known: dict[str, bytes | None] | None = None,
+    ) -> None:
+        super().__init__(scope, codec, slot, undo, expires, known)
+        self.log = ReadLog()
+        self._replays = False
+
+    def replay(self, reads: list[Read]) -> None:
+        """Begin as the memory was that an earlier attempt of the run read. State may differ by now."""
+        self._known = overlaid(self._known, reads)
+        self.log.know(reads)
+        self._replays = True
+
+    def raw(self, path: str) -> bytes | None:
+        """The bytes of the node at ``path``, or None; noted where it was there before the run."""
+        data = super().raw(path)
+        if path not in self._written:
+            self.log.node(path, data)
+        return data
+
+    def below(self, path: str) -> list[str]:
+        """Paths of all nodes inside the object at ``path``; those before the run are noted."""
+        found = super().below(path)
+        prefix = path + "." if path else ""
+        known = self._known.items()
+        self.log.branch(path, {p: data for p, data in known if data is not None and p.startswith(prefix)})
+        return found
+
+    def fork(self, undo: Undo) -> TracedTree:
+        """A tree that begins as this one is; both note what is read in one log."""
+        twin = TracedTree(self.scope, self._codec, self._slot, undo, self._expires, self._known)
+        twin._written = dict(self._written)
+        twin._loaded = self._loaded
+        twin.log, twin._replays = self.log, self._replays
+        return twin
+
+    def changes(self) -> dict[str, bytes | None]:
+        """What was written; None stands for a removed node."""
+        # What is there by now tells nothing about whether a write changes it.
+        return dict(reversed(self._written.items())) if self._replays else super().changes()

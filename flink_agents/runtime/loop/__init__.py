@@ -1,0 +1,1 @@
+"""The agent loop in its thread, and the actors of keys."""

@@ -1,0 +1,46 @@
+"""The tasks that code of an action makes on the agent loop, and their end."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Collection
+from contextvars import ContextVar
+from typing import Any
+
+from flink_agents.api.logs import bounded_logger
+from flink_agents.runtime.execution.context import Invocation
+from flink_agents.runtime.execution.delivery import current_delivery
+from flink_agents.runtime.loop.action_loop import make_action_task
+
+CLOSE_SECONDS = 5.0
+"""How long somebody waits for tasks that were cancelled."""
+
+_log = bounded_logger("flink_agents.loop")
+
+current_step: ContextVar[Invocation | None] = ContextVar("step", default=None)
+"""The execution of an action whose code runs; tasks that it makes inherit it."""
+
+
+def make_task(loop: asyncio.AbstractEventLoop, coroutine: Any, **options: Any) -> asyncio.Task[Any]:
+    """Make a task, and note which execution of an action has to end it."""
+    task = make_action_task(loop, coroutine, **options)
+    step = current_step.get()
+    if step is not None:
+        if step.delivery is not None and current_delivery.get() is None:
+            # A durable call made it: it ends with that.
+            step.delivery.others.append(task)
+            return task
+        if step.tasks is None:
+            step.tasks = []
+        step.tasks.append(task)
+    return task
+
+
+async def cancel_tasks(tasks: Collection[asyncio.Task[Any]]) -> None:
+    """Cancel tasks and wait for their end, in bounded time."""
+    for task in tasks:
+        task.cancel()
+    if tasks:
+        _, late = await asyncio.wait(tasks, timeout=CLOSE_SECONDS)
+        for task in late:
+            _log.warning("a task did not end when it was cancelled: %r", task)

@@ -1,0 +1,220 @@
+"""The actor of a key: its inputs that wait, its memory ahead of state, its finished runs.
+
+An actor exists while its key has work that is not committed. Flink's thread hands inputs to it
+and commits what it finished; the thread of the agent loop executes its runs, one after the
+other, and *runs ahead*: a run starts on the memory that the previous one left, committed or
+not. The two threads share the two queues, whose ends they use alone, and a few flags. As long as recorded
+runs of the key are left, either may choose what runs next; then ``lock`` protects the choice.
+"""
+
+from __future__ import annotations
+
+import threading
+from collections import deque
+from collections.abc import Sequence
+from dataclasses import dataclass, field
+from enum import Enum
+from typing import Any
+
+from flink_agents.api.action_state import Record
+from flink_agents.api.errors import ContextMisuseError
+from flink_agents.runtime.execution.context import Invocation
+from flink_agents.runtime.execution.run import Run
+from flink_agents.runtime.journal.order import InputOrder
+from flink_agents.runtime.journal.other_jobs import Origin
+from flink_agents.runtime.metrics.run_metrics import clock
+from flink_agents.runtime.serde.keys import decode_key
+from flink_agents.runtime.state.keyed_state import Head
+
+
+class Unread(Enum):
+    """Stands for records that were not read yet."""
+
+    UNREAD = "UNREAD"
+
+
+@dataclass(slots=True)
+class Waiting:
+    """An input that waits for its run, or a run that began on Flink's thread.
+
+    Attributes:
+        record: The input.
+        timestamp: Its event time in milliseconds, or None.
+        number: Its number among the inputs of the key that wait.
+        packed: Both as they arrived, encoded: what an action does to the input does not reach this.
+        seq: Sequence number of its run.
+        run: The run, if it has begun.
+        step: The step of that run which has to be awaited.
+        records: What earlier attempts recorded of the run.
+        overtakes: Recorded runs whose inputs did not come in time, and that it is the first to overtake.
+        settled: Whether no recorded run of the key is left when it begins, besides itself.
+        ordered: Whether recorded runs of the key were left when it was chosen.
+    """
+
+    record: Any
+    timestamp: int | None
+    number: int
+    packed: bytes
+    seq: int
+    run: Run | None = None
+    step: Invocation | None = None
+    records: list[Record] = field(default_factory=list[Record])
+    overtakes: tuple[int, ...] = ()
+    settled: bool = True
+    ordered: bool = False
+
+
+class KeyActor:
+    """See the module.
+
+    Args:
+        key_text: Canonical text of the key.
+        head: The key's head. Only for Flink's thread: what is committed stands there.
+        memory: Short-term memory of the key, all of it.
+        pending: Whether inputs of the key waited in state before the one at hand.
+        origins: Other jobs that may have recorded something for inputs that wait.
+
+    Attributes:
+        journal_id: Identity of the job that the key's runs belong to.
+        marker: Where its runs that are not committed can have records, as state says; see ``Head``.
+        pending: Whether such runs may lie behind the marker of another key: inputs of the key waited in
+            state before the one at hand, or recorded runs of it were overtaken.
+        overtaken: Recorded runs of it that were overtaken, as state says.
+        origins: See above.
+        fresh: Whether no run of its incarnation was committed when the actor was made; see ``Head``.
+        begin: The first sequence number of its incarnation.
+        seq: Sequence number of its present run.
+        next_seq: The least sequence number behind those of all runs that were chosen.
+        queue: Inputs that were chosen, in the order in which they run.
+        finished: Runs that wait for their commit, oldest first, with their input, what they changed in
+            memory, and when they ended (``run_metrics.clock``).
+        lock: Protects what follows up to ``pulled``, as long as ``order`` is not None.
+        order: Which input runs next, as long as recorded runs are left; UNREAD where that is not known
+            yet, None where inputs run as they arrive.
+        cached: Inputs that were not chosen and are in memory, encoded, by number.
+        held: Since when its inputs wait for that of the next recorded run (``run_metrics.clock``); or None.
+        overdue: Whether inputs wait no longer for that of the next recorded run.
+        pulled: Number of inputs that the loop chose.
+        loaded: Number of the first input in ``pending`` that was neither chosen nor cached.
+        submitted: Number of inputs that Flink's thread chose.
+        committed: Number of inputs that were committed.
+        ahead: How many inputs in ``pending`` were missing at first: they were committed before older ones.
+        gone: How many of them were found to be missing.
+        running: Whether the loop works on the actor.
+        begun: Time (``time.monotonic``) at which its present run began, later by its pauses.
+        started: Time at which that run really began.
+        timer: Time of the timer that will look at the actor, or None.
+        far: Whether that is the time at which its inputs have waited for too long.
+        woken: The watermark that woke it after a restore; None where something else did.
+        noted: The last run up to which its records were noted to be needed by nobody but a restore.
+        unpruned: Number of its runs with records that were committed since they were last noted.
+    """
+
+    __slots__ = (
+        "ahead",
+        "begin",
+        "begun",
+        "cached",
+        "committed",
+        "far",
+        "finished",
+        "fresh",
+        "gone",
+        "head",
+        "held",
+        "journal_id",
+        "key_text",
+        "loaded",
+        "lock",
+        "marker",
+        "memory",
+        "next_seq",
+        "noted",
+        "order",
+        "origins",
+        "overdue",
+        "overtaken",
+        "pending",
+        "pulled",
+        "queue",
+        "running",
+        "seq",
+        "started",
+        "submitted",
+        "timer",
+        "unpruned",
+        "woken",
+    )
+
+    def __init__(
+        self,
+        key_text: str,
+        head: Head,
+        memory: dict[str, bytes | None],
+        pending: bool,
+        origins: Sequence[Origin] = (),
+    ) -> None:
+        self.key_text = key_text
+        self.head = head
+        self.journal_id = head.journal_id
+        self.overtaken, self.origins = head.overtaken, origins
+        self.fresh, self.begin = head.fresh, head.begin
+        self.marker, self.pending = head.marker, pending or bool(self.overtaken)
+        self.seq = self.next_seq = head.next_seq
+        self.loaded, self.ahead = head.first_pending, head.ahead
+        self.memory = memory
+        self.queue: deque[Waiting] = deque()
+        self.finished: deque[tuple[Run, Waiting, dict[str, bytes | None], float]] = deque()
+        self.lock = threading.Lock()
+        self.order: InputOrder | Unread | None = None
+        self.cached: dict[int, bytes] = {}
+        self.held: float | None = None
+        self.overdue = False
+        self.running = False
+        self.begun = self.started = 0.0
+        self.submitted = self.pulled = self.committed = self.gone = 0
+        self.timer: int | None = None
+        self.far = False
+        self.woken: int | None = None
+        self.unpruned, self.noted = 0, head.settled_through
+
+    def go_on_from(self, begin: int) -> None:
+        """Go on with the incarnation that a dead attempt had begun."""
+        self.begin = self.next_seq = begin
+        self.noted = begin - 1
+
+    @property
+    def parked(self) -> int:
+        """How many of its inputs were not chosen."""
+        return self.head.waiting - (self.submitted + self.pulled - self.committed)
+
+    @property
+    def idle(self) -> bool:
+        """Whether none of its inputs runs, was chosen to, or waits for its commit. For Flink's thread."""
+        return not (self.queue or self.running or self.finished)
+
+    def finish(self, run: Run, waiting: Waiting) -> None:
+        """Take over what ``run`` changed. Called by the loop."""
+        changes = run.short_term.changes()
+        self.memory.update(changes)
+        # It may wait for its commit for long, and is needed no more.
+        waiting.record, waiting.packed = None, b""
+        waiting.run = waiting.step = None
+        waiting.records = []
+        self.finished.append((run, waiting, changes, clock()))
+
+    def abandon(self) -> None:
+        """Let go of inputs whose runs have not gone on, and never will."""
+        for waiting in self.queue:
+            if waiting.step is not None:
+                waiting.step.let_go()
+
+
+def cancelled_itself(actor: KeyActor) -> ContextMisuseError:
+    """The error of an action that cancelled the task which executes its run."""
+    return ContextMisuseError(
+        f"an action of key {decode_key(actor.key_text)!r} cancelled the task that executes its run",
+        expected="an action that cancels only tasks that it made itself",
+        found="asyncio.current_task().cancel()",
+        fix="raise an error instead",
+    )

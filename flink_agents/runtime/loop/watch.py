@@ -1,0 +1,327 @@
+"""Watches an agent loop: reports runs that do not end, and code that blocks the loop.
+
+A thread asks the loop now and then to turn. At some of these turns the loop looks at how old its
+runs are. Where it does not turn for long, the thread takes the stack of the loop's thread, and what
+has stood there all the time is what blocks it. When nothing has run for a while, the thread sleeps.
+
+A run pays for one noted time and one comparison; all else is read from frames when it is needed.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+import threading
+import time
+from collections import deque
+from collections.abc import Callable, Mapping
+from contextvars import ContextVar
+from datetime import timedelta
+from functools import partial
+from types import FrameType
+from typing import Any
+
+from flink_agents.api.logs import bounded_logger
+from flink_agents.api.options import AgentOptions
+from flink_agents.runtime.durable.awaiting import (
+    Sight,
+    client_in,
+    is_suspended,
+    look_at,
+    look_at_frames,
+    name_of,
+    stack_of,
+    step_in,
+)
+from flink_agents.runtime.execution.context import Invocation
+from flink_agents.runtime.execution.shared import RunEnvironment
+from flink_agents.runtime.loop.actor import KeyActor
+from flink_agents.runtime.serde.keys import decode_key
+
+_log = bounded_logger("flink_agents.watch")
+
+LOOKS = 4
+"""How often the thread asks, and the loop looks at its runs, within a limit."""
+
+SHORTEST_SECONDS, LONGEST_SECONDS = 0.001, 1.0
+"""Bounds of the time between two questions."""
+
+MANY = 20
+"""How many runs are reported in full at a time, and how many keys of the others are named."""
+
+WINDOW_SECONDS = 30.0
+"""After so long without a run the thread sleeps; ``loop_lag_ms`` looks back once or twice as far."""
+
+JOIN_SECONDS = 5.0
+"""How long the end of the loop waits for the thread, which may be writing to the log."""
+
+_FIX = "await what waits; call what blocks or computes by asyncio.to_thread or in a def action, blocking=True"
+_NEVER = float("inf")
+_RUN: Any = getattr(asyncio.Handle, "_run", None)
+
+
+class Watch:
+    """See the module.
+
+    Args:
+        shared: What all runs share.
+        loop: The loop.
+        runs: The tasks that execute runs. Only for the loop's thread.
+        current: Holds the step whose code runs, in the context of that code.
+
+    Attributes:
+        stuck_after: Seconds after which a run is reported.
+    """
+
+    def __init__(
+        self,
+        shared: RunEnvironment,
+        loop: asyncio.AbstractEventLoop,
+        runs: Mapping[asyncio.Task[Any], KeyActor],
+        current: ContextVar[Invocation | None],
+    ) -> None:
+        self._agent = shared.agent_name
+        self._loop = loop
+        self._runs = runs
+        self._current = current
+        self.stuck_after = _seconds(shared.config.get(AgentOptions.STUCK_AFTER))
+        self._blocked_after = _seconds(shared.config.get(AgentOptions.BLOCKED_AFTER))
+        shortest = min(self.stuck_after, self._blocked_after) / LOOKS
+        self._interval = min(max(shortest, SHORTEST_SECONDS), LONGEST_SECONDS)
+        group = shared.run_metrics.group
+        self._stuck, self._blocked = group.get_counter("runs_stuck"), group.get_counter("loop_blocked")
+        self._lag = _Lag(group.get_gauge("loop_lag_ms").set)
+        self._thread: threading.Thread | None = None
+        self._busy, self._end = threading.Event(), threading.Event()
+        # Of the loop's thread.
+        self._reported: dict[KeyActor, float] = {}
+        self._next_look = self._used = 0.0
+        self._loop_thread = 0
+        # What the loop's thread says to the other one, and the question.
+        self._notes: deque[Callable[[], None]] = deque()
+        self._asked: float | None = None
+        self._answered = 0.0
+        # Of the other one.
+        self._episode = _Episode()
+
+    # -- the loop's thread ------------------------------------------------------------
+
+    def open(self) -> None:
+        """Begin to watch. Called by the loop's thread."""
+        self._loop_thread = threading.get_ident()
+        if min(self.stuck_after, self._blocked_after) < _NEVER:
+            self._thread = threading.Thread(target=self._serve, name="agent-watch", daemon=True)
+            self._thread.start()
+
+    def close(self) -> None:
+        """End it. Called by the loop's thread, when that ends."""
+        self._end.set()
+        self._busy.set()
+        if self._thread is not None:
+            self._thread.join(JOIN_SECONDS)
+
+    def wake(self) -> None:
+        """Say that there is something to watch."""
+        if not self._busy.is_set():
+            self._used = self._loop.time()
+            self._busy.set()
+
+    def ended(self, actor: KeyActor, seconds: float) -> None:
+        """Say that a run of ``actor`` ended, after ``stuck_after`` or more."""
+        if self._reported.pop(actor, None) is not None:
+            text = "agent %s, key %r, sequence %d: the run ended after all; it took %.3g s"
+            self._note(logging.INFO, text, self._agent, _key(actor), actor.seq, seconds)
+
+    def _turn(self) -> None:
+        """Answer the thread, and look at the runs where it is time."""
+        if self._asked is not None:
+            self._answered = time.monotonic() - self._asked
+            self._asked = None
+        now = self._loop.time()
+        if self._runs:
+            self._used = now
+            if now >= self._next_look:
+                self._next_look = now + self.stuck_after / LOOKS
+                self._look(now)
+        elif now - self._used > WINDOW_SECONDS and not self._end.is_set():
+            self._busy.clear()
+
+    def _look(self, now: float) -> None:
+        """Report the runs that have become too old."""
+        oldest, reported = now - self.stuck_after, self._reported
+        old = [
+            (task, actor)
+            for task, actor in self._runs.items()
+            if actor.started <= oldest and reported.get(actor) != actor.started
+        ]
+        told, others = 0, list[KeyActor]()
+        for task, actor in old:
+            if not is_suspended(task):
+                # It has not begun: the time is that of a run before.
+                continue
+            reported[actor] = actor.started
+            self._stuck.inc()
+            seen = look_at(task) if told < MANY else None
+            if seen is None:
+                others.append(actor)
+            else:
+                told += 1
+                self._report(*seen, now - actor.started)
+        if others:
+            keys = ", ".join(repr(_key(actor)) for actor in others[:MANY])
+            more = ", ..." if len(others) > MANY else ""
+            text = "agent %s: %d more runs take longer than %.3g s: keys %s%s"
+            self._note(logging.WARNING, text, self._agent, len(others), self.stuck_after, keys, more)
+
+    def _report(self, step: Invocation, sight: Sight, seconds: float) -> None:
+        text = "%s: %s, runs for %.3g s so far, and waits for %s\n%s"
+        self._note(logging.WARNING, text, sight.where, _describe(step), seconds, sight.waits, sight)
+
+    def _note(self, level: int, text: str, *args: Any) -> None:
+        """Let the thread log something."""
+        self._notes.append(partial(_log.log, level, text, *args))
+
+    # -- the watcher's thread ---------------------------------------------------------
+
+    def _serve(self) -> None:
+        while not self._end.is_set():
+            if not self._busy.is_set():
+                self._lag.clear()
+                self._busy.wait()
+            try:
+                self._watch()
+            except Exception:
+                _log.exception("agent %s: the agent loop could not be looked at", self._agent)
+        self._log_notes()
+
+    def _watch(self) -> None:
+        """Ask the loop to turn, and see what it does where it has not."""
+        if self._asked is None:
+            self._asked = time.monotonic()
+            try:
+                self._loop.call_soon_threadsafe(self._turn)
+            except RuntimeError:
+                # It is closed.
+                self._end.set()
+        self._end.wait(self._interval)
+        self._log_notes()
+        asked = self._asked
+        if asked is None:
+            self._lag.add(self._answered)
+            if self._episode.told:
+                _log.info("agent %s: the agent loop turns again, after %.3g s", self._agent, self._answered)
+            self._episode = _Episode()
+        else:
+            late = time.monotonic() - asked
+            self._lag.add(late)
+            self._look_at_loop(late)
+
+    def _look_at_loop(self, late: float) -> None:
+        """Report what the loop does, once where that goes on for too long."""
+        frames, handle = _executing(self._loop, self._loop_thread)
+        if handle is None:
+            return
+        episode = self._episode
+        episode.add(handle)
+        # Looks count, not time, in which the whole process may have stood still.
+        if episode.told or (episode.looks - 1) * self._interval < self._blocked_after:
+            return
+        episode.told = True
+        self._blocked.inc()
+        # What has been there all the time blocks the loop. Otherwise it is one of many.
+        alone = (episode.same - 1) * self._interval >= self._blocked_after
+        step = step_in(frames) or _step_of(handle, self._current)
+        sight = look_at_frames(frames)
+        what = _describe(step) if step is not None else f"{client_in(frames)}agent {self._agent}"
+        where = sight.where or (step.action.where if step is not None else name_of(frames[0]))
+        does = "blocks the agent loop" if alone else "is one of many that keep the agent loop busy"
+        text = "%s: %s, %s, which has not turned for %.3g s: no other run goes on\n%s\n  fix: %s"
+        _log.warning(text, where, what, does, late, sight, _FIX)
+
+    def _log_notes(self) -> None:
+        while self._notes:
+            self._notes.popleft()()
+
+
+class _Episode:
+    """A time in which the loop does not turn.
+
+    Attributes:
+        looks: How often the thread has looked what it does.
+        same: How often in a row that was the same.
+        told: Whether it has been reported.
+    """
+
+    def __init__(self) -> None:
+        self.looks = 0
+        self.same = 0
+        self.told = False
+        self._handle: object = None
+
+    def add(self, handle: object) -> None:
+        """Take what the loop executes."""
+        self.looks += 1
+        self.same = self.same + 1 if handle is self._handle else 1
+        self._handle = handle
+
+
+class _Lag:
+    """The longest lag of the last while.
+
+    Args:
+        tell: Takes it in milliseconds.
+    """
+
+    def __init__(self, tell: Callable[[float], None]) -> None:
+        self._tell = tell
+        self._longest = self._before = 0.0
+        self._until = 0.0
+
+    def add(self, seconds: float) -> None:
+        """Take a lag."""
+        now = time.monotonic()
+        if now >= self._until:
+            self._until = now + WINDOW_SECONDS
+            self._before, self._longest = self._longest, 0.0
+        self._longest = max(self._longest, seconds)
+        self._tell(round(1000 * max(self._longest, self._before), 1))
+
+    def clear(self) -> None:
+        """Forget all."""
+        self._longest = self._before = 0.0
+        self._tell(0)
+
+
+def _executing(loop: asyncio.AbstractEventLoop, thread: int) -> tuple[list[FrameType], Any]:
+    """Frames of what ``loop`` executes, innermost first, and its handle; None where it waits."""
+    frames = stack_of(thread)
+    for at, frame in enumerate(frames):
+        if _RUN is not None and frame.f_code is _RUN.__code__:
+            return frames[:at], frame.f_locals.get("self")
+    return frames, asyncio.current_task(loop)
+
+
+def _step_of(handle: Any, current: ContextVar[Invocation | None]) -> Invocation | None:
+    """The step in whose context ``handle`` runs: tasks and callbacks inherit it."""
+    if hasattr(handle, "get_context"):  # since Python 3.12
+        context = handle.get_context()
+    else:
+        context = getattr(handle, "_context", None)
+    return None if context is None else context.get(current)
+
+
+def _describe(step: Invocation) -> str:
+    failed = step.trial.failed if step.trial is not None else ()
+    attempt = f", attempt {len(failed) + 1}" if failed else ""
+    return (
+        f"action {step.action.name} of agent {step.shared.agent_name}, key {step.run.key!r}, "
+        f"sequence {step.run.sequence_number}, event {step.event.event_type!r}{attempt}"
+    )
+
+
+def _key(actor: KeyActor) -> Any:
+    return decode_key(actor.key_text)
+
+
+def _seconds(duration: timedelta) -> float:
+    return duration.total_seconds() or _NEVER

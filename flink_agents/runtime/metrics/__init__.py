@@ -1,0 +1,1 @@
+"""What the runtime counts and measures."""

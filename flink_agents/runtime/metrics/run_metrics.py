@@ -1,0 +1,117 @@
+"""What a subtask tells about its runs: rates, latencies, what waits and for how long.
+
+What happens often is counted in plain numbers, each written by one thread, and becomes metrics
+when somebody looks: an event pays for two readings of a clock per action.
+"""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Callable, Iterable, Mapping
+
+from flink_agents.api.metrics import Counter
+from flink_agents.runtime.metrics.metrics import WINDOW, LocalMetricGroup
+
+clock = time.perf_counter
+
+
+class Durations:
+    """How long something took, time after time. One thread adds, any may read.
+
+    Attributes:
+        count: How many there were.
+    """
+
+    __slots__ = ("_latest", "count")
+
+    def __init__(self) -> None:
+        self.count = 0
+        self._latest = [0.0] * WINDOW
+
+    def add(self, seconds: float) -> None:
+        """Add one."""
+        self._latest[self.count % WINDOW] = seconds
+        self.count += 1
+
+    def since(self, seen: int) -> tuple[int, list[float]]:
+        """How many there were, and those after the first ``seen``, as far as they are kept."""
+        count = self.count
+        latest = range(max(seen, count - WINDOW), count)
+        return count, [self._latest[number % WINDOW] for number in latest]
+
+
+class RunMetrics:
+    """The metrics of a subtask that the runtime keeps by itself.
+
+    Args:
+        actions: Names of the agent's actions.
+
+    Attributes:
+        group: All of them.
+        events: Runs that were committed. Only for Flink's thread.
+        backpressure: Seconds for which Flink's thread took no input. Only for Flink's thread.
+        harvest: Time from the end of a run to its commit. Only for Flink's thread.
+        here: Executions on Flink's thread, by action.
+        on_loop: Executions that the agent loop began, by action.
+        load: Tells how many runs are in flight, queued and parked, by those words.
+        store: Tells what the store of durable calls measures; see ``ActionStateStore.metrics``.
+    """
+
+    def __init__(self, actions: Iterable[str]) -> None:
+        self.group = LocalMetricGroup("runtime")
+        self.group.before_read = self._read
+        self.events = 0
+        self.backpressure = 0.0
+        self.harvest = Durations()
+        names = list(actions)
+        self.here = {name: Durations() for name in names}
+        self.on_loop = {name: Durations() for name in names}
+        self.load: Callable[[], Mapping[str, int]] = lambda: {"in_flight": 0, "queued": 0, "parked": 0}
+        self.store: Callable[[], Mapping[str, int]] = dict
+        self._seen: dict[Durations, int] = {}
+        self._counters: dict[tuple[str, str | None], list[Counter]] = {}
+        self._read()
+
+    def count(self, name: str, action: str | None = None) -> None:
+        """Count something, in all and for its action. For any thread."""
+        counters = self._counters.get((name, action))
+        if counters is None:
+            counters = self._counters[name, action] = [self.group.get_counter(name)]
+            if action is not None:
+                counters.append(self._action(action).get_counter(name.removeprefix("action_")))
+        for counter in counters:
+            counter.inc()
+
+    def _read(self) -> None:
+        """Bring the group up to date."""
+        self._total("events", self.events)
+        self._total("backpressure_ms", int(self.backpressure * 1000))
+        self._spread(self.group, "harvest_delay_us", self.harvest)
+        executed = 0
+        for name in self.here:
+            action = self._action(name)
+            for durations in (self.here[name], self.on_loop[name]):
+                self._spread(action, "latency_us", durations)
+            executed += action.get_histogram("latency_us").get_count()
+        self._total("actions", executed)
+        for state, runs in self.load().items():
+            self.group.get_gauge(f"runs_{state}").set(runs)
+        for name, value in self.store().items():
+            self.group.get_gauge(f"store_{name}").set(value)
+
+    def _action(self, name: str) -> LocalMetricGroup:
+        return self.group.get_sub_group("action").get_sub_group(name)
+
+    def _total(self, name: str, total: int) -> None:
+        counter = self.group.get_counter(name)
+        new = total - counter.get_count()
+        counter.inc(new)
+        if name in ("events", "actions"):
+            self.group.get_meter(f"{name}_per_second").mark(new)
+
+    def _spread(self, group: LocalMetricGroup, name: str, durations: Durations) -> None:
+        """Put what came since the last time into a histogram, in microseconds."""
+        seen = self._seen.get(durations, 0)
+        self._seen[durations], new = durations.since(seen)
+        histogram = group.get_histogram(name)
+        histogram.extend([1e6 * seconds for seconds in new], self._seen[durations] - seen)

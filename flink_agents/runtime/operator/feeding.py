@@ -1,0 +1,138 @@
+"""Hands inputs that wait in state to their actors, as far as there is room. Only for Flink's thread.
+
+State has them all, so that it does not matter how many there are: each is read once to learn which
+it is, where recorded runs are left, and once when it runs.
+"""
+
+from __future__ import annotations
+
+from flink_agents.api.errors import StateFormatError
+from flink_agents.api.options import AgentOptions
+from flink_agents.runtime.execution.shared import RunEnvironment
+from flink_agents.runtime.journal.order import InputOrder, input_digest
+from flink_agents.runtime.loop.actor import KeyActor, Unread, Waiting
+from flink_agents.runtime.loop.agent_loop import AgentLoop
+from flink_agents.runtime.serde.keys import decode_key
+from flink_agents.runtime.state.keyed_state import KeyedState
+
+
+class Feeder:
+    """See the module.
+
+    Args:
+        shared: What all runs share.
+        state: Keyed state.
+    """
+
+    def __init__(self, shared: RunEnvironment, state: KeyedState) -> None:
+        self._codec = shared.codec
+        self._state = state
+        config = shared.config
+        self._queue_per_key: int = config.get(AgentOptions.QUEUE_PER_KEY)
+        self._max_load: int = config.get(AgentOptions.MAX_IN_FLIGHT) + config.get(AgentOptions.QUEUE_TOTAL)
+        self._cached = 0
+
+    def feed(self, actor: KeyActor, loop: AgentLoop) -> None:
+        """Hand inputs of the current key to its actor."""
+        if actor.order is Unread.UNREAD:
+            with actor.lock:
+                if actor.order is Unread.UNREAD:
+                    self._cache(actor, loop)
+                    return
+        while actor.order is not None:
+            if self._is_full(actor, loop):
+                return
+            with actor.lock:
+                if not self._choose(actor, loop):
+                    if actor.idle:
+                        loop.replays.hold(actor)
+                    break
+        if actor.order is None:
+            self._feed_as_they_came(actor, loop)
+
+    def is_full(self, loop: AgentLoop) -> bool:
+        """Whether the loop has enough to do."""
+        return loop.load >= self._max_load
+
+    def load(self, number: int, actor: KeyActor) -> bytes | None:
+        """An input that waits in state; None where it was committed before older ones."""
+        packed = self._state.pending.get(number)
+        if packed is None:
+            actor.gone += 1
+            if actor.gone > actor.ahead:
+                raise StateFormatError(
+                    "state lacks an input that waits for its turn",
+                    expected=f"inputs {actor.head.first_pending} to {actor.head.next_pending - 1}",
+                    found=f"no input {number} of key {decode_key(actor.key_text)!r}",
+                    fix="restore from another checkpoint, and report this: state is never written so",
+                )
+        return packed
+
+    def _is_full(self, actor: KeyActor, loop: AgentLoop) -> bool:
+        if len(actor.queue) >= self._queue_per_key:
+            return True
+        return bool(actor.queue) and loop.load + self._in_cache(loop) >= self._max_load
+
+    def _feed_as_they_came(self, actor: KeyActor, loop: AgentLoop) -> None:
+        while actor.loaded < actor.head.next_pending and not self._is_full(actor, loop):
+            number = actor.loaded
+            packed = self.load(number, actor)
+            actor.loaded += 1
+            if packed is not None:
+                record, timestamp = self._codec.decode(packed)
+                loop.submit(actor, Waiting(record, timestamp, number, packed, actor.next_seq))
+                actor.next_seq += 1
+
+    # -- as long as recorded runs are left -------------------------------------------------
+
+    def _choose(self, actor: KeyActor, loop: AgentLoop) -> bool:
+        """Choose one more input; whether there is one, or one more was looked at."""
+        order = actor.order
+        if not isinstance(order, InputOrder):
+            return False
+        before = len(actor.cached)
+        chosen = loop.replays.choose(actor, lambda number: self._again(number, actor))
+        if chosen is not None:
+            self._cached -= before - len(actor.cached)
+            loop.submit(actor, chosen)
+            if actor.cached and len(actor.cached) + len(actor.queue) > self._queue_per_key:
+                actor.cached.popitem()
+                self._cached -= 1
+            return True
+        if order.looked == actor.head.next_pending:
+            return False
+        number = order.looked
+        packed = self.load(number, actor)
+        order.look(None if packed is None else input_digest(packed))
+        if packed is not None and self._may_cache(actor, loop):
+            self._keep(actor, number, packed)
+        loop.replays.let_drained_go(actor, order)
+        return True
+
+    def _again(self, number: int, actor: KeyActor) -> bytes:
+        """An input that was looked at."""
+        packed = actor.cached.get(number) or self._state.pending.get(number)
+        assert packed is not None
+        return packed
+
+    def _cache(self, actor: KeyActor, loop: AgentLoop) -> None:
+        """Keep the first inputs in memory until it is known which of them runs next."""
+        while actor.loaded < actor.head.next_pending and self._may_cache(actor, loop):
+            packed = self.load(actor.loaded, actor)
+            if packed is not None:
+                self._keep(actor, actor.loaded, packed)
+            actor.loaded += 1
+
+    def _may_cache(self, actor: KeyActor, loop: AgentLoop) -> bool:
+        """Whether one more input may be in memory that was not chosen: of half of all, so that others run."""
+        if len(actor.cached) + len(actor.queue) >= self._queue_per_key:
+            return False
+        cached = self._in_cache(loop)
+        return 2 * cached < self._max_load and loop.load + cached < self._max_load
+
+    def _in_cache(self, loop: AgentLoop) -> int:
+        return self._cached - loop.replays.uncached
+
+    def _keep(self, actor: KeyActor, number: int, packed: bytes) -> None:
+        actor.cached[number] = packed
+        self._cached += 1

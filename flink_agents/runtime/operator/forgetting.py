@@ -1,0 +1,113 @@
+"""Removes the heads of keys that have nothing left to do, as ``state.forget-settled-after`` says.
+
+A head is all that Flink's state has of a key without memory whose inputs are committed. It says which
+sequence number is next, and so which idempotency keys, ids of events, UUIDs and random numbers the
+next run gets. A key that comes again without one is a new *incarnation*: its numbers begin with the
+second at which that happens, so far apart that those of no other one reach them.
+
+Until its first run is committed, a new head is *fresh*: an attempt that died may have begun the
+incarnation before, with other numbers. Whatever the store still has of such a key was recorded by that
+attempt, and the numbers begin with those: a head goes only when nothing of its runs is left in the
+store. So a restore finds the identities that its history had, with the head or without it.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Coroutine
+from concurrent.futures import Future
+from datetime import timedelta
+from typing import Any
+
+from flink_agents.api.options import AgentOptions
+from flink_agents.runtime.execution.shared import RunEnvironment
+from flink_agents.runtime.state.keyed_state import Head, KeyedState, Timers
+
+RUNS_PER_SECOND = 2**20
+"""More runs than a key can have in a second; a number for each second stays below 2**63."""
+
+SLOTS = 8
+"""The time is divided into so many parts. A key that comes often has a timer in each of them, at most."""
+
+ANSWER_MS = 1000
+"""When to look for the answer of the store."""
+
+
+class Forgetting:
+    """See the module. Only for Flink's thread.
+
+    Args:
+        shared: What all runs share.
+        state: Keyed state.
+        clock: The wall-clock time in milliseconds.
+        ask: Lets the agent loop execute a coroutine.
+    """
+
+    def __init__(
+        self,
+        shared: RunEnvironment,
+        state: KeyedState,
+        clock: Callable[[], int],
+        ask: Callable[[Coroutine[Any, Any, bool]], Future[bool]],
+    ) -> None:
+        after: timedelta = shared.config.get(AgentOptions.FORGET_SETTLED_AFTER)
+        self._after = int(after.total_seconds() * 1000)
+        self._slot = max(1, self._after // SLOTS)
+        self._journals = shared.journals
+        self._memory_expires = shared.memory_expires
+        self._metrics = shared.run_metrics
+        self._state = state
+        self._clock = clock
+        self._ask = ask
+        self._asked: dict[str, Future[bool]] = {}
+
+    def new_head(self, journal_id: str) -> Head:
+        """The head of a key that comes for the first time, or again."""
+        return Head.fresh_one(journal_id, self._clock() // 1000 * RUNS_PER_SECOND)
+
+    def settled(self, head: Head, timers: Timers) -> None:
+        """Note that all inputs of the current key are committed. The caller writes its head."""
+        slot = self._clock() // self._slot
+        if head.idle_since != slot:
+            head.idle_since = slot
+            self._look_at((slot + 1) * self._slot + self._after, timers)
+
+    def busy(self, key_text: str) -> None:
+        """Note that a key has inputs again."""
+        self._asked.pop(key_text, None)
+
+    def look(self, head: Head, key_text: str, timers: Timers) -> None:
+        """Remove the head of the current key, which has no actor, if its time has come."""
+        now = self._clock()
+        if head.has_pending or head.overtaken or head.idle_since is None:
+            return
+        if now < (head.idle_since + 1) * self._slot + self._after:
+            return  # a later timer looks
+        if any(True for _ in self._state.memory.items()):
+            if self._memory_expires:
+                self._look_at(now + self._after, timers)
+            return
+        kept = head.store is not None and self._keeps_records(head, key_text)
+        if kept is None:
+            self._look_at(now + ANSWER_MS, timers)
+        elif kept:
+            self._look_at(now + self._after, timers)
+        else:
+            self._state.head.clear()
+            self._metrics.count("keys_forgotten")
+
+    def _keeps_records(self, head: Head, key_text: str) -> bool | None:
+        """Whether the store has records of the key; None where it has not answered yet."""
+        if self._journals is None:
+            return True
+        asked = self._asked.get(key_text)
+        if asked is None:
+            self._asked[key_text] = self._ask(self._journals.keeps_records(head.journal_id, key_text))
+            return None
+        if not asked.done():
+            return None
+        del self._asked[key_text]
+        # A store that fails now is asked again with the next timer.
+        return asked.cancelled() or asked.exception() is not None or asked.result()
+
+    def _look_at(self, at: int, timers: Timers) -> None:
+        timers.register_processing_time_timer(at)

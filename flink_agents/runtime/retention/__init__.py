@@ -1,0 +1,1 @@
+"""When records may go."""

@@ -1,0 +1,458 @@
+"""Removes what no checkpoint can ask for any more from the store of durable calls.
+
+Flink's thread notes which runs of a key were committed. A thread that asks Flink's REST interface
+(``runtime.retention.checkpoints``) says when they are in all checkpoints that are kept. The agent loop then
+prunes the store.
+
+A commit that is noted waits for four answers, each newer than the one before: two may come out of the
+caches of two JobManagers, made before the commit; the third was fetched after it; and the fourth Flink
+made after that. No checkpoint that was triggered before the commit has an id above the greatest that
+was seen until then, its *bound*. When a checkpoint from the bound on was discarded, a later one is
+kept and none from before. ``docs/design/durable.md`` argues step by step.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+import time
+from collections import deque
+from collections.abc import Callable, Hashable, Iterable, Mapping
+from dataclasses import dataclass, field
+from datetime import timedelta
+
+from flink_agents.api.action_state import ActionStateStore, JournalKey
+from flink_agents.api.durable import Prune
+from flink_agents.api.errors import StaleOwnerError
+from flink_agents.api.logs import bounded_logger
+from flink_agents.api.options import AgentOptions, Configuration
+from flink_agents.runtime.metrics.run_metrics import RunMetrics
+from flink_agents.runtime.retention.checkpoints import (
+    CheckpointPoller,
+    CheckpointView,
+    RestError,
+    poller_of,
+    rest_addresses,
+)
+from flink_agents.runtime.retention.remembered import Seen
+
+_log = bounded_logger("flink_agents.pruning")
+
+CHANGES = 3
+"""How many times what is answered has to change before a commit gets its bound: once for each cache that
+may lie behind a connection, and once more."""
+
+AT_ONCE = 100
+PAUSE_SECONDS = 0.02
+"""So many journals are pruned side by side, which a store can group; then appends have their turn."""
+
+SHARE = 20
+"""Where many wait, one in so many is pruned at once: a job with many keys must not leave them behind."""
+
+FAILURES = 3
+"""So many questions without an answer in a row mean that Flink cannot be reached."""
+
+DISABLED_ANSWERS = 10
+"""So many answers in a row that the job takes no checkpoints are believed; before it runs, some are wrong."""
+
+MAX_WAITING = 1_000_000
+"""How many notes may wait. What is not noted is pruned with a later commit of the same key."""
+
+TOO_MANY = f"more than {MAX_WAITING} journals wait for a checkpoint; some are left as they are"
+
+MAX_FAILED = 100_000
+"""How many journals that the store could not prune are tried again; others are pruned with a later commit."""
+
+RETAINED = ("execution.checkpointing.num-retained", "state.checkpoints.num-retained")
+"""Flink's option, and its former name; the default is 1."""
+
+
+@dataclass
+class Notes:
+    """Commits that have come equally far.
+
+    Attributes:
+        journals: Of each journal the last run that was committed, and for how many with records it stands.
+        at: Time of the last of them.
+        connection: That of the last answer behind them; None before the first.
+        content: What that answer said.
+        changes: How many answers since the first one said something else than the one before.
+        bound: No checkpoint with a greater id was triggered before the commits; None if not known yet.
+    """
+
+    journals: dict[JournalKey, tuple[int, int]] = field(default_factory=dict[JournalKey, tuple[int, int]])
+    at: float = 0.0
+    connection: int | None = None
+    content: Hashable = None
+    changes: int = 0
+    bound: int | None = None
+
+    def add(self, journal: JournalKey, through: int, runs: int) -> None:
+        """Note a commit."""
+        known, before = self.journals.get(journal, (through, 0))
+        self.journals[journal] = max(known, through), before + runs
+
+    def merge(self, others: Notes) -> None:
+        """Add the notes of others that have come as far."""
+        for journal, (through, runs) in others.journals.items():
+            self.add(journal, through, runs)
+        self.at = max(self.at, others.at)
+
+    def answered(self, view: CheckpointView, highest: int, is_older: bool) -> None:
+        """Take an answer into account.
+
+        Args:
+            view: The answer.
+            highest: The greatest id in it and all answers before.
+            is_older: Whether it is older than the answer before, and so proves nothing with that.
+        """
+        if self.connection != view.connection or is_older:
+            self.connection, self.content, self.changes = view.connection, view.content, 0
+        elif self.content != view.content:
+            self.content, self.changes = view.content, self.changes + 1
+        if self.changes >= CHANGES:
+            self.bound = highest
+
+    @property
+    def stage(self) -> Hashable:
+        """How far they have come."""
+        return (self.bound, self.bound is None and (self.connection, self.content, self.changes))
+
+    @property
+    def runs(self) -> int:
+        """Number of runs with records."""
+        return sum(runs for _, runs in self.journals.values())
+
+
+class Pruner:
+    """See the module.
+
+    Args:
+        policy: When to prune.
+        retention: Seconds for which records are kept longer.
+        metrics: Where is counted.
+        poller: Asks Flink; None where it is not known where to ask.
+        one_retained: Whether Flink is known to keep one checkpoint, the latest.
+        clock: Seconds that pass.
+
+    Attributes:
+        take: Prunes journals, each up to a run, after some seconds; None before the store was opened.
+    """
+
+    def __init__(
+        self,
+        policy: Prune,
+        retention: float,
+        metrics: RunMetrics,
+        poller: CheckpointPoller | None,
+        one_retained: bool,
+        clock: Callable[[], float] = time.monotonic,
+    ) -> None:
+        self._retention = retention
+        self._metrics = metrics
+        self._poller = poller if policy is Prune.CHECKPOINTS else None
+        self._one_retained = one_retained
+        self._clock = clock
+        # Between Flink's thread, which appends, and the one that asks.
+        self._noted: deque[tuple[JournalKey, int, int]] = deque()
+        self._restored: deque[tuple[JournalKey, int]] = deque()
+        # Journals whose runs are not only those of the checkpoint that the job was restored from. What
+        # seems to be one of them is pruned later, with what Flink says or after the next restore.
+        self._known = Seen()
+        # For the thread that asks.
+        self._notes: list[Notes] = []
+        self._highest = self._discarded = 0
+        self._failures = self._disabled = 0
+        self._last: CheckpointView | None = None
+        self._warned: set[str] = set()
+        # Whether Flink answers; None where that is not known yet.
+        self._reached: bool | None = None if self._poller is not None else False
+        self._ever_reached = False
+        self.take: Callable[[Mapping[JournalKey, tuple[int, int]], float], None] | None = None
+        self._executor: _Executor | None = None
+        self._off = False
+        for name in ("runs_pruned", "prune_errors", "rest_errors", "rest_answers_older"):
+            metrics.group.get_counter(name)
+        self._show()
+        if policy is Prune.CHECKPOINTS and self._poller is None:
+            self._fall_back("nobody says where Flink's REST interface is")
+        elif policy is Prune.RESTORE_ONLY and not one_retained:
+            self._warn(
+                "only the latest checkpoint may be retained for the option action-state.prune: restore-only"
+            )
+
+    # -- for Flink's thread -----------------------------------------------------------
+
+    def committed(self, journal: JournalKey, through: int, runs: int) -> None:
+        """Note that all runs of a key up to ``through`` are committed, or will never be run.
+
+        Args:
+            journal: The key's journal.
+            through: The last of them.
+            runs: How many of them have records and were not noted before.
+        """
+        if runs and not self._ever_reached:
+            self._known.add(journal)
+        if self._poller is not None and not self._off:
+            if len(self._noted) < MAX_WAITING:
+                self._noted.append((journal, through, runs))
+            else:  # nobody takes them away
+                self._warn(TOO_MANY)
+
+    def restored(self, journal: JournalKey, through: int) -> None:
+        """Note the same of a key that may have records of earlier attempts.
+
+        The first time, the runs are in the checkpoint, or savepoint, that the job was restored from.
+        """
+        if through < 0:
+            return
+        self.committed(journal, through, 0)
+        if self._ever_reached or not self._one_retained or self._off or journal in self._known:
+            return
+        self._known.add(journal)
+        self._restored.append((journal, through))
+        if self._reached is False:
+            self._prune_restored()
+
+    # -- for the agent loop -----------------------------------------------------------
+
+    def open(self, store: ActionStateStore) -> None:
+        """Prune ``store`` from now on, on the running loop."""
+        self._executor = _Executor(store, self._metrics)
+        self.take = self._executor.take
+        if self._poller is not None:
+            self._poller.listen(self)
+
+    async def close(self) -> None:
+        """Prune nothing any more."""
+        self._off = True
+        if self._poller is not None:
+            self._poller.forget(self)
+        if self._executor is not None:
+            await self._executor.close()
+
+    # -- for the thread that asks -----------------------------------------------------
+
+    def asking(self) -> None:
+        """See ``Listener``."""
+        now = self._clock()
+        new = Notes(at=now)
+        waiting = sum(len(notes.journals) for notes in self._notes)
+        # Not until it is empty: what is noted from now on may come behind the question.
+        for _ in range(len(self._noted)):
+            note = self._noted.popleft()
+            if waiting + len(new.journals) < MAX_WAITING:
+                new.add(*note)
+            else:
+                self._warn(TOO_MANY)
+        if new.journals:
+            self._notes.append(new)
+        self._show()
+
+    def answered(self, view: CheckpointView) -> None:
+        """See ``Listener``."""
+        self._failures = 0
+        if not view.enabled:
+            self._not_enabled()
+            return
+        self._reach()
+        self._disabled = -1
+        if view.hides:
+            self._warn(
+                "Flink retains more checkpoints than its history shows, so that nobody can tell when one is "
+                "discarded, and nothing is pruned: raise web.checkpoints.history above the number retained"
+            )
+        self._highest = max(self._highest, view.highest)
+        self._discarded = max(self._discarded, view.discarded)
+        is_older = self._last is not None and view.is_older(self._last)
+        if is_older and self._last is not None and self._last.connection == view.connection:
+            self._metrics.count("rest_answers_older")
+            self._warn(
+                "answers of Flink's REST interface go back in time, as those of two JobManagers behind a "
+                "proxy do: less is pruned, and later. Set the option action-state.rest-address to one of them"
+            )
+        self._last = view
+        for notes in self._notes:
+            if notes.bound is None:
+                notes.answered(view, self._highest, is_older)
+        self._notes = _merged(self._notes)
+        self._prune()
+        self._show()
+
+    def failed(self, error: RestError) -> None:
+        """See ``Listener``."""
+        self._failures += 1
+        self._metrics.count("rest_errors")
+        if self._failures == FAILURES:
+            self._fall_back(str(error))
+        self._show()
+
+    def ended(self, error: BaseException) -> None:
+        """Prune nothing any more, and say so."""
+        self._metrics.count("rest_errors")
+        self._fall_back(f"the thread that asks has ended by {error!r}")
+        self._show()
+
+    def _prune(self) -> None:
+        """Have all pruned that is in each checkpoint that is kept."""
+        now, waiting, due = self._clock(), list[Notes](), list[Notes]()
+        for notes in self._notes:
+            covered = notes.bound is not None and notes.bound <= self._discarded
+            (due if covered and now - notes.at >= self._retention else waiting).append(notes)
+        self._notes = waiting
+        if due and self.take is not None:
+            for notes in due[1:]:
+                due[0].merge(notes)
+            self.take(due[0].journals, 0.0)
+
+    def _not_enabled(self) -> None:
+        """The job takes no checkpoints: each restart begins anew, and needs all records."""
+        if self._disabled < 0:
+            return  # it did, so that this is said of a job that just restarts
+        self._disabled += 1
+        if self._disabled >= DISABLED_ANSWERS:
+            self._off = True
+            self._reach()
+            self._notes = []
+            self._noted.clear()
+        self._show()
+
+    def _reach(self) -> None:
+        """Flink answers; from now on, nothing is pruned without its answers."""
+        self._reached = self._ever_reached = True
+        self._restored.clear()
+        self._known = Seen()
+
+    def _fall_back(self, reason: str) -> None:
+        self._reached = False
+        how = "restored keys only" if self._one_retained else "nothing"
+        self._warn(
+            f"Flink does not say which checkpoints completed ({reason}): what is recorded in the store of "
+            f"durable calls is kept, and {how} pruned. Set the option action-state.rest-address"
+        )
+        self._prune_restored()
+
+    def _prune_restored(self) -> None:
+        """Prune what was committed in the checkpoint that the job was restored from."""
+        while self._restored and self.take is not None:
+            with contextlib.suppress(IndexError):  # another thread took the last one
+                journal, through = self._restored.popleft()
+                self.take({journal: (through, 0)}, self._retention)
+
+    def _warn(self, text: str) -> None:
+        if text not in self._warned:
+            self._warned.add(text)
+            _log.warning("%s", text)
+
+    def _show(self) -> None:
+        group = self._metrics.group
+        group.get_gauge("rest_reachable").set(int(self._reached is True))
+        group.get_gauge("journals_unpruned").set(sum(len(notes.journals) for notes in self._notes))
+        group.get_gauge("runs_unpruned").set(sum(notes.runs for notes in self._notes))
+
+
+def pruner_of(
+    config: Configuration, flink: Mapping[str, str], job_id: str, metrics: RunMetrics
+) -> Pruner | None:
+    """The pruner of a subtask; None where nothing is to be pruned.
+
+    Args:
+        config: Options of the job.
+        flink: Flink's configuration, as far as the TaskManager knows it.
+        job_id: Flink's id of the job.
+        metrics: Where is counted.
+    """
+    policy = Prune(config.get(AgentOptions.PRUNE))
+    if policy is Prune.NEVER:
+        return None
+    retention: timedelta = config.get(AgentOptions.RETENTION)
+    address = config.get(AgentOptions.REST_ADDRESS)
+    addresses = (address,) if address else rest_addresses(flink)
+    asks = policy is Prune.CHECKPOINTS and bool(addresses and job_id)
+    poller = poller_of(addresses, job_id) if asks else None
+    retained = {flink[name] for name in RETAINED if name in flink}
+    return Pruner(policy, retention.total_seconds(), metrics, poller, bool(flink) and retained <= {"1"})
+
+
+class _Executor:
+    """Prunes on the agent loop, some journals at a time.
+
+    Args:
+        store: The store.
+        metrics: Where is counted.
+    """
+
+    def __init__(self, store: ActionStateStore, metrics: RunMetrics) -> None:
+        self._store = store
+        self._metrics = metrics
+        self._loop = asyncio.get_running_loop()
+        self._due = Notes()
+        self._failed = Notes()
+        self._task: asyncio.Task[None] | None = None
+        self._closed = False
+        self._warned = False
+
+    def take(self, journals: Mapping[JournalKey, tuple[int, int]], delay: float) -> None:
+        """Prune each of them, in some seconds. For any thread."""
+        with contextlib.suppress(RuntimeError):  # the loop is closed
+            self._loop.call_soon_threadsafe(self._loop.call_later, delay, self._add, journals)
+
+    async def close(self) -> None:
+        """Stop."""
+        self._closed = True
+        if self._task is not None:
+            self._task.cancel()
+            await asyncio.wait([self._task])
+
+    def _add(self, journals: Mapping[JournalKey, tuple[int, int]]) -> None:
+        if self._closed:
+            return
+        for journal, (through, runs) in journals.items():
+            self._due.add(journal, through, runs)
+        self._due.merge(self._failed)
+        self._failed = Notes()
+        if self._task is None:
+            self._task = self._loop.create_task(self._work())
+
+    async def _work(self) -> None:
+        due = self._due.journals
+        while due and not self._closed:
+            number = max(AT_ONCE, len(due) // SHARE)
+            some = [(journal, *due.pop(journal)) for journal in list(_first(due, number))]
+            await asyncio.gather(*(self._prune(*each) for each in some))
+            await asyncio.sleep(PAUSE_SECONDS)
+        self._task = None
+
+    async def _prune(self, journal: JournalKey, through: int, runs: int) -> None:
+        try:
+            await self._store.prune(journal, through)
+        except StaleOwnerError:
+            # Another attempt took over: it prunes, and this one learns from its next append.
+            self._closed = True
+        except Exception as error:
+            if len(self._failed.journals) < MAX_FAILED:
+                self._failed.add(journal, through, runs)
+            self._metrics.count("prune_errors")
+            if not self._warned:
+                self._warned = True
+                _log.warning(
+                    "a journal could not be pruned, and is tried again with the next ones: %s", error
+                )
+        else:
+            self._metrics.group.get_counter("runs_pruned").inc(runs)
+
+
+def _first(journals: Iterable[JournalKey], number: int) -> Iterable[JournalKey]:
+    for _, journal in zip(range(number), journals, strict=False):
+        yield journal
+
+
+def _merged(groups: Iterable[Notes]) -> list[Notes]:
+    """The same notes, with those together that have come equally far."""
+    found: dict[Hashable, Notes] = {}
+    for notes in groups:
+        if notes.stage in found:
+            found[notes.stage].merge(notes)
+        else:
+            found[notes.stage] = notes
+    return list(found.values())

@@ -1,0 +1,260 @@
+"""What is kept of an exception that a durable call raised, and the exception made of it again.
+
+It has to fit beside whatever else goes into a record: an error that could not be recorded would make
+the next success unrecordable, which is recorded with it. So what is too large is trimmed.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import Any
+
+from flink_agents.api.errors import RecordedFailureError
+from flink_agents.runtime.serde.codec import ValueCodec
+from flink_agents.runtime.serde.tracebacks import text_of
+from flink_agents.runtime.serde.trimming import cut, encoded_size, shares, trimmed
+from flink_agents.runtime.serde.typenames import GROUPS, error_name, find_error
+
+CALL_FAILURES: tuple[type[BaseException], ...] = (Exception, SystemExit, *GROUPS)
+"""What an action can get from a durable call. Others become a ``RecordedFailureError``."""
+
+_KEYWORDS: dict[type[BaseException], tuple[str, ...]] = {
+    ImportError: ("name", "path"),
+    NameError: ("name",),
+    AttributeError: ("name",),
+}
+
+MAX_BYTES = 2 * 1024 * 1024
+"""How large what is kept of an exception may be, members of a group included."""
+
+MAX_DEPTH = 10
+"""How deep groups may stand in groups; the members of deeper ones are not kept."""
+
+LEAST_BYTES = 512
+"""What an exception gets at least: bytes for its type, and for the begin of its message."""
+
+ALIKE = 40
+"""So many characters of its message show that an exception that was trimmed is the same one."""
+
+_FRAMES = 96
+"""More bytes than the names of what is kept take."""
+
+
+def room(limit: int, taken: int) -> int:
+    """How many bytes a failure may take in a record.
+
+    Args:
+        limit: The most bytes of a record.
+        taken: How many of them something else takes.
+    """
+    return max(LEAST_BYTES, min(MAX_BYTES, limit - taken))
+
+
+def describe(codec: ValueCodec, error: BaseException, limit: int = MAX_BYTES) -> dict[str, Any]:
+    """What is recorded of ``error``; its arguments and attributes as far as they can be encoded.
+
+    Args:
+        codec: Encodes them.
+        error: The exception.
+        limit: The most bytes that the encoding of what is returned has, from ``LEAST_BYTES`` on.
+    """
+    return _fitted(codec, _weighed(codec, error, 0), limit)
+
+
+@dataclass(slots=True)
+class _Weighed:
+    """An exception, and how many bytes it wants.
+
+    Attributes:
+        kind: Name of its class.
+        message: Its text, as far as that is ever kept.
+        parts: Its arguments and attributes, by name.
+        sizes: Bytes of each part; None of one that cannot be encoded.
+        members: Those of a group; None of any other.
+        total: Bytes of all of it.
+    """
+
+    kind: str
+    message: str
+    parts: dict[str, Any]
+    sizes: dict[str, int | None]
+    members: list[_Weighed] | None
+    total: int
+
+
+def _weighed(codec: ValueCodec, error: BaseException, depth: int) -> _Weighed:
+    kind, message = error_name(type(error)), text_of(error)
+    parts: dict[str, Any] = {
+        "args": _arguments(error),
+        "state": _encodable(codec, _raw(error, "__dict__", {})),
+    }
+    fields = _encodable(codec, _fields(error))
+    if fields:
+        parts["fields"] = fields
+    sizes = {name: encoded_size(codec, value) for name, value in parts.items()}
+    members = None
+    total = _FRAMES + _utf8(kind) + _utf8(message) + sum(size or 0 for size in sizes.values())
+    if isinstance(error, GROUPS) and depth < MAX_DEPTH:
+        members = [_weighed(codec, one, depth + 1) for one in _members(error)]
+        total += sum(member.total for member in members)
+    return _Weighed(kind, message, parts, sizes, members, total)
+
+
+def _fitted(codec: ValueCodec, error: _Weighed, limit: int) -> dict[str, Any]:
+    """What is kept of an exception in so many bytes."""
+    kind = cut(error.kind, limit // 2)
+    message = error.message if error.total <= limit else cut(error.message, max(limit // 4, 64))
+    kept: dict[str, Any] = {"type": kind, "message": message}
+    wanted = {name: size for name, size in error.sizes.items() if size is not None}
+    if error.members is not None:
+        wanted["members"] = sum(member.total for member in error.members)
+    rest = limit - _FRAMES - _utf8(kind) - _utf8(message)
+    given = dict(zip(wanted, shares(list(wanted.values()), rest), strict=True))
+    cuts = [name for name, size in wanted.items() if given[name] < size]
+    for name, value in error.parts.items():
+        kept[name] = _encoded(codec, value, given[name]) if name in given else None
+    if error.members is not None:
+        kept["members"] = _members_fitted(codec, error.members, given["members"])
+    if cuts:
+        kept["trimmed"] = True
+    return kept
+
+
+def _members_fitted(codec: ValueCodec, members: list[_Weighed], limit: int) -> bytes | None:
+    """The bytes of the members of a group, of as many as there is room for; None where there is none."""
+    if sum(member.total for member in members) > limit:
+        members = members[: limit // LEAST_BYTES]
+    given = shares([member.total for member in members], limit)
+    told = [_fitted(codec, member, share) for member, share in zip(members, given, strict=True)]
+    return codec.encode(told) if told else None
+
+
+def _encoded(codec: ValueCodec, value: Any, limit: int) -> bytes | None:
+    data = codec.encode(trimmed(codec, value, limit))
+    return data if len(data) <= limit else None
+
+
+def _utf8(text: str) -> int:
+    return len(text.encode("utf-8", "surrogatepass"))
+
+
+def _encodable(codec: ValueCodec, content: dict[str, Any]) -> dict[str, Any]:
+    """The entries that can be encoded: a client that hangs on an error takes nothing else with it."""
+    if encoded_size(codec, content) is not None:
+        return dict(content)
+    return {name: value for name, value in content.items() if encoded_size(codec, value) is not None}
+
+
+def _fields(error: BaseException) -> dict[str, Any]:
+    """What ``error`` keeps in slots, and what builtin classes take by keyword only."""
+    names = [name for base in _KEYWORDS if isinstance(error, base) for name in _KEYWORDS[base]]
+    for cls in type(error).__mro__:
+        slots = vars(cls).get("__slots__", ())
+        for name in (slots,) if isinstance(slots, str) else slots:
+            private = name.startswith("__") and not name.endswith("__")
+            names.append(f"_{cls.__name__.lstrip('_')}{name}" if private else name)
+    found = {name: _raw(error, name, None) for name in names if name != "__dict__"}
+    return {name: value for name, value in found.items() if value is not None}
+
+
+def _arguments(error: Any) -> list[Any]:
+    if isinstance(error, OSError):
+        # It keeps the name of its file apart from its arguments.
+        return list(OSError.__reduce__(error)[1])
+    # The second one of a group are its members.
+    return [error.message] if isinstance(error, GROUPS) else list(_raw(error, "args", ()))
+
+
+def _raw(error: BaseException, name: str, default: Any) -> Any:
+    """An attribute, whatever the class of ``error`` makes of the access to it."""
+    try:
+        return object.__getattribute__(error, name)
+    except BaseException:
+        # A property of a foreign class runs its own code all the same.
+        return default
+
+
+def _members(group: Any) -> tuple[BaseException, ...]:
+    return group.exceptions
+
+
+def rebuild(
+    codec: ValueCodec, kept: dict[str, Any], among: tuple[type[BaseException], ...] = CALL_FAILURES
+) -> BaseException:
+    """An exception of the same type and message; of a group, with members that are made again as well.
+
+    Where that cannot be made, since its class is gone or needs what was not recorded, it is a
+    ``RecordedFailureError`` that names both.
+
+    Args:
+        codec: Decodes what was kept.
+        kept: What :func:`describe` gave.
+        among: What it may be.
+    """
+    error = _rebuilt(codec, kept)
+    if isinstance(error, among):
+        return error
+    return RecordedFailureError(
+        kept["message"],
+        error_type=kept["type"],
+        expected="a class of exceptions that can be made from its recorded arguments",
+        found=kept["type"],
+        fix="give it a constructor that passes all of its arguments to super().__init__",
+    )
+
+
+def first_time(made: BaseException, error: BaseException) -> BaseException:
+    """What an action gets for ``error`` the first time: what a replay raises, with its traceback.
+
+    An action that looks at the type or the attributes of an error must not do one thing now and another
+    after a crash. The error itself is the cause.
+
+    Args:
+        made: What :func:`rebuild` made.
+        error: What was raised.
+    """
+    # Not by the class itself, which may have its own idea of attributes.
+    BaseException.with_traceback(made, error.__traceback__)
+    BaseException.__setattr__(made, "__cause__", error)
+    return made
+
+
+def _rebuilt(codec: ValueCodec, kept: dict[str, Any]) -> BaseException | None:
+    try:
+        kind: Any = find_error(kept["type"])
+        if kind is None or kept.get("args") is None:
+            return None
+        args, builtin = codec.decode(kept["args"]), _builtin(kind)
+        if issubclass(kind, GROUPS):
+            args.append([rebuild(codec, one, (BaseException,)) for one in codec.decode(kept["members"])])
+            error = builtin.__new__(kind, *args)
+        else:
+            error = kind.__new__(kind, *args)
+        # Some builtin classes keep more than their arguments, which their constructor sets. That of
+        # the class itself may take other arguments, and is not called.
+        builtin.__init__(error, *args)
+        if kept.get("state") is not None:
+            _raw(error, "__dict__", {}).update(codec.decode(kept["state"]))
+        if kept.get("fields") is not None:
+            for name, value in codec.decode(kept["fields"]).items():
+                object.__setattr__(error, name, value)
+        # A group of class BaseExceptionGroup has become another one where none of its members needs that.
+        same = type(error) is kind or not isinstance(error, GROUPS)
+        return error if same and (text_of(error) == kept["message"] or _alike(error, kept)) else None
+    except BaseException:
+        # Foreign classes run their own code here; whatever it raises, the record is what counts.
+        return None
+
+
+def _alike(error: BaseException, kept: dict[str, Any]) -> bool:
+    """Whether an exception is the one that was trimmed, as far as can be seen."""
+    if not kept.get("trimmed"):
+        return False
+    kind = type(error)
+    # Python's own texts follow from the arguments, of which some have been cut.
+    return kind.__str__ is _builtin(kind).__str__ or text_of(error)[:ALIKE] == kept["message"][:ALIKE]
+
+
+def _builtin(kind: type[BaseException]) -> Any:
+    """The first class of Python's own that ``kind`` is or inherits from."""
+    return next(base for base in kind.__mro__ if base.__module__ == "builtins")

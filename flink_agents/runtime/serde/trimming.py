@@ -1,0 +1,99 @@
+"""Makes values smaller, so that their bytes fit where there is a limit: the begin of each part is kept."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+from typing import Any
+
+from flink_agents.api.errors import StateError
+from flink_agents.runtime.serde.codec import ValueCodec
+from flink_agents.runtime.serde.typenames import shorten
+
+FRAME = 16
+"""More bytes than the encoding of a value has besides those of its parts."""
+
+LEAST = 64
+"""A part is left out rather than cut to less."""
+
+
+def encoded_size(codec: ValueCodec, value: Any) -> int | None:
+    """How many bytes the encoding of ``value`` has; None where it cannot be encoded."""
+    try:
+        return len(codec.encode(value))
+    except (StateError, RecursionError):
+        return None
+
+
+def shares(wanted: list[int], limit: int) -> list[int]:
+    """How many bytes each of several parts gets: what it wants, as far as all of it is within ``limit``.
+
+    Small parts get what they want; large ones share what is left.
+    """
+    given, left = [0] * len(wanted), max(0, limit)
+    for number, position in enumerate(sorted(range(len(wanted)), key=wanted.__getitem__)):
+        given[position] = min(wanted[position], left // (len(wanted) - number))
+        left -= given[position]
+    return given
+
+
+def cut(text: str, limit: int) -> str:
+    """The begin of ``text``, in at most ``limit`` bytes of UTF-8."""
+    text = text[: max(0, limit)]
+    data = text.encode("utf-8", "surrogatepass")
+    if len(data) <= limit:
+        return text
+    end = max(0, limit)
+    while end and data[end] & 0xC0 == 0x80:
+        end -= 1
+    return data[:end].decode("utf-8", "surrogatepass")
+
+
+def trimmed(codec: ValueCodec, value: Any, limit: int) -> Any:
+    """``value`` with its larger parts cut, so that its encoding has about ``limit`` bytes at most.
+
+    Texts and bytes keep their begin, lists and dictionaries as many entries as there is room for. What
+    is of another class becomes the begin of its representation.
+
+    Raises:
+        StateError: A part of it cannot be encoded.
+    """
+    if len(codec.encode(value)) <= limit:
+        return value
+    room = limit - FRAME
+    if type(value) is str:
+        return cut(value, room)
+    if type(value) in (bytes, bytearray):
+        return bytes(value[: max(0, room)])
+    if type(value) in (list, tuple):
+        return type(value)(_items(codec, list(value), room))
+    if type(value) is dict:
+        return _entries(codec, value, room)
+    return cut(shorten(value), room)
+
+
+def _items(codec: ValueCodec, items: list[Any], room: int) -> list[Any]:
+    sizes = _fitting((len(codec.encode(item)) for item in items), room, 0)
+    return [trimmed(codec, item, share) for item, share in zip(items, shares(sizes, room), strict=False)]
+
+
+def _entries(codec: ValueCodec, entries: dict[Any, Any], room: int) -> dict[Any, Any]:
+    """The first entries; their keys stay whole, since a key that was cut is another one."""
+    keys = {key: len(codec.encode(key)) for key in entries}
+    longest = max(keys.values())
+    sizes = _fitting((len(codec.encode(entries[key])) + size for key, size in keys.items()), room, longest)
+    return {
+        key: trimmed(codec, entries[key], share - size)
+        for (key, size), share in zip(keys.items(), shares(sizes, room), strict=False)
+        if share > size
+    }
+
+
+def _fitting(sizes: Iterable[int], room: int, whole: int) -> list[int]:
+    """The sizes of as many parts as have room, of which each may be cut to ``whole + LEAST`` bytes."""
+    fitting = list[int]()
+    for size in sizes:
+        room -= min(size, whole + LEAST) + 1
+        if room < 0:
+            break
+        fitting.append(size)
+    return fitting

@@ -1,0 +1,343 @@
+"""Memory of one run: a tree of paths over a map in state, with a buffer of what changed.
+
+Every node has an entry under its full path: a plain value its encoded bytes, an object the
+marker ``OBJECT``. Values are encoded when they are written, so that a value which state cannot
+hold fails on the author's line, and decoded when they are read, so that nobody shares them.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from functools import lru_cache
+from typing import Any
+
+from flink_agents.api.errors import MemoryPathError
+from flink_agents.api.memory import MemoryObject, MemoryRef, MemoryScope
+from flink_agents.runtime.serde.codec import ValueCodec
+from flink_agents.runtime.serde.keys import escape, unescape
+from flink_agents.runtime.serde.typenames import shorten
+from flink_agents.runtime.state.keyed_state import OBJECT, MapSlot
+
+Guard = Callable[[], None]
+Undo = list[tuple["MemoryTree", str, bool, bytes | None]]
+"""What a run wrote, in order: tree, path, whether it was written before, and with what."""
+
+
+@lru_cache(maxsize=8192)
+def parents_of(path: str) -> tuple[str, ...]:
+    """The paths of the objects that ``path`` lies in, outermost first.
+
+    Raises:
+        MemoryPathError: ``path`` is malformed.
+    """
+    if not isinstance(path, str) or not path or path[0] == "." or path[-1] == "." or ".." in path:
+        raise _malformed(path)
+    parts = path.split(".")
+    return tuple(".".join(parts[:end]) for end in range(1, len(parts)))
+
+
+def _malformed(path: object) -> MemoryPathError:
+    return MemoryPathError(
+        "a memory path is malformed",
+        expected="a text: names with dots between them, such as 'order' or 'order.total'",
+        found=shorten(path),
+    )
+
+
+_state_key = lru_cache(maxsize=8192)(escape)
+
+
+class MemoryTree:
+    """The nodes of one memory during one run.
+
+    Args:
+        scope: Which memory this is.
+        codec: Encodes values.
+        slot: The map in state; None for a memory that lives only in this object.
+        undo: Log of the run's writes.
+        expires: Whether entries of the map expire, so that parents must be kept alive.
+        known: Nodes that were read already, by path.
+    """
+
+    __slots__ = ("_codec", "_expires", "_known", "_loaded", "_slot", "_undo", "_written", "scope")
+
+    def __init__(
+        self,
+        scope: MemoryScope,
+        codec: ValueCodec,
+        slot: MapSlot[str] | None,
+        undo: Undo,
+        expires: bool = False,
+        known: dict[str, bytes | None] | None = None,
+    ) -> None:
+        self.scope = scope
+        self._codec = codec
+        self._slot = slot
+        self._expires = expires
+        self._known: dict[str, bytes | None] = {} if known is None else known
+        self._written: dict[str, bytes | None] = {}
+        self._undo = undo
+        self._loaded = slot is None
+
+    # -- nodes ------------------------------------------------------------------------
+
+    def raw(self, path: str) -> bytes | None:
+        """The bytes of the node at ``path``, or None."""
+        written = self._written
+        if path in written:
+            return written[path]
+        known = self._known
+        if path in known:
+            return known[path]
+        if self._loaded or self._slot is None:
+            return None
+        data = known[path] = self._slot.get(_state_key(path))
+        return data
+
+    def put(self, path: str, data: bytes | None) -> None:
+        """Buffer the bytes of the node at ``path``; None removes it."""
+        written = self._written
+        self._undo.append((self, path, path in written, written.get(path)))
+        written[path] = data
+
+    def is_object(self, path: str) -> bool:
+        """Whether an object is at ``path``."""
+        return self.raw(path) == OBJECT
+
+    def below(self, path: str) -> list[str]:
+        """Paths of all nodes inside the object at ``path`` ("" for the root), sorted."""
+        self._load()
+        prefix = path + "." if path else ""
+        nodes = self._known | self._written
+        return sorted(p for p, data in nodes.items() if data is not None and p.startswith(prefix))
+
+    def _load(self) -> None:
+        if self._loaded or self._slot is None:
+            return
+        for key, data in self._slot.items():
+            self._known.setdefault(unescape(key), data)
+        self._loaded = True
+
+    # -- values -----------------------------------------------------------------------
+
+    def get(self, path: str, default: Any, guard: Guard) -> Any:
+        """The value or object at ``path``, or ``default``."""
+        data = self.find(path)
+        if data is None:
+            return default
+        if data == OBJECT:
+            return TreeObject(self, path, guard)
+        return self._codec.decode(data)
+
+    def set(self, path: str, value: Any) -> MemoryRef:
+        """Store a plain value at ``path``."""
+        data = self._codec.encode(value)
+        self.make_parents(path)
+        if self.is_object(path):
+            raise MemoryPathError(
+                f"{path!r} is an object in {self.scope.value} memory",
+                fix=f"delete({path!r}) first, or set one of its fields",
+            )
+        self.put(path, data)
+        return MemoryRef(self.scope, path)
+
+    def append(self, path: str, value: Any) -> MemoryRef:
+        """Add ``value`` to the list at ``path``."""
+        parents_of(path)
+        data = self.raw(path)
+        items = [] if data is None else self._codec.decode(data) if data != OBJECT else OBJECT
+        if not isinstance(items, list):
+            raise MemoryPathError(
+                f"{path!r} in {self.scope.value} memory is no list",
+                found="an object" if items is OBJECT else type(items).__name__,
+                fix="append to a path that is empty or holds a list",
+            )
+        return self.set(path, [*items, value])
+
+    def delete(self, path: str) -> bool:
+        """Remove the node at ``path`` and all below it."""
+        parents_of(path)
+        data = self.raw(path)
+        nodes = self.below(path) if data == OBJECT else []
+        if data is not None:
+            nodes.append(path)
+        for node in nodes:
+            self.put(node, None)
+        return bool(nodes)
+
+    def new_object(self, path: str, overwrite: bool) -> None:
+        """Make sure that an object is at ``path``."""
+        self.make_parents(path)
+        data = self.raw(path)
+        if data is not None and data != OBJECT and not overwrite:
+            raise MemoryPathError(
+                f"a plain value is at {path!r} in {self.scope.value} memory",
+                fix=f"new_object({path!r}, overwrite=True) replaces it",
+            )
+        if data != OBJECT or self._expires:
+            self.put(path, OBJECT)
+
+    def find(self, path: str) -> bytes | None:
+        """The bytes of the node at ``path``, or None.
+
+        Raises:
+            MemoryPathError: The path is malformed, or leads through a plain value.
+        """
+        parents = parents_of(path)
+        data = self.raw(path)
+        if data is None:
+            # What is in an object has objects around it, so that the innermost one that is there decides.
+            for parent in reversed(parents):
+                around = self.raw(parent)
+                if around is not None:
+                    if around != OBJECT:
+                        raise self._through_value(path, parent, around)
+                    break
+        return data
+
+    def _through_value(self, path: str, parent: str, data: bytes) -> MemoryPathError:
+        return MemoryPathError(
+            f"{path!r} leads through a plain value in {self.scope.value} memory",
+            found=f"{parent!r} holds {type(self._codec.decode(data)).__name__}",
+            fix=f"delete({parent!r}) first, or choose another path",
+        )
+
+    def make_parents(self, path: str) -> None:
+        """Make sure that ``path`` lies in objects."""
+        for parent in parents_of(path):
+            data = self.raw(parent)
+            if data is None or (self._expires and data == OBJECT):
+                self.put(parent, OBJECT)
+            elif data != OBJECT:
+                raise self._through_value(path, parent, data)
+
+    # -- the protocol of a run --------------------------------------------------------
+
+    def fork(self, undo: Undo) -> MemoryTree:
+        """A tree that begins as this one is, and whose writes do not reach this one."""
+        twin = MemoryTree(self.scope, self._codec, self._slot, undo, self._expires, self._known)
+        twin._written = dict(self._written)
+        twin._loaded = self._loaded
+        return twin
+
+    def take_back(self, path: str, had: bool, data: bytes | None) -> None:
+        """Undo one write."""
+        if had:
+            self._written[path] = data
+        else:
+            del self._written[path]
+
+    def nodes(self) -> dict[str, bytes]:
+        """All nodes that were there before the run, as far as they were read."""
+        return {path: data for path, data in self._known.items() if data is not None}
+
+    def load(self, is_empty: bool = False) -> dict[str, bytes | None]:
+        """Read all nodes, so that nothing is read from state later.
+
+        Args:
+            is_empty: State is known to hold none.
+        """
+        if is_empty:
+            self._loaded = True
+        self._load()
+        return self._known
+
+    def changes(self) -> dict[str, bytes | None]:
+        """What was written and differs from what was there; None stands for a removed node.
+
+        Objects come after what lies in them, so that none expires before its fields.
+        """
+        known, expires = self._known, self._expires
+        return {
+            path: data
+            for path, data in reversed(self._written.items())
+            if known.get(path) != data or (expires and data is not None)
+        }
+
+    def commit(self) -> None:
+        """Write to state what changed, and only that."""
+        if self._slot is not None and self._written:
+            write_nodes(self._slot, self.changes())
+
+
+def write_nodes(slot: MapSlot[str], nodes: dict[str, bytes | None]) -> None:
+    """Write nodes to state; None removes one."""
+    for path, data in nodes.items():
+        if data is None:
+            slot.remove(_state_key(path))
+        else:
+            slot.put(_state_key(path), data)
+
+
+class TreeObject(MemoryObject):
+    """A node of a :class:`MemoryTree`, as one execution of an action sees it.
+
+    Args:
+        tree: The memory.
+        path: Absolute path of the node; "" for the root.
+        guard: Raises where the context may not be used.
+    """
+
+    __slots__ = ("_guard", "_prefix", "_tree")
+
+    def __init__(self, tree: MemoryTree, path: str, guard: Guard) -> None:
+        self._tree = tree
+        self._prefix = path + "." if path else ""
+        self._guard = guard
+
+    def _full(self, path: str) -> str:
+        if not isinstance(path, str):
+            raise _malformed(path)
+        return self._prefix + path
+
+    def get(self, path: str | MemoryRef, default: Any = None) -> Any:
+        """See :class:`MemoryObject`."""
+        self._guard()
+        if isinstance(path, MemoryRef):
+            if path.scope is not self._tree.scope:
+                raise MemoryPathError(
+                    f"the reference points into {path.scope.value} memory",
+                    expected=self._tree.scope.value,
+                    fix="call ref.resolve(ctx)",
+                )
+            return self._tree.get(path.path, default, self._guard)
+        return self._tree.get(self._full(path), default, self._guard)
+
+    def set(self, path: str, value: Any) -> MemoryRef:
+        """See :class:`MemoryObject`."""
+        self._guard()
+        return self._tree.set(self._full(path), value)
+
+    def append(self, path: str, value: Any) -> MemoryRef:
+        """See :class:`MemoryObject`."""
+        self._guard()
+        return self._tree.append(self._full(path), value)
+
+    def delete(self, path: str) -> bool:
+        """See :class:`MemoryObject`."""
+        self._guard()
+        return self._tree.delete(self._full(path))
+
+    def new_object(self, path: str, overwrite: bool = False) -> MemoryObject:
+        """See :class:`MemoryObject`."""
+        self._guard()
+        full = self._full(path)
+        self._tree.new_object(full, overwrite)
+        return TreeObject(self._tree, full, self._guard)
+
+    def exists(self, path: str) -> bool:
+        """See :class:`MemoryObject`."""
+        self._guard()
+        full = self._full(path)
+        parents_of(full)
+        return self._tree.raw(full) is not None
+
+    def field_names(self) -> list[str]:
+        """See :class:`MemoryObject`."""
+        self._guard()
+        start = len(self._prefix)
+        return sorted({path[start:].split(".", 1)[0] for path in self._tree.below(self._prefix[:-1])})
+
+    def fields(self) -> dict[str, Any]:
+        """See :class:`MemoryObject`."""
+        return {name: self.get(name) for name in self.field_names()}
