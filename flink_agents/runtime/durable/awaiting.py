@@ -35,7 +35,7 @@ MAX_LINES = 30
 MAX_TASKS = 5
 """How many tasks of a step are described."""
 
-_RUNTIME = os.path.dirname(os.path.abspath(__file__)) + os.sep
+_RUNTIME = os.path.dirname(os.path.dirname(os.path.abspath(__file__))) + os.sep
 _THREADS = {WorkerPool.run.__code__, WorkerPool.run_within.__code__}
 _WRAPPERS = frozenset(
     ("FutureIter", "anext_awaitable", "async_generator_asend", "async_generator_athrow", "coroutine_wrapper")
@@ -305,7 +305,7 @@ def _tell_thread(frames: list[FrameType], at: int, step: Invocation) -> str:
     return f"asyncio.to_thread({getattr(function, '__qualname__', type(function).__qualname__)})"
 
 
-_LOOP = _RUNTIME + "loop.py"
+_LOOP = os.path.join(_RUNTIME, "loop", "agent_loop.py")
 
 _TELL: dict[CodeType, Callable[[list[FrameType], int, Invocation], str]] = {
     asyncio.sleep.__code__: _tell_sleep,
