@@ -9,7 +9,8 @@ or another successor does, this one is refused.
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Callable, Coroutine, Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
+from types import CoroutineType
 from typing import Any
 
 from typing_extensions import override
@@ -113,7 +114,7 @@ class GroupedStore(ActionStateStore):
     # -- writing ----------------------------------------------------------------------
 
     @override
-    def append(self, journal: JournalKey, records: Sequence[Record]) -> Coroutine[Any, Any, None]:
+    def append(self, journal: JournalKey, records: Sequence[Record]) -> CoroutineType[Any, Any, None]:
         # Almost all journals are the job's own: their appends are those of its store, without a detour.
         if self._is_foreign(journal.journal_id):
             return self._append_owned(journal, records)
