@@ -110,6 +110,11 @@ class Program:
             for op in _all(one.ops)
         )
 
+    @property
+    def showing_tokens(self) -> set[str]:
+        """Inputs that put out what follows from a token that they made up, not only pass it to calls."""
+        return {one.name for one in self.inputs if any(op[0] == "uuid" for op in _all(one.ops))}
+
     def __str__(self) -> str:
         lines = ["a calm program" if self.calm else "a wild program"]
         for one in self.inputs:

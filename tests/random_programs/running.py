@@ -198,7 +198,7 @@ def check(runner: Runner, seed: int) -> int:
             found = runner.crashed(made.inputs, crash)
             oracle.check_taken(made, found)
             if made.calm:
-                oracle.check_calm(plain, found, not crash.reordered, made.alone)
+                oracle.check_calm(made, plain, found, not crash.reordered)
             _check_replay(runner, made, found)
     except Exception as error:
         where = str(crash) if crash is not None else "no crash"
