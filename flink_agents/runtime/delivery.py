@@ -255,6 +255,13 @@ class Delivery:
         if not self.ready:
             self.rest()
 
+    def forget(self, pending: Pending) -> None:
+        """An outcome that was to be recorded never is: it holds up none that came behind it."""
+        before, self._ended = self._ended, deque[Ended]()
+        self._ended.extend(one for one in before if one.pending is not pending or one.outcome is not None)
+        if not self.ready:
+            self.rest()
+
     def elapsed(self) -> int:
         """Microseconds since the begin of the execution. They go on where a replay has come to its end."""
         return int(1e6 * max(self.now, time.monotonic() - self._begun))

@@ -252,6 +252,40 @@ def test_nobody_waits_for_a_clean_up_whose_call_cannot_be_recorded(caplog: pytes
     assert "did not end" not in caplog.text
 
 
+async def clean_up_by_a_timer(event: InputEvent, ctx: Any) -> None:
+    async def child() -> None:
+        try:
+            await asyncio.sleep(10)
+        finally:
+            await asyncio.sleep(0.001)
+
+    async def fails() -> None:
+        await ctx.durable_execute_async(effect_async, "x")
+        raise ValueError
+
+    try:
+        async with asyncio.TaskGroup() as group:
+            group.create_task(child())
+            group.create_task(fails())
+            group.create_task(ctx.durable_execute_async(effect_async, "y"))
+    except* ValueError:
+        SEEN.append("failed")
+
+
+def test_nobody_waits_for_a_timer_behind_a_call_that_cannot_be_recorded(
+    caplog: pytest.LogCaptureFixture,
+) -> None:
+    faults = Faults(at_record(RecordKind.CALL, Fault.REFUSED, 1))
+    with OperatorHarness(one_action(clean_up_by_a_timer), store=faults.store) as harness:
+        before = harness.snapshot()
+        with crash():
+            harness.push(1)
+        harness.restore(before)
+        harness.push(1)
+    assert set(SEEN) == {"failed"}
+    assert "did not end" not in caplog.text
+
+
 # -- what cannot be replayed ------------------------------------------------------------
 
 
