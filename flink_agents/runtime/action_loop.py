@@ -88,9 +88,14 @@ class ActionLoop(asyncio.SelectorEventLoop):
         if delivery is None or not delivery.replaying:
             return super().create_future()
         frame = sys._getframe(1)
-        if frame.f_globals.get("__name__") != "asyncio.tasks":
+        module = frame.f_globals.get("__name__")
+        if module not in ("asyncio.tasks", "asyncio.taskgroups"):
             return super().create_future()
         future = OwnFuture(loop=self)
+        if module == "asyncio.taskgroups":
+            # The end of the group's tasks, also of those that they make.
+            future.over = frame.f_locals["self"]._tasks
+            return future
         name = _OVER.get(frame.f_code.co_name)
         if name is not None:
             over = frame.f_locals.get(name)

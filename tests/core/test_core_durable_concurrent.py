@@ -17,7 +17,7 @@ from flink_agents import Agent, InputEvent, RetryPolicy, client, tool
 from flink_agents.api.action_state import JournalKey, Record, RecordKind
 from flink_agents.api.errors import ActionFailedError, StoreError
 from flink_agents.testing import OperatorHarness
-from flink_agents.testing.faults import Choose, Fault, Faults, FaultyStore, at_record
+from flink_agents.testing.faults import Choose, Fault, Faults, FaultyStore
 
 pytestmark = pytest.mark.executes_once
 
@@ -219,71 +219,6 @@ def test_a_function_sets_no_context_variable_of_the_action() -> None:
         harness.restore(before)
         harness.push(1)
     assert SEEN == [(1, 0), (1, 0)] and EFFECTS == [0]
-
-
-async def clean_up_by_a_call(event: InputEvent, ctx: Any) -> None:
-    async def child() -> None:
-        try:
-            await asyncio.sleep(10)
-        finally:
-            await ctx.durable_execute_async(effect, "clean-up")
-
-    async def fails() -> None:
-        await ctx.durable_execute_async(effect, "x")
-        raise ValueError
-
-    try:
-        async with asyncio.TaskGroup() as group:
-            group.create_task(child())
-            group.create_task(fails())
-    except* ValueError:
-        SEEN.append("failed")
-
-
-def test_nobody_waits_for_a_clean_up_whose_call_cannot_be_recorded(caplog: pytest.LogCaptureFixture) -> None:
-    faults = Faults(at_record(RecordKind.CALL, Fault.REFUSED, 1))
-    with OperatorHarness(one_action(clean_up_by_a_call), store=faults.store) as harness:
-        before = harness.snapshot()
-        with crash():
-            harness.push(1)
-        harness.restore(before)
-        harness.push(1)
-    assert set(SEEN) == {"failed"}
-    assert "did not end" not in caplog.text
-
-
-async def clean_up_by_a_timer(event: InputEvent, ctx: Any) -> None:
-    async def child() -> None:
-        try:
-            await asyncio.sleep(10)
-        finally:
-            await asyncio.sleep(0.001)
-
-    async def fails() -> None:
-        await ctx.durable_execute_async(effect_async, "x")
-        raise ValueError
-
-    try:
-        async with asyncio.TaskGroup() as group:
-            group.create_task(child())
-            group.create_task(fails())
-            group.create_task(ctx.durable_execute_async(effect_async, "y"))
-    except* ValueError:
-        SEEN.append("failed")
-
-
-def test_nobody_waits_for_a_timer_behind_a_call_that_cannot_be_recorded(
-    caplog: pytest.LogCaptureFixture,
-) -> None:
-    faults = Faults(at_record(RecordKind.CALL, Fault.REFUSED, 1))
-    with OperatorHarness(one_action(clean_up_by_a_timer), store=faults.store) as harness:
-        before = harness.snapshot()
-        with crash():
-            harness.push(1)
-        harness.restore(before)
-        harness.push(1)
-    assert set(SEEN) == {"failed"}
-    assert "did not end" not in caplog.text
 
 
 # -- what cannot be replayed ------------------------------------------------------------
