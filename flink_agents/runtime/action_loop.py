@@ -108,10 +108,14 @@ def make_action_task(
 ) -> asyncio.Task[Any]:
     """Make a task: one with a path where code of an action makes it."""
     delivery = current_delivery.get()
+    function = call_scope.inside()
     if context is not None:
         # Whoever made the context, and when: what is started in it belongs to the code that runs now.
         context.run(current_delivery.set, delivery)
-        context.run(call_scope.enter, call_scope.inside())
+        context.run(call_scope.enter, function)
+    elif function is not None:
+        # The function may have left its context.
+        call_scope.enter(function)
     if delivery is None or delivery.over:
         return asyncio.Task(coroutine, loop=loop, context=context, **options)
     parent = delivery.task_path()

@@ -7,6 +7,7 @@ read or changed there: the context of the action refuses it.
 from __future__ import annotations
 
 import asyncio
+import threading
 from collections.abc import Awaitable, Callable, Coroutine, Generator
 from contextvars import Context, ContextVar, copy_context
 from functools import partial
@@ -16,8 +17,20 @@ from flink_agents.api.durable import DurableCallable
 
 _function: ContextVar[Callable[..., Any] | None] = ContextVar("durable_function", default=None)
 
-inside = _function.get
-"""``inside()`` is the durable function, or the reconciler, whose code runs; None in other code."""
+
+class _Running(threading.local):
+    """The durable function whose code the thread executes: code may leave the context, but not that."""
+
+    function: Callable[..., Any] | None = None
+
+
+_running = _Running()
+
+
+def inside() -> Callable[..., Any] | None:
+    """Return the durable function, or the reconciler, whose code runs; None in other code."""
+    function = _function.get()
+    return function if function is not None else _running.function
 
 
 enter = _function.set
@@ -27,9 +40,11 @@ enter = _function.set
 def call_inside(function: Callable[..., Any], call: Callable[[], Any]) -> Any:
     """Call ``call`` on this thread as the code of ``function``."""
     _function.set(function)
+    before, _running.function = _running.function, function
     try:
         return call()
     finally:
+        _running.function = before
         # Threads of a pool keep what is set. Durable functions call none, so that none was set before.
         _function.set(None)
 
@@ -45,7 +60,7 @@ async def await_inside(function: Callable[..., Any], awaitable: Awaitable[Any]) 
     context.run(_function.set, function)
     _function.set(function)
     try:
-        return await InContext(context, awaitable)
+        return await InContext(context, function, awaitable)
     finally:
         _function.set(None)
 
@@ -55,15 +70,19 @@ async def _awaited(awaitable: Awaitable[Any]) -> Any:
 
 
 class InContext:
-    """Awaits a coroutine whose code runs in a context of its own.
+    """Awaits a coroutine whose code runs in a context of its own, as that of a durable function.
 
     Args:
         context: The context.
+        function: The function.
         coroutine: The coroutine.
     """
 
-    def __init__(self, context: Context, coroutine: Coroutine[Any, Any, Any]) -> None:
+    def __init__(
+        self, context: Context, function: Callable[..., Any], coroutine: Coroutine[Any, Any, Any]
+    ) -> None:
         self._context = context
+        self._function = function
         self._coroutine = coroutine
 
     def __await__(self) -> Generator[Any, Any, Any]:
@@ -72,10 +91,13 @@ class InContext:
         inner, run = self._coroutine, self._context.run
         step = partial(inner.send, None)
         while True:
+            before, _running.function = _running.function, self._function
             try:
                 awaited = run(step)
             except StopIteration as stop:
                 return stop.value
+            finally:
+                _running.function = before
             try:
                 yield awaited
             except BaseException as error:
