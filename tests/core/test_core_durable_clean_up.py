@@ -9,7 +9,7 @@ from concurrent import futures
 from typing import Any
 
 import pytest
-from durable_tools import SEEN, crash, effect, effect_async, forget, one_action
+from durable_tools import SEEN, crash, crash_and_replay, effect, effect_async, forget, one_action
 
 from flink_agents import InputEvent
 from flink_agents.api.action_state import RecordKind
@@ -53,18 +53,6 @@ async def clean_up_by_a_call(event: InputEvent, ctx: Any) -> None:
         SEEN.append("failed")
 
 
-def test_nobody_waits_for_a_clean_up_whose_call_cannot_be_recorded(caplog: pytest.LogCaptureFixture) -> None:
-    faults = Faults(at_record(RecordKind.CALL, Fault.REFUSED, 1))
-    with OperatorHarness(one_action(clean_up_by_a_call), store=faults.store) as harness:
-        before = harness.snapshot()
-        with crash():
-            harness.push(1)
-        harness.restore(before)
-        harness.push(1)
-    assert set(SEEN) == {"failed"}
-    assert "did not end" not in caplog.text
-
-
 async def clean_up_by_a_timer(event: InputEvent, ctx: Any) -> None:
     async def child() -> None:
         try:
@@ -85,16 +73,12 @@ async def clean_up_by_a_timer(event: InputEvent, ctx: Any) -> None:
         SEEN.append("failed")
 
 
-def test_nobody_waits_for_a_timer_behind_a_call_that_cannot_be_recorded(
-    caplog: pytest.LogCaptureFixture,
+@pytest.mark.parametrize("act", [clean_up_by_a_call, clean_up_by_a_timer])
+def test_nobody_waits_for_a_clean_up_behind_a_call_that_cannot_be_recorded(
+    act: Any, caplog: pytest.LogCaptureFixture
 ) -> None:
-    faults = Faults(at_record(RecordKind.CALL, Fault.REFUSED, 1))
-    with OperatorHarness(one_action(clean_up_by_a_timer), store=faults.store) as harness:
-        before = harness.snapshot()
-        with crash():
-            harness.push(1)
-        harness.restore(before)
-        harness.push(1)
+    second_refused = at_record(RecordKind.CALL, Fault.REFUSED, 1)
+    crash_and_replay(one_action(act), 1, choose=second_refused).close()
     assert set(SEEN) == {"failed"}
     assert "did not end" not in caplog.text
 
