@@ -101,7 +101,7 @@ class KeyActor:
         ahead: How many inputs in ``pending`` were missing at first: they were committed before older ones.
         gone: How many of them were found to be missing.
         running: Whether the loop works on the actor.
-        begun: Time (``loop.time()``) at which its present run began, later by its pauses.
+        begun: Time (``time.monotonic``) at which its present run began, later by its pauses.
         started: Time at which that run really began.
         timer: Time of the timer that will look at the actor, or None.
         far: Whether that is the time at which its inputs have waited for too long.

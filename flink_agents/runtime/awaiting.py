@@ -165,7 +165,7 @@ def _hidden(frame: FrameType) -> Any:
         hidden = frame.f_locals.get("fut")
     elif frame.f_code is clients.Clients.get.__code__:
         hidden = getattr(frame.f_locals.get("client"), "task", None)
-    elif frame.f_code is call_scope.InContext.__await__.__code__:
+    elif frame.f_code is call_scope.in_context.__code__:
         return frame.f_locals.get("inner")
     elif frame.f_code.co_filename.startswith(_RUNTIME):
         # An outcome: what leads to it runs in a task of its own.

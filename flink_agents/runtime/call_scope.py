@@ -10,7 +10,7 @@ import asyncio
 import threading
 from collections.abc import Awaitable, Callable, Coroutine, Generator
 from contextvars import Context, ContextVar, copy_context
-from functools import partial
+from types import coroutine
 from typing import Any
 
 from flink_agents.api.durable import DurableCallable
@@ -56,11 +56,9 @@ async def await_inside(function: Callable[..., Any], awaitable: Awaitable[Any]) 
     """
     if not asyncio.iscoroutine(awaitable):
         awaitable = _awaited(awaitable)
-    context = copy_context()
-    context.run(_function.set, function)
     _function.set(function)
     try:
-        return await InContext(context, function, awaitable)
+        return await in_context(copy_context(), function, awaitable)
     finally:
         _function.set(None)
 
@@ -69,41 +67,38 @@ async def _awaited(awaitable: Awaitable[Any]) -> Any:
     return await awaitable
 
 
-class InContext:
-    """Awaits a coroutine whose code runs in a context of its own, as that of a durable function.
+@coroutine
+def in_context(
+    context: Context, function: Callable[..., Any], inner: Coroutine[Any, Any, Any]
+) -> Generator[Any, Any, Any]:
+    """Await a coroutine whose code runs in a context of its own, as that of a durable function.
 
     Args:
         context: The context.
         function: The function.
-        coroutine: The coroutine.
+        inner: The coroutine. The watcher finds it here, by this name.
     """
-
-    def __init__(
-        self, context: Context, function: Callable[..., Any], coroutine: Coroutine[Any, Any, Any]
-    ) -> None:
-        self._context = context
-        self._function = function
-        self._coroutine = coroutine
-
-    def __await__(self) -> Generator[Any, Any, Any]:
-        """Hand on what it awaits, and to it how that ended."""
-        # The watcher finds the coroutine here, by the name of the variable.
-        inner, run = self._coroutine, self._context.run
-        step = partial(inner.send, None)
+    run, send, value = context.run, inner.send, None
+    try:
+        awaited = run(_step, function, send, None)
         while True:
-            before, _running.function = _running.function, self._function
             try:
-                awaited = run(step)
-            except StopIteration as stop:
-                return stop.value
-            finally:
-                _running.function = before
-            try:
-                yield awaited
+                value = yield awaited
             except BaseException as error:
-                step = partial(inner.throw, error)
+                awaited = run(_step, function, inner.throw, error)
             else:
-                step = partial(inner.send, None)
+                awaited = run(_step, function, send, value)
+    except StopIteration as stop:
+        return stop.value
+
+
+def _step(function: Callable[..., Any], go_on: Callable[[Any], Any], value: Any) -> Any:
+    """Let a coroutine go on as the code of ``function``; returns what it awaits next."""
+    before, _running.function = _running.function, function
+    try:
+        return go_on(value)
+    finally:
+        _running.function = before
 
 
 def name_of(function: Callable[..., Any]) -> str:

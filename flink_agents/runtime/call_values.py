@@ -17,7 +17,7 @@ from flink_agents.api.errors import (
     DurableCallMismatchError,
     DurableResultError,
 )
-from flink_agents.runtime.codec import UNCHANGING, ValueCodec
+from flink_agents.runtime.codec import ValueCodec, is_unchanging
 from flink_agents.runtime.context import Invocation
 from flink_agents.runtime.journal import failures
 from flink_agents.runtime.journal.calls import Call, Mismatch, step_name
@@ -59,7 +59,7 @@ class Arguments:
         self._codec = codec
         self._data = codec.encode([list(args), dict(kwargs)])
         values = (*args, *kwargs.values())
-        self._plain = (args, kwargs) if all(type(value) in UNCHANGING for value in values) else None
+        self._plain = (args, kwargs) if all(map(is_unchanging, values)) else None
         self.identity = CallIdentity(
             what.identity, digest_of_bytes(self._data), request_text(what, args, kwargs)
         )

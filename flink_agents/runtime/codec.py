@@ -41,6 +41,35 @@ _NAMED = frozenset((_ENUM, _MODEL, _DATACLASS, _NAMED_TUPLE))
 UNCHANGING = frozenset({str, int, float, bool, bytes, type(None)})
 """Types of values that nobody can change, so that a copy of one is no other value."""
 
+
+class _NotPlain(Exception):
+    """A value has a part that is neither a container of plain values nor one of them."""
+
+
+def _copy(value: Any) -> Any:
+    """A copy of a plain value, which needs no bytes on its way.
+
+    Raises:
+        _NotPlain: It has a part that is not.
+    """
+    kind = type(value)
+    if kind in UNCHANGING:
+        return value
+    if kind is dict:
+        if not UNCHANGING.issuperset(map(type, value)):
+            raise _NotPlain
+        return {name: _copy(part) for name, part in value.items()}
+    if kind is list or kind is tuple:
+        return kind([_copy(part) for part in value])
+    raise _NotPlain
+
+
+def is_unchanging(value: Any) -> bool:
+    """Whether nobody can change ``value``: it needs no copy."""
+    kind = type(value)
+    return kind in UNCHANGING or (kind is tuple and all(map(is_unchanging, value)))
+
+
 _EXPECTED = (
     "JSON values, bytes, tuples, sets, dates, decimals, UUIDs, enums, dataclasses, named tuples "
     "or pydantic models"
@@ -117,6 +146,17 @@ class ValueCodec:
             raise StateFormatError(
                 "state bytes cannot be read", found=f"{type(error).__name__}: {error}"
             ) from error
+
+    def copy(self, value: Any) -> Any:
+        """The value that :meth:`decode` makes of what :meth:`encode` makes of ``value``.
+
+        Raises:
+            UnserializableValueError: State cannot hold it.
+        """
+        try:
+            return _copy(value)
+        except (_NotPlain, RecursionError):
+            return self.decode(self.encode(value))
 
     def _tagged(self, value: Any) -> Any:
         """``value`` in terms of what MessagePack knows, to any depth by being called again."""

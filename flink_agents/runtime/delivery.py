@@ -191,6 +191,8 @@ class Delivery:
 
     def task_path(self) -> str:
         """The way to the task that runs; see ``journal.calls``."""
+        if not (self.tasks or self.over):
+            return ""
         try:
             task = asyncio.current_task()
         except RuntimeError:

@@ -12,7 +12,7 @@ from typing import Any
 
 from flink_agents.api.errors import PlanChangedError, StateError
 from flink_agents.api.events import Event, OutputEvent, lineage_of_sent, stamp
-from flink_agents.runtime.codec import UNCHANGING, ValueCodec
+from flink_agents.runtime.codec import ValueCodec, is_unchanging
 
 
 class EventRecords:
@@ -60,17 +60,14 @@ class EventRecords:
             UnserializableValueError: It carries a value that cannot be recorded.
         """
         kind, content = self.packed(event)
-        values = content.values() if isinstance(content, dict) else (content,)
-        # Strings and numbers are the same in a copy, which then is another object only by its name.
-        if kind is None or not all(type(value) in UNCHANGING for value in values):
-            content = self._codec.decode(self._codec.encode(content))
+        content = self._codec.copy(content)
         made = self.unpacked(kind, content)
         stamp(made, lineage_of_sent(event))
         return made
 
     def own(self, event: Event) -> Event:
         """A copy for one attempt of an action; the event itself where that is the same to everybody."""
-        if all(type(value) in UNCHANGING for value in event.__dict__.values()):
+        if all(map(is_unchanging, event.__dict__.values())):
             return event
         try:
             return self.copy(event)
@@ -88,7 +85,7 @@ class EventRecords:
         """
         step.sent = [self.copy(event) for event in step.sent]
         if step.side is not None:
-            values = self._codec.decode(self._codec.encode([value for _, value in step.side]))
+            values = self._codec.copy([value for _, value in step.side])
             step.side = [(tag, value) for (tag, _), value in zip(step.side, values, strict=True)]
 
 

@@ -14,6 +14,7 @@ from collections import deque
 from collections.abc import Callable, Coroutine
 from concurrent import futures
 from datetime import timedelta
+from time import monotonic
 from typing import Any, TypeVar
 
 from flink_agents.api.durable import OnMismatch
@@ -119,7 +120,7 @@ class AgentLoop:
 
     def age(self, actor: KeyActor) -> float:
         """Seconds since the present run of ``actor`` began."""
-        return self._loop.time() - actor.begun
+        return monotonic() - actor.begun
 
     def submit(self, actor: KeyActor, waiting: Waiting) -> None:
         """Let ``actor`` run one more input."""
@@ -277,24 +278,26 @@ class AgentLoop:
         task.add_done_callback(self._tasks.pop)
 
     async def _work(self, actor: KeyActor) -> None:
+        told = False
         try:
             if actor.order is Unread.UNREAD:
-                actor.begun = actor.started = self._loop.time()
+                actor.begun = actor.started = monotonic()
                 await self.replays.read(actor)
                 self._read += 1
             while self.failure is None and (actor.queue or self._pull(actor)):
                 waiting = actor.queue.popleft()
                 actor.seq = waiting.seq
                 self._begun += 1
-                begun = actor.begun = actor.started = self._loop.time()
+                begun = actor.begun = actor.started = monotonic()
                 await self._execute(actor, waiting)
-                took = self._loop.time() - begun
+                took = monotonic() - begun
                 if took >= self._watch.stuck_after:
                     self._watch.ended(actor, took)
                 off = took - self.expected
                 self.expected += off * (0.1 if self.ended else 1.0)
                 self.deviation += (abs(off) - self.deviation) * (0.1 if self.ended else 0.0)
                 self.ended += 1
+                told = True
                 self._notify()
         except asyncio.CancelledError:
             if self._closing:
@@ -306,7 +309,9 @@ class AgentLoop:
             actor.running = False
             if self.failure is not None:
                 actor.abandon()
-            self._notify()
+            if not told or actor.order is not None or self.failure is not None:
+                # The end of a run has not told Flink's thread, or did before the actor was idle.
+                self._notify()
 
     def _pull(self, actor: KeyActor) -> bool:
         """Choose one more input that is in memory; whether there is one."""

@@ -308,11 +308,12 @@ class AgentProcessor:
         except BaseException:
             step.let_go()
             raise
-        self._mark(head, run.key_text)
+        # It began here since no attempt had recorded anything of the key.
+        self._mark(head, run.key_text, unread=False)
         self._store(head, run.key_text, packed, run.timestamp, timers)
         # Reading all of a map is the dearest call of state; before its first run a key has no memory.
         memory = run.short_term.load(is_empty=head.next_seq == 0)
-        actor = self._new_actor(head, run.key_text, memory, False, timers)
+        actor = self._new_actor(head, run.key_text, memory, False, timers, unread=False)
         number = actor.loaded
         actor.loaded += 1
         actor.next_seq += 1
@@ -330,13 +331,19 @@ class AgentProcessor:
         return actor
 
     def _new_actor(
-        self, head: Head, key_text: str, known: dict[str, bytes | None], pending: bool, timers: Timers
+        self,
+        head: Head,
+        key_text: str,
+        known: dict[str, bytes | None],
+        pending: bool,
+        timers: Timers,
+        unread: bool = True,
     ) -> KeyActor:
         if head.overtaken:
             self._overtaken.expire(head, key_text)
         origins = origins_of(head, self._state.pending) if head.origins else ()
         actor = KeyActor(key_text, head, known, pending, origins)
-        if self._may_have_records(head, key_text, pending):
+        if unread and self._may_have_records(head, key_text, pending):
             actor.order = Unread.UNREAD
             if not head.fresh:
                 self._prunable(actor, 0)
@@ -519,12 +526,12 @@ class AgentProcessor:
         known = bool(head.overtaken or head.origins)
         return known or journals.may_have(head.journal_id, key_text, head.marker, pending)
 
-    def _mark(self, head: Head, key_text: str) -> None:
+    def _mark(self, head: Head, key_text: str, unread: bool = True) -> None:
         """Note where records of a key can lie that has none, before the first run that may make some."""
         journals = self._shared.journals
         if journals is None or head.marker is not None or head.has_pending:
             return
-        if not self._may_have_records(head, key_text, False):
+        if not (unread and self._may_have_records(head, key_text, False)):
             head.marker = journals.marker(head.journal_id, key_text)
 
     def _new_run(self, head: Head, key_text: str, timestamp: int | None) -> Run:

@@ -15,7 +15,7 @@ again.
 
 from __future__ import annotations
 
-from collections import Counter, deque
+from collections import deque
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field
 from typing import Any, NamedTuple, TypeAlias
@@ -189,26 +189,24 @@ class StepCalls:
 
     Attributes:
         ended: What the next outcome has as its place in the order.
+        made: How many calls were made.
         unrecorded: What was delivered and is no part of the history yet, by number.
         unsure: What may be recorded or not: its append was cancelled.
         mismatch: The first mismatch. It stays, whatever the action does with the error.
     """
 
-    __slots__ = ("_made", "_records", "ended", "mismatch", "unrecorded", "unsure")
+    __slots__ = ("_made", "_records", "ended", "made", "mismatch", "unrecorded", "unsure")
 
     def __init__(self, records: StepRecords) -> None:
         self._records = records
-        self._made: Counter[tuple[RecordKind, str]] = Counter()
+        self._made: dict[tuple[RecordKind, str], int] = {}
         # What ends now ends behind all that is recorded, which would wait for it otherwise.
-        self.ended = 1 + max((one.order for one in records.outcomes.values()), default=-1)
+        outcomes = records.outcomes
+        self.ended = 1 + max(one.order for one in outcomes.values()) if outcomes else 0
         self.unrecorded: dict[Number, Outcome] = {}
         self.unsure: dict[Number, Outcome] = {}
         self.mismatch: Mismatch | None = None
-
-    @property
-    def made(self) -> int:
-        """How many calls were made."""
-        return sum(made for (kind, _), made in self._made.items() if kind is RecordKind.CALL)
+        self.made = 0
 
     def in_order(self) -> deque[tuple[Number, Outcome]]:
         """What is recorded, in the order in which it is to be delivered."""
@@ -220,7 +218,7 @@ class StepCalls:
 
     def number(self, kind: RecordKind, task: str) -> Number:
         """The next number of ``task``."""
-        index = self._made[kind, task]
+        index = self._made.get((kind, task), 0)
         self._made[kind, task] = index + 1
         return Number(kind, task, index)
 
@@ -231,6 +229,7 @@ class StepCalls:
             Mismatch: Another one was recorded under its number.
         """
         number = self.number(RecordKind.CALL, task)
+        self.made += 1
         records = self._records
         if task and records.layout == FLAT_NUMBERS and (records.outcomes or records.intents):
             raise self.refuse(Mismatch(number, None, identity, flat=True))
@@ -278,7 +277,9 @@ class StepCalls:
             Mismatch: It was not.
         """
         if self.mismatch is None:
-            unread = [one for one in self._records.outcomes if one.nth >= self._made[one.kind, one.task]]
+            unread = [
+                one for one in self._records.outcomes if one.nth >= self._made.get((one.kind, one.task), 0)
+            ]
             if unread:
                 first = min(unread, key=lambda number: self._records.outcomes[number].order)
                 self.mismatch = Mismatch(first, told(self._records.outcomes[first]), None)

@@ -9,7 +9,8 @@ or another successor does, this one is refused.
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Coroutine, Mapping, Sequence
+from typing import Any
 
 from typing_extensions import override
 
@@ -112,7 +113,13 @@ class GroupedStore(ActionStateStore):
     # -- writing ----------------------------------------------------------------------
 
     @override
-    async def append(self, journal: JournalKey, records: Sequence[Record]) -> None:
+    def append(self, journal: JournalKey, records: Sequence[Record]) -> Coroutine[Any, Any, None]:
+        # Almost all journals are the job's own: their appends are those of its store, without a detour.
+        if self._is_foreign(journal.journal_id):
+            return self._append_owned(journal, records)
+        return self._own.append(journal, records)
+
+    async def _append_owned(self, journal: JournalKey, records: Sequence[Record]) -> None:
         await (await self._owned(journal)).append(journal, records)
 
     @override
@@ -167,9 +174,10 @@ class GroupedStore(ActionStateStore):
 
     @override
     def may_have(self, journal: JournalKey, marker: bytes | None = None, pending: bool = True) -> bool:
-        if self._is_foreign(journal.journal_id) and journal.journal_id not in self._others:
-            return True
-        return self._of(journal).may_have(journal, marker, pending)
+        if not self._is_foreign(journal.journal_id):
+            return self._own.may_have(journal, marker, pending)
+        other = self._others.get(journal.journal_id)
+        return other is None or other.may_have(journal, marker, pending)
 
     @override
     async def rebuild(

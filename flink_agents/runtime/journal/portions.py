@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 
 from flink_agents.api.action_state import Record, check_records
 
@@ -10,7 +10,7 @@ FRAME = 64
 """More bytes than a store keeps of a record besides its data and its step."""
 
 
-def portions(records: list[Record], limit: int) -> Iterator[list[Record]]:
+def portions(records: list[Record], limit: int) -> Sequence[list[Record]]:
     """Records in portions of about ``limit`` bytes, in order; mostly there is one.
 
     Failures that go with a success stand before it, in a portion of their own where all of it would be
@@ -23,10 +23,13 @@ def portions(records: list[Record], limit: int) -> Iterator[list[Record]]:
     Raises:
         RecordTooLargeError: One of them is too large. It is raised before the first portion.
     """
-    if len(records) == 1 or sum(map(_size, records)) <= limit:
-        yield records
-        return
+    if len(records) == 1 or sum([len(one.data) + len(one.step) + FRAME for one in records]) <= limit:
+        return (records,)
     check_records(records, limit)
+    return list(_split(records, limit))
+
+
+def _split(records: list[Record], limit: int) -> Iterator[list[Record]]:
     portion, size = list[Record](), 0
     for record in records:
         if portion and size + _size(record) > limit:

@@ -26,6 +26,7 @@ class RunJournal:
         log: What the run reads of memory; None where that is not recorded.
 
     Attributes:
+        limit: The most bytes of a record.
         replayed: Whether earlier attempts recorded something of the run.
         begun: Whether anything was recorded of it.
         bound: Whether its header is stored, so that nobody else can get its number.
@@ -44,6 +45,7 @@ class RunJournal:
         log: ReadLog | None = None,
     ) -> None:
         self._store = store
+        self.limit = store.max_record_bytes
         self._codec = codec
         self._journal = journal
         self._seq = seq
@@ -57,11 +59,6 @@ class RunJournal:
         self._log = log
         self._logged = 0
         self._steps: dict[str, StepRecords] = steps_of(codec, known) if known else {}
-
-    @property
-    def limit(self) -> int:
-        """The most bytes of a record."""
-        return self._store.max_record_bytes
 
     def step(self, step: str) -> StepRecords:
         """What was recorded of one execution of an action."""
@@ -114,9 +111,10 @@ class RunJournal:
         await self._append([self._record(RecordKind.RERUN, step, 0, b"")])
 
     def _outcomes(self, step: str, outcomes: Mapping[Number, Outcome]) -> list[Record]:
+        found = outcomes.items() if len(outcomes) < 2 else sorted(outcomes.items(), key=_place)
         return [
-            self._record(number.kind, step_name(step, number.task), number.nth, outcome.pack(self._codec))
-            for number, outcome in sorted(outcomes.items(), key=lambda one: one[1].order)
+            Record(kind, self._seq, step_name(step, task), nth, outcome.pack(self._codec))
+            for (kind, task, nth), outcome in found
         ]
 
     def _record(self, kind: RecordKind, step: str, index: int, data: bytes) -> Record:
@@ -134,13 +132,17 @@ class RunJournal:
             # the first append, and where that is refused, theirs may be stored all the same.
             header = self._header().pack(self._codec)
             records.insert(0, self._record(RecordKind.RUN, "", 0, header))
-        for part in portions(records, self._store.max_record_bytes):
+        for part in portions(records, self.limit):
             await self._store.append(self._journal, part)
             self.bound = True
         self._logged = max(self._logged, logged)
 
     def _read(self, reads: list[Read]) -> Iterable[Record]:
-        return packed_reads(self._codec, self._seq, reads, self._logged, self._store.max_record_bytes)
+        return packed_reads(self._codec, self._seq, reads, self._logged, self.limit)
+
+
+def _place(outcome: tuple[Number, Outcome]) -> int:
+    return outcome[1].order
 
 
 def layout_of(codec: ValueCodec, records: list[Record]) -> int:
