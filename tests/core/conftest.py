@@ -1,11 +1,13 @@
-"""What was reported while a test goes on."""
+"""Fixtures that several modules use: what was reported while a test goes on, and a worker process."""
 
 from __future__ import annotations
 
 import logging
 from collections.abc import Iterator
+from pathlib import Path
 
 import pytest
+from renewal_tools import Process, process_of_a_test
 from watch_tools import Reports, until, watchers
 
 
@@ -25,3 +27,10 @@ def reports(caplog: pytest.LogCaptureFixture) -> Iterator[Reports]:
 
     yield wait
     assert not watchers() - before
+
+
+@pytest.fixture
+def process(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Process]:
+    """A worker process to which jobs come."""
+    with process_of_a_test(tmp_path, monkeypatch) as made:
+        yield made

@@ -11,13 +11,23 @@ from typing import Any
 
 import pytest
 from concurrent_actions import CONSTRUCTS
-from durable_tools import EFFECTS, SEEN, counted, crash, effect, effect_async, forget, one_action
+from durable_tools import (
+    EFFECTS,
+    SEEN,
+    counted,
+    crash,
+    crash_and_replay,
+    effect,
+    effect_async,
+    forget,
+    one_action,
+)
 
 from flink_agents import Agent, InputEvent, RetryPolicy, client, tool
 from flink_agents.api.action_state import JournalKey, Record, RecordKind
 from flink_agents.api.errors import ActionFailedError, StoreError
 from flink_agents.testing import OperatorHarness
-from flink_agents.testing.faults import Choose, Fault, Faults, FaultyStore, at_record
+from flink_agents.testing.faults import Choose, Fault, Faults, FaultyStore
 
 pytestmark = pytest.mark.executes_once
 
@@ -210,46 +220,8 @@ async def reads_a_variable(event: InputEvent, ctx: Any) -> None:
 
 
 def test_a_function_sets_no_context_variable_of_the_action() -> None:
-    faults = Faults(_end_refused)
-    with OperatorHarness(one_action(reads_a_variable), store=faults.store) as harness:
-        before = harness.snapshot()
-        with crash():
-            harness.push(1)
-        faults.choose = None
-        harness.restore(before)
-        harness.push(1)
+    crash_and_replay(one_action(reads_a_variable), 1).close()
     assert SEEN == [(1, 0), (1, 0)] and EFFECTS == [0]
-
-
-async def clean_up_by_a_call(event: InputEvent, ctx: Any) -> None:
-    async def child() -> None:
-        try:
-            await asyncio.sleep(10)
-        finally:
-            await ctx.durable_execute_async(effect, "clean-up")
-
-    async def fails() -> None:
-        await ctx.durable_execute_async(effect, "x")
-        raise ValueError
-
-    try:
-        async with asyncio.TaskGroup() as group:
-            group.create_task(child())
-            group.create_task(fails())
-    except* ValueError:
-        SEEN.append("failed")
-
-
-def test_nobody_waits_for_a_clean_up_whose_call_cannot_be_recorded(caplog: pytest.LogCaptureFixture) -> None:
-    faults = Faults(at_record(RecordKind.CALL, Fault.REFUSED, 1))
-    with OperatorHarness(one_action(clean_up_by_a_call), store=faults.store) as harness:
-        before = harness.snapshot()
-        with crash():
-            harness.push(1)
-        harness.restore(before)
-        harness.push(1)
-    assert set(SEEN) == {"failed"}
-    assert "did not end" not in caplog.text
 
 
 # -- what cannot be replayed ------------------------------------------------------------
@@ -332,14 +304,8 @@ UNSTABLE = (
 @pytest.mark.parametrize("unstable", UNSTABLE)
 def test_an_action_that_differs_is_a_mismatch_and_never_hangs(unstable: Any) -> None:
     World.executions = 0
-    faults = Faults(_end_refused)
-    with OperatorHarness(one_action(unstable), store=faults.store) as harness:
-        before = harness.snapshot()
-        with crash():
-            harness.push(1)
-        harness.restore(before)
-        with pytest.raises(ActionFailedError, match="DurableCallMismatchError"):
-            harness.push(1)
+    with pytest.raises(ActionFailedError, match="DurableCallMismatchError"):
+        crash_and_replay(one_action(unstable), 1)
 
 
 async def raw_request() -> str:
@@ -356,14 +322,8 @@ async def depends_on_raw_request(event: InputEvent, ctx: Any) -> None:
 
 def test_a_mismatch_names_what_the_action_awaits_besides() -> None:
     World.executions = 0
-    faults = Faults(_end_refused)
-    with OperatorHarness(one_action(depends_on_raw_request), store=faults.store) as harness:
-        before = harness.snapshot()
-        with crash():
-            harness.push(1)
-        harness.restore(before)
-        with pytest.raises(ActionFailedError) as failed:
-            harness.push(1)
+    with pytest.raises(ActionFailedError) as failed:
+        crash_and_replay(one_action(depends_on_raw_request), 1)
     assert "raw_request, which awaits" in str(failed.value.fix)
     assert "to_thread" in str(failed.value.fix)
 
@@ -375,14 +335,7 @@ async def raw_requests_that_matter_not(event: InputEvent, ctx: Any) -> None:
 
 
 def test_a_replay_waits_for_what_is_no_outcome() -> None:
-    faults = Faults(_end_refused)
-    with OperatorHarness(one_action(raw_requests_that_matter_not), store=faults.store) as harness:
-        before = harness.snapshot()
-        with crash():
-            harness.push(1)
-        faults.choose = None
-        harness.restore(before)
-        harness.push(1)
+    crash_and_replay(one_action(raw_requests_that_matter_not), 1).close()
     assert EFFECTS == [0, 1, 2] and SEEN == [0, 1, 2, 0, 1, 2]
 
 

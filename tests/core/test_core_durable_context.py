@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 from collections.abc import Callable
+from contextvars import Context
 from typing import Any
 
 import pytest
@@ -143,6 +144,31 @@ def kinds(held: Held, name: str) -> dict[str, Callable[[], Any]]:
         "thread": in_a_thread,
         "def that returns a coroutine": returns_a_coroutine,
         "def that catches": catches,
+        **kinds_of_contexts(function, that_waited),
+    }
+
+
+def kinds_of_contexts(function: Callable[[], None], that_waited: Callable[[], Any]) -> dict[str, Any]:
+    """Durable functions that leave the ``contextvars.Context`` in which they were called."""
+
+    async def in_a_task_of_a_fresh_context() -> None:
+        await asyncio.create_task(that_waited(), context=Context())
+
+    def in_a_fresh_context() -> None:
+        Context().run(function)
+
+    async def makes_a_task_in_a_fresh_context() -> None:
+        await Context().run(asyncio.create_task, that_waited())
+
+    async def in_a_fresh_context_that_waited() -> None:
+        await asyncio.sleep(0)
+        in_a_fresh_context()
+
+    return {
+        "task of a fresh context": in_a_task_of_a_fresh_context,
+        "fresh context": in_a_fresh_context,
+        "fresh context behind a wait": in_a_fresh_context_that_waited,
+        "task made in a fresh context": makes_a_task_in_a_fresh_context,
     }
 
 
@@ -193,13 +219,14 @@ ACTIONS = {"def": "act", "async": "act_async", "gather": "act_gather"}
 @pytest.mark.parametrize("kind", KINDS)
 @pytest.mark.parametrize("how", [*ACTIONS])
 def test_the_context_is_refused_inside_a_durable_function(how: str, kind: str, settings: str) -> None:
-    for name in USES if not settings else ("write", "number", "send_event", "durable call"):
+    few = settings or "fresh" in kind
+    for name in ("write", "number", "send_event", "durable call") if few else USES:
         with OperatorHarness(Uses(settings=settings)) as harness:
             with pytest.raises(ActionFailedError) as caught:
                 harness.push((how, kind, name))
             text = str(caught.value)
             assert type(caught.value.__cause__) is ContextMisuseError, text
-            assert f"action {ACTIONS[how]!r}" in text and "kinds.<locals>." in text and "fix:" in text
+            assert f"action {ACTIONS[how]!r}" in text and ".<locals>." in text and "fix:" in text
             assert "inside the durable function" in text
             assert harness.memory() == {} and harness.outputs == [] and harness.side_output("side") == []
         assert "used" not in EFFECTS and "nested" not in EFFECTS

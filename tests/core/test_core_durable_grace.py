@@ -151,6 +151,27 @@ class Books(Agent):
         return None
 
 
+class OneCall(Agent):
+    """Calls a function of this module: in a thread where the way is ``def``, otherwise on the loop."""
+
+    def __init__(self, function: str, way: str) -> None:
+        self.function = function
+        self.way = way
+
+    @action(InputEvent)
+    def in_thread(self, event: Any, ctx: Any) -> Any:
+        if self.way == "def":
+            return OutputEvent(output=ctx.durable_execute(globals()[self.function], event.input))
+        return None
+
+    @action(InputEvent)
+    async def on_loop(self, event: Any, ctx: Any) -> Any:
+        if self.way != "def":
+            call = ctx.durable_execute_async(globals()[self.function], event.input)
+            return OutputEvent(output=await call)
+        return None
+
+
 WAYS = ["def", "async", "gather"]
 
 
@@ -268,21 +289,8 @@ def test_a_call_that_is_longer_than_the_grace_is_made_again(call: str, way: str)
 def test_no_attempt_of_a_call_begins_within_the_grace(way: str, waits_for: str) -> None:
     attempts: list[str] = []
 
-    class Busy(Agent):
-        @action(InputEvent)
-        def in_thread(self, event: Any, ctx: Any) -> Any:
-            if way == "def":
-                return OutputEvent(output=ctx.durable_execute(busy, event.input))
-            return None
-
-        @action(InputEvent)
-        async def on_loop(self, event: Any, ctx: Any) -> Any:
-            if way != "def":
-                return OutputEvent(output=await ctx.durable_execute_async(busy, event.input))
-            return None
-
     CALLED["busy"] = attempts
-    with harness_of(Busy(), grace=LONG) as harness:
+    with harness_of(OneCall("busy", way), grace=LONG) as harness:
         before = harness.snapshot()
         if waits_for == "its pause":
             GO.set()
@@ -458,20 +466,7 @@ class _SlowStore(MemoryStore):
 
 @pytest.mark.parametrize("way", ["async", "def"])
 def test_a_record_that_is_on_its_way_arrives(way: str) -> None:
-    class Quick(Agent):
-        @action(InputEvent)
-        def in_thread(self, event: Any, ctx: Any) -> Any:
-            if way == "def":
-                return OutputEvent(output=ctx.durable_execute(quick, event.input))
-            return None
-
-        @action(InputEvent)
-        async def on_loop(self, event: Any, ctx: Any) -> Any:
-            if way != "def":
-                return OutputEvent(output=await ctx.durable_execute_async(quick, event.input))
-            return None
-
-    with harness_of(Quick(), Slow(MemoryPlace()).make, grace=LONG) as harness:
+    with harness_of(OneCall("quick", way), Slow(MemoryPlace()).make, grace=LONG) as harness:
         before = harness.snapshot()
         harness.push("a 1")
         in_flight(1)

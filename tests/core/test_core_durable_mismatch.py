@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 from collections.abc import Callable
 from typing import Any
 
@@ -65,7 +66,7 @@ def block(event: Any, ctx: Any) -> OutputEvent:
     return OutputEvent(output=len(Plan.calls))
 
 
-def crashed(action: Any, **options: Any) -> OperatorHarness:
+def crashed(action: Any, record: Any = 1, **options: Any) -> OperatorHarness:
     """A harness whose next attempt finds both calls recorded, but not the end of the action."""
     settings = {name: options.pop(name) for name in ("retry", "on_error") if name in options}
     faults = Faults(at_record(RecordKind.ACTION, Fault.REFUSED))
@@ -74,7 +75,7 @@ def crashed(action: Any, **options: Any) -> OperatorHarness:
     )
     before = harness.snapshot()
     with crash():
-        harness.push(1)
+        harness.push(record)
     harness.restore(before)
     assert EFFECTS == [1, 2]
     return harness
@@ -98,6 +99,34 @@ def test_a_mismatch_fails_the_job_and_shows_both_calls(change: str, action: Any)
             assert "clocks, chance" in str(caught.value) and "on-mismatch" in str(caught.value)
             harness.restore(before)
     assert EFFECTS == [1, 2], "nothing takes effect behind a mismatch"
+
+
+async def in_a_branch(event: Any, ctx: Any) -> None:
+    """Make the calls one after the other; where they are changed, in a branch of the plan's kind."""
+
+    async def branch() -> None:
+        for function, value in Plan.calls:
+            await ctx.durable_execute_async(function, value)
+
+    if Plan.calls is RECORDED:
+        await branch()
+    elif event.input == "group":
+        async with asyncio.TaskGroup() as group:
+            group.create_task(branch())
+    elif event.input == "gather":
+        await asyncio.gather(branch(), asyncio.sleep(0))
+    else:
+        await asyncio.create_task(branch())
+
+
+@pytest.mark.parametrize("kind", ["group", "gather", "task"])
+def test_a_mismatch_is_found_where_the_action_waits_for_its_own_tasks(kind: str) -> None:
+    with crashed(in_a_branch, record=kind) as harness:
+        Plan.calls = [*RECORDED]
+        with pytest.raises(ActionFailedError) as caught:
+            harness.push(kind)
+        assert type(caught.value.__cause__) is DurableCallMismatchError
+    assert EFFECTS == [1, 2]
 
 
 def test_calls_behind_the_recorded_ones_are_no_mismatch() -> None:

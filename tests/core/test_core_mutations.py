@@ -18,6 +18,7 @@ QUICK = (
     "history-not-recorded",
     "given-before-recorded",
     "attempts-forget",
+    "announced-late",
     "any-input",
     "memory-not-taken-back",
 )

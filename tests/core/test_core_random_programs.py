@@ -74,3 +74,40 @@ def test_a_failure_names_the_program_and_the_command(monkeypatch: pytest.MonkeyP
 )
 def test_programs_have_all_that_they_may_have(kind: str) -> None:
     assert any(kind in str(programs.program(seed)) for seed in range(1000))
+
+
+def outcome(order: list[str], **outputs: str) -> oracle.Outcome:
+    """What is left of a program of one key, whose inputs come to ``outputs``."""
+    values = [("a", name, f"{name}.1", output) for name, output in outputs.items()]
+    others = {"b": [], "c": []}
+    return oracle.Outcome(
+        {"a": values, **others}, {}, {"a": [], **others}, {}, {"a": order, "b": [], "c": []}
+    )
+
+
+@pytest.mark.parametrize(
+    ("makes_up", "order", "found", "same"),
+    [
+        (["uuid"], ["i0", "i1"], "another", False),
+        (["uuid"], ["i1", "i0"], "another", True),
+        (["uuid"], ["i1", "i0"], None, False),
+        (["side"], ["i1", "i0"], "another", False),
+        (["call", "token", True], ["i1", "i0"], "another", False),
+    ],
+    ids=["same number", "another number", "nothing put out", "nothing made up", "made up for a call"],
+)
+def test_inputs_in_another_order_may_only_differ_by_what_follows_from_their_numbers(
+    makes_up: programs.Op, order: list[str], found: str | None, same: bool
+) -> None:
+    inputs = tuple(
+        programs.Input("a", name, source, "async", [makes_up, ["out"]])
+        for source, name in enumerate(("i0", "i1"))
+    )
+    made = programs.Program(0, True, inputs)
+    plain = outcome(["i0", "i1"], i0="first", i1="second")
+    other = outcome(order, **({"i0": "first"} | ({"i1": found} if found else {})))
+    if same:
+        oracle.check_calm(made, plain, other, ordered=False)
+    else:
+        with pytest.raises(AssertionError, match="makes a difference"):
+            oracle.check_calm(made, plain, other, ordered=False)

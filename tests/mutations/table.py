@@ -187,11 +187,15 @@ def not_announced(before: Any) -> Any:
 @mutation("announced-late", "runtime.durable.recording:Recording.stored")
 def announced_late(before: Any) -> Any:
     """A call begins while its run is still being bound to its input."""
+    going_on: set[Any] = set()
 
     async def stored(self: Any, append: Any, late: bool = False) -> None:
         if getattr(append, "__name__", "") != "bind":
             return await before(self, append, late)
-        task = asyncio.ensure_future(before(self, append, late))
+        # Nobody's task: whatever becomes of the call, the append goes on.
+        task = asyncio.Task(before(self, append, late), loop=self._loop)
+        going_on.add(task)
+        task.add_done_callback(going_on.discard)
         task.add_done_callback(lambda done: done.cancelled() or done.exception())
 
     return stored

@@ -28,6 +28,8 @@ STEADY_CALLS = (*CALLS, "keyed", "keyed")
 """Calls where the number of calls before them cannot differ; a service with keys looks at these."""
 FIRST_CALLS = ("token", "number", "event")
 """Calls with tokens, which an action makes up in the order in which it asks for them."""
+EARLY_CALLS = ("keyed", *FIRST_CALLS)
+"""Calls by which the outside learns of the run that makes them."""
 FAILING = ("fails", "fails async", "fails strangely")
 MEMORY = (
     ["set", "x"],
@@ -110,6 +112,16 @@ class Program:
             for op in _all(one.ops)
         )
 
+    @property
+    def learned_early(self) -> bool:
+        """Whether the outside learns of runs before anything of them is recorded."""
+        return any(one.ops[0][0] == "call" and one.ops[0][1] in EARLY_CALLS for one in self.inputs)
+
+    @property
+    def showing_tokens(self) -> set[str]:
+        """Inputs that put out what follows from a token that they made up, not only pass it to calls."""
+        return {one.name for one in self.inputs if any(op[0] == "uuid" for op in _all(one.ops))}
+
     def __str__(self) -> str:
         lines = ["a calm program" if self.calm else "a wild program"]
         for one in self.inputs:
@@ -166,7 +178,7 @@ class _Maker:
             else:
                 ops = self.trunk(form == "retried", depth=3, nested=chance.random() < 0.4)
             if learns:
-                ops.insert(0, ["call", self.one_of(("keyed", *FIRST_CALLS)), True])
+                ops.insert(0, ["call", self.one_of(EARLY_CALLS), True])
             inputs.append(Input(chance.choice(keys), f"i{number}", chance.randint(0, 1), form, ops))
         return Program(self.seed, self.calm, tuple(inputs))
 

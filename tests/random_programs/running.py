@@ -193,12 +193,15 @@ def check(runner: Runner, seed: int) -> int:
         if points and chance.random() < 0.3:
             # Little is recorded then, and much is under way.
             points[0] = chance.choice((*range(min(appends, 3)), *range(appends, appends + min(waits, 5))))
-        for point in points:
-            crash = _crash_at(chance, made, point, appends)
+        crashes = [_crash_at(chance, made, point, appends) for point in points]
+        if made.learned_early and appends:
+            # The outside may have learned of the first run, although nothing is recorded of it.
+            crashes.append(Crash(0, Fault.REFUSED, 0, False, True, chance.getrandbits(16)))
+        for crash in crashes:
             found = runner.crashed(made.inputs, crash)
             oracle.check_taken(made, found)
             if made.calm:
-                oracle.check_calm(plain, found, not crash.reordered, made.alone)
+                oracle.check_calm(made, plain, found, not crash.reordered)
             _check_replay(runner, made, found)
     except Exception as error:
         where = str(crash) if crash is not None else "no crash"
@@ -206,7 +209,7 @@ def check(runner: Runner, seed: int) -> int:
             f"program {seed} failed: {where}\n{made}\n{type(error).__name__}: {error}\n"
             f"again: python -m tests.random_programs --programs 1 --seed {seed}"
         ) from error
-    return len(points)
+    return len(crashes)
 
 
 def _crash_at(chance: random.Random, made: Program, point: int, appends: int) -> Crash:

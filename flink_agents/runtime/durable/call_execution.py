@@ -162,8 +162,10 @@ class CallExecution:
         finally:
             self._recording.in_flight.end(in_flight)
             if self._recording.closed():
-                # No outcome is delivered any more: whoever waits, though cancelled, would wait for ever.
+                # It comes to no outcome any more: who waits for it, or for what came behind it, though
+                # cancelled, would wait for ever.
                 pending.drop()
+                self._delivery.forget(pending)
 
     async def _make(self, pending: PendingCall, attempts: CallAttempts) -> None:
         delivery = self._delivery

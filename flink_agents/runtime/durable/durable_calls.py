@@ -168,7 +168,7 @@ class DurableCalls:
             run = step.run
             seed = (run.identity, run.key_text, run.sequence_number, step.path)
             records = journal_of(step).step(step.path)
-            step.delivery = Delivery(StepCalls(records), seed, partial(_stuck, step), waits_of)
+            step.delivery = Delivery(StepCalls(records), seed, partial(_stuck, step), waits_of, self._closed)
         return step.delivery
 
     def enter(self, step: Invocation) -> None:

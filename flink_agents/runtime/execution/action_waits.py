@@ -51,8 +51,14 @@ class ActionTimer(Pending):
         self.not_before = delivery.now + when - delivery.time()
         self._timer: asyncio.TimerHandle | None = None
         if not (delivery.replaying and delivery.calls.recorded(self.number) is not None):
-            self._timer = outside().run(loop.call_later, when - delivery.time(), self._fire)
+            self.begin()
         delivery.expect(self)
+
+    def begin(self) -> None:
+        """Let time lead to it, where no record does."""
+        if self._timer is None:
+            rest = self._when - self._delivery.time()
+            self._timer = outside().run(self._loop.call_later, rest, self._fire)
 
     def when(self) -> float:
         """Return the time of the loop at which it fires."""

@@ -7,6 +7,7 @@ read or changed there: the context of the action refuses it.
 from __future__ import annotations
 
 import asyncio
+import threading
 from collections.abc import Awaitable, Callable, Coroutine, Generator
 from contextvars import Context, ContextVar, copy_context
 from types import coroutine
@@ -16,8 +17,20 @@ from flink_agents.api.durable import DurableCallable
 
 _function: ContextVar[Callable[..., Any] | None] = ContextVar("durable_function", default=None)
 
-inside = _function.get
-"""``inside()`` is the durable function, or the reconciler, whose code runs; None in other code."""
+
+class _Running(threading.local):
+    """The durable function whose code the thread executes: code may leave the context, but not that."""
+
+    function: Callable[..., Any] | None = None
+
+
+_running = _Running()
+
+
+def inside() -> Callable[..., Any] | None:
+    """Return the durable function, or the reconciler, whose code runs; None in other code."""
+    function = _function.get()
+    return function if function is not None else _running.function
 
 
 enter = _function.set
@@ -27,9 +40,11 @@ enter = _function.set
 def call_inside(function: Callable[..., Any], call: Callable[[], Any]) -> Any:
     """Call ``call`` on this thread as the code of ``function``."""
     _function.set(function)
+    before, _running.function = _running.function, function
     try:
         return call()
     finally:
+        _running.function = before
         # Threads of a pool keep what is set. Durable functions call none, so that none was set before.
         _function.set(None)
 
@@ -43,7 +58,7 @@ async def await_inside(function: Callable[..., Any], awaitable: Awaitable[Any]) 
         awaitable = _awaited(awaitable)
     _function.set(function)
     try:
-        return await in_context(copy_context(), awaitable)
+        return await in_context(copy_context(), function, awaitable)
     finally:
         _function.set(None)
 
@@ -53,25 +68,37 @@ async def _awaited(awaitable: Awaitable[Any]) -> Any:
 
 
 @coroutine
-def in_context(context: Context, inner: Coroutine[Any, Any, Any]) -> Generator[Any, Any, Any]:
-    """Await a coroutine whose code runs in a context of its own.
+def in_context(
+    context: Context, function: Callable[..., Any], inner: Coroutine[Any, Any, Any]
+) -> Generator[Any, Any, Any]:
+    """Await a coroutine whose code runs in a context of its own, as that of a durable function.
 
     Args:
         context: The context.
+        function: The function.
         inner: The coroutine. The watcher finds it here, by this name.
     """
     run, send, value = context.run, inner.send, None
     try:
-        awaited = run(send, None)
+        awaited = run(_step, function, send, None)
         while True:
             try:
                 value = yield awaited
             except BaseException as error:
-                awaited = run(inner.throw, error)
+                awaited = run(_step, function, inner.throw, error)
             else:
-                awaited = run(send, value)
+                awaited = run(_step, function, send, value)
     except StopIteration as stop:
         return stop.value
+
+
+def _step(function: Callable[..., Any], go_on: Callable[[Any], Any], value: Any) -> Any:
+    """Let a coroutine go on as the code of ``function``; returns what it awaits next."""
+    before, _running.function = _running.function, function
+    try:
+        return go_on(value)
+    finally:
+        _running.function = before
 
 
 def name_of(function: Callable[..., Any]) -> str:

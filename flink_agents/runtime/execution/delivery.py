@@ -14,7 +14,7 @@ from __future__ import annotations
 import asyncio
 import time
 from collections import deque
-from collections.abc import Callable, Coroutine
+from collections.abc import Callable, Collection, Coroutine
 from contextvars import Context, ContextVar, copy_context
 from typing import Any
 from zlib import crc32
@@ -105,6 +105,7 @@ class Delivery:
         seed: What distinguishes the execution from others, and is the same on replay.
         stuck: Called where the recorded outcome that is next can never be asked for.
         describe: Tells in words where a task waits, and for what.
+        closed: Whether the attempt of the job has ended.
 
     Attributes:
         calls: See above.
@@ -138,11 +139,13 @@ class Delivery:
         seed: tuple[Any, ...],
         stuck: Callable[[Number, Outcome], None],
         describe: Callable[[asyncio.Task[Any]], str],
+        closed: Callable[[], bool],
     ) -> None:
         self.calls = calls
         self._seed = seed
         self._stuck = stuck
         self._describe = describe
+        self._closed = closed
         self._replay = calls.in_order()
         self._begun = self._origin = time.monotonic()
         self.awaits: dict[str, None] = {}
@@ -257,6 +260,13 @@ class Delivery:
         if not self.ready:
             self.rest()
 
+    def forget(self, pending: Pending) -> None:
+        """An outcome that was to be recorded never is: it holds up none that came behind it."""
+        before, self._ended = self._ended, deque[Ended]()
+        self._ended.extend(one for one in before if one.pending is not pending or one.outcome is not None)
+        if not self.ready:
+            self.rest()
+
     def elapsed(self) -> int:
         """Microseconds since the begin of the execution. They go on where a replay has come to its end."""
         return int(1e6 * max(self.now, time.monotonic() - self._begun))
@@ -286,6 +296,10 @@ class Delivery:
         if number not in self._gone:
             pending = self._pending.get(number)
             if pending is None:
+                if self._closed():
+                    # What was cancelled asks for nothing more, and its clean-up may wait for a timer.
+                    self._end_replay()
+                    return True
                 if not self._awaits_others():
                     self._stuck(number, outcome)
                 return False
@@ -297,6 +311,13 @@ class Delivery:
         else:
             self._replay.popleft()
         return True
+
+    def _end_replay(self) -> None:
+        """Go on without what was recorded; what a record would have led to begins now."""
+        self._replay.clear()
+        for number, pending in list(self._pending.items()):
+            if self.calls.recorded(number) is not None and pending.performing is None:
+                pending.begin()
 
     def _deliver_new(self, ended: Ended) -> None:
         pending = ended.pending
@@ -426,7 +447,7 @@ class OwnFuture(asyncio.Future[Any]):
         over: What else it stands for, if that may be anything.
     """
 
-    over: tuple[Any, ...] = ()
+    over: Collection[Any] = ()
 
 
 def is_foreign(future: Any, delivery: Delivery) -> bool:

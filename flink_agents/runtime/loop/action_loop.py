@@ -88,9 +88,14 @@ class ActionLoop(asyncio.SelectorEventLoop):
         if delivery is None or not delivery.replaying:
             return super().create_future()
         frame = sys._getframe(1)
-        if frame.f_globals.get("__name__") != "asyncio.tasks":
+        module = frame.f_globals.get("__name__")
+        if module not in ("asyncio.tasks", "asyncio.taskgroups"):
             return super().create_future()
         future = OwnFuture(loop=self)
+        if module == "asyncio.taskgroups":
+            # The end of the group's tasks, also of those that they make.
+            future.over = frame.f_locals["self"]._tasks
+            return future
         name = _OVER.get(frame.f_code.co_name)
         if name is not None:
             over = frame.f_locals.get(name)
@@ -103,10 +108,14 @@ def make_action_task(
 ) -> asyncio.Task[Any]:
     """Make a task: one with a path where code of an action makes it."""
     delivery = current_delivery.get()
+    function = call_scope.inside()
     if context is not None:
         # Whoever made the context, and when: what is started in it belongs to the code that runs now.
         context.run(current_delivery.set, delivery)
-        context.run(call_scope.enter, call_scope.inside())
+        context.run(call_scope.enter, function)
+    elif function is not None:
+        # The function may have left its context.
+        call_scope.enter(function)
     if delivery is None or delivery.over:
         return asyncio.Task(coroutine, loop=loop, context=context, **options)
     parent = delivery.task_path()
