@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import warnings
 from dataclasses import dataclass
 from datetime import timedelta
 from enum import StrEnum
@@ -12,19 +13,19 @@ from flink_agents.api.options import ConfigOption
 LATE_TAG = "late-outputs"
 """Name of the side output that carries outputs of stragglers, with ``late="side"``."""
 
-_LATENCY = ConfigOption(
-    "expected_latency",
-    timedelta,
-    timedelta(seconds=1),
-    "Give a timedelta, or a text such as '2 s'.",
-    minimum=timedelta(),
-)
 _TIMEOUT = ConfigOption(
     "hold_timeout",
     timedelta,
     timedelta(seconds=30),
     "Give a timedelta, or a text such as '30 s'.",
     minimum=timedelta(milliseconds=1),
+)
+_IDLE = ConfigOption(
+    "idle_timeout",
+    timedelta,
+    timedelta(seconds=10),
+    "Give a timedelta, or a text such as '10 s'.",
+    minimum=timedelta(milliseconds=100),
 )
 
 
@@ -46,16 +47,17 @@ class EventTime:
     """How an agent treats the event time of its input. Made by :meth:`none` or :meth:`hold`.
 
     Attributes:
-        holds: Whether outputs carry the timestamp of their input, and watermarks wait for them.
-        expected_latency: How far the watermark lags behind the one of the input.
-        hold_timeout: How long a watermark waits for runs that are older than it.
+        holds: Whether outputs carry the timestamp of their input, and the watermark behind the agent
+            stays behind its runs.
+        hold_timeout: How long an input holds the watermark that has reached it.
         late: What happens to outputs of runs that took longer.
+        idle_timeout: After what time without a sign a subtask without keys counts as idle.
     """
 
     holds: bool = False
-    expected_latency: timedelta = timedelta()
     hold_timeout: timedelta = timedelta()
     late: LateOutputs = LateOutputs.EMIT
+    idle_timeout: timedelta = timedelta()
 
     @classmethod
     def none(cls) -> EventTime:
@@ -69,22 +71,29 @@ class EventTime:
     @classmethod
     def hold(
         cls,
-        expected_latency: timedelta | str = timedelta(seconds=1),
+        expected_latency: timedelta | str | None = None,
         hold_timeout: timedelta | str = timedelta(seconds=30),
         late: LateOutputs | str = LateOutputs.EMIT,
+        idle_timeout: timedelta | str = timedelta(seconds=10),
     ) -> EventTime:
         """Outputs carry the timestamp of their input, and none is late: for windows behind an agent.
 
         Args:
-            expected_latency: How long most runs take, queueing included. The watermark lags
-                behind that of the input by it, so that it hardly ever has to wait.
-            hold_timeout: How long a watermark waits at most for runs that take longer. Meanwhile
-                the subtask takes no input and no checkpoint.
+            expected_latency: Has no effect any more; leave it out.
+            hold_timeout: How long a run may hold the watermark behind the agent, from when the
+                watermark in front of it has reached the run's input.
             late: What happens to the outputs of a run that took even longer.
+            idle_timeout: After what time windows go on without a subtask that never had a key.
 
         Raises:
             OptionError: A value does not fit.
         """
+        if expected_latency is not None:
+            warnings.warn(
+                "EventTime.hold needs no expected_latency any more: watermarks wait for nobody. Leave it out",
+                DeprecationWarning,
+                stacklevel=2,
+            )
         try:
             policy = LateOutputs(late)
         except ValueError:
@@ -93,4 +102,4 @@ class EventTime:
                 expected="one of " + ", ".join(repr(member.value) for member in LateOutputs),
                 found=repr(late),
             ) from None
-        return cls(True, _LATENCY.parse(expected_latency), _TIMEOUT.parse(hold_timeout), policy)
+        return cls(True, _TIMEOUT.parse(hold_timeout), policy, _IDLE.parse(idle_timeout))

@@ -1,0 +1,293 @@
+"""The low watermark of a subtask: the event time up to which nothing is left to put out.
+
+It is the least timestamp of an input that is not committed, less one, and at most the watermark of the
+input. It travels as data: each row that leaves carries it, and the table behind the operator makes it the
+stream's watermark, in place of Flink's own, which passes the operator unhindered. So nobody waits.
+
+Rows are rare where runs are long, so a row without an output, a *carrier*, goes where a stream behind has to
+learn of progress, or would be taken for idle. A timer in event time, one behind the present watermark, tells
+that the watermark has moved; timers in processing time look.
+
+The low watermark is raised by :meth:`LowWatermark.look` alone, and not before all inputs that a checkpoint
+brought are known. An input of a later timestamp cannot get behind it, an earlier one is late as it comes.
+"""
+
+from __future__ import annotations
+
+import heapq
+from collections import deque
+from collections.abc import Callable, Collection, Iterable, Sequence
+from dataclasses import dataclass, field
+from datetime import timedelta
+
+from flink_agents.api.errors import NoWatermarksError, TimestampRangeError
+from flink_agents.api.event_time import LATE_TAG, EventTime, LateOutputs
+from flink_agents.api.metrics import MetricGroup
+from flink_agents.runtime.execution.run import Run
+from flink_agents.runtime.operator.emission import Emission
+from flink_agents.runtime.state.keyed_state import Timers
+
+BEHIND = "event_time_behind_ms"
+STRAGGLERS = "event_time_stragglers"
+NO_TIMESTAMP = -(2**63)
+"""What Flink gives as the timestamp of a record that has none, and as the watermark before the first."""
+
+LAST_WATERMARK = 2**63 - 1
+"""The watermark at the end of a bounded input."""
+
+FIRST_MS = -62_167_219_200_000
+"""The first millisecond of the year 0, and the last one of the year 9999: tables know no other times."""
+LAST_MS = 253_402_300_799_999
+
+PROGRESS_MS = 20
+"""The least time between two raises: watermarks may come with every record."""
+
+HELD_MS = 50
+"""How often to look as long as an input holds the low watermark."""
+
+SETTLING_MS = 5000
+"""After a start, how long a timer of a restored key may take to tell of the key.
+
+Where nobody says which keys a checkpoint brought, each that has inputs has a timer in processing time, at
+most ``harvest.MAX_DELAY_OF_MANY_MS`` ahead of the clock of the attempt before.
+"""
+
+
+@dataclass(slots=True)
+class _Waiting:
+    """Inputs of a key that are not committed, each with its number.
+
+    Attributes:
+        holding: Timestamps of those that hold the low watermark.
+        passed: Those that hold it no longer.
+    """
+
+    holding: dict[int, int] = field(default_factory=dict[int, int])
+    passed: set[int] = field(default_factory=set[int])
+
+
+class LowWatermark:
+    """See the module. Only for Flink's thread.
+
+    Args:
+        event_time: What the agent was applied with.
+        metrics: The agent's metrics.
+        clock: The wall-clock time in milliseconds.
+        tags: The side outputs; each is a stream of its own.
+        watermarks: Whether the input can have watermarks.
+
+    Attributes:
+        event_time: See above.
+        low: The low watermark; ``NO_TIMESTAMP`` before the first.
+        is_held_back: Whether the inputs of a key wait for another input, which may be behind the watermark.
+    """
+
+    def __init__(
+        self,
+        event_time: EventTime,
+        metrics: MetricGroup,
+        clock: Callable[[], int],
+        tags: Iterable[str] = (),
+        watermarks: bool = True,
+    ) -> None:
+        self.event_time = event_time
+        self.low = NO_TIMESTAMP
+        self.is_held_back: Callable[[str], bool] = lambda key_text: False
+        self._clock = clock
+        self._watermarks = watermarks
+        self._timeout = event_time.hold_timeout // timedelta(milliseconds=1)
+        self._alive = max(1, event_time.idle_timeout // timedelta(milliseconds=3))
+        self._stragglers = metrics.get_counter(STRAGGLERS)
+        self._behind = metrics.get_gauge(BEHIND)
+        self._keys: dict[str, _Waiting] = {}
+        self._holding = 0
+        self._heap: list[tuple[int, int, str]] = []
+        # Which keys a checkpoint brought is not known as long as this is None.
+        self._restored: set[str] | None = None
+        self._settled: int | None = None
+        # When each watermark of the input was seen, and the last one that waits for nobody.
+        self._seen: deque[tuple[int, int]] = deque()
+        self._watermark = self._expired = NO_TIMESTAMP
+        self._told: dict[str, int] = dict.fromkeys(("", *tags), NO_TIMESTAMP)
+        self._told_at: dict[str, int | None] = dict.fromkeys(self._told)
+        self._raised = False
+        self._at: int | None = None
+        self._looked: int | None = None
+        self._awaited = False
+
+    def check(self, timestamp: int | None) -> None:
+        """Refuse a record whose time no stream behind the agent could have.
+
+        Raises:
+            NoWatermarksError: The input has timestamps and no watermarks.
+            TimestampRangeError: Tables do not know the time.
+        """
+        if timestamp is None:
+            return
+        if not self._watermarks:
+            raise NoWatermarksError(
+                "EventTime.hold needs watermarks, and the input has none",
+                expected="a stream with a watermark strategy",
+                found=f"a record with timestamp {timestamp}, of a stream without watermarks",
+                fix="give the source or the stream a strategy such as "
+                "WatermarkStrategy.for_bounded_out_of_orderness(...), or apply the agent with "
+                "EventTime.none()",
+            )
+        if not FIRST_MS <= timestamp <= LAST_MS:
+            raise TimestampRangeError(
+                "EventTime.hold cannot put out results with the timestamp of a record",
+                expected="milliseconds since 1970, of the years 0 to 9999",
+                found=f"a record with timestamp {timestamp}",
+                fix="see that the timestamp assigner gives milliseconds, or apply the agent with "
+                "EventTime.none()",
+            )
+
+    # -- inputs that wait -------------------------------------------------------------
+
+    def restored(self, keys: Collection[str]) -> None:
+        """Learn that these keys, and no others, have inputs from before the start."""
+        self._restored = set(keys)
+
+    def found(self, key_text: str, inputs: Iterable[tuple[int, int | None]]) -> None:
+        """Learn numbers and timestamps of all inputs of a key that a checkpoint brought."""
+        for number, timestamp in inputs:
+            self.stored(key_text, number, timestamp)
+        if self._restored:
+            self._restored.discard(key_text)
+
+    def stored(self, key_text: str, number: int, timestamp: int | None) -> None:
+        """Learn that an input waits for its run. One that is late holds nothing."""
+        if timestamp is None or timestamp <= self.low:
+            return
+        waiting = self._keys.get(key_text)
+        if waiting is None:
+            waiting = self._keys[key_text] = _Waiting()
+        if number in waiting.holding or number in waiting.passed:
+            return
+        waiting.holding[number] = timestamp
+        self._holding += 1
+        heapq.heappush(self._heap, (timestamp, number, key_text))
+        if len(self._heap) > 2 * self._holding + 1000:
+            # Committed inputs are left where the watermark of the input stands still.
+            self._heap = [
+                (at, number, key) for key, one in self._keys.items() for number, at in one.holding.items()
+            ]
+            heapq.heapify(self._heap)
+
+    def commit(self, run: Run, number: int, emission: Emission) -> None:
+        """Let what input ``number`` put out leave, or do with it as with that of a straggler."""
+        waiting = self._keys.get(run.key_text)
+        if waiting is not None:
+            if waiting.holding.pop(number, None) is not None:
+                self._holding -= 1
+            elif number in waiting.passed:
+                waiting.passed.discard(number)
+                if run.timestamp is not None and run.timestamp <= self.low:
+                    self._stragglers.inc()
+                    self._straggle(run)
+            if not (waiting.holding or waiting.passed):
+                del self._keys[run.key_text]
+        emission.take(run)
+
+    def _straggle(self, run: Run) -> None:
+        late = self.event_time.late
+        if late is LateOutputs.SIDE:
+            run.side_outputs += [(LATE_TAG, value) for value in run.outputs]
+        if late is not LateOutputs.EMIT:
+            run.outputs = []
+
+    # -- timers -----------------------------------------------------------------------
+
+    def begin(self, timers: Timers) -> None:
+        """See that somebody looks, from the first input or timer on."""
+        if self._at is None:
+            self._look_at(self._clock(), timers)
+
+    def moved(self, timers: Timers) -> None:
+        """Learn in a timer of event time that the watermark has moved.
+
+        The others of that watermark may fire after this one, so that it is raised later.
+        """
+        self._awaited = False
+        now = self._clock()
+        self._look_at(now if self._looked is None else max(now, self._looked + PROGRESS_MS), timers)
+
+    def look(self, fired: int, timers: Timers) -> None:
+        """Raise the low watermark as far as it goes, in a timer of processing time. Not in another one."""
+        if self._at is not None and fired < self._at:
+            return
+        now, watermark = self._clock(), timers.current_watermark()
+        self._at, self._looked = None, now
+        self._note(watermark, now)
+        if self._is_settled(now):
+            low = self._lowest(watermark)
+            self._raised = self._raised or low > self.low
+            self.low = max(self.low, low)
+        self._behind.set(watermark - self.low if self.low != NO_TIMESTAMP else 0)
+        if not self._awaited and watermark < LAST_WATERMARK:
+            self._awaited = True
+            timers.register_event_time_timer(watermark + 1)
+        self._look_at(now + min(self._alive, HELD_MS if self.low < watermark else self._alive), timers)
+
+    def _look_at(self, at: int, timers: Timers) -> None:
+        if self._at is None or at < self._at:
+            self._at = at
+            timers.register_processing_time_timer(at)
+
+    def _is_settled(self, now: int) -> bool:
+        """Whether all inputs that a checkpoint brought are known."""
+        if self._restored is not None:
+            return not self._restored
+        if self._settled is None:
+            self._settled = now + SETTLING_MS
+        return now >= self._settled
+
+    def _note(self, watermark: int, now: int) -> None:
+        if watermark > self._watermark:
+            self._watermark = watermark
+            self._seen.append((now, watermark))
+        while self._seen and self._seen[0][0] <= now - self._timeout:
+            self._expired = self._seen.popleft()[1]
+
+    def _lowest(self, watermark: int) -> int:
+        heap = self._heap
+        while heap:
+            at, number, key_text = heap[0]
+            waiting = self._keys.get(key_text)
+            if waiting is not None and waiting.holding.get(number) == at:
+                if at > watermark:
+                    break
+                # What is queued behind a straggler cannot come in time either.
+                if not (waiting.passed or at <= self._expired or self.is_held_back(key_text)):
+                    return at - 1
+                del waiting.holding[number]
+                self._holding -= 1
+                waiting.passed.add(number)
+            heapq.heappop(heap)
+        return watermark
+
+    # -- rows -------------------------------------------------------------------------
+
+    def take(self, tag: str = "") -> int | None:
+        """The low watermark for a row that leaves to ``tag``; None where the stream knows it already."""
+        self._told_at[tag] = self._clock()
+        if self._told[tag] == self.low:
+            return None
+        self._told[tag] = self.low
+        return min(self.low, LAST_MS) if self.low >= FIRST_MS else None
+
+    def due(self) -> Sequence[str]:
+        """Tags of the streams that need a carrier now."""
+        if self._raised:
+            self._raised = False
+            return [tag for tag, told in self._told.items() if told < self.low or self._is_silent(tag)]
+        return [tag for tag in self._told if self._is_silent(tag)]
+
+    @property
+    def alive_seconds(self) -> float:
+        """How long a stream may be without a row."""
+        return self._alive / 1000
+
+    def _is_silent(self, tag: str) -> bool:
+        at = self._told_at[tag]
+        return at is None or self._clock() - at >= self._alive
