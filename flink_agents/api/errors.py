@@ -27,7 +27,8 @@
     │   ├── UnsupportedTableError        FA3004
     │   ├── NoWatermarksError            FA3005
     │   ├── UnknownStoreError            FA3006
-    │   └── StoreNotConfiguredError      FA3007
+    │   ├── StoreNotConfiguredError      FA3007
+    │   └── TimestampRangeError          FA3008
     ├── JobFailedError                   FA3100  the job ran and failed
     ├── RunError                         FA4000  something went wrong inside a run
     │   ├── ActionFailedError            FA4001
@@ -255,6 +256,12 @@ class StoreNotConfiguredError(JobDefinitionError):
     """A job on a cluster makes durable calls, and ``action-state.store`` names no store."""
 
     code = "FA3007"
+
+
+class TimestampRangeError(JobDefinitionError):
+    """An agent that holds watermarks reads a record with a timestamp that tables do not know."""
+
+    code = "FA3008"
 
 
 class JobFailedError(AgentsError):

@@ -14,10 +14,12 @@ from flink_agents.api.event_time import EventTime
 from flink_agents.api.options import AgentOptions, Configuration
 from flink_agents.runtime.execution.run import Run
 from flink_agents.runtime.execution.shared import RunEnvironment
-from flink_agents.runtime.operator.event_time import Emission
+from flink_agents.runtime.operator.emission import Emission
+from flink_agents.runtime.operator.low_watermark import NO_TIMESTAMP
 from flink_agents.runtime.operator.processor import AgentProcessor
+from flink_agents.testing.behind import Behind
 from flink_agents.testing.crashes import Crashes
-from flink_agents.testing.fake_state import FakeBackend, KeyState
+from flink_agents.testing.fake_state import FakeBackend
 
 START = 1_700_000_000_000
 """Wall-clock time at which a harness starts, in milliseconds."""
@@ -61,12 +63,16 @@ class Driver:
     Attributes:
         outputs: All values that left the main output, in order.
         timestamps: The timestamp of each of them, or None; only where event time is held.
+        lows: The low watermark that the subtask of each of them had told before it; only where event time is
+            held. An output is late where its timestamp is not above.
     """
 
     outputs: list[Any]
     timestamps: list[int | None]
+    lows: list[int]
     _subtasks: list[Subtask]
     _side: dict[str, list[Any]]
+    _side_times: dict[str, list[tuple[int | None, int]]]
     _clock: Clock
     _crashes: Crashes | None
     _event_time: EventTime
@@ -93,22 +99,41 @@ class Driver:
 
     def _run_to_the_end(self, seconds: float = 60.0) -> None:
         for subtask in self._subtasks:
-            while waiting := [key for key, state in subtask.backend.keys.items() if self._is_busy(state)]:
+            while waiting := self._with_timers(subtask.backend):
                 seen = subtask.processor.ended
                 for key in waiting:
                     timers = subtask.backend.keys[key].processing_timers
                     # The last one of a key may be there to forget it.
-                    self._fire(key, "processing_timers", min(timers) if self._forgets else max(timers))
+                    self._fire(key, "processing_timers", min(timers) if self._keeps_timers else max(timers))
                 if subtask.processor.busy_keys:
                     subtask.processor.wait_for_progress(seen, seconds)
 
     @property
-    def _forgets(self) -> bool:
-        return self._config.get(AgentOptions.FORGET_SETTLED_AFTER) is not None
+    def _keeps_timers(self) -> bool:
+        """Whether there are timers that wait for their time, however little there is to do."""
+        return self._event_time.holds or self._config.get(AgentOptions.FORGET_SETTLED_AFTER) is not None
 
-    def _is_busy(self, state: KeyState) -> bool:
-        """Whether a key has timers besides those that remove its head, which wait for their time."""
-        return bool(state.processing_timers and (state.pending or not self._forgets))
+    def _with_timers(self, backend: FakeBackend) -> list[str]:
+        """Keys with timers besides such ones."""
+        # A timer may serve all keys, whichever key has it.
+        waits = self._event_time.holds and any(state.pending for state in backend.keys.values())
+        return [
+            key
+            for key, state in backend.keys.items()
+            if state.processing_timers and (state.pending or waits or not self._keeps_timers)
+        ]
+
+    @property
+    def low_watermark(self) -> int | None:
+        """The watermark of the stream behind, of all subtasks that are not idle; None before the first."""
+        behind = [task.backend.behind for task in self._subtasks]
+        told = [one.watermark() for one in behind if one is not None and not one.is_idle]
+        low = min(told, default=NO_TIMESTAMP)
+        return None if low == NO_TIMESTAMP else low
+
+    def side_times(self, tag: str) -> list[tuple[int | None, int]]:
+        """The timestamp of each value of a side output, and the low watermark that was told before it."""
+        return self._side_times.setdefault(tag, [])
 
     def _deliver(self, key: str, record: Any, timestamp: int | None) -> None:
         """Hand a record of a key to its subtask."""
@@ -139,11 +164,9 @@ class Driver:
         subtask = self._subtask_of(key)
         subtask.backend.key = key
         getattr(subtask.backend.current, kind).discard(at)
-        held = self._event_time.holds and kind == "event_timers"
-        on_timer = subtask.processor.on_event_time if held else subtask.processor.on_timer
-        self._emit(on_timer(key, at, subtask.backend), subtask.backend)
+        self._emit(subtask.processor.on_timer(key, at, subtask.backend), subtask.backend)
 
-    def _emit(self, emission: Any, backend: FakeBackend) -> None:
+    def _emit(self, emission: Emission | Run, backend: FakeBackend) -> None:
         crashes, key = self._crashes, backend.key or ""
         if crashes is not None:
             crashes.commits(key, backend.current.head)
@@ -154,15 +177,26 @@ class Driver:
         outputs = [self._through_flink(value, "output") for value in emission.outputs]
         self.outputs += outputs
         timestamps: list[int | None] = []
-        if self._event_time.holds:
-            inline = isinstance(emission, Run)
-            timestamps = [emission.timestamp] * len(emission.outputs) if inline else emission.timestamps
+        if backend.behind is not None:
+            timestamps = self._pass(emission, backend.behind)
             self.timestamps += timestamps
         if crashes is not None:
             for what, values in (("outputs", outputs), ("timestamps", timestamps)):
                 for value in values:
                     crashes.left(what, key, value)
             crashes.committed()
+
+    def _pass(self, emission: Emission | Run, behind: Behind) -> list[int | None]:
+        """Let the rows of an emission pass to the streams behind; returns the timestamps of outputs."""
+        if isinstance(emission, Run):
+            run, emission = emission, Emission()
+            emission.take(run)
+        for (tag, _), at in zip(emission.side_outputs, emission.side_timestamps, strict=True):
+            low = behind.watermark(tag) if at is None else behind.row(tag)
+            self.side_times(tag).append((at, low))
+        self.lows += [behind.watermark() if at is None else behind.row() for at in emission.timestamps]
+        behind.carriers()
+        return emission.timestamps
 
     def _through_flink(self, value: Any, what: str) -> Any:
         if not self._serialize:

@@ -8,6 +8,7 @@ from dataclasses import dataclass, field
 from typing import Any, Generic, TypeVar
 
 from flink_agents.runtime.state.keyed_state import KeyedState
+from flink_agents.testing.behind import Behind
 
 K = TypeVar("K")
 
@@ -41,6 +42,9 @@ class FakeBackend:
     Args:
         clock: The wall-clock time in milliseconds.
         memory_ttl: Lifetime of memory entries in milliseconds, or None.
+
+    Attributes:
+        behind: What streams behind the subtask see of it, where event time is held.
     """
 
     def __init__(self, clock: Callable[[], int], memory_ttl: int | None) -> None:
@@ -49,6 +53,7 @@ class FakeBackend:
         self.clock = clock
         self.memory_ttl = memory_ttl
         self.watermark = -(2**63)
+        self.behind: Behind | None = None
 
     @property
     def current(self) -> KeyState:

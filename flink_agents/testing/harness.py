@@ -32,12 +32,13 @@ from flink_agents.runtime.execution.shared import RunEnvironment
 from flink_agents.runtime.journal.journals import Journals
 from flink_agents.runtime.journal.names import journal_name
 from flink_agents.runtime.metrics.metrics import LocalMetricGroup
-from flink_agents.runtime.operator.event_time import Hold
 from flink_agents.runtime.operator.heartbeat import HeartbeatProcessor
+from flink_agents.runtime.operator.low_watermark import LowWatermark
 from flink_agents.runtime.operator.processor import AgentProcessor
 from flink_agents.runtime.serde.codec import ValueCodec
 from flink_agents.runtime.serde.keys import KeyEncoder, encode_key, unescape
 from flink_agents.runtime.state.keyed_state import OBJECT, Head
+from flink_agents.testing.behind import Behind
 from flink_agents.testing.crashes import EVERYWHERE, Crashes
 from flink_agents.testing.driver import START as START, Clock, Driver, Subtask, leaving
 from flink_agents.testing.fake_state import FakeBackend, KeyState
@@ -67,7 +68,7 @@ class OperatorHarness(Driver):
             Default: whether ``AGENT_HARNESS`` has the word ``replay``.
         forced_restart: Before each of them, pickle the state and start a new operator from it,
             so that what lives on outside of state is lost. Default: the word ``restart``.
-        event_time: As in ``apply``. The watermark that the test gives is the one that has lagged.
+        event_time: As in ``apply``.
         watermarks: Whether the input has watermarks at all.
         settle: Let what an input starts run to its end before the harness goes on. False leaves
             that to :meth:`settle` and to time, as Flink does.
@@ -84,13 +85,14 @@ class OperatorHarness(Driver):
             ``crash``, where the inputs of a :meth:`push_all` are then taken together.
         job_id: Flink's id of the job, another one for each submission. Flink's have 32 hexadecimal digits.
         heartbeat: Commit by one timer for all keys, as on the fast path; False: by a timer for each key, as
-            on PyFlink's public way and wherever event time is held. Default: True, unless
-            ``AGENT_HARNESS`` has the word ``timers``.
+            on PyFlink's public way. Default: True, unless ``AGENT_HARNESS`` has the word ``timers``.
 
     Attributes:
         outputs: All values that left the main output, in order.
         timestamps: The timestamp of each of them, or None; only where event time is held.
-        current_watermark: The watermark in milliseconds.
+        lows: The low watermark that the subtask of each of them had told before it; only where event time is
+            held. An output is late where its timestamp is not above.
+        current_watermark: The watermark of the input in milliseconds.
         reorder: See above; may be changed at any time.
         codec: Encodes what state holds.
     """
@@ -130,7 +132,7 @@ class OperatorHarness(Driver):
         self._settles = settle
         self._event_time = event_time or EventTime.none()
         beats = TIMERS not in conditions if heartbeat is None else heartbeat
-        self._heartbeat = beats and not self._event_time.holds
+        self._heartbeat = beats
         self._watermarks = watermarks
         self.codec = ValueCodec(self._config.get(AgentOptions.ALLOW_PICKLE))
         self._crashes = self._crashes_of(crash, store, CRASH in conditions)
@@ -145,7 +147,9 @@ class OperatorHarness(Driver):
         self.current_watermark = -(2**63)
         self.outputs: list[Any] = []
         self.timestamps: list[int | None] = []
+        self.lows: list[int] = []
         self._side: dict[str, list[Any]] = {}
+        self._side_times: dict[str, list[tuple[int | None, int]]] = {}
         self._measured: dict[str, int | float] = {}
         self._start({}, parallelism)
 
@@ -254,9 +258,10 @@ class OperatorHarness(Driver):
         self.close()
         self._measured = {}
         del self.outputs[snapshot.outputs :]
-        del self.timestamps[snapshot.outputs :]
+        del self.timestamps[snapshot.outputs :], self.lows[snapshot.outputs :]
         for tag, values in self._side.items():
             del values[snapshot.side_outputs.get(tag, 0) :]
+            del self.side_times(tag)[snapshot.side_outputs.get(tag, 0) :]
         if self._inputs is not None:
             del self._inputs[snapshot.inputs :]
         self._start(snapshot.keys, count)
@@ -337,7 +342,9 @@ class OperatorHarness(Driver):
         return {
             "outputs": list(self.outputs),
             "timestamps": list(self.timestamps),
+            "lows": list(self.lows),
             "side": side,
+            "side_times": {tag: list(times) for tag, times in self._side_times.items()},
             "time": self._clock.time,
             "watermark": self.current_watermark,
         }
@@ -369,8 +376,10 @@ class OperatorHarness(Driver):
     def _keep(self, kept: Mapping[str, Any]) -> None:
         # Tests hold these lists.
         self.outputs[:], self.timestamps[:] = kept["outputs"], kept["timestamps"]
+        self.lows[:] = kept["lows"]
         for tag in {*self._side, *kept["side"]}:
             self.side_output(tag)[:] = kept["side"].get(tag, [])
+            self.side_times(tag)[:] = kept["side_times"].get(tag, [])
         self._clock.time, self.current_watermark = kept["time"], kept["watermark"]
 
     # -- inside -----------------------------------------------------------------------
@@ -426,12 +435,16 @@ class OperatorHarness(Driver):
         journals = self._journals(plan, codec, owner)
         shared = RunEnvironment(bind(plan, code), plan.name, self._config, metrics, codec, journals)
         own = shared.run_metrics.group
-        hold = Hold(self._event_time, own, self._watermarks) if self._event_time.holds else None
+        low: LowWatermark | None = None
+        if self._event_time.holds:
+            tags = [*plan.side_outputs, DEAD_LETTER_TAG, LATE_TAG]
+            low = LowWatermark(self._event_time, own, self._clock, tags, self._watermarks)
+            backend.behind = Behind(low)
         given = shared, backend.keyed_state(), job_id, self._clock
         if self._heartbeat:
             leave = leaving(self, backend)
-            return Subtask(HeartbeatProcessor(*given, keys=backend, leave=leave), backend, shared)
-        return Subtask(AgentProcessor(*given, hold=hold, keys=backend), backend, shared)
+            return Subtask(HeartbeatProcessor(*given, keys=backend, leave=leave, low=low), backend, shared)
+        return Subtask(AgentProcessor(*given, low=low, keys=backend), backend, shared)
 
     def _journals(self, plan: AgentPlan, codec: ValueCodec, owner: Owner) -> Journals | None:
         if self._make_store is None:

@@ -1,10 +1,8 @@
-"""Event time that is held: timestamps of outputs, watermarks that wait, stragglers, restores."""
+"""Event time that is held: timestamps of outputs, the low watermark behind, stragglers, restores."""
 
 from __future__ import annotations
 
 import asyncio
-import logging
-import random
 from collections.abc import Callable, Iterator
 from datetime import timedelta
 from typing import Any
@@ -12,13 +10,22 @@ from typing import Any
 import pytest
 
 from flink_agents import Agent, EventTime, InputEvent, OnError, OutputEvent, action
-from flink_agents.api.errors import NoWatermarksError, OptionError
-from flink_agents.api.event_time import LateOutputs
-from flink_agents.runtime.metrics.metrics import LocalMetricGroup
-from flink_agents.runtime.operator.event_time import ADVICE_SECONDS, HELD, STRAGGLERS, Hold
+from flink_agents.api.errors import NoWatermarksError, OptionError, TimestampRangeError
+from flink_agents.api.event_time import LATE_TAG, LateOutputs
+from flink_agents.runtime.operator.low_watermark import (
+    BEHIND,
+    FIRST_MS,
+    HELD_MS,
+    LAST_MS,
+    NO_TIMESTAMP,
+    PROGRESS_MS,
+    STRAGGLERS,
+)
+from flink_agents.runtime.operator.processor import DRAIN
 from flink_agents.testing import OperatorHarness
 
-HOLD = EventTime.hold(hold_timeout="60 s")
+HOLD = EventTime.hold(hold_timeout=timedelta(days=100), idle_timeout="9 s")
+ALIVE_MS = 3000
 IMPATIENT = timedelta(milliseconds=1)
 
 MakeHarness = Callable[..., OperatorHarness]
@@ -55,10 +62,10 @@ class Caller(Agent):
         return output
 
 
-@pytest.fixture
-def make(agent_harness: MakeHarness) -> MakeHarness:
+@pytest.fixture(params=[True, False], ids=["heartbeat", "timers"])
+def make(agent_harness: MakeHarness, request: pytest.FixtureRequest) -> MakeHarness:
     def with_hold(**options: Any) -> OperatorHarness:
-        options = {"event_time": HOLD, "settle": False, **options}
+        options = {"event_time": HOLD, "settle": False, "heartbeat": request.param, **options}
         return agent_harness(Caller, lambda record: record[0], **options)
 
     return with_hold
@@ -68,24 +75,61 @@ def left(harness: OperatorHarness) -> list[tuple[Any, int | None]]:
     return list(zip(harness.outputs, harness.timestamps, strict=True))
 
 
-def test_a_watermark_waits_for_the_runs_that_are_older(make: MakeHarness) -> None:
+def on_time(harness: OperatorHarness) -> bool:
+    """Whether all outputs left before the watermark behind reached them."""
+    return all(
+        at is None or at > low for at, low in zip(harness.timestamps, harness.lows, strict=True)
+    ) and all(at is None or at > low for tag in ("seen",) for at, low in harness.side_times(tag))
+
+
+def look(harness: OperatorHarness) -> int | None:
+    """The watermark behind, as soon as the operator has had the time to tell."""
+    harness.advance(HELD_MS)
+    return harness.low_watermark
+
+
+def test_the_watermark_behind_stays_behind_what_is_not_committed(make: MakeHarness) -> None:
     harness = make()
     for number in range(10):
         harness.push((number % 3, number), timestamp=100 * number)
-    assert harness.outputs == []
+    CLOSED.update(range(3, 10))
+    assert harness.low_watermark is None
     harness.watermark(450)
-    assert set(left(harness)) >= {(n, 100 * n) for n in range(5)}
-    harness.watermark(900)
+    assert look(harness) in (-1, 99, 199, 299)
+    while len(harness.outputs) < 3:
+        harness.advance(1000)
+    assert look(harness) == 299
+    CLOSED.clear()
+    harness.settle()
+    assert look(harness) == 450
+    harness.watermark(2000)
+    assert look(harness) == 2000
     assert sorted(left(harness)) == [(n, 100 * n) for n in range(10)]
+    assert on_time(harness)
 
 
-def test_a_watermark_below_does_not_wait(make: MakeHarness) -> None:
+def test_outputs_that_are_younger_pass_the_run_that_is_waited_for(make: MakeHarness) -> None:
+    CLOSED.add("slow")
+    harness = make()
+    harness.push(("a", "slow"), timestamp=1000)
+    harness.push(("b", "quick"), timestamp=5000)
+    harness.watermark(6000)
+    while not harness.outputs:
+        harness.advance(10)
+    assert (left(harness), look(harness)) == ([("quick", 5000)], 999)
+    CLOSED.clear()
+    harness.settle()
+    assert (left(harness)[1:], look(harness), on_time(harness)) == ([("slow", 1000)], 6000, True)
+
+
+def test_a_watermark_below_waits_for_nobody(make: MakeHarness) -> None:
     CLOSED.add("later")
     harness = make()
     harness.push(("a", "later"), timestamp=1000)
-    assert harness.watermark(999) == []
-    CLOSED.clear()
-    assert harness.watermark(1000) == ["later"]
+    harness.watermark(999)
+    assert look(harness) == 999
+    harness.watermark(2000)
+    assert look(harness) == 999
 
 
 @pytest.mark.executes_once
@@ -96,21 +140,27 @@ def test_each_output_has_the_timestamp_of_its_own_input(make: MakeHarness) -> No
     for record, at in inputs:
         harness.push(("a", record), timestamp=at)
     harness.watermark(3000)
+    harness.settle()
     assert left(harness) == inputs
+    assert on_time(harness)
+    assert look(harness) == 3000
     harness.push(("a", "late"), timestamp=500)
     harness.push(("a", "none"))
-    harness.watermark(3001)
     harness.settle()
     assert left(harness)[5:] == [("late", 500), ("none", None)]
     assert harness.run_metrics[STRAGGLERS] == 0
 
 
-def test_a_watermark_waits_for_what_is_before_in_the_queue(make: MakeHarness) -> None:
+def test_an_input_that_is_late_holds_nothing(make: MakeHarness) -> None:
+    CLOSED.update(("late", "in time"))
     harness = make()
-    harness.push(("a", 1), timestamp=9000)
-    harness.push(("a", 2), timestamp=1000)
-    assert harness.watermark(1000) == [1, 2]
-    assert harness.timestamps == [9000, 1000]
+    harness.push(("a", "now"), timestamp=1)
+    harness.watermark(1000)
+    assert look(harness) == 1000
+    harness.push(("a", "late"), timestamp=1000)
+    harness.push(("b", "in time"), timestamp=2000)
+    harness.watermark(3000)
+    assert look(harness) == 1999
 
 
 def test_inline_runs_side_outputs_and_dead_letters(make: MakeHarness) -> None:
@@ -120,20 +170,12 @@ def test_inline_runs_side_outputs_and_dead_letters(make: MakeHarness) -> None:
     harness.push(("a", "bad"), timestamp=8)
     assert harness.timestamps == [7, None]
     assert [letter.timestamp for letter in harness.dead_letters] == [8]
-    assert harness.state("a").event_timers == set()
+    assert [at for at, _ in harness.side_times("seen")] == [7, None]
+    harness.watermark(9)
+    assert look(harness) == 9
 
 
-@pytest.mark.executes_once
-def test_no_timer_is_left_behind(make: MakeHarness) -> None:
-    harness = make()
-    for at in (5, 5, 3, 9):
-        harness.push(("a", at), timestamp=at)
-    harness.settle()
-    assert left(harness) == [(5, 5), (5, 5), (3, 3), (9, 9)]
-    assert harness.state("a").event_timers == set()
-
-
-def test_without_hold_there_are_no_timers_at_timestamps(make: MakeHarness) -> None:
+def test_without_hold_there_are_no_timers_of_it(make: MakeHarness) -> None:
     harness = make(event_time=EventTime.none())
     CLOSED.add(1)
     harness.push(("a", 1), timestamp=5)
@@ -141,7 +183,7 @@ def test_without_hold_there_are_no_timers_at_timestamps(make: MakeHarness) -> No
     assert harness.watermark(10) == []
     CLOSED.clear()
     assert harness.end_input() == [1]
-    assert harness.timestamps == []
+    assert harness.timestamps == harness.lows == []
 
 
 @pytest.mark.parametrize(
@@ -155,6 +197,118 @@ def test_the_end_of_the_input_waits_for_all(make: MakeHarness, event_time: Event
     harness.end_input()
     assert sorted(harness.outputs) == list(range(300))
     assert not [key for key in range(100) if harness.pending(key)]
+    assert not event_time.holds or on_time(harness)
+
+
+@pytest.mark.executes_once
+def test_at_the_end_of_the_input_a_subtask_that_waits_gives_signs(make: MakeHarness) -> None:
+    """Else the streams behind would go on without it."""
+    harness = make(event_time=EventTime.hold(idle_timeout="0.1 s"))
+    CLOSED.add("slow")
+    harness.push(("a", "slow"), timestamp=1)
+    [task] = harness._subtasks
+    assert task.backend.behind is not None
+    rounds: list[int] = []
+
+    def wait_for_progress(seen: int, seconds: float) -> bool:
+        rounds.append(seen)
+        harness.advance(0)
+        if len(rounds) == 20:
+            CLOSED.clear()
+        return wait(seen, seconds)
+
+    loop: Any = task.processor._agent_loop
+    wait, loop.wait_for_progress = loop.wait_for_progress, wait_for_progress
+    fired: list[int] = []
+    on_timer = task.processor.on_timer
+
+    def counted(key_text: str, timestamp: int, timers: Any) -> Any:
+        fired.append(timestamp)
+        return on_timer(key_text, timestamp, timers)
+
+    task.processor.on_timer = counted  # type: ignore[method-assign]
+    assert harness.end_input() == ["slow"]
+    assert fired.count(DRAIN) > 1
+
+
+# -- when a stream behind hears of progress -------------------------------------------
+
+
+def test_progress_needs_no_output(make: MakeHarness) -> None:
+    harness = make()
+    harness.push(("a", 1), timestamp=10)
+    harness.settle()
+    for at in (100, 200, 300):
+        harness.watermark(at)
+        assert look(harness) == at
+    assert harness.outputs == [1]
+
+
+def test_watermarks_of_each_record_are_told_together(make: MakeHarness) -> None:
+    harness = make()
+    harness.push(("a", "now"), timestamp=1)
+    [task] = harness._subtasks
+    looks: list[int] = []
+    read = task.backend.current_watermark
+    task.backend.current_watermark = lambda: looks.append(1) or read()  # type: ignore[method-assign,func-returns-value]
+    for at in range(100):
+        harness.watermark(at)
+    assert len(looks) <= 2
+    harness.advance(PROGRESS_MS)
+    assert harness.low_watermark == 99
+
+
+@pytest.mark.parametrize("parallelism", [1, 2])
+def test_a_subtask_that_had_a_key_is_never_silent(make: MakeHarness, parallelism: int) -> None:
+    harness = make(parallelism=parallelism, max_parallelism=16)
+    for key in range(16):
+        harness.push((key, "now"), timestamp=1)
+    heard: dict[int, list[int]] = {}
+    for number, task in enumerate(harness._subtasks):
+        behind: Any = task.backend.behind
+        heard[number] = []
+
+        def row(tag: str = "", number: int = number, row: Any = behind.row) -> int:
+            if not tag:
+                heard[number].append(harness.current_time)
+            return row(tag)
+
+        behind.row = row
+    begin = harness.current_time
+    harness.advance(60_000)
+    for times in heard.values():
+        gaps = [after - before for before, after in zip([begin, *times], times, strict=False)]
+        assert gaps
+        assert max(gaps) <= ALIVE_MS + HELD_MS
+        assert times[-1] > begin + 60_000 - 2 * ALIVE_MS
+
+
+def test_a_first_input_gives_a_sign_at_once(make: MakeHarness) -> None:
+    CLOSED.add("slow")
+    harness = make()
+    harness.watermark(50)
+    harness.push(("a", "slow"), timestamp=100)
+    [task] = harness._subtasks
+    assert task.backend.behind is not None
+    assert not task.backend.behind.is_idle
+
+
+def test_times_that_tables_do_not_know(make: MakeHarness) -> None:
+    harness = make()
+    for at in (FIRST_MS, LAST_MS):
+        harness.push(("a", "now"), timestamp=at)
+    for at in (FIRST_MS - 1, LAST_MS + 1):
+        with pytest.raises(TimestampRangeError, match=str(at)):
+            harness.push(("a", "now"), timestamp=at)
+    assert harness.timestamps == [FIRST_MS, LAST_MS]
+
+
+@pytest.mark.parametrize("watermark", [NO_TIMESTAMP + 1, FIRST_MS - 1, LAST_MS + 1, 2**63 - 2])
+def test_watermarks_that_tables_do_not_know(make: MakeHarness, watermark: int) -> None:
+    harness = make()
+    harness.push(("a", "now"), timestamp=5)
+    harness.watermark(watermark)
+    assert look(harness) == (None if watermark < 0 else LAST_MS)
 
 
 # -- stragglers ----------------------------------------------------------------------
@@ -164,16 +318,21 @@ def test_the_end_of_the_input_waits_for_all(make: MakeHarness, event_time: Event
 @pytest.mark.parametrize("late", LateOutputs)
 def test_stragglers_follow_the_policy(make: MakeHarness, late: LateOutputs) -> None:
     CLOSED.add("slow")
-    harness = make(event_time=EventTime.hold(hold_timeout=IMPATIENT, late=late))
+    harness = make(event_time=EventTime.hold(hold_timeout="1 s", late=late))
     harness.push(("a", "slow"), timestamp=10)
     harness.push(("a", "behind"), timestamp=20)
     harness.push(("a", "after"), timestamp=90)
-    assert harness.watermark(20) == []
+    harness.watermark(20)
+    harness.advance(900)
+    assert harness.low_watermark == 9
+    harness.advance(200)
+    assert harness.low_watermark == 20
     CLOSED.clear()
     harness.settle()
     everything = [("slow", 10), ("behind", 20), ("after", 90)]
     assert left(harness) == (everything if late is LateOutputs.EMIT else everything[2:])
     assert harness.late_outputs == (["slow", "behind"] if late is LateOutputs.SIDE else [])
+    assert [at for at, _ in harness.side_times(LATE_TAG)] == ([10, 20] if late is LateOutputs.SIDE else [])
     # Only the main output is concerned.
     assert [record for _, record in harness.side_output("seen")] == ["slow", "behind", "after"]
     assert harness.memory("a") == {"count": 3}
@@ -181,127 +340,99 @@ def test_stragglers_follow_the_policy(make: MakeHarness, late: LateOutputs) -> N
 
 
 @pytest.mark.executes_once
-def test_one_endless_run_costs_one_timeout(make: MakeHarness, monkeypatch: pytest.MonkeyPatch) -> None:
-    waits: list[float] = []
-    monkeypatch.setattr(Hold, "waited", lambda self, since: waits.append(since))
+def test_one_endless_run_costs_one_timeout(make: MakeHarness) -> None:
     CLOSED.add("endless")
     harness = make(event_time=EventTime.hold(hold_timeout="50 ms"))
     harness.push(("a", "endless"), timestamp=0)
     harness.watermark(0)
-    assert waits
-    waits.clear()
+    harness.advance(50 + 2 * HELD_MS)
+    assert harness.low_watermark == 0
     for at in range(1, 20):
         harness.push(("a", at), timestamp=at)
         harness.watermark(at)
-    assert (waits, harness.outputs) == ([], [])
+        harness.advance(PROGRESS_MS)
+        assert harness.low_watermark == at
+    assert harness.outputs == []
     CLOSED.clear()
     harness.settle()
     assert left(harness) == [("endless", 0), *((at, at) for at in range(1, 20))]
 
 
 @pytest.mark.executes_once
-def test_after_a_straggler_a_key_is_held_again(make: MakeHarness) -> None:
-    harness = make(event_time=EventTime.hold(hold_timeout=IMPATIENT, late="drop"))
+def test_after_a_straggler_a_key_holds_again(make: MakeHarness) -> None:
+    harness = make(event_time=EventTime.hold(hold_timeout="1 s", late="drop"))
     CLOSED.add("slow")
     harness.push(("a", "slow"), timestamp=1)
     harness.watermark(1)
+    harness.advance(2000)
     CLOSED.clear()
     harness.settle()
     CLOSED.add("slower")
     harness.push(("a", "slower"), timestamp=5)
-    assert harness.watermark(4) == []
+    harness.watermark(10)
+    assert look(harness) == 4
     CLOSED.clear()
     harness.settle()
     assert left(harness) == [("slower", 5)]
     assert harness.run_metrics[STRAGGLERS] == 1
 
 
-def test_all_keys_share_the_time_of_one_watermark() -> None:
-    clock = [0.0]
-    hold = Hold(EventTime.hold(hold_timeout="10 s"), LocalMetricGroup(), monotonic=lambda: clock[0])
-    for key in "ab":
-        hold.noted(key, 0)
-        hold.note(key, 0, 5)
-    assert hold.may_wait("a", 0, watermark=7)
-    clock[0] = 9.9
-    assert hold.may_wait("b", 0, watermark=7)
-    clock[0] = 10.0
-    assert not hold.may_wait("b", 0, watermark=7)
-    assert hold.may_wait("b", 0, watermark=8)
+def test_what_another_run_keeps_in_time_is_no_straggler(make: MakeHarness) -> None:
+    CLOSED.update(("endless", "other"))
+    harness = make(event_time=EventTime.hold(hold_timeout="60 s", late="drop"))
+    harness.push(("a", "endless"), timestamp=5)
+    harness.watermark(5)
+    harness.advance(61_000)
+    harness.push(("a", "behind"), timestamp=20)
+    harness.push(("b", "other"), timestamp=10)
+    harness.watermark(30)
+    assert look(harness) == 9
+    CLOSED.discard("endless")
+    while not harness.outputs:
+        harness.advance(1)
+    assert left(harness) == [("behind", 20)]
+    assert harness.run_metrics[STRAGGLERS] == 1
 
 
 # -- restores ------------------------------------------------------------------------
 
 
 @pytest.mark.parametrize("parallelism", [1, 3])
-def test_held_timers_come_back_from_a_checkpoint(make: MakeHarness, parallelism: int) -> None:
+def test_what_waits_holds_after_a_restore(make: MakeHarness, parallelism: int) -> None:
     harness = make(max_parallelism=16)
     CLOSED.add("blocked")
     for number in range(20):
         for place, record in enumerate(("blocked", number)):
             harness.push((number, record), timestamp=100 + 10 * number + place)
+    # Their time has come before the checkpoint, so that no timer at their times is left.
+    harness.watermark(1000)
     snapshot = harness.snapshot()
     everything = [100 + 10 * number + place for number in range(20) for place in (0, 1)]
-    CLOSED.clear()
     for _ in range(2):
+        CLOSED.add("blocked")
+        harness.current_watermark = NO_TIMESTAMP
         harness.restore(snapshot, parallelism)
         assert harness.outputs == harness.timestamps == []
-        harness.watermark(100 + 10 * 9 + 5)
-        assert {at for _, at in left(harness)} >= set(everything[:20])
-        harness.watermark(1000)
+        harness.watermark(500)
+        harness.advance(10 * ALIVE_MS)
+        assert harness.low_watermark is not None
+        assert harness.low_watermark == 99
+        CLOSED.clear()
+        harness.settle()
+        assert look(harness) == 500
         assert sorted(filter(None, harness.timestamps)) == everything
+        assert on_time(harness)
         assert {at: record for record, at in left(harness)}[101 + 10 * 7] == 7
-        harness.current_watermark = -(2**63)
 
 
 @pytest.mark.executes_once
-def test_restored_keys_start_before_the_first_is_waited_for(
-    make: MakeHarness, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_restored_keys_without_work_hold_nothing(make: MakeHarness) -> None:
     harness = make()
-    for key in range(50):
-        harness.push((key, key), timestamp=key)
+    for key in range(5):
+        harness.push((key, "now"), timestamp=key)
     harness.restore(harness.snapshot())
-    [task] = harness._subtasks
-    busy: list[int] = []
-    wait = task.processor._wait_in_time
-
-    def spy(*args: Any) -> None:
-        busy.append(len(task.processor.busy_keys))
-        wait(*args)
-
-    monkeypatch.setattr(task.processor, "_wait_in_time", spy)
     harness.watermark(100)
-    assert busy[0] == 50
-    assert sorted(harness.outputs) == list(range(50))
-
-
-@pytest.mark.executes_once
-@pytest.mark.parametrize("seed", range(10))
-def test_all_restored_keys_start_before_any_is_waited_for(
-    seed: int, make: MakeHarness, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    """However many inputs a key has: else the first one takes the time of the others."""
-    chance = random.Random(seed)
-    harness = make()
-    keys = range(chance.randrange(2, 6))
-    for number in range(20):
-        key = chance.choice(keys) if number >= len(keys) else number
-        harness.push((key, number), timestamp=chance.randrange(99))
-    harness.restore(harness.snapshot())
-    [task] = harness._subtasks
-    busy: list[int] = []
-    wait = task.processor._wait_in_time
-
-    def spy(*args: Any) -> None:
-        busy.append(len(task.processor.busy_keys))
-        wait(*args)
-
-    monkeypatch.setattr(task.processor, "_wait_in_time", spy)
-    harness.watermark(100)
-    assert busy[0] == len(keys)
-    assert sorted(harness.outputs) == list(range(20))
-    assert harness.run_metrics[STRAGGLERS] == 0
+    assert look(harness) == 100
 
 
 @pytest.mark.executes_once
@@ -317,8 +448,10 @@ def test_restored_inputs_can_be_committed_before_their_time(make: MakeHarness) -
         ended = task.processor.ended
         harness.advance(1000)
         task.processor.wait_for_progress(ended - 1, 60)
-    CLOSED.clear()
     harness.watermark(4)
+    assert look(harness) == 2
+    CLOSED.clear()
+    harness.settle()
     assert left(harness) == [("one", 0), ("two", 1), ("three", 2), ("last", 3), ("new", 4)]
     assert harness.run_metrics[STRAGGLERS] == 0
 
@@ -340,16 +473,22 @@ def test_replay_gives_the_same_outputs_and_timestamps(make: MakeHarness, inline:
     assert drive(forced_replay=True) == once
 
 
-def test_inputs_beyond_the_queue_are_held_too(make: MakeHarness) -> None:
+def test_inputs_beyond_the_queue_hold_too(make: MakeHarness) -> None:
     harness = make(config={"queue.max-per-key": 2})
     for number in range(30):
         harness.push(("a", number), timestamp=number)
     harness.restore(harness.snapshot())
+    CLOSED.add(20)
     harness.push(("a", 30), timestamp=30)
-    harness.watermark(25)
-    assert harness.outputs[:26] == list(range(26))
     harness.watermark(30)
+    while len(harness.outputs) < 20:
+        harness.advance(100)
+    assert look(harness) == 19
+    CLOSED.clear()
+    harness.settle()
+    assert look(harness) == 30
     assert left(harness) == [(number, number) for number in range(31)]
+    assert on_time(harness)
 
 
 # -- what is said --------------------------------------------------------------------
@@ -363,25 +502,29 @@ def test_timestamps_without_watermarks_are_refused(make: MakeHarness) -> None:
     assert harness.outputs == ["now"]
 
 
-def test_holds_are_counted_and_advice_is_given(caplog: pytest.LogCaptureFixture) -> None:
-    clock, metrics = [0.0], LocalMetricGroup()
-    hold = Hold(EventTime.hold("250 ms"), metrics, monotonic=lambda: clock[0])
-    with caplog.at_level(logging.WARNING):
-        clock[0] = ADVICE_SECONDS
-        hold.waited(since=clock[0] - 0.5)
-        assert caplog.messages == []
-        for _ in range(16):
-            hold.waited(since=clock[0])
-            clock[0] += ADVICE_SECONDS / 16
-            hold.waited(since=clock[0] - 0.125)
-    [message] = caplog.messages
-    assert "expected_latency (now 0.25 s)" in message
-    assert dict(metrics.values())[HELD] == 500 + 16 * 125
+def test_how_far_the_watermark_is_behind_is_measured(make: MakeHarness) -> None:
+    CLOSED.add("slow")
+    harness = make()
+    harness.push(("a", "slow"), timestamp=10)
+    harness.watermark(100)
+    look(harness)
+    assert harness.run_metrics[BEHIND] == 91
+    CLOSED.clear()
+    harness.settle()
+    look(harness)
+    assert harness.run_metrics[BEHIND] == 0
 
 
 def test_options_are_checked() -> None:
-    assert EventTime.hold("2 s") == EventTime.hold(timedelta(seconds=2), timedelta(seconds=30), "emit")
+    assert EventTime.hold() == EventTime.hold(
+        hold_timeout=timedelta(seconds=30), late="emit", idle_timeout="10 s"
+    )
     assert not EventTime.none().holds
-    for wrong in ({"expected_latency": "soon"}, {"hold_timeout": "0 s"}, {"late": "lose"}):
+    for wrong in ({"hold_timeout": "0 s"}, {"late": "lose"}, {"idle_timeout": "1 ms"}):
         with pytest.raises(OptionError, match=next(iter(wrong))):
             EventTime.hold(**wrong)
+
+
+def test_the_expected_latency_is_not_needed_any_more() -> None:
+    with pytest.warns(DeprecationWarning, match="Leave it out"):
+        assert EventTime.hold("2 s") == EventTime.hold()

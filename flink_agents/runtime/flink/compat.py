@@ -14,8 +14,8 @@ from typing import Any
 
 import pyflink.java_gateway as java_gateway
 from py4j.protocol import Py4JError
-from pyflink.common import TypeInformation, Types
-from pyflink.datastream import DataStream, OutputTag, RuntimeContext, StreamExecutionEnvironment
+from pyflink.common import Types
+from pyflink.datastream import DataStream, RuntimeContext, StreamExecutionEnvironment
 from pyflink.datastream.state import MapStateDescriptor, StateTtlConfig, ValueStateDescriptor
 from pyflink.util.java_utils import get_j_env_configuration
 
@@ -235,32 +235,6 @@ def _makes_watermarks(transformation: Any) -> bool | None:
         return generator.getClass().getSimpleName() != "NoWatermarksGenerator"
     except Py4JError:  # a strategy that asks its context
         return True
-
-
-def empty_branch(stream: DataStream, kind: TypeInformation) -> DataStream | None:
-    """A stream of no records with the watermarks of ``stream``, at no cost per record.
-
-    A side output to which nothing is written. PyFlink puts a Python function behind a side output,
-    which this does without. None where ``stream`` is no output of one operator, such as a union.
-    """
-    tag = OutputTag("flink-agents-watermarks", kind)
-    try:
-        return DataStream(_java(stream).getSideOutput(tag.get_java_output_tag()))
-    except Py4JError:
-        return None
-
-
-def name_branch(end: DataStream, begin: DataStream, prefix: str) -> None:
-    """Give ids that stay to the operators between two streams, which tables leave without.
-
-    They hold state; with generated ids, it could not be found after a change of the job.
-    """
-    before = transformation_ids_before(begin)
-    found = _java(end).getTransformation().getTransitivePredecessors()
-    new = {each.getId(): each for each in found if each.getId() not in before}
-    for number, identity in enumerate(sorted(new)):
-        if new[identity].getUid() is None:
-            new[identity].setUid(f"{prefix}-{number}")
 
 
 class Collector:

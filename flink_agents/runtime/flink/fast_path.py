@@ -5,7 +5,7 @@ The log says once for each operator what is not used, and why.
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from typing import Any, TypeVar
 
 from pyflink.datastream import OutputTag, RuntimeContext
@@ -13,7 +13,7 @@ from pyflink.datastream import OutputTag, RuntimeContext
 from flink_agents.api.logs import bounded_logger
 from flink_agents.runtime.execution.run import Run
 from flink_agents.runtime.flink.internals import Collector, FlinkKeys, Operation, Unfit
-from flink_agents.runtime.operator.event_time import Emission
+from flink_agents.runtime.operator.emission import Emission
 from flink_agents.runtime.state.keyed_state import Timers
 
 _log = bounded_logger("flink_agents.fast_path")
@@ -42,7 +42,11 @@ class FastPath:
         if emission.outputs or emission.side_outputs:
             self._outlet.put(emission.outputs, emission.side_outputs)
 
-    def install(self, process: Callable[[str, Any], None], on_timer: Callable[[int], None]) -> None:
+    def rest(self) -> Iterator[Any]:
+        """What has left, and Flink has to iterate over."""
+        return self._outlet.rest()
+
+    def install(self, process: Callable[[str, Any], Any], on_timer: Callable[[int], None]) -> None:
         """Let Flink call these from now on, instead of the function."""
         self._operation.replace(process, on_timer, self._outlet)
 

@@ -9,11 +9,12 @@ from __future__ import annotations
 
 import sys
 import time
+from collections.abc import Callable
 from datetime import timedelta
 from typing import Any
 
-from pyflink.common import TypeInformation
-from pyflink.datastream import KeyedProcessFunction, OutputTag, RuntimeContext, TimeDomain
+from pyflink.common import TypeInformation, Types
+from pyflink.datastream import KeyedProcessFunction, OutputTag, RuntimeContext
 
 from flink_agents.api.action_state import Owner
 from flink_agents.api.errors import AgentsError
@@ -25,18 +26,19 @@ from flink_agents.runtime.execution.run import Run
 from flink_agents.runtime.execution.shared import RunEnvironment
 from flink_agents.runtime.flink import compat as flink_compat
 from flink_agents.runtime.flink.attempts import Attempt
-from flink_agents.runtime.flink.fast_path import Ways
+from flink_agents.runtime.flink.fast_path import FastPath, Ways
 from flink_agents.runtime.flink.metrics import FlinkMetrics
-from flink_agents.runtime.flink.restamp import Envelopes
+from flink_agents.runtime.flink.restamp import Envelopes, untimed
 from flink_agents.runtime.flink.shipping import module_renewal
 from flink_agents.runtime.flink.shipping.code_digest import CodeCheck
 from flink_agents.runtime.flink.shipping.main_module import MainModule
 from flink_agents.runtime.flink.stores import StoreChoice
 from flink_agents.runtime.journal.names import journal_name
 from flink_agents.runtime.metrics.metrics import LocalMetricGroup
-from flink_agents.runtime.operator.event_time import NO_TIMESTAMP, Emission, Hold
+from flink_agents.runtime.operator.emission import Emission
 from flink_agents.runtime.operator.heartbeat import HeartbeatProcessor
-from flink_agents.runtime.operator.processor import START, AgentProcessor
+from flink_agents.runtime.operator.low_watermark import NO_TIMESTAMP, LowWatermark
+from flink_agents.runtime.operator.processor import NOTHING, START, AgentProcessor
 from flink_agents.runtime.retention.pruning import pruner_of
 from flink_agents.runtime.serde import type_modules
 from flink_agents.runtime.serde.codec import ValueCodec
@@ -78,8 +80,13 @@ class ActionExecutionOperator(KeyedProcessFunction):
         self._code = code
         self._config = config
         self._tags = {tag: OutputTag(tag, kind) for tag, kind in side_types.items()}
+        if event_time.holds:
+            # The operator needs nothing but the names of tags.
+            others = [untimed(tag) for tag in ("", *side_types)]
+            self._tags |= {tag: OutputTag(tag, Types.PICKLED_BYTE_ARRAY()) for tag in others}
+        self._streams = list(side_types)
         self._event_time = event_time
-        self._envelopes = Envelopes(list(side_types)) if event_time.holds else None
+        self._envelopes: Envelopes | None = None
         self._watermarks = watermarks
         self._store = store
         self._key_module: str | None = getattr(key_selector, "__module__", None)
@@ -109,15 +116,20 @@ class ActionExecutionOperator(KeyedProcessFunction):
         self._metrics = FlinkMetrics((metrics, group), (own, group.add_group(own.name)))
         ttl: timedelta | None = self._config.get(AgentOptions.SHORT_TERM_TTL)
         state = flink_compat.keyed_state(runtime_context, None if ttl is None else _milliseconds(ttl))
-        hold = Hold(self._event_time, own, self._watermarks) if self._event_time.holds else None
-        fast = hold is None and self._config.get(AgentOptions.FAST_PATH)
+        low: LowWatermark | None = None
+        if self._event_time.holds:
+            low = LowWatermark(self._event_time, own, _now, self._streams, self._watermarks)
+            self._envelopes = Envelopes(low)
+        fast = self._config.get(AgentOptions.FAST_PATH)
         ways = self._ways = Ways(self, runtime_context, self._tags, fast, plan.name)
         check = flink_compat.cancellation_check()
         if ways.fast_path is not None and ways.keys is not None:
-            leave = ways.fast_path.leave
-            processor = HeartbeatProcessor(shared, state, job_id, _now, check, keys=ways.keys, leave=leave)
+            leave = self._leave(ways.fast_path)
+            processor = HeartbeatProcessor(
+                shared, state, job_id, _now, check, keys=ways.keys, leave=leave, low=low
+            )
         else:
-            processor = AgentProcessor(shared, state, job_id, _now, check, hold, ways.keys)
+            processor = AgentProcessor(shared, state, job_id, _now, check, low, ways.keys)
         self._attempt = Attempt((task.job_id, plan.name, task.subtask), processor.close)
         self._attempt.begin()
         try:
@@ -129,14 +141,21 @@ class ActionExecutionOperator(KeyedProcessFunction):
         if isinstance(processor, HeartbeatProcessor):
             self._go_fast(processor)
 
+    def _leave(self, fast_path: FastPath) -> Callable[[Emission | Run], None]:
+        """What lets an emission leave on the short way."""
+        leave, envelopes = fast_path.leave, self._envelopes
+        return leave if envelopes is None else lambda emission: leave(envelopes.of(emission))
+
     def _go_fast(self, processor: HeartbeatProcessor) -> None:
         """Let Flink's calls take the short way to ``processor``."""
         fast_path, collector, timers = self._ways.fast_path, self._ways.collector, self._ways.timers
         assert fast_path is not None and collector is not None and timers is not None
-        get_timestamp, process, leave = collector.timestamp, processor.process, fast_path.leave
-        beat, report = processor.beat, self._metrics.report_if_due
+        get_timestamp, process, leave = collector.timestamp, processor.process, self._leave(fast_path)
+        beat, report, holds = processor.beat, self._metrics.report_if_due, self._envelopes is not None
 
-        def on_record(key: str, record: Any) -> None:
+        def on_record(key: str, record: Any) -> Any:
+            if holds and processor.is_crowded(key):
+                return wait_for_room(key, record)
             timestamp: int | None = get_timestamp()
             if timestamp == NO_TIMESTAMP:
                 timestamp = None
@@ -148,6 +167,14 @@ class ActionExecutionOperator(KeyedProcessFunction):
             report()
             leave(emission)
 
+        def wait_for_room(key: str, record: Any) -> Any:
+            while processor.is_crowded(key):
+                processor.wait_for_a_sign()
+                leave(NOTHING)
+                yield from fast_path.rest()
+            on_record(key, record)
+            yield from fast_path.rest()
+
         def on_timer(timestamp: int) -> None:
             if timestamp >= START:
                 collector.erase_timestamp()
@@ -157,6 +184,8 @@ class ActionExecutionOperator(KeyedProcessFunction):
                 _announce(error)
                 raise
             report()
+            if holds:
+                leave(NOTHING)
 
         fast_path.install(on_record, on_timer)
 
@@ -170,6 +199,8 @@ class ActionExecutionOperator(KeyedProcessFunction):
     def process_element(self, value: Any, ctx: Any) -> Any:
         """Handle a record."""
         assert self._processor is not None
+        if self._envelopes is not None and self._processor.is_crowded(ctx.get_current_key()):
+            return self._wait_for_room(value, ctx)
         timestamp = ctx.timestamp()
         if timestamp == NO_TIMESTAMP:
             timestamp = None
@@ -181,16 +212,25 @@ class ActionExecutionOperator(KeyedProcessFunction):
         self._metrics.report_if_due()
         return self._leaving(emission)
 
+    def _wait_for_room(self, value: Any, ctx: Any) -> Any:
+        """Handle a record once there is room; meanwhile, streams behind hear of this subtask.
+
+        What a generator gives leaves at once.
+        """
+        assert self._processor is not None
+        while self._processor.is_crowded(ctx.get_current_key()):
+            self._processor.wait_for_a_sign()
+            yield from self._leaving(NOTHING)
+        yield from self.process_element(value, ctx)
+
     def on_timer(self, timestamp: int, ctx: Any) -> Any:
         """Run what waits for the key of the timer."""
         assert self._processor is not None
-        held = self._envelopes is not None and ctx.time_domain() is TimeDomain.EVENT_TIME
         if timestamp >= START and self._ways.collector is not None:
             # Flink gives outputs the time of the event-time timer, which stands for the end of the input.
             self._ways.collector.erase_timestamp()
-        on_timer = self._processor.on_event_time if held else self._processor.on_timer
         try:
-            emission = on_timer(ctx.get_current_key(), timestamp, ctx.timer_service())
+            emission = self._processor.on_timer(ctx.get_current_key(), timestamp, ctx.timer_service())
         except AgentsError as error:
             _announce(error)
             raise
@@ -199,7 +239,7 @@ class ActionExecutionOperator(KeyedProcessFunction):
 
     def _leaving(self, emission: Emission | Run) -> list[Any]:
         if self._envelopes is not None:
-            return self._envelopes.of(emission)
+            emission = self._envelopes.of(emission)
         outputs = [
             _EMPTY_TUPLE if isinstance(value, tuple) and not value else value for value in emission.outputs
         ]

@@ -220,12 +220,12 @@ class Operation:
         return Outlet(collector if self._pickles else None, self._to_external, to_side, tags)
 
     def replace(
-        self, process: Callable[[str, Any], None], on_timer: Callable[[int], None], outlet: Outlet
+        self, process: Callable[[str, Any], Any], on_timer: Callable[[int], None], outlet: Outlet
     ) -> None:
-        """Let Flink call functions that return nothing, and whose outputs go to ``outlet``.
+        """Let Flink call functions whose outputs go to ``outlet``.
 
         Args:
-            process: Gets the key and the record.
+            process: Gets the key and the record; returns None, or a generator that Flink has to go through.
             on_timer: Gets the time of the timer.
             outlet: Takes outputs.
         """
@@ -233,7 +233,9 @@ class Operation:
 
         def process_element(row: Any) -> Any:
             key, record = row[1]
-            process(key, record_of(record))
+            more = process(key, record_of(record))
+            if more is not None:
+                return more
             return rest() if outlet.waiting else nothing
 
         def fire(timestamp: int) -> Any:

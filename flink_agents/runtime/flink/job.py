@@ -7,6 +7,7 @@ import socket
 import sys
 import threading
 from dataclasses import dataclass, field
+from datetime import timedelta
 from typing import Any
 
 from pyflink.datastream import DataStream, StreamExecutionEnvironment
@@ -28,6 +29,7 @@ from flink_agents.runtime.flink.shipping.user_modules import MAIN
 _RESTART_STRATEGY = "restart-strategy.type"
 _REST_PORTS = "rest.bind-port"
 _MANY_PORTS = 20
+_IDLE_TIMEOUT = "table.exec.source.idle-timeout"
 
 
 @dataclass
@@ -64,6 +66,7 @@ class Job:
         self.stream_env = stream_env
         self.config = config
         self._table_env = table_env
+        self._own_tables: Any = None
         self._applied: dict[str, AppliedAgent] = {}
         self._collecting: list[tuple[flink_compat.Collector, list[Any]]] = []
 
@@ -76,9 +79,18 @@ class Job:
             self._table_env = StreamTableEnvironment.create(self.stream_env)
         return self._table_env
 
-    def tables(self) -> Any:
-        """The same, for those who need it later."""
-        return self.table_env
+    def tables_idle_after(self, timeout: timedelta) -> Any:
+        """A table environment of the agents' own, whose sources are idle after ``timeout`` without a row.
+
+        The user's tables keep what the user says.
+        """
+        if self._own_tables is None:
+            from pyflink.table import StreamTableEnvironment
+
+            self._own_tables = StreamTableEnvironment.create(self.stream_env)
+        milliseconds = timeout // timedelta(milliseconds=1)
+        self._own_tables.get_config().set(_IDLE_TIMEOUT, f"{milliseconds} ms")
+        return self._own_tables
 
     # -- agents -----------------------------------------------------------------------
 
@@ -128,8 +140,7 @@ class Job:
         Raises:
             JobFailedError: The job failed.
             DeadLettersNotReadError: A policy writes dead letters that nobody reads.
-            JobDefinitionError: Watermarks could be held longer than a checkpoint may take, or
-                nobody reads outputs that go to the stream of late ones.
+            JobDefinitionError: Nobody reads outputs that go to the stream of late ones.
         """
         from py4j.protocol import Py4JJavaError
 
@@ -198,19 +209,8 @@ class Job:
                 )
 
     def _check_event_time(self) -> None:
-        checkpoints = self.stream_env.get_checkpoint_config()
-        limit = checkpoints.get_checkpoint_timeout() if checkpoints.is_checkpointing_enabled() else None
         for name, applied in self._applied.items():
-            hold = applied.event_time
-            if limit is not None and hold.hold_timeout.total_seconds() * 1000 >= limit:
-                raise JobDefinitionError(
-                    f"agent {name!r} may hold watermarks for longer than a checkpoint may take",
-                    expected=f"a hold_timeout below {limit / 1000:g} s",
-                    found=f"{hold.hold_timeout.total_seconds():g} s",
-                    fix="lower hold_timeout, or raise Flink's execution.checkpointing.timeout: no "
-                    "checkpoint is taken meanwhile",
-                )
-            if hold.late is LateOutputs.SIDE and not applied.late_outputs_read:
+            if applied.event_time.late is LateOutputs.SIDE and not applied.late_outputs_read:
                 raise JobDefinitionError(
                     f"agent {name!r} sends late outputs to a stream of their own, and nobody reads it",
                     fix="consume the stream that late_outputs() of the applied agent returns, or use "

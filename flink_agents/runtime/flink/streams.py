@@ -18,7 +18,7 @@ from flink_agents.plan import AgentCode, AgentPlan, BoundAgent, bind, compile_ag
 from flink_agents.runtime.flink import compat as flink_compat
 from flink_agents.runtime.flink.function import ActionExecutionOperator
 from flink_agents.runtime.flink.job import AppliedAgent, Job
-from flink_agents.runtime.flink.restamp import envelope_type, lag_watermarks, restamp
+from flink_agents.runtime.flink.restamp import envelope_type, restamp
 from flink_agents.runtime.flink.rows import ToRow
 from flink_agents.runtime.flink.shipping.main_module import ShippedFunction
 from flink_agents.runtime.flink.stores import StoreChoice
@@ -90,7 +90,6 @@ class FlinkAgentInput(AgentInput):
         if event_time.holds:
             watermarks, output_type = flink_compat.can_have_watermarks(source), envelope_type()
             side_types = {tag: Types.PICKLED_BYTE_ARRAY() for tag in side_types}
-            source = lag_watermarks(self._job.tables, source, event_time.expected_latency, uid)
         operator = ActionExecutionOperator(
             plan, code, self._job.config, side_types, event_time, watermarks, store, self._key_selector
         )
@@ -147,7 +146,8 @@ class FlinkAgentStream(AgentStream):
         self._side = {tag: self._side_stream(tag, kind) for tag, kind in side_types.items()}
         self._stream = applied.stream
         if applied.event_time.holds:
-            self._stream = restamp(job.tables, applied.stream, "", stream_type(bound.output_type))
+            tables = job.tables_idle_after(applied.event_time.idle_timeout)
+            self._stream = restamp(tables, applied.stream, "", stream_type(bound.output_type))
 
     def to_datastream(self, output_type: Any = None) -> DataStream:
         """See :class:`AgentStream`."""
@@ -195,7 +195,8 @@ class FlinkAgentStream(AgentStream):
 
     def _side_stream(self, tag: str, kind: TypeInformation) -> DataStream:
         if self._applied.event_time.holds:
-            return restamp(self._job.tables, self._applied.stream, tag, kind)
+            tables = self._job.tables_idle_after(self._applied.event_time.idle_timeout)
+            return restamp(tables, self._applied.stream, tag, kind)
         return self._applied.stream.get_side_output(OutputTag(tag, kind))
 
 

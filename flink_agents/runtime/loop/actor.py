@@ -105,7 +105,6 @@ class KeyActor:
         started: Time at which that run really began.
         timer: Time of the timer that will look at the actor, or None.
         far: Whether that is the time at which its inputs have waited for too long.
-        woken: The watermark that woke it after a restore; None where something else did.
         noted: The last run up to which its records were noted to be needed by nobody but a restore.
         unpruned: Number of its runs with records that were committed since they were last noted.
     """
@@ -143,7 +142,6 @@ class KeyActor:
         "submitted",
         "timer",
         "unpruned",
-        "woken",
     )
 
     def __init__(
@@ -175,7 +173,6 @@ class KeyActor:
         self.submitted = self.pulled = self.committed = self.gone = 0
         self.timer: int | None = None
         self.far = False
-        self.woken: int | None = None
         self.unpruned, self.noted = 0, head.settled_through
 
     def go_on_from(self, begin: int) -> None:

@@ -16,9 +16,11 @@ from typing import Any
 
 from flink_agents.runtime.execution.shared import RunEnvironment
 from flink_agents.runtime.loop.actor import KeyActor
-from flink_agents.runtime.operator.event_time import Emission
+from flink_agents.runtime.metrics.run_metrics import clock
+from flink_agents.runtime.operator.emission import Emission
 from flink_agents.runtime.operator.harvest import next_beat
 from flink_agents.runtime.operator.keys import Keys
+from flink_agents.runtime.operator.low_watermark import LowWatermark
 from flink_agents.runtime.operator.processor import DRAIN, NOTHING, START, AgentProcessor
 from flink_agents.runtime.state.keyed_state import KeyedState, Timers
 
@@ -43,6 +45,7 @@ class HeartbeatProcessor(AgentProcessor):
         check_cancelled: Called while Flink's thread waits; raises if the task was cancelled.
         keys: The keys of the subtask.
         leave: Takes what leaves the operator after a commit.
+        low: The low watermark; None where outputs need no timestamps.
     """
 
     def __init__(
@@ -55,8 +58,9 @@ class HeartbeatProcessor(AgentProcessor):
         *,
         keys: Keys,
         leave: Callable[[Emission], None],
+        low: LowWatermark | None = None,
     ) -> None:
-        super().__init__(shared, state, job_id, clock, check_cancelled)
+        super().__init__(shared, state, job_id, clock, check_cancelled, low)
         self._keys = keys
         self._leave = leave
         self._done = self._to_look_at = deque[KeyActor]()
@@ -71,10 +75,14 @@ class HeartbeatProcessor(AgentProcessor):
         """Open the store, and find the keys that have inputs in state."""
         super().open(timers)
         self._restored.extend(self._keys.waiting())
+        if self._low is not None:
+            self._low.restored([key_text for key_text, _ in self._restored])
         if self._restored and timers is not None:
             self._keys.switch(self._restored[0][1])
             self._wait_for_end(timers)
             self._arm(timers)
+            if self._low is not None:
+                self._low.begin(timers)
 
     def on_timer(self, key_text: str, timestamp: int, timers: Timers) -> Emission:
         """Beat. The timer may be of an older savepoint, and of any key."""
@@ -87,6 +95,8 @@ class HeartbeatProcessor(AgentProcessor):
             self._fired = timestamp
             if self._at is not None and self._at <= timestamp:
                 self._at = None
+            if self._low is not None:
+                self._low.look(timestamp, timers)
         if self._forgetting is not None:
             key_text = self._keys.text()
             if key_text not in self._actors:
@@ -159,9 +169,13 @@ class HeartbeatProcessor(AgentProcessor):
     def _drain_all(self, timers: Timers) -> None:
         """Wait for all runs of all keys; each leaves as it ends."""
         self._wake_restored(len(self._restored), timers)
+        until = self._next_sign()
         while self._actors:
             seen = self._agent_loop.progress
             self._commit_finished(timers)
+            if self._actors and clock() >= until:
+                timers.register_event_time_timer(DRAIN)
+                return
             if self._actors and not self._done:
                 self._wait(seen)
 

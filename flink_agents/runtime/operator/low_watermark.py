@@ -113,7 +113,7 @@ class LowWatermark:
         self._raised = False
         self._at: int | None = None
         self._looked: int | None = None
-        self._awaited = False
+        self._awaited: int | None = None
 
     def check(self, timestamp: int | None) -> None:
         """Refuse a record whose time no stream behind the agent could have.
@@ -203,20 +203,22 @@ class LowWatermark:
         if self._at is None:
             self._look_at(self._clock(), timers)
 
-    def moved(self, timers: Timers) -> None:
-        """Learn in a timer of event time that the watermark has moved.
-
-        The others of that watermark may fire after this one, so that it is raised later.
-        """
-        self._awaited = False
-        now = self._clock()
-        self._look_at(now if self._looked is None else max(now, self._looked + PROGRESS_MS), timers)
-
     def look(self, fired: int, timers: Timers) -> None:
-        """Raise the low watermark as far as it goes, in a timer of processing time. Not in another one."""
-        if self._at is not None and fired < self._at:
+        """Raise the low watermark as far as it goes, if it is time to.
+
+        Args:
+            fired: Time of the timer in which this is called; of any timer.
+            timers: Timers of whichever key is current.
+        """
+        now, moved = self._clock(), fired == self._awaited
+        if moved:
+            self._awaited = None
+            if self._looked is not None and now < self._looked + PROGRESS_MS:
+                self._look_at(self._looked + PROGRESS_MS, timers)
+                return
+        elif self._at is not None and now < self._at != fired:
             return
-        now, watermark = self._clock(), timers.current_watermark()
+        watermark = timers.current_watermark()
         self._at, self._looked = None, now
         self._note(watermark, now)
         if self._is_settled(now):
@@ -224,8 +226,8 @@ class LowWatermark:
             self._raised = self._raised or low > self.low
             self.low = max(self.low, low)
         self._behind.set(watermark - self.low if self.low != NO_TIMESTAMP else 0)
-        if not self._awaited and watermark < LAST_WATERMARK:
-            self._awaited = True
+        if self._awaited is None and watermark < LAST_WATERMARK:
+            self._awaited = watermark + 1
             timers.register_event_time_timer(watermark + 1)
         self._look_at(now + min(self._alive, HELD_MS if self.low < watermark else self._alive), timers)
 

@@ -12,6 +12,7 @@ these steps, so whatever the moment of a crash, state holds a run whole or not a
 
 from __future__ import annotations
 
+import math
 from collections import deque
 from collections.abc import Callable
 from typing import Any
@@ -27,11 +28,12 @@ from flink_agents.runtime.journal.other_jobs import OtherJobs, origins_of
 from flink_agents.runtime.loop.actor import KeyActor, Unread, Waiting
 from flink_agents.runtime.loop.agent_loop import AgentLoop
 from flink_agents.runtime.metrics.run_metrics import clock
-from flink_agents.runtime.operator.event_time import Emission, Hold
+from flink_agents.runtime.operator.emission import Emission
 from flink_agents.runtime.operator.feeding import Feeder
 from flink_agents.runtime.operator.forgetting import Forgetting
 from flink_agents.runtime.operator.harvest import next_look
 from flink_agents.runtime.operator.keys import Keys
+from flink_agents.runtime.operator.low_watermark import LowWatermark
 from flink_agents.runtime.operator.overtaken import Overtaken
 from flink_agents.runtime.serde.keys import unescape
 from flink_agents.runtime.state.keyed_state import Head, KeyedState, Timers
@@ -42,8 +44,7 @@ START = 2**63 - 2**44
 
 Flink fires no processing-time timer after the end of the input, but every event-time timer
 below the last watermark, in the order of their times. So all keys start before the first one is
-waited for. The last watermark is ``Long.MAX_VALUE``, less the lag of each agent before this one
-that holds watermarks; hence the distance.
+waited for. Savepoints have timers of that time.
 """
 
 DRAIN = START + 1
@@ -77,7 +78,7 @@ class AgentProcessor:
         job_id: Identity that new keys get as their journal id.
         clock: The wall-clock time in milliseconds.
         check_cancelled: Called while Flink's thread waits; raises if the task was cancelled.
-        hold: Keeps watermarks behind the runs; None where outputs need no timestamps.
+        low: The low watermark; None where outputs need no timestamps.
         keys: The keys of the subtask; None where nobody can go through them.
     """
 
@@ -88,7 +89,7 @@ class AgentProcessor:
         job_id: str,
         clock: Callable[[], int],
         check_cancelled: Callable[[], None] = lambda: None,
-        hold: Hold | None = None,
+        low: LowWatermark | None = None,
         keys: Keys | None = None,
     ) -> None:
         self._shared = shared
@@ -96,7 +97,9 @@ class AgentProcessor:
         self._job_id = job_id
         self._clock = clock
         self._check_cancelled = check_cancelled
-        self._hold = hold
+        self._low = low
+        if low is not None:
+            low.is_held_back = self._is_held_back
         self._overtaken = Overtaken(shared, clock)
         self._steps = StepExecutor(shared)
         self._metrics = shared.run_metrics
@@ -119,8 +122,9 @@ class AgentProcessor:
             # What an agent before this one puts out at the end of its input has the time of that timer,
             # and in another attempt, when it comes earlier, none. Inputs are known again by their time, too.
             timestamp = None
-        if self._hold is not None:
-            self._hold.check(timestamp)
+        if self._low is not None:
+            self._low.check(timestamp)
+            self._low.begin(timers)
         try:
             return self._process(key_text, record, timestamp, timers)
         except _Refused as refused:
@@ -159,30 +163,10 @@ class AgentProcessor:
         self._hand_over(head, step, record, packed, timers)
         return NOTHING
 
-    def on_event_time(self, key_text: str, timestamp: int, timers: Timers) -> Emission:
-        """Hold the watermark until the current key's runs of that time have ended, or for too long."""
-        if timestamp >= START:
-            return self.on_timer(key_text, timestamp, timers)
-        known = key_text in self._actors
-        actor = self._actor(key_text, timers)
-        if actor is None:
-            return NOTHING
-        watermark = timers.current_watermark()
-        if not known:
-            # After a restore: all keys start before the first one is waited for.
-            actor.woken = watermark
-            timers.register_event_time_timer(watermark)
-            return NOTHING
-        if actor.woken == watermark and timestamp < watermark:
-            return NOTHING
-        emission = Emission()
-        if watermark < START:  # at the end of the input, nothing can be late
-            self._wait_in_time(actor, timestamp, emission, timers)
-            self._go_on(actor, None, timers)
-        return emission
-
     def on_timer(self, key_text: str, timestamp: int, timers: Timers) -> Emission:
         """Commit what the current key's actor has finished, and see that it goes on."""
+        if self._low is not None and timestamp < START:
+            self._low.look(timestamp, timers)
         actor = self._actor(key_text, timers)
         if actor is None:
             self._forget(key_text, timestamp, timers)
@@ -195,7 +179,8 @@ class AgentProcessor:
             return NOTHING
         emission = Emission()
         if timestamp == DRAIN:
-            self._drain(actor, emission, timers)
+            if not self._drain(actor, emission, timers):
+                timers.register_event_time_timer(DRAIN)
         else:
             self._commit(actor, emission, timers)
             self._feed(actor)
@@ -237,10 +222,25 @@ class AgentProcessor:
             self._agent_loop.open_store(self._check_cancelled)
         if self._restored_keys is not None and timers is not None:
             # A savepoint of a heartbeat has no timers of these keys.
-            for _, key in self._restored_keys.waiting():
+            waiting = self._restored_keys.waiting()
+            for _, key in waiting:
                 self._restored_keys.switch(key)
                 timers.register_processing_time_timer(self._clock())
                 timers.register_event_time_timer(START)
+            if self._low is not None:
+                self._low.restored([key_text for key_text, _ in waiting])
+
+    def is_crowded(self, key_text: str) -> bool:
+        """Whether an input of the key may have to wait until the loop has room."""
+        return key_text not in self._actors and self._loop is not None and self._feeder.is_full(self._loop)
+
+    def wait_for_a_sign(self) -> None:
+        """Wait until the loop has room, or a stream behind needs a sign of this subtask."""
+        until, loop = self._next_sign(), self._agent_loop
+        began = clock()
+        while self._feeder.is_full(loop) and clock() < until:
+            self._wait(loop.progress)
+        self._metrics.backpressure += clock() - began
 
     def close(self, wait: bool = True) -> None:
         """End what runs left open.
@@ -302,11 +302,8 @@ class AgentProcessor:
     def _store(self, head: Head, key_text: str, packed: bytes, timestamp: int | None, timers: Timers) -> None:
         """Put an encoded input into state; it stays there until its run is committed."""
         self._state.pending.put(head.next_pending, packed)
-        if self._hold is not None:
-            if self._hold.noted(key_text, head.first_pending) == head.next_pending:
-                self._hold.note(key_text, head.next_pending, timestamp)
-            if timestamp is not None:
-                timers.register_event_time_timer(timestamp)
+        if self._low is not None:
+            self._low.stored(key_text, head.next_pending, timestamp)
         head.next_pending += 1
         self._state.head.update(head.pack())
 
@@ -339,6 +336,11 @@ class AgentProcessor:
         """An actor for a key that has none, but has inputs in state."""
         known: dict[str, bytes | None] = {unescape(path): data for path, data in self._state.memory.items()}
         actor = self._new_actor(head, key_text, known, pending, timers)
+        if pending and self._low is not None:
+            decode = self._shared.codec.decode
+            self._low.found(
+                key_text, ((number, decode(packed)[1]) for number, packed in self._state.pending.items())
+            )
         self._feed(actor)
         if actor.order is Unread.UNREAD:
             self._agent_loop.read(actor)
@@ -417,11 +419,11 @@ class AgentProcessor:
             metrics.events += 1
             write_nodes(self._state.memory, changes)
             self._state.pending.remove(number)
-            if self._hold is None:
+            if self._low is None:
                 emission.outputs += run.outputs
                 emission.side_outputs += run.side_outputs
-            elif self._hold.commit(run, number, emission) and run.timestamp is not None:
-                timers.delete_event_time_timer(run.timestamp)
+            else:
+                self._low.commit(run, number, emission)
             actor.committed += 1
             head.finish(number, self._is_gone)
             if run.journal is not None and run.journal.begun and self._shared.journals is not None:
@@ -453,41 +455,26 @@ class AgentProcessor:
         if journals is not None:
             journals.committed(head.journal_id, actor.key_text, actor.noted, runs)
 
-    def _drain(self, actor: KeyActor, emission: Emission, timers: Timers) -> None:
-        """Wait for all runs of the key."""
+    def _drain(self, actor: KeyActor, emission: Emission, timers: Timers) -> bool:
+        """Wait for all runs of the key; whether they have ended before a stream behind needs a sign."""
+        until = self._next_sign()
         while True:
             seen = self._agent_loop.progress
             self._commit(actor, emission, timers)
             if not actor.head.has_pending:
-                return
+                return True
             self._feed(actor)
+            if clock() >= until:
+                return False
             self._wait(seen)
 
-    def _wait_in_time(self, actor: KeyActor, timestamp: int, emission: Emission, timers: Timers) -> None:
-        """Wait for the runs of the key that ``timestamp`` may not pass, as long as the hold lasts."""
-        hold, key_text, head = self._hold, actor.key_text, actor.head
-        assert hold is not None
-        for number in range(hold.noted(key_text, head.first_pending), head.next_pending):
-            packed = self._state.pending.get(number)
-            hold.note(key_text, number, None if packed is None else self._shared.codec.decode(packed)[1])
-        last = hold.last(key_text, timestamp)
-        watermark = timers.current_watermark()
-        while True:
-            seen = self._agent_loop.progress
-            self._commit(actor, emission, timers)
-            if head.first_pending > last:
-                return
-            self._feed(actor)
-            if actor.held is not None and actor.idle:
-                # The input that it waits for may be behind the watermark.
-                hold.give_up(key_text, last)
-                return
-            if not hold.may_wait(key_text, head.first_pending, watermark):
-                hold.give_up(key_text, last)
-                return
-            began = hold.now()
-            self._wait(seen)
-            hold.waited(began)
+    def _next_sign(self) -> float:
+        """Until when Flink's thread may wait in one call, by ``clock``."""
+        return clock() + (math.inf if self._low is None else self._low.alive_seconds)
+
+    def _is_held_back(self, key_text: str) -> bool:
+        actor = self._actors.get(key_text)
+        return actor is not None and actor.held is not None and actor.idle
 
     def _go_on(self, actor: KeyActor, fired: int | None, timers: Timers) -> None:
         """See that somebody looks at the actor again, or let go of it."""
@@ -496,8 +483,6 @@ class AgentProcessor:
         else:
             del self._actors[actor.key_text]
             timers.delete_event_time_timer(START)
-            if self._hold is not None:
-                self._hold.forget(actor.key_text)
 
     def _look_again(self, actor: KeyActor, fired: int | None, timers: Timers) -> None:
         """Keep one timer for the actor."""
