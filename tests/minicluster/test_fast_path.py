@@ -1,4 +1,4 @@
-"""Both ways from Flink into the operator: PyFlink's public one, and the fast one, which has to do the same."""
+"""Both ways from Flink into the operator: PyFlink's public one, and a fast one that does the same."""
 
 from __future__ import annotations
 
