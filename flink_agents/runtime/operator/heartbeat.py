@@ -87,6 +87,8 @@ class HeartbeatProcessor(AgentProcessor):
             self._fired = timestamp
             if self._at is not None and self._at <= timestamp:
                 self._at = None
+        elif timestamp == START:
+            self._waits_for_end = False
         if self._forgetting is not None:
             key_text = self._keys.text()
             if key_text not in self._actors:
@@ -151,7 +153,6 @@ class HeartbeatProcessor(AgentProcessor):
             timers.register_event_time_timer(START)
 
     def _begin_the_end(self, timers: Timers) -> None:
-        self._waits_for_end = False
         self._wake_restored(len(self._restored), timers)
         self._agent_loop.end_of_input()
         timers.register_event_time_timer(DRAIN)
