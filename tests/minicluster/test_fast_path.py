@@ -51,6 +51,60 @@ def test_calls_take_the_way_that_is_configured(agents_environment: MakeEnvironme
     assert sorted(even) == sorted(f"{number % 3} {number}" for number in range(0, 20, 2))
 
 
+class StrangerAgent(WayAgent):
+    """For it, PyFlink is of a version that is not known."""
+
+    def __setstate__(self, state: dict[str, Any]) -> None:
+        from flink_agents.runtime.flink.fast import internals
+
+        self.__dict__.update(state)
+        internals.VERSIONS = ("0.",)
+
+    @action(InputEvent)
+    def act(self, event: InputEvent, ctx: Any) -> None:
+        from flink_agents.runtime.flink.fast import internals
+
+        # Other jobs run in the same process.
+        internals.VERSIONS = ("2.3.",)
+        super().act(event, ctx)
+
+
+def test_an_unknown_version_takes_the_public_way(agents_environment: MakeEnvironment) -> None:
+    env = agents_environment()
+    agent = StrangerAgent()
+    agent.is_shipped = True
+    stream = env.from_list([1, 2, 3], lambda number: number).apply(agent)
+    outputs, even = stream.to_list(), env.collect(stream.side_output("even"))
+    env.execute()
+    assert outputs == [("way", "public"), ()] * 3
+    assert even == ["2 2"]
+
+
+class LoudAgent(Agent):
+    """Its outputs are more than the buffers between two operators take."""
+
+    @action(InputEvent)
+    async def act(self, event: InputEvent, ctx: Any) -> OutputEvent:
+        await asyncio.sleep(0)
+        return OutputEvent(output=(event.input, "x" * 20_000))
+
+
+def test_a_slow_consumer_in_the_same_process_holds_nothing_up_for_ever(
+    agents_environment: MakeEnvironment,
+) -> None:
+    """It needs the lock of the interpreter while outputs wait for a buffer."""
+
+    def slowly(output: Any) -> int:
+        time.sleep(0.0005)
+        return output[0]
+
+    env = agents_environment()
+    stream = env.from_list(range(3000), lambda number: number % 50).apply(LoudAgent).to_datastream()
+    outputs = env.collect(stream.map(slowly))
+    env.execute()
+    assert sorted(outputs) == list(range(3000))
+
+
 class TypedAgent(Agent):
     """Its outputs are of a type of Flink: Flink converts them once more."""
 
