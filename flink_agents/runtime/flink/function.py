@@ -26,7 +26,7 @@ from flink_agents.runtime.execution.run import Run
 from flink_agents.runtime.execution.shared import RunEnvironment
 from flink_agents.runtime.flink import compat as flink_compat
 from flink_agents.runtime.flink.attempts import Attempt
-from flink_agents.runtime.flink.fast_path import FastPath, Ways
+from flink_agents.runtime.flink.fast.ways import FastPath, Ways
 from flink_agents.runtime.flink.metrics import FlinkMetrics
 from flink_agents.runtime.flink.restamp import Envelopes, untimed
 from flink_agents.runtime.flink.shipping import module_renewal

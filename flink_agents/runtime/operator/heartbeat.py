@@ -92,11 +92,15 @@ class HeartbeatProcessor(AgentProcessor):
     def beat(self, timestamp: int, timers: Timers) -> None:
         """Commit what has finished, of all keys."""
         if timestamp < START:
-            self._fired = timestamp
-            if self._at is not None and self._at <= timestamp:
-                self._at = None
+            if timestamp == self._at or timestamp <= self._clock():
+                # A timer in event time may be far ahead, and says nothing of beats.
+                self._fired = max(self._fired, timestamp)
+                if self._at is not None and self._at <= timestamp:
+                    self._at = None
             if self._low is not None:
                 self._low.look(timestamp, timers)
+        elif timestamp == START:
+            self._waits_for_end = False
         if self._forgetting is not None:
             key_text = self._keys.text()
             if key_text not in self._actors:
@@ -161,7 +165,6 @@ class HeartbeatProcessor(AgentProcessor):
             timers.register_event_time_timer(START)
 
     def _begin_the_end(self, timers: Timers) -> None:
-        self._waits_for_end = False
         self._wake_restored(len(self._restored), timers)
         self._agent_loop.end_of_input()
         timers.register_event_time_timer(DRAIN)
