@@ -83,7 +83,6 @@ def main() -> None:
     parser = argparse.ArgumentParser(prog="python -m benchmarks.hold", description=__doc__)
     parser.add_argument("--events", type=int, default=40_000)
     parser.add_argument("--rate", type=float, default=2000.0, help="events a second")
-    parser.add_argument("--latency", default="2 s", help="expected latency; 0 s shows why it is needed")
     parser.add_argument("--in-flight", type=int, default=10_000)
     parser.add_argument("--event-time", choices=("hold", "none"), default="hold")
     run(parser.parse_args())
@@ -116,7 +115,7 @@ def run(arguments: argparse.Namespace) -> None:
     timed = records.assign_timestamps_and_watermarks(strategy)
     event_time = EventTime.none()
     if arguments.event_time == "hold":
-        event_time = EventTime.hold(expected_latency=arguments.latency, hold_timeout="60 s")
+        event_time = EventTime.hold(hold_timeout="60 s")
     applied = environment.from_datastream(timed, lambda record: record[0]).apply(
         Calling, event_time=event_time
     )
