@@ -17,7 +17,7 @@ from tests.cluster.durable_agent import ChainAgent
 from tests.cluster.durable_check import WINDOW_MS, stamp
 from tests.cluster.settings import DURABLE_JOBS
 
-HOLD = EventTime.hold(expected_latency="1 s", hold_timeout="60 s")
+HOLD = EventTime.hold(hold_timeout="60 s")
 
 
 def parse_arguments(arguments: list[str] | None = None) -> argparse.Namespace:

@@ -311,6 +311,21 @@ def test_watermarks_that_tables_do_not_know(make: MakeHarness, watermark: int) -
     assert look(harness) == (None if watermark < 0 else LAST_MS)
 
 
+def test_event_times_of_the_future_delay_no_commit(make: MakeHarness) -> None:
+    """A timer in event time may fire at a time that the wall clock reaches in a hundred years."""
+    harness = make()
+    future = harness.current_time + 100 * 365 * 86_400_000
+    harness.push(("a", 1), timestamp=future)
+    harness.advance(HELD_MS)
+    harness.watermark(future + 10)
+    harness.watermark(future + 20)
+    harness.push(("b", 2), timestamp=future + 30)
+    while len(harness.outputs) < 2:
+        harness.advance(1)
+        assert harness.current_time < future
+    assert on_time(harness)
+
+
 # -- stragglers ----------------------------------------------------------------------
 
 
@@ -392,6 +407,54 @@ def test_what_another_run_keeps_in_time_is_no_straggler(make: MakeHarness) -> No
         harness.advance(1)
     assert left(harness) == [("behind", 20)]
     assert harness.run_metrics[STRAGGLERS] == 1
+
+
+class Durable(Agent):
+    """Makes a durable call for each input, so that an attempt knows which came before."""
+
+    side_outputs = {"seen": None}
+
+    @action(InputEvent)
+    async def call(self, event: InputEvent, ctx: Any) -> OutputEvent:
+        await ctx.durable_execute_async(echo, event.input[1])
+        while event.input[1] in CLOSED:
+            await asyncio.sleep(0.001)
+        return OutputEvent(output=event.input[1])
+
+
+def echo(value: Any) -> Any:
+    return value
+
+
+@pytest.mark.executes_once
+@pytest.mark.parametrize("heartbeat", [True, False], ids=["heartbeat", "timers"])
+def test_a_run_that_is_held_back_for_another_input_holds_nothing(
+    heartbeat: bool, agent_harness: MakeHarness
+) -> None:
+    """The input that it waits for may be behind the watermark: both would wait for each other."""
+    harness = agent_harness(
+        Durable,
+        lambda record: record[0],
+        event_time=HOLD,
+        settle=False,
+        heartbeat=heartbeat,
+        config={"action-state.reorder-timeout": timedelta(days=100)},
+    )
+    before = harness.snapshot()
+    for at, record in enumerate(("first", "second"), start=1):
+        harness.push(("a", record), timestamp=at)
+    harness.settle()
+    harness.current_watermark = NO_TIMESTAMP
+    harness.restore(before)
+    CLOSED.add("first")
+    harness.push(("a", "second"), timestamp=2)
+    harness.watermark(50)
+    while look(harness) != 50:
+        assert harness.outputs == []
+    harness.push(("a", "first"), timestamp=1)
+    CLOSED.clear()
+    harness.settle()
+    assert left(harness) == [("first", 1), ("second", 2)]
 
 
 # -- restores ------------------------------------------------------------------------
