@@ -247,6 +247,7 @@ def test_progress_needs_no_output(make: MakeHarness) -> None:
 def test_watermarks_of_each_record_are_told_together(make: MakeHarness) -> None:
     harness = make()
     harness.push(("a", "now"), timestamp=1)
+    look(harness)
     [task] = harness._subtasks
     looks: list[int] = []
     read = task.backend.current_watermark
@@ -319,10 +320,13 @@ def test_event_times_of_the_future_delay_no_commit(make: MakeHarness) -> None:
     harness.advance(HELD_MS)
     harness.watermark(future + 10)
     harness.watermark(future + 20)
+    harness.settle()
+    look(harness)
     harness.push(("b", 2), timestamp=future + 30)
-    while len(harness.outputs) < 2:
-        harness.advance(1)
-        assert harness.current_time < future
+    soon = harness.current_time + ALIVE_MS // 3
+    assert [at for key in "ab" for at in harness.state(key).processing_timers if at < soon]
+    harness.settle()
+    assert left(harness) == [(1, future), (2, future + 30)]
     assert on_time(harness)
 
 
@@ -399,13 +403,16 @@ def test_what_another_run_keeps_in_time_is_no_straggler(make: MakeHarness) -> No
     harness.watermark(5)
     harness.advance(61_000)
     harness.push(("a", "behind"), timestamp=20)
-    harness.push(("b", "other"), timestamp=10)
+    for record in (1, 2, "other"):
+        harness.push(("b", record), timestamp=20)
     harness.watermark(30)
-    assert look(harness) == 9
-    CLOSED.discard("endless")
-    while not harness.outputs:
+    while len(harness.outputs) < 2:
         harness.advance(1)
-    assert left(harness) == [("behind", 20)]
+    assert look(harness) == 19
+    CLOSED.discard("endless")
+    while len(harness.outputs) < 3:
+        harness.advance(1)
+    assert left(harness) == [(1, 20), (2, 20), ("behind", 20)]
     assert harness.run_metrics[STRAGGLERS] == 1
 
 

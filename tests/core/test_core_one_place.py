@@ -261,6 +261,7 @@ def test_all_come_to_their_end_where_watermarks_wait(agent: type[Agent], restore
         if restored:
             harness.restore(harness.snapshot())
         harness.watermark(KEYS * ROUNDS)
+        harness.settle()
         assert by_key(harness.outputs) == EXPECTED
         assert sorted(filter(None, harness.timestamps)) == list(range(1, KEYS * ROUNDS))
 
