@@ -100,7 +100,14 @@ def restamp(tables: Any, stream: DataStream, tag: str, kind: TypeInformation) ->
     envelopes = stream.get_side_output(OutputTag(tag, envelope_type())) if tag else stream
     table = tables.from_data_stream(envelopes, schema)
     values = table.filter(col("stamp").is_not_null).select(col("pickled"), col("event_time"))
-    rows = tables.to_data_stream(values)
+    # A column that is metadata costs no conversion to Python.
+    timed = (
+        Schema.new_builder()
+        .column("pickled", DataTypes.BYTES())
+        .column_by_metadata("event_time", DataTypes.TIMESTAMP_LTZ(3), "rowtime")
+        .build()
+    )
+    rows = tables.to_changelog_stream(values, timed)
     parallelism = flink_compat.parallelism_of(stream)
     values = rows.map(ShippedFunction(_open_envelope), output_type=kind).set_parallelism(parallelism)
     others = stream.get_side_output(OutputTag(untimed(tag), kind)).set_parallelism(parallelism)
