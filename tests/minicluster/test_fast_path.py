@@ -54,6 +54,10 @@ def test_calls_take_the_way_that_is_configured(agents_environment: MakeEnvironme
 class StrangerAgent(WayAgent):
     """For it, PyFlink is of a version that is not known."""
 
+    def __init__(self) -> None:
+        # Without a state of its own, pickle would set none.
+        self.is_shipped = True
+
     def __setstate__(self, state: dict[str, Any]) -> None:
         from flink_agents.runtime.flink.fast import internals
 
@@ -71,9 +75,7 @@ class StrangerAgent(WayAgent):
 
 def test_an_unknown_version_takes_the_public_way(agents_environment: MakeEnvironment) -> None:
     env = agents_environment()
-    agent = StrangerAgent()
-    agent.is_shipped = True
-    stream = env.from_list([1, 2, 3], lambda number: number).apply(agent)
+    stream = env.from_list([1, 2, 3], lambda number: number).apply(StrangerAgent)
     outputs, even = stream.to_list(), env.collect(stream.side_output("even"))
     env.execute()
     assert outputs == [("way", "public"), ()] * 3
