@@ -90,7 +90,7 @@ def test_looks_go_on_in_the_background_while_appends_come(
 
 def test_without_a_lease_each_append_looks(settings: KafkaSettings, monkeypatch: pytest.MonkeyPatch) -> None:
     async def body() -> None:
-        store = await opened(replace(settings, append_lease_seconds=0.0))
+        store = await opened(replace(settings, append_lease_seconds=0.0, lease_seconds=HOUR))
         looks = looks_of(store, monkeypatch)
         for index in range(10):
             await store.append(journal_in(settings, 0), [record(index=index)])
