@@ -168,6 +168,14 @@ class StoreOptions:
         "How long another job with the same identifier waits for a job that died.",
         minimum=timedelta(milliseconds=100),
     )
+    KAFKA_APPEND_LEASE = ConfigOption(
+        "action-state.kafka.append-lease",
+        timedelta,
+        timedelta(seconds=1),
+        "How long appends are done without a new look at who may append; the next attempt waits a quarter "
+        "longer for one that was killed. 0 s: a look behind each append, and no wait.",
+        minimum=timedelta(),
+    )
     KAFKA_APPEND_TIMEOUT = ConfigOption(
         "action-state.kafka.append-timeout",
         timedelta,

@@ -18,6 +18,9 @@ KEYS = [f"key {number}" for number in range(20)]
 
 MakeHarness = Callable[..., OperatorHarness]
 
+UNFORCED: dict[str, Any] = {"forced_replay": False, "forced_restart": False}
+"""For a look at one operator and its timers."""
+
 
 class CountingAgent(Agent):
     """Counts its inputs."""
@@ -81,7 +84,7 @@ def timers_of(harness: OperatorHarness) -> Counter[str]:
 
 
 def test_one_timer_of_each_kind_serves_all_keys(agent_harness: MakeHarness) -> None:
-    harness = agent_harness(CountingAgent, by_itself, settle=False, heartbeat=True)
+    harness = agent_harness(CountingAgent, by_itself, settle=False, heartbeat=True, **UNFORCED)
     harness.push_all(KEYS)
     assert timers_of(harness) == {"processing": 1, "event": 1}
     harness.settle()
@@ -94,7 +97,7 @@ def test_timers_of_an_older_savepoint_do_nothing_twice(agent_harness: MakeHarnes
     """Those of each key fire besides the heartbeat, before and after what waited is committed."""
     one = agent_harness(CountingAgent, by_itself, settle=False, heartbeat=False)
     one.push_all(KEYS * 2)
-    harness = agent_harness(CountingAgent, by_itself, settle=False, heartbeat=True)
+    harness = agent_harness(CountingAgent, by_itself, settle=False, heartbeat=True, **UNFORCED)
     harness.restore(one.snapshot())
     assert timers_of(harness)["processing"] > len(KEYS)
     for _ in range(3):
@@ -122,7 +125,7 @@ def test_a_run_that_does_not_end_holds_no_other_key_back(agent_harness: MakeHarn
     def by_first(record: Any) -> Any:
         return record[0]
 
-    harness = agent_harness(OnceAgent, by_first, settle=False, heartbeat=True)
+    harness = agent_harness(OnceAgent, by_first, settle=False, heartbeat=True, **UNFORCED)
     harness.push_all([("endless", True), ("a", False), ("b", False)])
     subtask = harness._subtasks[0]
     while len(harness.outputs) < 2:
@@ -159,7 +162,7 @@ def test_a_beat_registers_no_timer_that_fires_in_it(agent_harness: MakeHarness) 
     def by_first(record: Any) -> Any:
         return record[0]
 
-    harness = agent_harness(OnceAgent, by_first, settle=False, heartbeat=True)
+    harness = agent_harness(OnceAgent, by_first, settle=False, heartbeat=True, **UNFORCED)
     harness.push(("endless", True))
     for _ in range(20):
         (at,) = harness.state("endless").processing_timers

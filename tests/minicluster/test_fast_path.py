@@ -13,6 +13,7 @@ import pytest
 
 from flink_agents import Agent, AgentsExecutionEnvironment, InputEvent, OutputEvent, action
 from flink_agents.api.errors import JobFailedError
+from flink_agents.runtime.flink.fast import internals
 from tests.cluster.heartbeats import Heartbeats, read_beats
 from tests.cluster.local_job import LAST, LocalJob, start_agent
 
@@ -54,26 +55,23 @@ def test_calls_take_the_way_that_is_configured(agents_environment: MakeEnvironme
 class StrangerAgent(WayAgent):
     """For it, PyFlink is of a version that is not known."""
 
-    def __setstate__(self, state: dict[str, Any]) -> None:
-        from flink_agents.runtime.flink.fast import internals
-
-        self.__dict__.update(state)
+    def __init__(self) -> None:
+        # It is made once more in the worker, before the operator looks for its way.
         internals.VERSIONS = ("0.",)
 
     @action(InputEvent)
     def act(self, event: InputEvent, ctx: Any) -> None:
-        from flink_agents.runtime.flink.fast import internals
-
         # Other jobs run in the same process.
         internals.VERSIONS = ("2.3.",)
         super().act(event, ctx)
 
 
-def test_an_unknown_version_takes_the_public_way(agents_environment: MakeEnvironment) -> None:
+def test_an_unknown_version_takes_the_public_way(
+    agents_environment: MakeEnvironment, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(internals, "VERSIONS", internals.VERSIONS)  # the agent is made here as well
     env = agents_environment()
-    agent = StrangerAgent()
-    agent.is_shipped = True
-    stream = env.from_list([1, 2, 3], lambda number: number).apply(agent)
+    stream = env.from_list([1, 2, 3], lambda number: number).apply(StrangerAgent)
     outputs, even = stream.to_list(), env.collect(stream.side_output("even"))
     env.execute()
     assert outputs == [("way", "public"), ()] * 3

@@ -7,7 +7,7 @@ becomes coarser with their number, so that the timers of many keys fire together
 
 from __future__ import annotations
 
-from collections.abc import Collection
+from collections.abc import Iterable
 
 from flink_agents.runtime.loop.actor import KeyActor
 from flink_agents.runtime.loop.agent_loop import AgentLoop
@@ -45,13 +45,19 @@ BEAT_OF_MANY_MS = 5
 """The least distance of two beats among more busy keys."""
 
 
-def next_beat(now: int, loop: AgentLoop, actors: Collection[KeyActor]) -> int:
+def next_beat(now: int, loop: AgentLoop, busy_keys: int, actors: Iterable[KeyActor]) -> int:
     """When to look at what has finished, of all actors, in milliseconds since the epoch.
 
     Flink fires a timer of the present time a millisecond later.
+
+    Args:
+        now: The present.
+        loop: What executes their runs.
+        busy_keys: How many actors there are.
+        actors: Those of which one may finish first; not needed where there are many.
     """
     expected = 1000 * loop.expected
-    if len(actors) >= FEW_KEYS:
+    if busy_keys >= FEW_KEYS:
         # Runs that began at any time end at so many in a second.
         delay = int(min(MAX_DELAY_MS, expected / max(1, loop.in_flight)))
         return -(-(now + delay) // BEAT_OF_MANY_MS) * BEAT_OF_MANY_MS

@@ -122,10 +122,10 @@ class HeartbeatProcessor(AgentProcessor):
     def _made(self, actor: KeyActor, timers: Timers) -> None:
         self._key_of[actor.key_text] = self._keys.current_key()
         self._wait_for_end(timers)
-        self._arm(timers)
+        self._arm(timers, actor)
 
     def _fed(self, actor: KeyActor, timers: Timers) -> None:
-        self._arm(timers)
+        self._arm(timers, actor)
 
     def _wake_restored(self, most: int, timers: Timers) -> None:
         """Let restored keys go on, which no timer may have woken."""
@@ -184,15 +184,23 @@ class HeartbeatProcessor(AgentProcessor):
 
     # -- the timer ------------------------------------------------------------------------
 
-    def _arm(self, timers: Timers) -> None:
-        """See that a beat comes when something may have finished. Any key may be current."""
+    def _arm(self, timers: Timers, new: KeyActor | None = None) -> None:
+        """See that a beat comes when something may have finished. Any key may be current.
+
+        Args:
+            timers: Timers of the current key.
+            new: The only actor that has something to do since this was called last, if there is one.
+        """
         if not (self._actors or self._restored):
             return
         now = self._clock()
         if self._at is not None and self._at - now <= SOON_MS:
             return
-        soon = self._restored or self._done
-        at = now if soon else next_beat(now, self._agent_loop, self._actors.values())
+        if self._restored or self._done:
+            at = now
+        else:
+            actors = self._actors.values() if new is None or self._at is None else (new,)
+            at = next_beat(now, self._agent_loop, len(self._actors), actors)
         # Flink goes on with timers that are not behind the one at hand, and would not come to an end.
         at = max(at, self._fired + 1)
         # A timer that is not needed any more still fires; with half the distance each, there are few.
