@@ -48,6 +48,7 @@ DEFAULTS = {
     "action-state.sqlite.busy-timeout": timedelta(seconds=30),
     "action-state.sqlite.max-record-bytes": 8 * 1024 * 1024,
     "action-state.kafka.bootstrap-servers": None,
+    "action-state.kafka.client": None,
     "action-state.kafka.topic": "flink-agents-action-state",
     "action-state.kafka.partitions": 8,
     "action-state.kafka.replication-factor": -1,

@@ -19,8 +19,9 @@ from flink_agents.api.errors import (
     PlanFormatError,
     ResourceNotFoundError,
 )
-from flink_agents.plan import AgentCode, AgentPlan, BoundAgent, bind, compile_agent, graph, load_yaml
+from flink_agents.plan import AgentCode, AgentPlan, BoundAgent, bind, compile_agent, load_yaml
 from flink_agents.plan.model import RetryPlan
+from flink_agents.plan.show import to_text
 
 GOLDEN = Path(__file__).with_name("golden_plan_v1.json")
 
@@ -190,7 +191,7 @@ def test_settings_that_an_agent_cannot_have(attribute: str, value: Any) -> None:
 
 
 def test_plan_show_tells_the_settings() -> None:
-    lines = graph.to_text(compile_agent(Careful)).split("\n")
+    lines = to_text(compile_agent(Careful)).split("\n")
     found = {" ".join(line.split()) for line in lines if line.startswith("  ")}
     assert found >= {
         "retry after 1 s, 2 attempts",

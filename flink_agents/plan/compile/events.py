@@ -10,10 +10,11 @@ from flink_agents.api.agent import Agent
 from flink_agents.api.context import RunnerContext
 from flink_agents.api.decorators import Trigger
 from flink_agents.api.events import Event, InputEvent, NamedEvent, OutputEvent
-from flink_agents.plan.declarations import ActionDeclaration
-from flink_agents.plan.emitted import emitted_by
-from flink_agents.plan.model import EventPlan, FunctionRef
-from flink_agents.plan.reading import Reading, owners_named_by, read
+from flink_agents.plan.analysis.emitted import emitted_by
+from flink_agents.plan.analysis.reading import Reading, owners_named_by, read
+from flink_agents.plan.compile.declarations import ActionDeclaration
+from flink_agents.plan.model import EventPlan
+from flink_agents.plan.references import FunctionRef
 
 BUILT_IN: Mapping[str, type[Event]] = {
     one.EVENT_TYPE: one for one in (Event, InputEvent, NamedEvent, OutputEvent)

@@ -6,9 +6,9 @@ import unicodedata
 from collections.abc import Iterable
 from html import escape
 
-from flink_agents.plan.flow import INPUT, OUTPUT, Flow, Node, flow_of
-from flink_agents.plan.layout import Layout, Point, lay_out
 from flink_agents.plan.model import AgentPlan, ResourcePlan
+from flink_agents.plan.show.flow import INPUT, OUTPUT, Flow, Node, flow_of
+from flink_agents.plan.show.layout import Layout, Point, lay_out
 
 _MARGIN = 28.0
 _HEAD = 62.0
@@ -31,8 +31,8 @@ text { font-family: -apple-system, "Segoe UI", Roboto, Helvetica, Arial, sans-se
 """
 
 
-def draw(plan: AgentPlan) -> str:
-    """The picture of ``plan`` as SVG text."""
+def to_svg(plan: AgentPlan) -> str:
+    """The graph as an SVG picture: inputs at the left, outputs at the right, resources below."""
     flow = flow_of(plan)
     sizes = {node.id: _size(node) for node in flow.nodes.values()}
     layout = lay_out(sizes, flow.edges, first=[INPUT], last=[OUTPUT])

@@ -2,11 +2,11 @@
 
 Several subtasks and several processes share the file. Network file systems are not supported:
 SQLite's log needs memory that all processes share. An append costs one flush of the disk at low
-load; at high load many share one (:mod:`~flink_agents.connectors.action_state.sqlite_writer`).
+load; at high load many share one (:mod:`~flink_agents.connectors.action_state.sqlite.writer`).
 
 The file grows with what is kept: pruning frees pages, which new records use, and of which many
 are given back to the file system. The last journals of which all was pruned keep one small row each
-(:mod:`~flink_agents.connectors.action_state.sqlite_removals`).
+(:mod:`~flink_agents.connectors.action_state.sqlite.removals`).
 """
 
 from __future__ import annotations
@@ -32,16 +32,16 @@ from flink_agents.api.action_state import (
     in_use_error,
 )
 from flink_agents.api.errors import StoreMismatchError
-from flink_agents.connectors.action_state import sqlite_reader as reader
 from flink_agents.connectors.action_state.options import read_options
-from flink_agents.connectors.action_state.sqlite_file import (
+from flink_agents.connectors.action_state.sqlite import reader
+from flink_agents.connectors.action_state.sqlite.file import (
     open_file,
     read_store_id,
     stored_bytes,
     translate,
 )
-from flink_agents.connectors.action_state.sqlite_owners import Lease, all_owners, claim
-from flink_agents.connectors.action_state.sqlite_writer import Forget, SQLiteWriter, Write
+from flink_agents.connectors.action_state.sqlite.owners import Lease, all_owners, claim
+from flink_agents.connectors.action_state.sqlite.writer import Forget, SQLiteWriter, Write
 from flink_agents.connectors.action_state.threaded import ThreadedStore
 
 T = TypeVar("T")

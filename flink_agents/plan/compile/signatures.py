@@ -7,8 +7,8 @@ from typing import Any
 
 from flink_agents.api.errors import ActionSignatureError
 from flink_agents.api.places import describe, place_of
-from flink_agents.plan.declarations import ActionDeclaration, ResourceDeclaration
-from flink_agents.plan.functions import called
+from flink_agents.plan.analysis.functions import called
+from flink_agents.plan.compile.declarations import ActionDeclaration, ResourceDeclaration
 
 _POSITIONAL = (inspect.Parameter.POSITIONAL_ONLY, inspect.Parameter.POSITIONAL_OR_KEYWORD)
 

@@ -28,12 +28,12 @@ from flink_agents.api.events import Event, InputEvent, OutputEvent
 from flink_agents.api.places import describe, place_of_class
 from flink_agents.api.policies import DEAD_LETTER_TAG
 from flink_agents.api.resources import Prompt, ResourceType, template_variables
-from flink_agents.plan.declarations import ActionDeclaration
-from flink_agents.plan.events import BUILT_IN, Emissions, is_exact, type_of
-from flink_agents.plan.functions import has_async_code
+from flink_agents.plan.analysis.functions import has_async_code
+from flink_agents.plan.analysis.reading import Reading
+from flink_agents.plan.compile.declarations import ActionDeclaration
+from flink_agents.plan.compile.events import BUILT_IN, Emissions, is_exact, type_of
+from flink_agents.plan.compile.signatures import check_action, check_condition
 from flink_agents.plan.model import AgentPlan, ResourcePlan
-from flink_agents.plan.reading import Reading
-from flink_agents.plan.signatures import check_action, check_condition
 
 _RESERVED_TAGS = {DEAD_LETTER_TAG: "dead_letters", LATE_TAG: "late_outputs"}
 """Side outputs of the runtime, and how they are read."""

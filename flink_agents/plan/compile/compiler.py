@@ -12,15 +12,21 @@ from flink_agents.api.places import describe, place_of, place_of_class
 from flink_agents.api.policies import RetryPolicy
 from flink_agents.api.resources import Prompt, ResourceDescriptor, ResourceType, Tool, references_of
 from flink_agents.api.settings import check_retry
-from flink_agents.plan import validation
-from flink_agents.plan.configuration import configuration_of, instance_of, is_plain_json, json_or_reason
-from flink_agents.plan.declarations import (
+from flink_agents.plan.analysis.functions import has_async_code, lambda_text
+from flink_agents.plan.compile import validation
+from flink_agents.plan.compile.configuration import (
+    configuration_of,
+    instance_of,
+    is_plain_json,
+    json_or_reason,
+)
+from flink_agents.plan.compile.declarations import (
     ActionDeclaration,
     ResourceDeclaration,
     actions_of,
     resources_of,
 )
-from flink_agents.plan.events import (
+from flink_agents.plan.compile.events import (
     Emissions,
     emissions_of,
     emitted_types,
@@ -29,19 +35,16 @@ from flink_agents.plan.events import (
     known_events,
     type_of,
 )
-from flink_agents.plan.functions import has_async_code, lambda_text
+from flink_agents.plan.compile.signatures import check_client, check_resource_method, check_tool
 from flink_agents.plan.model import (
     ActionPlan,
     AgentPlan,
     ConditionPlan,
     DescriptorPlan,
-    FunctionRef,
     ResourcePlan,
     RetryPlan,
 )
-from flink_agents.plan.places import at
-from flink_agents.plan.signatures import check_client, check_resource_method, check_tool
-from flink_agents.plan.types import type_text
+from flink_agents.plan.references import FunctionRef, type_text
 
 
 def compile_agent(agent: Agent | type[Agent], name: str | None = None) -> AgentPlan:
@@ -188,7 +191,7 @@ def _tool(resource: ResourceDeclaration, agent: Agent) -> Tool:
     try:
         return Tool(bound, resource.title or resource.name, resource.description)
     except AgentDefinitionError as error:
-        raise at(error, place_of(function)) from None
+        raise error.at(place_of(function)) from None
 
 
 def _described(resource: ResourceDeclaration, agent: Agent) -> Any:

@@ -1,4 +1,4 @@
-"""Writes the JSON schemas of agent files and plans: ``python -m flink_agents.plan.schema [FOLDER]``."""
+"""Writes the JSON schemas of agent files and plans: ``python -m flink_agents.plan.files.schema [FOLDER]``."""
 
 from __future__ import annotations
 
@@ -7,8 +7,8 @@ import sys
 from pathlib import Path
 from typing import Any
 
+from flink_agents.plan.files.yaml import AgentsFile
 from flink_agents.plan.model import AgentPlan
-from flink_agents.plan.yaml import AgentsFile
 
 FOLDER = Path(__file__).parent
 

@@ -12,7 +12,7 @@ import time
 from typing import NamedTuple
 
 from flink_agents.api.action_state import Owner, decode_text, encode_text
-from flink_agents.connectors.action_state.sqlite_file import begin
+from flink_agents.connectors.action_state.sqlite.file import begin
 
 
 class Lease(NamedTuple):

@@ -24,16 +24,16 @@ from flink_agents.api.action_state import (
 from flink_agents.api.errors import StoreError
 from flink_agents.api.logs import bounded_logger
 from flink_agents.connectors.action_state.group_writer import GroupWriter, Limits, Outcome, Pending
-from flink_agents.connectors.action_state.sqlite_file import (
+from flink_agents.connectors.action_state.sqlite.file import (
     begin,
     file_identity,
     is_busy,
     log_path,
     translate,
 )
-from flink_agents.connectors.action_state.sqlite_owners import owns, release, renew
-from flink_agents.connectors.action_state.sqlite_removals import expire, prepare
-from flink_agents.connectors.action_state.sqlite_rows import Rows
+from flink_agents.connectors.action_state.sqlite.owners import owns, release, renew
+from flink_agents.connectors.action_state.sqlite.removals import expire, prepare
+from flink_agents.connectors.action_state.sqlite.rows import Rows
 from flink_agents.connectors.action_state.store_metrics import StoreMetrics
 
 _log = bounded_logger("flink_agents.store")

@@ -11,9 +11,10 @@ from typing import Any
 from flink_agents.api.agent import Agent
 from flink_agents.api.errors import PlanFormatError
 from flink_agents.api.places import describe
-from flink_agents.plan.compiler import compile_agent
-from flink_agents.plan.model import AgentPlan, FunctionRef
-from flink_agents.plan.yaml import load_yaml
+from flink_agents.plan.compile.compiler import compile_agent
+from flink_agents.plan.files.yaml import load_yaml
+from flink_agents.plan.model import AgentPlan
+from flink_agents.plan.references import FunctionRef
 
 _YAML = re.compile(r"(?P<path>.+\.ya?ml)(?::(?P<name>.+))?\Z")
 _SCRIPT = re.compile(r"(?P<path>.+\.py):(?P<name>[^:]+)\Z")

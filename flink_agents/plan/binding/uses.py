@@ -10,14 +10,14 @@ from collections.abc import Callable, Iterable, Iterator
 from types import CodeType, FunctionType, ModuleType
 from typing import Any
 
-from flink_agents.plan.binding import BoundAgent
+from flink_agents.plan.binding.bind import BoundAgent
 
 _MAX_FOLLOWED = 10_000
 """How much code is looked at for one action."""
 
 _LIBRARIES = (
     *{sysconfig.get_paths()[name] + os.sep for name in ("stdlib", "platstdlib", "purelib", "platlib")},
-    os.path.dirname(os.path.dirname(os.path.abspath(__file__))) + os.sep,
+    os.path.dirname(os.path.dirname(os.path.dirname(os.path.abspath(__file__)))) + os.sep,
 )
 
 _DURABLE = frozenset({"durable_execute", "durable_execute_async"})

@@ -21,13 +21,13 @@ from flink_agents.api.events import Event
 from flink_agents.api.places import place_of, unwrap
 from flink_agents.api.policies import OnError, RateLimit, RetryPolicy
 from flink_agents.api.resources import ResourceType, Tool, check_resource_type
-from flink_agents.plan.code import AgentCode
-from flink_agents.plan.configuration import make_instance
-from flink_agents.plan.declarations import actions_of
-from flink_agents.plan.events import BUILT_IN
-from flink_agents.plan.functions import has_async_code, is_async_generator, is_generator
+from flink_agents.plan.analysis.functions import has_async_code, is_async_generator, is_generator
+from flink_agents.plan.compile.code import AgentCode
+from flink_agents.plan.compile.configuration import make_instance
+from flink_agents.plan.compile.declarations import actions_of
+from flink_agents.plan.compile.events import BUILT_IN
 from flink_agents.plan.model import ActionPlan, AgentPlan, ConditionPlan, Kind, ResourcePlan, RetryPlan
-from flink_agents.plan.types import type_from_text
+from flink_agents.plan.references import type_from_text
 
 
 @dataclass(slots=True)

@@ -30,11 +30,10 @@ from flink_agents.api.decorators import Trigger
 from flink_agents.api.errors import AgentDefinitionError, PlanFormatError
 from flink_agents.api.policies import OnError, OnUnhandled, RateLimit, RetryPolicy
 from flink_agents.api.resources import ChatMessage, Prompt, ResourceDescriptor, ResourceType, Tool
-from flink_agents.plan.configuration import make_instance
-from flink_agents.plan.model import FunctionRef, RetryPlan
-from flink_agents.plan.places import at
-from flink_agents.plan.types import type_from_text
-from flink_agents.plan.yaml_source import Location, YamlSource
+from flink_agents.plan.compile.configuration import make_instance
+from flink_agents.plan.files.yaml_source import Location, YamlSource
+from flink_agents.plan.model import RetryPlan
+from flink_agents.plan.references import FunctionRef, type_from_text
 
 R = TypeVar("R")
 
@@ -292,7 +291,7 @@ class _File:
         try:
             return make()
         except AgentDefinitionError as error:
-            raise at(error, self._source.place(at_)) from error
+            raise error.at(self._source.place(at_)) from error
 
     def _format_error(self, error: ValidationError) -> PlanFormatError:
         first = error.errors(include_url=False)[0]

@@ -1,7 +1,7 @@
 """The file of the store ``sqlite``: its schema, connections to it, and what errors of SQLite mean.
 
 The file is in WAL mode with ``synchronous=FULL``: a commit is on the disk when it returns. Each
-journal has one row, which stays for some time when its records are pruned (``sqlite_removals``), so that
+journal has one row, which stays for some time when its records are pruned (:mod:`removals`), so that
 what was pruned differs from what never was. Records are in the order of their append; an index leads
 to those of a run.
 
@@ -20,7 +20,7 @@ import uuid
 from pathlib import Path
 
 from flink_agents.api.errors import StoreError, StoreFormatError, StoreUnavailableError
-from flink_agents.connectors.action_state import sqlite_removals
+from flink_agents.connectors.action_state.sqlite import removals
 
 APPLICATION_ID = 0x464C4147
 """What SQLite's header has to say: this file is a store of action state."""
@@ -50,8 +50,8 @@ _SCHEMA = (
         id INTEGER PRIMARY KEY, journal INTEGER NOT NULL, seq INTEGER NOT NULL, kind INTEGER NOT NULL,
         step BLOB NOT NULL, idx INTEGER NOT NULL, data BLOB NOT NULL)""",
     "CREATE INDEX records_of_run ON records (journal, seq)",
-    sqlite_removals.TABLE,
-    sqlite_removals.INDEX,
+    removals.TABLE,
+    removals.INDEX,
 )
 
 _making = threading.Lock()

@@ -15,9 +15,14 @@ from flink_agents.api.agent import Agent
 from flink_agents.api.events import Event
 from flink_agents.api.policies import RetryPolicy
 from flink_agents.api.resources import ResourceType
-from flink_agents.plan.configuration import instance_of, parameter_types
-from flink_agents.plan.declarations import ActionDeclaration, ResourceDeclaration, actions_of, resources_of
-from flink_agents.plan.events import emissions_of, known_events
+from flink_agents.plan.compile.configuration import instance_of, parameter_types
+from flink_agents.plan.compile.declarations import (
+    ActionDeclaration,
+    ResourceDeclaration,
+    actions_of,
+    resources_of,
+)
+from flink_agents.plan.compile.events import emissions_of, known_events
 
 
 @dataclass(frozen=True)

@@ -12,7 +12,7 @@ from collections.abc import Iterable, Sequence
 from typing import Any
 
 from flink_agents.api.action_state import JournalKey, Record, encode_text, pruned_error
-from flink_agents.connectors.action_state.sqlite_removals import WITHOUT_RECORDS
+from flink_agents.connectors.action_state.sqlite.removals import WITHOUT_RECORDS
 
 MANY = 100
 """How many journals or records a statement is about, at most. SQLite allows 999 parameters everywhere."""

@@ -16,8 +16,8 @@ from typing import Any, get_args, get_origin, get_type_hints
 from flink_agents.api.agent import Agent
 from flink_agents.api.context import RunnerContext
 from flink_agents.api.events import Event, InputEvent, NamedEvent
-from flink_agents.plan.mentions import Mention, Mentions, mentions_of, parameters_of
-from flink_agents.plan.reading import (
+from flink_agents.plan.analysis.mentions import Mention, Mentions, mentions_of, parameters_of
+from flink_agents.plan.analysis.reading import (
     Reader,
     Reading,
     attribute_of,
