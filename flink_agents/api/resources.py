@@ -15,13 +15,12 @@ import re
 import string
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from enum import StrEnum
-from typing import Any, cast
+from typing import Any, Unpack, cast
 
 from pydantic import BaseModel, ConfigDict, Field, PydanticUserError, create_model, validate_call
 
 from flink_agents.api.errors import ActionSignatureError, AgentDefinitionError
-from flink_agents.api.policies import RateLimit
-from flink_agents.api.settings import check_settings
+from flink_agents.api.settings import LimitOptions, ToolSettings, check_settings
 
 
 class ResourceType(StrEnum):
@@ -90,9 +89,7 @@ class Tool:
         func: The function; its parameters are annotated, its docstring describes it.
         name: Default: the function's name.
         description: Default: the first paragraph of the docstring.
-        max_concurrency: How many calls may run at a time, of all keys of a subtask; for the
-            tool that ``ctx.get_resource`` gives, as the next one.
-        rate_limit: How many calls may begin in a time.
+        **limits: ``max_concurrency`` and ``rate_limit`` of the tool that ``ctx.get_resource`` gives.
 
     Raises:
         AgentDefinitionError: A limit is none.
@@ -105,15 +102,11 @@ class Tool:
         func: Callable[..., Any],
         name: str | None = None,
         description: str | None = None,
-        *,
-        max_concurrency: int | None = None,
-        rate_limit: RateLimit | None = None,
+        **limits: Unpack[LimitOptions],
     ) -> None:
         self.func = func
         self.name = name or getattr(func, "__name__", type(func).__name__)
-        self.settings = check_settings(
-            f"tool {self.name!r}", None, max_concurrency=max_concurrency, rate_limit=rate_limit
-        )
+        self.settings = check_settings(ToolSettings, f"tool {self.name!r}", None, limits)
         doc = inspect.getdoc(func) or ""
         self.description = description or doc.split("\n\n")[0].replace("\n", " ")
         self._parameters = _arguments_schema(func, self.name)

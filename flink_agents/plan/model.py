@@ -11,8 +11,9 @@ from typing import Any, Literal
 from pydantic import Field, ValidationError, field_validator, model_validator
 
 from flink_agents.api.errors import FunctionReferenceError, PlanFormatError
-from flink_agents.api.policies import OnError, RateLimit, RetryPolicy, RetryTimes
+from flink_agents.api.policies import OnError, RetryPolicy, RetryTimes
 from flink_agents.api.resources import Prompt, ResourceRef, ResourceType
+from flink_agents.api.settings import Limits, PlainSettings
 from flink_agents.plan.fingerprint import fingerprint, recovery_parts
 from flink_agents.plan.references import Frozen, FunctionRef
 
@@ -99,42 +100,36 @@ class ConditionPlan(Frozen):
         return self.text or self.function.qualname
 
 
-class ActionPlan(Frozen):
-    """An action.
+class Named(Frozen):
+    """A part of a plan with a name, unique among its like."""
+
+    name: str
+
+
+class ActionPlan(PlainSettings, Named):
+    """An action, with its settings.
 
     Attributes:
-        name: Its name, unique in the agent.
         trigger_classes: Type strings of the event classes that trigger it, subclasses included.
         trigger_types: Type strings that trigger it by name: only events of that very type match.
         function: Its code.
         kind: How the function belongs to the agent.
         is_async: Whether it is a coroutine function or an asynchronous generator.
         when: Condition on the event, or None.
-        on_error: Policy where it raises; None for the agent's.
         config: What it reads as ``ctx.action_config``; JSON values.
         emits: Type strings of the events that its code names or its author declares, sorted.
         retry: When and how often it is tried again; None for the agent's.
-        timeout: Seconds after which an attempt fails; None for never.
-        max_concurrency: How many executions may run at a time in a subtask; None for no limit.
-        rate_limit: How many executions may begin in a time in a subtask; None for no limit.
-        blocking: Whether it never runs on Flink's thread.
     """
 
-    name: str
     trigger_classes: tuple[str, ...] = ()
     trigger_types: tuple[str, ...] = ()
     function: FunctionRef
     kind: Kind
     is_async: bool = False
     when: ConditionPlan | None = None
-    on_error: OnError | None = None
     config: dict[str, Any] = Field(default_factory=dict)
     emits: tuple[str, ...] = ()
     retry: RetryPlan | None = None
-    timeout: float | None = Field(default=None, gt=0, allow_inf_nan=False)
-    max_concurrency: int | None = Field(default=None, ge=1)
-    rate_limit: RateLimit | None = None
-    blocking: bool = False
 
     @property
     def triggers(self) -> tuple[str, ...]:
@@ -154,11 +149,10 @@ class DescriptorPlan(Frozen):
     arguments: dict[str, Any] = Field(default_factory=dict)
 
 
-class ResourcePlan(Frozen):
-    """A resource.
+class ResourcePlan(Limits, Named):
+    """A resource; limits are those of a tool.
 
     Attributes:
-        name: Its name, unique in its type.
         type: Its kind.
         function: The function of a tool, or the method that described the resource.
         kind: How that function belongs to the agent.
@@ -167,11 +161,8 @@ class ResourcePlan(Frozen):
         description: What a tool does.
         parameters: JSON schema of a tool's arguments.
         references: Resources that the arguments name.
-        max_concurrency: How many calls of a tool may run at a time in a subtask.
-        rate_limit: How many calls of a tool may begin in a time in a subtask.
     """
 
-    name: str
     type: ResourceType
     function: FunctionRef | None = None
     kind: Kind | None = None
@@ -180,8 +171,6 @@ class ResourcePlan(Frozen):
     description: str | None = None
     parameters: dict[str, Any] | None = None
     references: tuple[ResourceRef, ...] = ()
-    max_concurrency: int | None = Field(default=None, ge=1)
-    rate_limit: RateLimit | None = None
 
 
 class AgentPlan(Frozen):

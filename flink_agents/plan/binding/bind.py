@@ -19,8 +19,9 @@ from flink_agents.api.errors import (
 )
 from flink_agents.api.events import Event
 from flink_agents.api.places import place_of, unwrap
-from flink_agents.api.policies import OnError, RateLimit, RetryPolicy
+from flink_agents.api.policies import OnError, RetryPolicy
 from flink_agents.api.resources import ResourceType, Tool, check_resource_type
+from flink_agents.api.settings import ActionSettings
 from flink_agents.plan.analysis.functions import has_async_code, is_async_generator, is_generator
 from flink_agents.plan.compile.code import AgentCode
 from flink_agents.plan.compile.configuration import make_instance
@@ -42,15 +43,10 @@ class BoundAction:
         is_async_generator: An asynchronous generator.
         trigger_classes: Classes whose instances, subclasses included, trigger it.
         trigger_types: Type strings that trigger it where ``event.event_type`` equals one.
-        when: Condition on the event, or None.
-        on_error: Policy where it raises; None for the agent's.
+        settings: When and how it is executed, as its author said.
         config: What it reads as ``ctx.action_config``.
         where: Its place, ``file:line in name``.
         function: The plain function, for error displays.
-        retry: When and how often it is tried again; None for the agent's.
-        timeout: Seconds after which an attempt fails, or None.
-        max_concurrency: How many executions may run at a time, or None.
-        rate_limit: How many executions may begin in a time, or None.
         off_thread: Whether it must not even begin on Flink's thread: a ``def`` action that
             blocks, has a timeout, has limits or makes durable calls.
         journalled: Whether it makes durable calls, or may, as far as that is known.
@@ -63,15 +59,10 @@ class BoundAction:
     is_async_generator: bool
     trigger_classes: tuple[type[Event], ...]
     trigger_types: frozenset[str]
-    when: Callable[[Event], bool] | None
-    on_error: OnError | None
+    settings: ActionSettings
     config: Mapping[str, Any]
     where: str
     function: Callable[..., Any]
-    retry: RetryPolicy | None = None
-    timeout: float | None = None
-    max_concurrency: int | None = None
-    rate_limit: RateLimit | None = None
     off_thread: bool = False
     journalled: bool = False
 
@@ -257,9 +248,9 @@ def _event_types(plan: AgentPlan, code: AgentCode | None) -> dict[str, type[Even
 def _bind_action(
     action: ActionPlan, instance: Agent, code: AgentCode | None, events: Mapping[str, type[Event]]
 ) -> BoundAction:
-    function, when, retry = _code_of(action, instance, code)
+    function, settings = _code_of(action, instance, code)
     is_async = has_async_code(function)
-    waits = action.blocking or any((action.timeout, action.max_concurrency, action.rate_limit))
+    waits = settings.blocking or any((settings.timeout, settings.max_concurrency, settings.rate_limit))
     return BoundAction(
         name=action.name,
         call=_bound(function, action.kind, instance),
@@ -268,15 +259,10 @@ def _bind_action(
         is_async_generator=is_async_generator(function),
         trigger_classes=tuple(events[one] for one in action.trigger_classes),
         trigger_types=frozenset(action.trigger_types),
-        when=when,
-        on_error=action.on_error,
+        settings=settings,
         config=dict(action.config),
         where=place_of(function),
         function=function,
-        retry=_retry(action.retry, retry),
-        timeout=action.timeout,
-        max_concurrency=action.max_concurrency,
-        rate_limit=action.rate_limit,
         off_thread=waits and not is_async,
     )
 
@@ -288,20 +274,27 @@ def _retry(planned: RetryPlan | None, policy: RetryPolicy | None) -> RetryPolicy
 
 def _code_of(
     action: ActionPlan, instance: Agent, code: AgentCode | None
-) -> tuple[Callable[..., Any], Callable[[Event], bool] | None, RetryPolicy | None]:
-    """The plain function of an action, its condition, and the retry policy of its code."""
+) -> tuple[Callable[..., Any], ActionSettings]:
+    """The plain function of an action and its settings: those of the plan, with the code of the agent."""
     if code is not None:
         for declared in code.actions:
             if declared.name == action.name:
-                return declared.function, declared.mark.when, declared.mark.settings.retry
+                settings = declared.mark.settings
+                return declared.function, _settings(action, settings.retry, settings.when)
         raise FunctionReferenceError(
             f"the code of the agent has no action {action.name!r}",
             expected=f"the code that the plan was compiled from: {action.function}",
             found=", ".join(declared.name for declared in code.actions) or "no action",
             fix="give bind() the plan and the code of the same agent",
         )
-    function = unwrap(action.function.resolve())
-    return function, _condition(action.when, action.name, instance), None
+    condition = _condition(action.when, action.name, instance)
+    return unwrap(action.function.resolve()), _settings(action, None, condition)
+
+
+def _settings(
+    action: ActionPlan, retry: RetryPolicy | None, when: Callable[[Event], bool] | None
+) -> ActionSettings:
+    return ActionSettings(**action.plain(), retry=_retry(action.retry, retry), when=when)
 
 
 def _condition(when: ConditionPlan | None, name: str, instance: Agent) -> Callable[[Event], bool] | None:
@@ -311,7 +304,7 @@ def _condition(when: ConditionPlan | None, name: str, instance: Agent) -> Callab
         # A lambda has no name, but the class that declares the action still has it.
         for declared in actions_of(instance):
             if declared.name == name:
-                return declared.mark.when
+                return declared.mark.settings.when
     return when.function.resolve()
 
 

@@ -6,12 +6,12 @@ from collections.abc import Callable, Iterable, Mapping
 from typing import Any
 
 from flink_agents.api.agent import Agent
-from flink_agents.api.decorators import Trigger, check_policy
+from flink_agents.api.decorators import Trigger
 from flink_agents.api.errors import AgentConfigurationError, AgentDefinitionError
 from flink_agents.api.places import describe, place_of, place_of_class
-from flink_agents.api.policies import RetryPolicy
+from flink_agents.api.policies import OnError, RetryPolicy
 from flink_agents.api.resources import Prompt, ResourceDescriptor, ResourceType, Tool, references_of
-from flink_agents.api.settings import check_retry
+from flink_agents.api.settings import AgentSettings, check_settings
 from flink_agents.plan.analysis.functions import has_async_code, lambda_text
 from flink_agents.plan.compile import validation
 from flink_agents.plan.compile.configuration import (
@@ -63,6 +63,8 @@ def compile_agent(agent: Agent | type[Agent], name: str | None = None) -> AgentP
     title = _name(instance, name, where)
     actions, resources = actions_of(instance), resources_of(instance)
     validation.check_agent(instance, title, actions, where)
+    said = {one: getattr(instance, one) for one in AgentSettings.model_fields}
+    settings = check_settings(AgentSettings, f"the agent {title!r}", where, said)
     emissions = emissions_of(agent_class, actions, instance.context_class)
     known = known_events(actions, emissions)
     validation.check_event_classes(known)
@@ -75,9 +77,9 @@ def compile_agent(agent: Agent | type[Agent], name: str | None = None) -> AgentP
         context_class=FunctionRef.of(instance.context_class) if instance.context_class else None,
         side_outputs={tag: type_text(kind) for tag, kind in instance.side_outputs.items()},
         output_type=None if instance.output_type is None else type_text(instance.output_type),
-        on_error=check_policy(instance.on_error, f"the agent {title!r}", where),
-        on_unhandled=check_policy(instance.on_unhandled, f"the agent {title!r}", where, "on_unhandled"),
-        retry=_retry(check_retry(instance.retry, f"the agent {title!r}", where)),
+        on_error=settings.on_error,
+        on_unhandled=None if settings.on_unhandled is None else OnError(settings.on_unhandled),
+        retry=_retry(settings.retry),
         events=event_plans(known, actions),
         actions=_action_plans(actions, emissions),
         resources=resource_plans,
@@ -111,15 +113,11 @@ def _action_plans(actions: Iterable[ActionDeclaration], emissions: Emissions) ->
             function=FunctionRef.of(action.function),
             kind=action.kind,
             is_async=has_async_code(action.function),
-            when=_condition(action.mark.when),
-            on_error=action.mark.on_error,
+            when=_condition(action.mark.settings.when),
             config=_config(action),
             emits=emitted_types(emissions.shown[action.name], interesting),
             retry=_retry(action.mark.settings.retry),
-            timeout=action.mark.settings.timeout,
-            max_concurrency=action.mark.settings.max_concurrency,
-            rate_limit=action.mark.settings.rate_limit,
-            blocking=action.mark.settings.blocking,
+            **action.mark.settings.plain(),
         )
         for action in actions
     )
@@ -167,8 +165,7 @@ def _resource_plan(resource: ResourceDeclaration, agent: Agent) -> ResourcePlan:
             **base,
             description=tool.description,
             parameters=tool.parameters,
-            max_concurrency=resource.settings.max_concurrency,
-            rate_limit=resource.settings.rate_limit,
+            **dict(resource.settings),
         )
     if resource.type is ResourceType.CLIENT:
         check_client(resource)

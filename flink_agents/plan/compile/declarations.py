@@ -21,7 +21,7 @@ from flink_agents.api.decorators import (
 from flink_agents.api.errors import ActionSignatureError, AgentDefinitionError, DuplicateNameError
 from flink_agents.api.places import place_of, place_of_class, unwrap
 from flink_agents.api.resources import ResourceType, Tool
-from flink_agents.api.settings import CallSettings
+from flink_agents.api.settings import ToolSettings
 from flink_agents.plan.model import Kind
 
 
@@ -73,7 +73,7 @@ class ResourceDeclaration:
     title: str | None = None
     description: str | None = None
     place: str | None = None
-    settings: CallSettings = CallSettings()
+    settings: ToolSettings = ToolSettings()
 
     @property
     def where(self) -> str:

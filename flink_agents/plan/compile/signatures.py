@@ -57,7 +57,7 @@ def check_condition(action: ActionDeclaration) -> None:
     Raises:
         ActionSignatureError: It does not, or it is a coroutine function.
     """
-    when = action.mark.when
+    when = action.mark.settings.when
     if when is None:
         return
     if not callable(when):

@@ -28,8 +28,9 @@ from pydantic import BaseModel, ConfigDict, Field, ValidationError, model_valida
 from flink_agents.api.agent import Agent
 from flink_agents.api.decorators import Trigger
 from flink_agents.api.errors import AgentDefinitionError, PlanFormatError
-from flink_agents.api.policies import OnError, OnUnhandled, RateLimit, RetryPolicy
+from flink_agents.api.policies import OnError, OnUnhandled, RetryPolicy
 from flink_agents.api.resources import ChatMessage, Prompt, ResourceDescriptor, ResourceType, Tool
+from flink_agents.api.settings import Limits, PlainSettings
 from flink_agents.plan.compile.configuration import make_instance
 from flink_agents.plan.files.yaml_source import Location, YamlSource
 from flink_agents.plan.model import RetryPlan
@@ -44,44 +45,37 @@ class _Entry(BaseModel):
     model_config = ConfigDict(extra="forbid", frozen=True)
 
 
-class ActionEntry(_Entry):
+class _Named(_Entry):
+    name: str = Field(min_length=1, description="Name, unique among its like.")
+
+
+class ActionEntry(PlainSettings, _Named):
     """An action: what ``add_action`` takes."""
 
-    name: str = Field(min_length=1, description="Name, unique in the agent.")
     triggers: list[str] = Field(min_length=1, description="Type strings, or classes as module:Class.")
     function: str = Field(pattern=_REFERENCE, description="The function as module:qualname.")
     when: str | None = Field(None, pattern=_REFERENCE, description="Condition as module:qualname.")
-    on_error: OnError | None = Field(None, description="Policy where the action raises.")
     config: dict[str, Any] = Field(default_factory=dict, description="Values of ctx.action_config.")
     emits: list[str] = Field(default_factory=list, description="Events that its code does not name.")
     retry: RetryPlan | None = Field(None, description="When and how often it is tried again.")
-    timeout: float | None = Field(None, description="Seconds after which an attempt fails.")
-    max_concurrency: int | None = Field(None, description="How many may run at a time in a subtask.")
-    rate_limit: RateLimit | None = Field(None, description="How many may begin in a time in a subtask.")
-    blocking: bool = Field(False, description="The def action waits for something: run it in a pool.")
 
 
-class ClientEntry(_Entry):
+class ClientEntry(_Named):
     """A client: a function that opens it."""
 
-    name: str = Field(min_length=1, description="Name, unique among the clients.")
     function: str = Field(pattern=_REFERENCE, description="The function as module:qualname.")
 
 
-class ToolEntry(_Entry):
+class ToolEntry(Limits, _Named):
     """A tool: a Python function."""
 
-    name: str = Field(min_length=1, description="Name, unique among the tools.")
     function: str = Field(pattern=_REFERENCE, description="The function as module:qualname.")
     description: str | None = Field(None, description="Default: the function's docstring.")
-    max_concurrency: int | None = Field(None, description="How many may run at a time in a subtask.")
-    rate_limit: RateLimit | None = Field(None, description="How many may begin in a time in a subtask.")
 
 
-class PromptEntry(_Entry):
+class PromptEntry(_Named):
     """A prompt: one text, or messages with roles."""
 
-    name: str = Field(min_length=1, description="Name, unique among the prompts.")
     text: str | None = Field(None, description="The template, with {variables}.")
     messages: list[ChatMessage] | None = Field(None, description="Templates with roles.")
 
@@ -92,10 +86,9 @@ class PromptEntry(_Entry):
         return self
 
 
-class ResourceEntry(_Entry):
+class ResourceEntry(_Named):
     """A resource that is described by a class and arguments."""
 
-    name: str = Field(min_length=1, description="Name, unique in its type.")
     type: ResourceType = Field(description="Its kind.")
     clazz: str = Field(alias="class", description="The class as module:qualname.")
     arguments: dict[str, Any] = Field(default_factory=dict, description="Constructor arguments.")
@@ -218,26 +211,13 @@ class _File:
         when = self._import(entry.when, (*at_, "when")) if entry.when else None
         triggers = self._triggers(entry.triggers, (*at_, "triggers"))
         emits = self._triggers(entry.emits, (*at_, "emits"))
-        retry = self._retry(entry.retry, (*at_, "retry"))
+        settings = {**entry.plain(), "when": when, "retry": self._retry(entry.retry, (*at_, "retry"))}
+        # Not by add_action: config may have entries named like its parameters.
         self._try(
-            lambda: agent.add_action(
-                entry.name,
-                triggers,
-                function,
-                when=when,
-                on_error=entry.on_error,
-                emits=emits,
-                retry=retry,
-                timeout=entry.timeout,
-                max_concurrency=entry.max_concurrency,
-                rate_limit=entry.rate_limit,
-                blocking=entry.blocking,
-            ),
+            lambda: agent._add(entry.name, triggers, function, emits, settings, entry.config),  # pyright: ignore[reportPrivateUsage]
             at_,
         )
         self._set_place(agent, ("action", entry.name), at_, entry.function)
-        # Not as keywords: config may have entries named like parameters of add_action.
-        agent.__dict__["__actions__"][entry.name][0].config.update(entry.config)
 
     def _retry(self, entry: RetryPlan | None, at_: Location) -> RetryPolicy | None:
         return None if entry is None else self._try(entry.policy, at_)

@@ -6,7 +6,7 @@ from dataclasses import dataclass
 from typing import Literal
 
 from flink_agents.api.events import Event, InputEvent, OutputEvent
-from flink_agents.plan.model import ActionPlan, AgentPlan, EventPlan, ResourcePlan, RetryPlan
+from flink_agents.plan.model import ActionPlan, AgentPlan, EventPlan, RetryPlan
 
 INPUT = f"event:{InputEvent.EVENT_TYPE}"
 OUTPUT = f"event:{OutputEvent.EVENT_TYPE}"
@@ -79,15 +79,9 @@ def notes_of(action: ActionPlan) -> tuple[str, ...]:
     notes = ["async"] if action.is_async else []
     if action.when is not None:
         notes.append(f"when {action.when}")
-    if action.on_error is not None:
-        notes.append(f"on error {action.on_error.value}")
     if action.retry is not None:
         notes.append(retry_text(action.retry))
-    if action.timeout is not None:
-        notes.append(f"timeout {action.timeout:g} s")
-    if action.blocking:
-        notes.append("blocking")
-    return (*notes, *limit_texts(action))
+    return (*notes, *action.texts())
 
 
 def retry_text(retry: RetryPlan) -> str:
@@ -95,16 +89,6 @@ def retry_text(retry: RetryPlan) -> str:
     attempts = "" if retry.max_attempts is None else f", {retry.max_attempts} attempts"
     duration = "" if retry.max_duration is None else f", for {retry.max_duration:g} s"
     return f"retry after {retry.initial_interval:g} s{attempts}{duration}"
-
-
-def limit_texts(limited: ActionPlan | ResourcePlan) -> tuple[str, ...]:
-    """The limits of an action or a tool, in a few words each."""
-    texts: list[str] = []
-    if limited.max_concurrency is not None:
-        texts.append(f"at most {limited.max_concurrency} at a time")
-    if limited.rate_limit is not None:
-        texts.append(f"at most {limited.rate_limit.calls} per {limited.rate_limit.per:g} s")
-    return tuple(texts)
 
 
 def event_title(kind: str) -> str:

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterable, Iterator
 
 from flink_agents.plan.model import ActionPlan, AgentPlan, ResourcePlan
-from flink_agents.plan.show.flow import event_title, limit_texts, notes_of, retry_text
+from flink_agents.plan.show.flow import event_title, notes_of, retry_text
 
 
 def to_text(plan: AgentPlan) -> str:
@@ -50,7 +50,7 @@ def _describe_action(action: ActionPlan) -> str:
 def _describe_resource(resource: ResourcePlan) -> str:
     if resource.parameters is not None:
         arguments = ", ".join(resource.parameters.get("properties", {}))
-        limits = "; ".join(limit_texts(resource))
+        limits = "; ".join(resource.texts())
         return f"({arguments})  {resource.description or ''}" + (f"  ({limits})" if limits else "")
     if resource.prompt is not None:
         return ", ".join(sorted(resource.prompt.variables))

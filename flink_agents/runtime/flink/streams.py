@@ -116,7 +116,9 @@ def _policies(bound: BoundAgent, config: Configuration) -> set[OnError]:
     """All error policies that runs of the agent can use."""
     agent_wide = bound.on_error or config.get(AgentOptions.ON_ERROR)
     unhandled = bound.on_unhandled or config.get(AgentOptions.ON_UNHANDLED)
-    return {OnError(action.on_error or agent_wide) for action in bound.actions} | {OnError(unhandled)}
+    return {OnError(action.settings.on_error or agent_wide) for action in bound.actions} | {
+        OnError(unhandled)
+    }
 
 
 def _side_types(bound: BoundAgent, job: Job, event_time: EventTime) -> dict[str, TypeInformation]:

@@ -240,7 +240,7 @@ _loaded: dict[str, _Loaded] = {}
 
 
 def _modules_of(code: AgentCode) -> Iterator[str]:
-    functions = [found for one in code.actions for found in (one.function, one.mark.when)]
+    functions = [found for one in code.actions for found in (one.function, one.mark.settings.when)]
     functions += [one.function for one in (*code.tools.values(), *code.clients.values())]
     for target in (*code.agent_class.__mro__, *functions, code.context_class, *code.events.values()):
         if target is not None:
