@@ -7,6 +7,8 @@
 ...         return OutputEvent(output=f"hello {event.input}")
 """
 
+from typing import TYPE_CHECKING, Any
+
 from flink_agents.api.agent import Agent
 from flink_agents.api.context import RunnerContext
 from flink_agents.api.decorators import (
@@ -22,7 +24,6 @@ from flink_agents.api.decorators import (
     vector_store,
 )
 from flink_agents.api.durable import NOT_DONE, DurableCallable, OnMismatch, RetryableError, TerminalError
-from flink_agents.api.environment import AgentsExecutionEnvironment
 from flink_agents.api.errors import AgentsError
 from flink_agents.api.event_time import EventTime
 from flink_agents.api.events import Event, InputEvent, NamedEvent, OutputEvent
@@ -38,8 +39,10 @@ from flink_agents.api.resources import (
     Tool,
 )
 
+if TYPE_CHECKING:
+    from flink_agents.api.environment import AgentsExecutionEnvironment
+
 __version__ = "0.1.0"
-from flink_agents.runtime.flink.launch.gateway import install as _install
 
 __all__ = [
     "NOT_DONE",
@@ -85,5 +88,17 @@ __all__ = [
     "vector_store",
 ]
 
-# PyFlink's JVM may be started by a line of the job that knows nothing of this package.
-_install()
+
+def __getattr__(name: str) -> Any:
+    """``AgentsExecutionEnvironment``: who names it makes a job, whose JVM has to find this Python.
+
+    PyFlink's JVM may be started by a line of the job that knows nothing of this package.
+    """
+    if name != "AgentsExecutionEnvironment":
+        raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
+    from flink_agents.api.environment import AgentsExecutionEnvironment
+    from flink_agents.runtime.flink.launch import gateway
+
+    gateway.install()
+    globals()[name] = AgentsExecutionEnvironment
+    return AgentsExecutionEnvironment

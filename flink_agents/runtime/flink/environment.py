@@ -36,6 +36,7 @@ def create(
 ) -> FlinkAgentsEnvironment:
     """The environment for ``AgentsExecutionEnvironment.get_execution_environment``."""
     check_conflicting_packages()
+    gateway.install()
     gateway.check_prepared()
     if env is None:
         env = StreamExecutionEnvironment.get_execution_environment(FlinkConfiguration())
