@@ -15,7 +15,7 @@ from typing import Any, TypeVar, Unpack, cast, overload
 from flink_agents.api.errors import AgentDefinitionError, UnknownTriggerError
 from flink_agents.api.events import Event
 from flink_agents.api.places import describe, place_of, unwrap
-from flink_agents.api.resources import ResourceType
+from flink_agents.api.resources import ResourceType, check_resource_type
 from flink_agents.api.settings import (
     ActionOptions,
     ActionSettings,
@@ -234,6 +234,25 @@ def tool(func: Any = None, /, *, name: str | None = None, **limits: Unpack[Limit
         return target
 
     return decorate if func is None else decorate(func)
+
+
+def resource(kind: ResourceType | str, *, name: str | None = None) -> Callable[[F], F]:
+    """Mark a method that returns the ``ResourceDescriptor`` of a resource that a distribution provides.
+
+    Args:
+        kind: The kind, by the name under which its provider is installed.
+        name: Name of the resource. Default: the method's.
+
+    Raises:
+        AgentDefinitionError: Nothing that is installed provides that kind.
+    """
+
+    def decorate(target: F) -> F:
+        mark = ResourceMark(check_resource_type(kind, place_of(target)), name)
+        setattr(unwrap(target), RESOURCE_MARK, mark)
+        return target
+
+    return decorate
 
 
 prompt = _resource(ResourceType.PROMPT)

@@ -12,7 +12,7 @@ from pydantic import Field, ValidationError, field_validator, model_validator
 
 from flink_agents.api.errors import FunctionReferenceError, PlanFormatError
 from flink_agents.api.policies import OnError, RetryPolicy, RetryTimes
-from flink_agents.api.resources import Prompt, ResourceRef, ResourceType
+from flink_agents.api.resources import Prompt, ResourceKind, ResourceRef
 from flink_agents.api.settings import Limits, PlainSettings
 from flink_agents.plan.fingerprint import fingerprint, recovery_parts
 from flink_agents.plan.references import Frozen, FunctionRef
@@ -141,11 +141,11 @@ class DescriptorPlan(Frozen):
     """A resource as a class and arguments.
 
     Attributes:
-        clazz: The class as ``module:qualname``.
+        clazz: The class as ``module:qualname``; empty where its provider needs none.
         arguments: Its constructor arguments; JSON values.
     """
 
-    clazz: str
+    clazz: str = ""
     arguments: dict[str, Any] = Field(default_factory=dict)
 
 
@@ -163,7 +163,7 @@ class ResourcePlan(Limits, Named):
         references: Resources that the arguments name.
     """
 
-    type: ResourceType
+    type: ResourceKind
     function: FunctionRef | None = None
     kind: Kind | None = None
     descriptor: DescriptorPlan | None = None

@@ -9,11 +9,10 @@ import flink_agents
 
 PUBLIC = """
 NOT_DONE Agent AgentOptions AgentsError AgentsExecutionEnvironment ChatMessage ConfigOption
-Configuration DeadLetter DurableCallable Event EventTime FailedAttempt InputEvent MemoryObject
-MemoryRef MemoryScope NamedEvent OnError OnMismatch OutputEvent Prompt RateLimit ResourceDescriptor
-ResourceRef ResourceType RetryPolicy RetryableError RunnerContext TerminalError Tool action
-chat_model_connection chat_model_setup client embedding_model_connection embedding_model_setup
-mcp_server prompt tool vector_store
+Configuration DeadLetter DeclaredResource DurableCallable Event EventTime FailedAttempt InputEvent
+MemoryObject MemoryRef MemoryScope NamedEvent OnError OnMismatch OutputEvent Prompt RateLimit
+ResourceDescriptor ResourceProvider ResourceRef ResourceType RetryPolicy RetryableError
+RunnerContext TerminalError Tool action client prompt resource tool
 """.split()
 
 
@@ -23,7 +22,7 @@ def test_public_names_are_these() -> None:
 
 
 def test_nothing_else_is_public() -> None:
-    modules = {"api", "cli", "connectors", "plan", "runtime", "testing"}
+    modules = {"api", "cli", "decorators", "connectors", "plan", "runtime", "testing"}
     names = {name for name in vars(flink_agents) if name.isidentifier() and not name.startswith("_")}
     # The environment is there once somebody has named it.
     assert names - modules - {"TYPE_CHECKING", "Any"} | {"AgentsExecutionEnvironment"} == set(PUBLIC)

@@ -176,7 +176,7 @@ BAD_FORMAT = [
         more("    resources:\n      - {name: r, type: mcp, class: 'm:C'}"),
         "'mcp'",
         8,
-        "resources.0.type: Input should be 'tool'",
+        "resources.0.type: Value error, 'mcp' is no type of resource",
     ),
     (more("    name: B"), None, 7, "the key 'name' stands twice"),
     (more("    configuration: {a: 1}"), None, 7, "the agent 'A' has a configuration, but no class"),

@@ -20,15 +20,26 @@ from flink_agents.api.errors import (
 from flink_agents.api.events import Event
 from flink_agents.api.places import place_of, unwrap
 from flink_agents.api.policies import OnError, RetryPolicy
-from flink_agents.api.resources import ResourceType, Tool, check_resource_type
+from flink_agents.api.resource_providers import DeclaredResource, provider_of
+from flink_agents.api.resources import RESOURCE_PROVIDERS, ResourceType, check_resource_type
 from flink_agents.api.settings import ActionSettings
 from flink_agents.plan.analysis.functions import has_async_code, is_async_generator, is_generator
 from flink_agents.plan.compile.code import AgentCode
 from flink_agents.plan.compile.configuration import make_instance
 from flink_agents.plan.compile.declarations import actions_of
 from flink_agents.plan.compile.events import BUILT_IN
-from flink_agents.plan.model import ActionPlan, AgentPlan, ConditionPlan, Kind, ResourcePlan, RetryPlan
+from flink_agents.plan.model import (
+    ActionPlan,
+    AgentPlan,
+    ConditionPlan,
+    DescriptorPlan,
+    Kind,
+    ResourcePlan,
+    RetryPlan,
+)
 from flink_agents.plan.references import type_from_text
+
+ResourceKey = tuple[ResourceType, str]
 
 
 @dataclass(slots=True)
@@ -106,8 +117,8 @@ class BoundAgent:
     event_types: Mapping[str, type[Event]]
     retry: RetryPolicy | None = None
     clients: Mapping[str, Callable[[], Any]] = field(default_factory=dict)
-    _tools: Mapping[str, Callable[[], Tool]] = field(default_factory=dict, repr=False)
-    _made: dict[str, Tool] = field(default_factory=dict, repr=False)
+    _functions: Mapping[ResourceKey, Callable[..., Any]] = field(default_factory=dict, repr=False)
+    _made: dict[ResourceKey, Any] = field(default_factory=dict, repr=False)
 
     def modules(self) -> set[str]:
         """Names of the modules in which the agent's own code and types are defined."""
@@ -119,11 +130,11 @@ class BoundAgent:
         return named | {name for one in defined if isinstance(name := getattr(one, "__module__", None), str)}
 
     def resource(self, name: str, type: ResourceType | str) -> Any:
-        """The ``Tool`` or ``Prompt`` of that name.
+        """The resource of that name, as its provider makes it.
 
         Raises:
             ResourceNotFoundError: The agent has none of that name and type.
-            ResourceUnavailableError: Nothing in this version provides its kind.
+            ResourceUnavailableError: Nothing that is installed provides its kind.
         """
         try:
             kind = check_resource_type(type)
@@ -134,25 +145,32 @@ class BoundAgent:
         found = next((one for one in self.plan.resources if (one.name, one.type) == (name, kind)), None)
         if found is None:
             raise self._not_found(name, kind)
-        if kind is ResourceType.PROMPT:
-            return found.prompt
-        if kind is ResourceType.CLIENT:
+        if (kind, name) not in self._made:
+            self._made[kind, name] = self._provide(found)
+        return self._made[kind, name]
+
+    def _provide(self, one: ResourcePlan) -> Any:
+        provider = provider_of(one.type)
+        if provider is None:
             raise ResourceUnavailableError(
-                f"the client {name!r} has to be awaited",
-                expected=f"await ctx.client({name!r}) in an async def action",
-                found=f"get_resource({name!r}, {kind.value!r})",
-                fix="call ctx.client",
+                f"nothing that is installed provides the {one.type.value} {one.name!r}",
+                expected=f"a distribution with an entry point {one.type.value!r} in {RESOURCE_PROVIDERS}",
+                found=(one.descriptor and one.descriptor.clazz) or one.type.value,
+                fix="install one, on the workers as well, or call the service from the action itself",
             )
-        if kind is not ResourceType.TOOL:
-            raise ResourceUnavailableError(
-                f"the {kind.value} {name!r} is declared, but this version cannot provide one",
-                expected="a tool or a prompt",
-                found=found.descriptor.clazz if found.descriptor else kind.value,
-                fix="call the service from the action itself, or from a tool",
+        descriptor = one.descriptor or DescriptorPlan()
+        return provider.provide(
+            DeclaredResource(
+                name=one.name,
+                get=self.resource,
+                clazz=descriptor.clazz,
+                arguments=descriptor.arguments,
+                function=self._functions.get((one.type, one.name)),
+                description=one.description,
+                prompt=one.prompt,
+                limits=one,
             )
-        if name not in self._made:
-            self._made[name] = self._tools[name]()
-        return self._made[name]
+        )
 
     def client(self, name: str) -> Callable[[], Any]:
         """The function that opens the client ``name``.
@@ -197,6 +215,11 @@ def bind(plan: AgentPlan, code: AgentCode | None = None) -> BoundAgent:
     instance = make_instance(agent_class, plan.configuration, code.parameter_types if code else None)
     instance.agent_name = plan.name
     events = _event_types(plan, code)
+    functions = {
+        (one.type, one.name): _function_of(one, instance, code)
+        for one in plan.resources
+        if one.type in (ResourceType.TOOL, ResourceType.CLIENT)
+    }
     if code is not None:
         context_class, side_outputs, output_type = code.context_class, code.side_outputs, code.output_type
     else:
@@ -214,16 +237,8 @@ def bind(plan: AgentPlan, code: AgentCode | None = None) -> BoundAgent:
         on_unhandled=plan.on_unhandled,
         event_types=events,
         retry=_retry(plan.retry, code.retry if code is not None else None),
-        clients={
-            one.name: _client(one, instance, code)
-            for one in plan.resources
-            if one.type is ResourceType.CLIENT
-        },
-        _tools={
-            one.name: _tool_maker(one, instance, code)
-            for one in plan.resources
-            if one.type is ResourceType.TOOL
-        },
+        clients={name: one for (kind, name), one in functions.items() if kind is ResourceType.CLIENT},
+        _functions=functions,
     )
 
 
@@ -315,45 +330,23 @@ def _bound(function: Callable[..., Any], kind: Kind | None, instance: Agent) -> 
     return binder.__get__(instance, type(instance))
 
 
-def _client(resource: ResourcePlan, instance: Agent, code: AgentCode | None) -> Callable[[], Any]:
-    declared = code.clients.get(resource.name) if code is not None else None
-    function = declared.function if declared is not None else None
+def _function_of(resource: ResourcePlan, instance: Agent, code: AgentCode | None) -> Callable[..., Any]:
+    """The function of a tool or a client, bound to the agent."""
+    function, hints = None, None
+    if code is not None:
+        is_tool = resource.type is ResourceType.TOOL
+        declared = (code.tools if is_tool else code.clients).get(resource.name)
+        function = declared.function if declared is not None else None
+        hints = code.annotations.get(resource.name) if is_tool else None
     if function is None:
         if resource.function is None:
-            raise _unnamed(resource)
+            raise FunctionReferenceError(
+                f"the plan names no function for the {resource.type.value} {resource.name!r}",
+                expected="module and qualname of a function",
+                fix="compile the plan again",
+            )
         function = unwrap(resource.function.resolve())
-    return _bound(function, resource.kind, instance)
-
-
-def _unnamed(resource: ResourcePlan) -> FunctionReferenceError:
-    return FunctionReferenceError(
-        f"the plan names no function for the {resource.type.value} {resource.name!r}",
-        expected="module and qualname of a function",
-        fix="compile the plan again",
-    )
-
-
-def _tool_maker(resource: ResourcePlan, instance: Agent, code: AgentCode | None) -> Callable[[], Tool]:
-    declared = code.tools.get(resource.name) if code is not None else None
-    function = declared.function if declared is not None else None
-    if function is None and resource.function is not None:
-        function = unwrap(resource.function.resolve())
-    if function is None:
-        raise _unnamed(resource)
-    plain = function
-    hints = code.annotations.get(resource.name) if code is not None else None
-
-    def make() -> Tool:
-        typed = _with_annotations(plain, hints) if hints else plain
-        return Tool(
-            _bound(typed, resource.kind, instance),
-            resource.name,
-            resource.description,
-            max_concurrency=resource.max_concurrency,
-            rate_limit=resource.rate_limit,
-        )
-
-    return make
+    return _bound(_with_annotations(function, hints) if hints else function, resource.kind, instance)
 
 
 def _with_annotations(function: Callable[..., Any], hints: Mapping[str, Any]) -> Callable[..., Any]:

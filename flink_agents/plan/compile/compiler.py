@@ -10,6 +10,7 @@ from flink_agents.api.decorators import Trigger
 from flink_agents.api.errors import AgentConfigurationError, AgentDefinitionError
 from flink_agents.api.places import describe, place_of, place_of_class
 from flink_agents.api.policies import OnError, RetryPolicy
+from flink_agents.api.resource_providers import provider_of
 from flink_agents.api.resources import Prompt, ResourceDescriptor, ResourceType, Tool, references_of
 from flink_agents.api.settings import AgentSettings, check_settings
 from flink_agents.plan.analysis.functions import has_async_code, lambda_text
@@ -174,6 +175,7 @@ def _resource_plan(resource: ResourceDeclaration, agent: Agent) -> ResourcePlan:
     if isinstance(value, Prompt):
         return ResourcePlan(**base, prompt=value)
     arguments = _arguments(resource, value)
+    _check_arguments(resource, arguments)
     return ResourcePlan(
         **base,
         descriptor=DescriptorPlan(clazz=value.clazz, arguments=arguments),
@@ -210,6 +212,20 @@ def _described(resource: ResourceDeclaration, agent: Agent) -> Any:
     if isinstance(value, Prompt):
         validation.check_prompt(value, resource.name, resource.where)
     return value
+
+
+def _check_arguments(resource: ResourceDeclaration, arguments: Mapping[str, Any]) -> None:
+    provider = provider_of(resource.type)
+    try:
+        if provider is not None:
+            provider.check(resource.name, arguments)
+    except ValueError as error:
+        raise AgentDefinitionError(
+            f"the {resource.type.value} {resource.name!r} has arguments that its provider refuses",
+            expected=f"arguments that {type(provider).__qualname__} takes",
+            found=str(error),
+            where=resource.where,
+        ) from error
 
 
 def _arguments(resource: ResourceDeclaration, descriptor: ResourceDescriptor) -> dict[str, Any]:

@@ -29,7 +29,14 @@ from flink_agents.api.agent import Agent
 from flink_agents.api.decorators import Trigger
 from flink_agents.api.errors import AgentDefinitionError, PlanFormatError
 from flink_agents.api.policies import OnError, OnUnhandled, RetryPolicy
-from flink_agents.api.resources import ChatMessage, Prompt, ResourceDescriptor, ResourceType, Tool
+from flink_agents.api.resources import (
+    ChatMessage,
+    Prompt,
+    ResourceDescriptor,
+    ResourceKind,
+    ResourceType,
+    Tool,
+)
 from flink_agents.api.settings import Limits, PlainSettings
 from flink_agents.plan.compile.configuration import make_instance
 from flink_agents.plan.files.yaml_source import Location, YamlSource
@@ -89,8 +96,8 @@ class PromptEntry(_Named):
 class ResourceEntry(_Named):
     """A resource that is described by a class and arguments."""
 
-    type: ResourceType = Field(description="Its kind.")
-    clazz: str = Field(alias="class", description="The class as module:qualname.")
+    type: ResourceKind = Field(description="Its kind: what its provider is installed as.")
+    clazz: str = Field("", alias="class", description="The class as module:qualname.")
     arguments: dict[str, Any] = Field(default_factory=dict, description="Constructor arguments.")
 
     @model_validator(mode="after")
