@@ -196,7 +196,7 @@ class ActionStateStore(ABC):
 
         A live job holds a lease on its group. Another job waits for its end, in bounded time: a
         lease that is renewed meanwhile is refused, one that is not renewed runs out. Attempts of
-        the same job do not wait. A lease decides who waits, never who may append.
+        the same job do not wait for it. This lease decides who waits, never who may append.
 
         Args:
             owner: Who appends. None opens the store to look at it and to prune; nobody is fenced.

@@ -82,6 +82,13 @@ class AgentOptions(StoreOptions):
         "Run def actions at once where nothing of the key is waiting. False stores each input in "
         "state first and hands it to the agent loop.",
     )
+    FAST_PATH = ConfigOption(
+        "run.fast-path",
+        bool,
+        True,
+        "Call the operator, let outputs leave and commit runs by internals of PyFlink, where those found "
+        "are the known ones. False, or others are found: by PyFlink's public API, which is slower.",
+    )
     MAX_IN_FLIGHT = ConfigOption(
         "run.max-in-flight",
         int,

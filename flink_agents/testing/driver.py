@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import pickle
+import weakref
 import zlib
 from collections.abc import Callable
 from dataclasses import dataclass
@@ -13,6 +14,7 @@ from flink_agents.api.event_time import EventTime
 from flink_agents.api.options import AgentOptions, Configuration
 from flink_agents.runtime.execution.run import Run
 from flink_agents.runtime.execution.shared import RunEnvironment
+from flink_agents.runtime.operator.event_time import Emission
 from flink_agents.runtime.operator.processor import AgentProcessor
 from flink_agents.testing.crashes import Crashes
 from flink_agents.testing.fake_state import FakeBackend, KeyState
@@ -30,6 +32,18 @@ class Clock:
     def __call__(self) -> int:
         """The time."""
         return self.time
+
+
+def leaving(driver: Driver, backend: FakeBackend) -> Callable[[Emission], None]:
+    """What takes the outputs of a heartbeat; it does not keep ``driver`` alive."""
+    reference = weakref.ref(driver)
+
+    def leave(emission: Emission) -> None:
+        found = reference()
+        if found is not None:
+            found._emit(emission, backend)
+
+    return leave
 
 
 @dataclass

@@ -60,6 +60,23 @@ class FakeBackend:
         """The states as the core takes them."""
         return KeyedState(_Head(self), _Pending(self), _Memory(self))
 
+    # -- Keys -------------------------------------------------------------------------
+
+    def text(self) -> str:
+        """The current key."""
+        assert self.key is not None, "no key is current"
+        return self.key
+
+    current_key = text
+
+    def switch(self, key: str) -> None:
+        """Make a key current."""
+        self.key = key
+
+    def waiting(self) -> list[tuple[str, str]]:
+        """The keys that have inputs, each twice: as text and as key."""
+        return [(key, key) for key, state in self.keys.items() if state.pending]
+
     # -- Timers -----------------------------------------------------------------------
 
     def current_watermark(self) -> int:

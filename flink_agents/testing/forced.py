@@ -1,7 +1,8 @@
 """``AGENT_HARNESS``: harder conditions for every harness of a process.
 
-The variable has words with commas between them: ``replay``, ``restart`` and ``crash``, as the
-arguments ``forced_replay``, ``forced_restart`` and ``crash`` of ``OperatorHarness``, which go before it.
+The variable has words with commas between them: ``replay``, ``restart``, ``crash`` and ``timers``, as the
+arguments ``forced_replay``, ``forced_restart``, ``crash`` and ``heartbeat`` (False) of ``OperatorHarness``,
+which go before it.
 """
 
 from __future__ import annotations
@@ -14,7 +15,8 @@ VARIABLE = "AGENT_HARNESS"
 REPLAY = "replay"
 RESTART = "restart"
 CRASH = "crash"
-WORDS = (REPLAY, RESTART, CRASH)
+TIMERS = "timers"
+WORDS = (REPLAY, RESTART, CRASH, TIMERS)
 
 
 def forced_conditions() -> frozenset[str]:

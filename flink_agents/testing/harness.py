@@ -33,14 +33,15 @@ from flink_agents.runtime.journal.journals import Journals
 from flink_agents.runtime.journal.names import journal_name
 from flink_agents.runtime.metrics.metrics import LocalMetricGroup
 from flink_agents.runtime.operator.event_time import Hold
+from flink_agents.runtime.operator.heartbeat import HeartbeatProcessor
 from flink_agents.runtime.operator.processor import AgentProcessor
 from flink_agents.runtime.serde.codec import ValueCodec
 from flink_agents.runtime.serde.keys import KeyEncoder, encode_key, unescape
 from flink_agents.runtime.state.keyed_state import OBJECT, Head
 from flink_agents.testing.crashes import EVERYWHERE, Crashes
-from flink_agents.testing.driver import START as START, Clock, Driver, Subtask
+from flink_agents.testing.driver import START as START, Clock, Driver, Subtask, leaving
 from flink_agents.testing.fake_state import FakeBackend, KeyState
-from flink_agents.testing.forced import CRASH, REPLAY, RESTART, forced_conditions
+from flink_agents.testing.forced import CRASH, REPLAY, RESTART, TIMERS, forced_conditions
 from flink_agents.testing.outside import OutsideCalls
 from flink_agents.testing.reordering import Reorder, reordered
 from flink_agents.testing.snapshots import Snapshot as Snapshot, gauges_of, sum_of
@@ -82,6 +83,9 @@ class OperatorHarness(Driver):
             function from the inputs to the same ones in another order. For :meth:`recover` and for
             ``crash``, where the inputs of a :meth:`push_all` are then taken together.
         job_id: Flink's id of the job, another one for each submission. Flink's have 32 hexadecimal digits.
+        heartbeat: Commit by one timer for all keys, as on the fast path; False: by a timer for each key, as
+            on PyFlink's public way and wherever event time is held. Default: True, unless
+            ``AGENT_HARNESS`` has the word ``timers``.
 
     Attributes:
         outputs: All values that left the main output, in order.
@@ -110,6 +114,7 @@ class OperatorHarness(Driver):
         crash: str | None = "",
         reorder: Reorder | None = None,
         job_id: str = "harness",
+        heartbeat: bool | None = None,
     ) -> None:
         self._subtasks: list[Subtask] = []
         instance = instance_of(agent)
@@ -124,6 +129,8 @@ class OperatorHarness(Driver):
         self._serialize = forced_serialization
         self._settles = settle
         self._event_time = event_time or EventTime.none()
+        beats = TIMERS not in conditions if heartbeat is None else heartbeat
+        self._heartbeat = beats and not self._event_time.holds
         self._watermarks = watermarks
         self.codec = ValueCodec(self._config.get(AgentOptions.ALLOW_PICKLE))
         self._crashes = self._crashes_of(crash, store, CRASH in conditions)
@@ -388,6 +395,10 @@ class OperatorHarness(Driver):
         self._subtasks = [self._subtask(number, parallelism) for number in range(parallelism)]
         for key, state in keys.items():
             self._subtask_of(key).backend.keys[key] = state.copy()
+        for subtask in self._subtasks:
+            subtask.processor.open(subtask.backend)
+            if self._crashes is not None and subtask.shared.journals is not None:
+                subtask.shared.durable = OutsideCalls(subtask.shared.durable, self._crashes.outside)
 
     def _default_store(self) -> Callable[[], ActionStateStore] | None:
         name = self._config.get(AgentOptions.STORE)
@@ -416,11 +427,11 @@ class OperatorHarness(Driver):
         shared = RunEnvironment(bind(plan, code), plan.name, self._config, metrics, codec, journals)
         own = shared.run_metrics.group
         hold = Hold(self._event_time, own, self._watermarks) if self._event_time.holds else None
-        processor = AgentProcessor(shared, backend.keyed_state(), job_id, self._clock, hold=hold)
-        processor.open()
-        if self._crashes is not None and journals is not None:
-            shared.durable = OutsideCalls(shared.durable, self._crashes.outside)
-        return Subtask(processor, backend, shared)
+        given = shared, backend.keyed_state(), job_id, self._clock
+        if self._heartbeat:
+            leave = leaving(self, backend)
+            return Subtask(HeartbeatProcessor(*given, keys=backend, leave=leave), backend, shared)
+        return Subtask(AgentProcessor(*given, hold=hold, keys=backend), backend, shared)
 
     def _journals(self, plan: AgentPlan, codec: ValueCodec, owner: Owner) -> Journals | None:
         if self._make_store is None:

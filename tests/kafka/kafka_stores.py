@@ -32,6 +32,7 @@ T = TypeVar("T")
 
 PARTITIONS = 4
 LEASE_SECONDS = 1.0
+APPEND_LEASE_SECONDS = 0.2
 DEADLINE_SECONDS = 60.0
 GROUP = "orders/agent"
 FILLER = b"filler"
@@ -46,6 +47,7 @@ def make_settings(broker: KafkaBroker, **given: Any) -> KafkaSettings:
         f"store-{os.getpid()}-{next(_numbers)}",
         partitions=PARTITIONS,
         lease_seconds=LEASE_SECONDS,
+        append_lease_seconds=APPEND_LEASE_SECONDS,
         append_seconds=30.0,
         rebuild_seconds=30.0,
     )

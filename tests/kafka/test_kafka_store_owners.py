@@ -135,22 +135,28 @@ def claimer(settings: KafkaSettings) -> Iterator[ClaimsWriter]:
         producer.close()
 
 
-def test_an_owner_that_died_while_it_took_over(settings: KafkaSettings) -> None:
-    """The old one may not say that anything is stored, and does not wait for ever; the next one begins."""
-    impatient = replace(settings, append_seconds=2.0)
+@pytest.mark.parametrize("lease", [0.0, 0.2])
+def test_an_owner_that_died_while_it_took_over(settings: KafkaSettings, lease: float) -> None:
+    """The old one may not go on when its lease is over, and does not wait for ever; the next one begins."""
+    impatient = replace(settings, append_seconds=2.0, append_lease_seconds=lease)
     journal = journal_in(settings, 0)
+    stored: list[int] = []
 
     async def body() -> None:
         old = await opened(impatient)
-        await old.append(journal, [record(index=1)])
+        await old.append(journal, [record(index=-1)])
         with claimer(settings) as dead:
             await asyncio.to_thread(dead.claim, Owner.create("job-1", GROUP))
         with pytest.raises(AppendOutcomeUnknownError, match="does not go on"):
-            await old.append(journal, [record(index=2)])
+            for index in range(2**60):
+                await old.append(journal, [record(index=index)])
+                stored.append(index)
+        assert lease or not stored
         new = await opened(settings)
         await new.rebuild()
-        await new.append(journal, [record(index=3)])
-        assert indexes(await new.scan(journal)) == [1, 2, 3]
+        await new.append(journal, [record(index=-2)])
+        # The last one is stored as well, but nobody was told.
+        assert indexes(await new.scan(journal)) == [-1, *stored, len(stored), -2]
         assert len((await new.stats()).owners) == 1
         await old.close()
         await new.close()
@@ -163,7 +169,7 @@ def test_the_next_owner_decides_for_one_that_died_while_it_took_over(settings: K
     journal = journal_in(settings, 0)
 
     async def body() -> None:
-        old = await opened(settings)
+        old = await opened(replace(settings, append_lease_seconds=0.0))
         slow = Owner.create("job-1", GROUP)
         with claimer(settings) as half:
             await asyncio.to_thread(half.claim, slow)

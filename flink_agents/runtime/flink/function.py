@@ -25,6 +25,7 @@ from flink_agents.runtime.execution.run import Run
 from flink_agents.runtime.execution.shared import RunEnvironment
 from flink_agents.runtime.flink import compat as flink_compat
 from flink_agents.runtime.flink.attempts import Attempt
+from flink_agents.runtime.flink.fast.ways import Ways
 from flink_agents.runtime.flink.metrics import FlinkMetrics
 from flink_agents.runtime.flink.restamp import Envelopes
 from flink_agents.runtime.flink.shipping import module_renewal
@@ -34,7 +35,8 @@ from flink_agents.runtime.flink.stores import StoreChoice
 from flink_agents.runtime.journal.names import journal_name
 from flink_agents.runtime.metrics.metrics import LocalMetricGroup
 from flink_agents.runtime.operator.event_time import NO_TIMESTAMP, Emission, Hold
-from flink_agents.runtime.operator.processor import AgentProcessor
+from flink_agents.runtime.operator.heartbeat import HeartbeatProcessor
+from flink_agents.runtime.operator.processor import START, AgentProcessor
 from flink_agents.runtime.retention.pruning import pruner_of
 from flink_agents.runtime.serde import type_modules
 from flink_agents.runtime.serde.codec import ValueCodec
@@ -108,15 +110,55 @@ class ActionExecutionOperator(KeyedProcessFunction):
         ttl: timedelta | None = self._config.get(AgentOptions.SHORT_TERM_TTL)
         state = flink_compat.keyed_state(runtime_context, None if ttl is None else _milliseconds(ttl))
         hold = Hold(self._event_time, own, self._watermarks) if self._event_time.holds else None
-        processor = AgentProcessor(shared, state, job_id, _now, flink_compat.cancellation_check(), hold)
+        fast = hold is None and self._config.get(AgentOptions.FAST_PATH)
+        ways = self._ways = Ways(self, runtime_context, self._tags, fast, plan.name)
+        check = flink_compat.cancellation_check()
+        if ways.fast_path is not None and ways.keys is not None:
+            leave = ways.fast_path.leave
+            processor = HeartbeatProcessor(shared, state, job_id, _now, check, keys=ways.keys, leave=leave)
+        else:
+            processor = AgentProcessor(shared, state, job_id, _now, check, hold, ways.keys)
         self._attempt = Attempt((task.job_id, plan.name, task.subtask), processor.close)
         self._attempt.begin()
         try:
-            processor.open()
+            processor.open(ways.timers)
         except AgentsError as error:
             _announce(error)
             raise
         self._processor = processor
+        if isinstance(processor, HeartbeatProcessor):
+            self._go_fast(processor)
+
+    def _go_fast(self, processor: HeartbeatProcessor) -> None:
+        """Let Flink's calls take the short way to ``processor``."""
+        fast_path, collector, timers = self._ways.fast_path, self._ways.collector, self._ways.timers
+        assert fast_path is not None and collector is not None and timers is not None
+        get_timestamp, process, leave = collector.timestamp, processor.process, fast_path.leave
+        beat, report = processor.beat, self._metrics.report_if_due
+
+        def on_record(key: str, record: Any) -> None:
+            timestamp: int | None = get_timestamp()
+            if timestamp == NO_TIMESTAMP:
+                timestamp = None
+            try:
+                emission = process(key, record, timestamp, timers)
+            except AgentsError as error:
+                _announce(error)
+                raise
+            report()
+            leave(emission)
+
+        def on_timer(timestamp: int) -> None:
+            if timestamp >= START:
+                collector.erase_timestamp()
+            try:
+                beat(timestamp, timers)
+            except AgentsError as error:
+                _announce(error)
+                raise
+            report()
+
+        fast_path.install(on_record, on_timer)
 
     def close(self) -> None:
         """End what runs left open. Flink calls this at the regular end of a job only."""
@@ -143,6 +185,9 @@ class ActionExecutionOperator(KeyedProcessFunction):
         """Run what waits for the key of the timer."""
         assert self._processor is not None
         held = self._envelopes is not None and ctx.time_domain() is TimeDomain.EVENT_TIME
+        if timestamp >= START and self._ways.collector is not None:
+            # Flink gives outputs the time of the event-time timer, which stands for the end of the input.
+            self._ways.collector.erase_timestamp()
         on_timer = self._processor.on_event_time if held else self._processor.on_timer
         try:
             emission = on_timer(ctx.get_current_key(), timestamp, ctx.timer_service())

@@ -59,6 +59,7 @@ class AgentLoop:
         shared: What all runs share.
         steps: Executes steps.
         clock: The wall-clock time in milliseconds.
+        to_look_at: Gets the actors that Flink's thread is to look at; None where it looks at all.
 
     Attributes:
         failure: The error that ends the attempt, or None.
@@ -69,8 +70,15 @@ class AgentLoop:
         deviation: How far runs are from that, in seconds: a moving average.
     """
 
-    def __init__(self, shared: RunEnvironment, steps: StepExecutor, clock: Callable[[], int]) -> None:
+    def __init__(
+        self,
+        shared: RunEnvironment,
+        steps: StepExecutor,
+        clock: Callable[[], int],
+        to_look_at: deque[KeyActor] | None = None,
+    ) -> None:
         self._shared = shared
+        self._to_look_at = to_look_at
         self._steps = steps
         self._clock = clock
         self._slots = Slots(shared.config.get(AgentOptions.MAX_IN_FLIGHT))
@@ -298,7 +306,7 @@ class AgentLoop:
                 self.deviation += (abs(off) - self.deviation) * (0.1 if self.ended else 0.0)
                 self.ended += 1
                 told = True
-                self._notify()
+                self._notify(actor)
         except asyncio.CancelledError:
             if self._closing:
                 raise
@@ -311,7 +319,7 @@ class AgentLoop:
                 actor.abandon()
             if not told or actor.order is not None or self.failure is not None:
                 # The end of a run has not told Flink's thread, or did before the actor was idle.
-                self._notify()
+                self._notify(actor)
 
     def _pull(self, actor: KeyActor) -> bool:
         """Choose one more input that is in memory; whether there is one."""
@@ -324,7 +332,9 @@ class AgentLoop:
         self.failure = self.failure or error
         self._notify()
 
-    def _notify(self) -> None:
+    def _notify(self, actor: KeyActor | None = None) -> None:
+        if actor is not None and self._to_look_at is not None:
+            self._to_look_at.append(actor)
         with self._progress:
             self.progress += 1
             self._progress.notify_all()

@@ -1,11 +1,13 @@
 """When Flink's thread looks at an actor next.
 
-Nothing can wake Flink's thread, so a timer per busy key has to guess when its run ends: first
-the time that a run takes here, then a fraction of its age. The times lie on a grid that becomes
-coarser with the number of busy keys, so that the timers of many keys fire together.
+Nothing can wake Flink's thread, so a timer has to guess when a run ends: first the time that a run
+takes here, then a fraction of its age. Where each busy key has a timer, the times lie on a grid that
+becomes coarser with their number, so that the timers of many keys fire together.
 """
 
 from __future__ import annotations
+
+from collections.abc import Iterable
 
 from flink_agents.runtime.loop.actor import KeyActor
 from flink_agents.runtime.loop.agent_loop import AgentLoop
@@ -34,3 +36,35 @@ def next_look(now: int, loop: AgentLoop, actor: KeyActor, busy_keys: int) -> int
 def grid_ms(busy_keys: int) -> int:
     """Distance of the points of the grid."""
     return 1 if busy_keys < 64 else 5 if busy_keys < MANY_KEYS else 20
+
+
+FEW_KEYS = 64
+"""Up to so many busy keys, a beat is timed by each of them."""
+
+BEAT_OF_MANY_MS = 5
+"""The least distance of two beats among more busy keys."""
+
+
+def next_beat(now: int, loop: AgentLoop, busy_keys: int, actors: Iterable[KeyActor]) -> int:
+    """When to look at what has finished, of all actors, in milliseconds since the epoch.
+
+    Flink fires a timer of the present time a millisecond later.
+
+    Args:
+        now: The present.
+        loop: What executes their runs.
+        busy_keys: How many actors there are.
+        actors: Those of which one may finish first; not needed where there are many.
+    """
+    expected = 1000 * loop.expected
+    if busy_keys >= FEW_KEYS:
+        # Runs that began at any time end at so many in a second.
+        delay = int(min(MAX_DELAY_MS, expected / max(1, loop.in_flight)))
+        return -(-(now + delay) // BEAT_OF_MANY_MS) * BEAT_OF_MANY_MS
+    delays = (_rest(expected, loop, actor) for actor in actors if actor.held is None)
+    return now + int(min(MAX_DELAY_MS, *delays, MAX_DELAY_MS))
+
+
+def _rest(expected: float, loop: AgentLoop, actor: KeyActor) -> float:
+    age = loop.age(actor) * 1000 if actor.running else 0.0
+    return expected - age if age < expected else age / 16

@@ -12,6 +12,7 @@ these steps, so whatever the moment of a crash, state holds a run whole or not a
 
 from __future__ import annotations
 
+from collections import deque
 from collections.abc import Callable
 from typing import Any
 
@@ -30,6 +31,7 @@ from flink_agents.runtime.operator.event_time import Emission, Hold
 from flink_agents.runtime.operator.feeding import Feeder
 from flink_agents.runtime.operator.forgetting import Forgetting
 from flink_agents.runtime.operator.harvest import next_look
+from flink_agents.runtime.operator.keys import Keys
 from flink_agents.runtime.operator.overtaken import Overtaken
 from flink_agents.runtime.serde.keys import unescape
 from flink_agents.runtime.state.keyed_state import Head, KeyedState, Timers
@@ -76,6 +78,7 @@ class AgentProcessor:
         clock: The wall-clock time in milliseconds.
         check_cancelled: Called while Flink's thread waits; raises if the task was cancelled.
         hold: Keeps watermarks behind the runs; None where outputs need no timestamps.
+        keys: The keys of the subtask; None where nobody can go through them.
     """
 
     def __init__(
@@ -86,6 +89,7 @@ class AgentProcessor:
         clock: Callable[[], int],
         check_cancelled: Callable[[], None] = lambda: None,
         hold: Hold | None = None,
+        keys: Keys | None = None,
     ) -> None:
         self._shared = shared
         self._state = state
@@ -98,7 +102,9 @@ class AgentProcessor:
         self._metrics = shared.run_metrics
         self._metrics.load = self._load
         self._other_jobs = OtherJobs(shared.config, job_id)
+        self._restored_keys = keys
         self._actors: dict[str, KeyActor] = {}
+        self._to_look_at: deque[KeyActor] | None = None
         self._loop: AgentLoop | None = None
         config = shared.config
         self._inline: bool = config.get(AgentOptions.INLINE)
@@ -130,8 +136,7 @@ class AgentProcessor:
             self._check_failure()
             self._store(actor.head, key_text, self._packed(record, timestamp), timestamp, timers)
             self._feed(actor)
-            if actor.far and not actor.idle:
-                self._look_again(actor, actor.timer, timers)
+            self._fed(actor, timers)
             return NOTHING
         head = self._read_head(key_text) or self._new_head()
         if head.has_pending or not self._inline or self._may_have_records(head, key_text, False):
@@ -219,14 +224,23 @@ class AgentProcessor:
                 held = self._agent_loop.held_back()
                 raise TimeoutError(f"no run ended within {seconds:g} s" + (held and f": {held}"))
 
-    def open(self) -> None:
+    def open(self, timers: Timers | None = None) -> None:
         """Open what has to be there before the first input.
+
+        Args:
+            timers: Timers of the current key; None where there is no restored state.
 
         Raises:
             StoreError: The store of durable calls cannot be opened.
         """
         if self._shared.journals is not None:
             self._agent_loop.open_store(self._check_cancelled)
+        if self._restored_keys is not None and timers is not None:
+            # A savepoint of a heartbeat has no timers of these keys.
+            for _, key in self._restored_keys.waiting():
+                self._restored_keys.switch(key)
+                timers.register_processing_time_timer(self._clock())
+                timers.register_event_time_timer(START)
 
     def close(self, wait: bool = True) -> None:
         """End what runs left open.
@@ -350,9 +364,18 @@ class AgentProcessor:
         if self._forgetting is not None:
             self._forgetting.busy(key_text)
         self._actors[key_text] = actor
+        self._made(actor, timers)
+        return actor
+
+    def _made(self, actor: KeyActor, timers: Timers) -> None:
+        """See that somebody looks at a new actor of the current key."""
         timers.register_event_time_timer(START)
         self._look_again(actor, None, timers)
-        return actor
+
+    def _fed(self, actor: KeyActor, timers: Timers) -> None:
+        """See that somebody looks in time at an actor that has one more input."""
+        if actor.far and not actor.idle:
+            self._look_again(actor, actor.timer, timers)
 
     def _feed(self, actor: KeyActor) -> None:
         """Hand to the actor what waits in state, as far as there is room."""
@@ -492,7 +515,7 @@ class AgentProcessor:
     @property
     def _agent_loop(self) -> AgentLoop:
         if self._loop is None:
-            self._loop = AgentLoop(self._shared, self._steps, self._clock)
+            self._loop = AgentLoop(self._shared, self._steps, self._clock, self._to_look_at)
         return self._loop
 
     def _wait_for_room(self) -> None:

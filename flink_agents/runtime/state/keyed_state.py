@@ -82,15 +82,15 @@ class Timers(Protocol):
         """The event time up to which the input is complete."""
         ...
 
-    def register_processing_time_timer(self, timestamp: int) -> None:
+    def register_processing_time_timer(self, timestamp: int, /) -> None:
         """Call the operator at that wall-clock time."""
         ...
 
-    def register_event_time_timer(self, timestamp: int) -> None:
+    def register_event_time_timer(self, timestamp: int, /) -> None:
         """Call the operator when the watermark reaches that time."""
         ...
 
-    def delete_event_time_timer(self, timestamp: int) -> None:
+    def delete_event_time_timer(self, timestamp: int, /) -> None:
         """Take such a timer back."""
         ...
 

@@ -4,11 +4,13 @@ An owner takes over by a *claim*; the order of claims in the topic is the order 
 looks where each partition of the journals ends, and writes that down as its *fence*: what an owner
 that it outranks has appended before the fence counts, what lies behind it never does. Where several
 outrank an owner, the first fence decides, and for ever: later ones say nothing about that owner. Who
-appends reads the claims again after each append, before it says that the append is done: so a stale
-owner knows of its end before anybody relies on its records. No clock is involved.
+appends reads the claims after an append, before it says that the append is done, or has a lease which
+its fence names and which others outlast before they look for theirs (``lease``): so a stale owner knows
+of its end before anybody relies on its records.
 
-A lease only decides which job waits for which. Owners tell by *beats* that they live; one that ends
-says so by a *release*. A claim that has to give way to a job that lives is *withdrawn*.
+The lease of a job is another one: it only decides which job waits for which. Owners tell by *beats* that
+they live; one that ends says so by a *release*. A claim that has to give way to a job that lives is
+*withdrawn*.
 
 Claims of which nothing is needed any more are removed (:meth:`Claims.done`), so that the topic follows
 what is not settled and not how often a job was restarted. Before they go, a record says which of a group
@@ -18,6 +20,7 @@ by that.
 
 from __future__ import annotations
 
+import math
 import time
 import uuid
 from collections.abc import Callable, Collection
@@ -51,6 +54,10 @@ POLL_MS = 200
 OF_OWNERS = ("claim", "fence", "beat", "release", "withdrawn")
 """Kinds of records that an owner has, the claim first: without it, the others mean nothing."""
 
+LEASE_PART = -1
+"""In a fence, this is no partition but the owner's lease in milliseconds: former versions, which have no
+leases, pass it over."""
+
 
 @dataclass
 class Claim:
@@ -59,7 +66,9 @@ class Claim:
     Attributes:
         offset: Its place among all claims.
         owner: Who claims.
-        lease_seconds: Length of its lease.
+        lease_seconds: Length of its job's lease.
+        append_lease: How long appends of it may be done without a look, by the lease that its fence names;
+            0: for no time.
         fence: Where each partition ended when it took over; None before it has looked.
         beat: Place of its last beat.
         ended: Whether it was released or withdrawn.
@@ -73,6 +82,7 @@ class Claim:
     offset: int
     owner: Owner
     lease_seconds: float
+    append_lease: float = 0.0
     fence: dict[int, int] | None = None
     beat: int = 0
     ended: bool = False
@@ -204,7 +214,9 @@ class Claims:
             same.setdefault(subtask, []).append(claim)
         elif (claim := self._by_token.get(token)) is not None:
             if kind == "fence":
-                claim.fence = dict(content)
+                fence = dict(content)
+                claim.append_lease = fence.pop(LEASE_PART, 0) / 1000
+                claim.fence = fence
                 self._decide(claim)
             elif kind == "beat":
                 claim.beat = offset
@@ -387,8 +399,9 @@ class ClaimsWriter:
         self._write("claim", owner.token, content)
 
     def fence(self, owner: Owner, ends: dict[int, int]) -> None:
-        """Say where partitions ended behind the claim."""
-        self._write("fence", owner.token, list(ends.items()))
+        """Say where partitions ended behind the claim, and how long others have to wait for this owner."""
+        lease = math.ceil(self._settings.append_lease_seconds * 1000)
+        self._write("fence", owner.token, [*ends.items(), *([(LEASE_PART, lease)] if lease else ())])
 
     def withdraw(self, owner: Owner) -> None:
         """Take a claim back."""

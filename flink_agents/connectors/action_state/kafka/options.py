@@ -48,6 +48,14 @@ OPTIONS = (
         minimum=timedelta(milliseconds=100),
     ),
     ConfigOption(
+        "action-state.kafka.append-lease",
+        timedelta,
+        timedelta(seconds=1),
+        "How long appends are done without a new look at who may append; the next attempt waits a quarter "
+        "longer for one that was killed. 0 s: a look behind each append, and no wait.",
+        minimum=timedelta(),
+    ),
+    ConfigOption(
         "action-state.kafka.append-timeout",
         timedelta,
         timedelta(seconds=120),

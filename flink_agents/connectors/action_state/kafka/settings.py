@@ -52,6 +52,7 @@ class KafkaSettings:
         replication_factor: How many copies a topic gets that is made; -1: as many as the brokers say.
         min_insync_replicas: How many copies must have a record; 0: as many as the brokers say.
         lease_seconds: How long another job waits for this one, if this one dies.
+        append_lease_seconds: How long appends are done without a new look at the claims; 0: each looks.
         append_seconds: How long an append waits for the brokers.
         rebuild_seconds: How long reading may go without any progress.
         max_record_bytes: The most bytes of data of a record.
@@ -65,6 +66,7 @@ class KafkaSettings:
     replication_factor: int = -1
     min_insync_replicas: int = 0
     lease_seconds: float = 10.0
+    append_lease_seconds: float = 1.0
     append_seconds: float = 120.0
     rebuild_seconds: float = 120.0
     max_record_bytes: int = MAX_RECORD_BYTES
@@ -86,6 +88,7 @@ class KafkaSettings:
             values["replication-factor"],
             values["min-insync-replicas"],
             values["lease"].total_seconds(),
+            values["append-lease"].total_seconds(),
             values["append-timeout"].total_seconds(),
             values["rebuild-timeout"].total_seconds(),
             values["max-record-bytes"],

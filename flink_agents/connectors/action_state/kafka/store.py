@@ -6,9 +6,8 @@ import asyncio
 import functools
 import sys
 import threading
-import time
 from collections import Counter, deque
-from collections.abc import Callable, Collection, Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from typing import Any, TypeVar
 
 from flink_agents.api.action_state import (
@@ -19,9 +18,7 @@ from flink_agents.api.action_state import (
     Record,
     StoreStats,
     check_records,
-    in_use_error,
     pruned_error,
-    stale_error,
 )
 from flink_agents.api.errors import (
     AgentsError,
@@ -41,6 +38,7 @@ from flink_agents.connectors.action_state.kafka.markers import Markers
 from flink_agents.connectors.action_state.kafka.remembered import Remembered
 from flink_agents.connectors.action_state.kafka.scan import Scanner
 from flink_agents.connectors.action_state.kafka.settings import KafkaSettings, quiet_client
+from flink_agents.connectors.action_state.kafka.takeover import TakeOver
 from flink_agents.connectors.action_state.kafka.topics import find_topics, stored_bytes
 from flink_agents.connectors.action_state.kafka.writer import KafkaWriter, Write
 from flink_agents.connectors.action_state.threaded import ThreadedStore
@@ -51,9 +49,6 @@ _log = bounded_logger("flink_agents.store")
 
 CLOSE_SECONDS = 15.0
 """How long :meth:`~KafkaStore.close` waits for the brokers."""
-
-POLLS_PER_LEASE = 20
-"""How often a job looks at the lease of another one while it waits."""
 
 SETTLED_AT_ONCE = 1000
 """So many journals that were read are settled before they are let go of."""
@@ -115,7 +110,9 @@ class KafkaStore(ThreadedStore[Write]):
     ) -> tuple[Callable[[Callable[[], None]], KafkaWriter], list[Callable[[], object]]]:
         of_reader = await self._in_thread(lambda: self._open_clients(owner, opened))
         if owner is not None:
-            await self._take_over(owner)
+            over = TakeOver(self._claims, self._claims_writer, self._all_ends)
+            self._markers.ends = await over.run(owner, self._in_thread)
+            self._positions.update(self._markers.ends)
             many = MANY_CLAIMS + 2 * owner.parallelism
             # The others come in where they are restarted again and again without the first one.
             if len(self._claims.of_group(owner.group)) > (4 * many if owner.subtask else many):
@@ -157,53 +154,15 @@ class KafkaStore(ThreadedStore[Write]):
         opened.append(functools.partial(self._producer.close, timeout=0))
         self._claims_writer = ClaimsWriter(self._producer, claims_topic, self.settings)
         # In this order: who appends has described the topic before.
-        ends = self._scanner.log_ends(list(range(self._topic.partitions)))
+        ends = self._all_ends()
         self._claims.refresh()
         check_topic(self._claims, self._topic, is_used=any(ends.values()))
         if self._claims.described is None and owner is not None:
             self._claims_writer.describe(self._topic)
         return [seen.close, self._scanner.close]
 
-    async def _take_over(self, owner: Owner) -> None:
-        """Become the one who may append; wait for the lease of a job that died."""
-        begun = time.monotonic()
-        beats: dict[str, int] = {}
-        ended: set[str] = set()
-        while True:
-            others = await self._in_thread(lambda: self._look(owner))
-            alive = {token: claim for token, claim in others.items() if token not in ended}
-            if not alive:
-                await self._in_thread(lambda: self._claim(owner, ended))
-                return
-            for token, claim in alive.items():
-                if claim.beat > beats.setdefault(token, claim.beat):
-                    raise in_use_error(owner, claim.owner.job_id)
-            if not beats.keys() >= alive.keys():
-                continue
-            if time.monotonic() - begun >= max(claim.lease_seconds for claim in alive.values()):
-                ended.update(alive)
-            await asyncio.sleep(min(claim.lease_seconds for claim in alive.values()) / POLLS_PER_LEASE)
-
-    def _look(self, owner: Owner) -> dict[str, Any]:
-        self._claims.refresh()
-        return self._claims.in_the_way(owner)
-
-    def _claim(self, owner: Owner, ended: Collection[str]) -> None:
-        """Claim, and fence those before."""
-        self._claims_writer.claim(owner)
-        self._claims.refresh()
-        if self._claims.lost(owner.token):
-            raise stale_error(owner)  # others took over, and tidied up, before it saw its own claim
-        for claim in self._claims.before(owner.token):
-            others = claim.owner.group == owner.group and claim.owner.job_id != owner.job_id
-            if others and claim.owner.token not in ended:
-                # It was faster.
-                self._claims_writer.withdraw(owner)
-                raise in_use_error(owner, claim.owner.job_id)
-        ends = self._scanner.log_ends(list(range(self._topic.partitions)))
-        self._claims_writer.fence(owner, ends)
-        self._markers.ends = ends
-        self._positions.update(ends)
+    def _all_ends(self) -> dict[int, int]:
+        return self._scanner.log_ends(list(range(self._topic.partitions)))
 
     # -- claims that nobody needs ---------------------------------------------------------
 

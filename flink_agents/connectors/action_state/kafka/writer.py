@@ -1,7 +1,8 @@
 """The thread that appends to a store ``kafka``.
 
 A turn sends one batch to each partition, so that one round trip serves many appends. An append is done
-when Kafka has it and the claims, read after that, name no other owner; see ``claims``.
+when Kafka has it and the owner's lease runs still, or the claims, read after that, name no other owner; see
+``lease`` and ``claims``.
 """
 
 from __future__ import annotations
@@ -11,7 +12,7 @@ import contextlib
 import copy
 import itertools
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from typing import Any, NamedTuple
 
 from kafka import KafkaProducer
@@ -38,6 +39,7 @@ from flink_agents.connectors.action_state.kafka.layout import (
     pack_key,
     partition_of,
 )
+from flink_agents.connectors.action_state.kafka.lease import Lease
 from flink_agents.connectors.action_state.kafka.settings import KafkaSettings, unavailable
 from flink_agents.connectors.action_state.kafka.topics import Topic
 from flink_agents.connectors.action_state.store_metrics import StoreMetrics
@@ -54,6 +56,7 @@ SPARSE_AT_ONCE = 10_000
 SLICE_SECONDS = 0.2
 ABANDONED_SECONDS = 0.0
 CLOSE_SECONDS = 5.0
+UNDECIDED_SECONDS = 0.005
 
 
 class Write(Pending):
@@ -87,7 +90,7 @@ class KafkaWriter(GroupWriter[Write]):
         settings: Of the store.
         journals: The topic of journals.
         producer: Appends to it; of this thread alone from now on.
-        claims: Read by this thread alone from now on.
+        claims: Read by this object alone from now on.
         owner: Who appends; None removes without being asked for a claim.
         claims_writer: Writes beats.
         garbage: Told of all that was written.
@@ -117,18 +120,24 @@ class KafkaWriter(GroupWriter[Write]):
         self._topic = journals.name
         self._partitions = journals.partitions
         self._producer = producer
-        self._claims = claims
         self._owner = owner
         self._token = owner.token if owner is not None else LOOKER + Owner.create("", "").token
+        self._lease = Lease(claims, self._token, settings.append_lease_seconds if owner is not None else 0)
         self._claims_writer = claims_writer
         self._garbage = garbage
         self._positions = positions
         self._numbers = itertools.count()
         self._wrote = False
 
+    def start(self) -> None:
+        """Begin to write, and to keep the lease."""
+        self._lease.start()
+        super().start()
+
     def _write(self, batch: list[Write]) -> list[Outcome]:
         outcomes: dict[Write, Outcome] = {}
         self._wrote = True
+        self._lease.appending()
         sent = self._send(batch, outcomes)
         self._wait_for(sent, outcomes)
         self._check(sent, outcomes)
@@ -228,8 +237,7 @@ class KafkaWriter(GroupWriter[Write]):
 
     def _check(self, sent: list[_Sent], outcomes: dict[Write, Outcome]) -> None:
         """Tell what counts of that which Kafka has, and note it."""
-        error = self._stale() if self._owner is not None and sent else None
-        void = self._claims.void_from(self._token) if error is not None else {}
+        error, void = self._ousted() if self._owner is not None and sent else (None, {})
         for batch, writes, report in sent:
             if outcomes[writes[0]] is not None:
                 continue
@@ -239,26 +247,30 @@ class KafkaWriter(GroupWriter[Write]):
                 continue
             self._garbage.add(batch, report.value.offset, [write.entry for write in writes])
 
-    def _stale(self) -> StoreError | None:
-        """The error of appends that do not count, where somebody else took over."""
+    def _ousted(self) -> tuple[StoreError | None, Mapping[int, int]]:
+        """The error of appends that do not count, where somebody else took over, and where those begin."""
         assert self._owner is not None
+        # All was acknowledged before the clock is read here.
+        if self._lease.covers():
+            return None, {}
         deadline = time.monotonic() + self._settings.append_seconds
         try:
-            self._claims.refresh(self._settings.append_seconds)
-            while self._claims.undecided(self._token):
+            standing = self._lease.look(self._settings.append_seconds)
+            while standing.undecided:
                 if time.monotonic() > deadline or self._abandoned:
-                    return self._not_acknowledged(TimeoutError("another owner claims, and does not go on"))
-                time.sleep(0.005)
-                self._claims.refresh(self._settings.append_seconds)
+                    waited = TimeoutError("another owner claims, and does not go on")
+                    return self._not_acknowledged(waited), {}
+                time.sleep(UNDECIDED_SECONDS)
+                standing = self._lease.look(self._settings.append_seconds)
         except StoreError as error:
-            return self._not_acknowledged(error)
-        if self._claims.lost(self._token):
+            return self._not_acknowledged(error), {}
+        if standing.lost:
             # It slept for so long that who took over is gone as well, with what says what counts.
-            return self._not_acknowledged(stale_error(self._owner))
-        if not self._claims.void_from(self._token):
-            return None
+            return self._not_acknowledged(stale_error(self._owner)), {}
+        if not standing.void:
+            return None, {}
         self._failure = stale_error(self._owner)
-        return self._failure
+        return self._failure, standing.void
 
     def _beat(self) -> None:
         """See the base class; also look whether the owner still is one, and tidy up."""
@@ -269,11 +281,11 @@ class KafkaWriter(GroupWriter[Write]):
             sparse: list[tuple[JournalKey, int]] = []
             if self._owner is not None:
                 self._claims_writer.beat(self._owner)
-                self._claims.refresh(min(self._settings.append_seconds, CLOSE_SECONDS))
-                if self._claims.void_from(self._token) or self._claims.lost(self._token):
+                standing = self._lease.last_look(min(self._settings.append_seconds, CLOSE_SECONDS))
+                if standing.void or standing.lost:
                     self._failure = stale_error(self._owner)
                 # Who has nothing to append need not wait for a claim that is not decided.
-                if self._claims.undecided(self._token):
+                if standing.undecided:
                     return
                 sparse = self._garbage.take_sparse(SPARSE_AT_ONCE, self._owner)
             again = [
@@ -319,7 +331,7 @@ class KafkaWriter(GroupWriter[Write]):
                 self._producer.close(timeout=ABANDONED_SECONDS if self._abandoned else CLOSE_SECONDS)
             except Exception as error:  # brokers that are away do not take what is left
                 _log.warning("the producer of topic %s was not closed in order: %s", self._topic, error)
-            self._claims.close()
+            self._lease.close(ABANDONED_SECONDS if self._abandoned else CLOSE_SECONDS)
 
 
 def _wait(report: Any, seconds: float) -> None:

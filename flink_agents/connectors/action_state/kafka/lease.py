@@ -1,0 +1,175 @@
+"""The lease of an owner: how long its appends are done without a look at the claims behind each of them.
+
+A look reads the clock, *then* asks for the claims; where nobody outranks the owner, the lease runs for a
+fixed time from that reading. An append is done if the clock, read *after* its acknowledgement, is before
+the end of the lease. Whoever takes over claims first and waits for longer than the lease before it looks
+where partitions end (``takeover``), so that such an append lies before its fence. Where the lease has run
+out, a look behind the acknowledgement decides, as it does without a lease.
+
+Looks go on in a thread of their own while appends come: no append waits for one.
+"""
+
+from __future__ import annotations
+
+import functools
+import math
+import sys
+import threading
+import time
+from collections.abc import Callable, Mapping
+from typing import TYPE_CHECKING, NamedTuple
+
+from flink_agents.api.logs import bounded_logger
+
+if TYPE_CHECKING:
+    from flink_agents.connectors.action_state.kafka.claims import Claims
+
+_log = bounded_logger("flink_agents.store")
+
+LOOKS_PER_LEASE = 3
+"""How often an owner that appends looks during one lease: one look may fail, or be slow."""
+
+LOOK_SECONDS = 5.0
+"""How long a look in the background may take; an append that needs one is more patient."""
+
+
+class Standing(NamedTuple):
+    """What a look at the claims says about an owner.
+
+    Attributes:
+        void: From which offset on its records do not count, by partition; empty where nobody decided.
+        undecided: Whether somebody outranks it and has not said yet which of its records count.
+        lost: Whether nobody can tell any more which of its records count.
+    """
+
+    void: Mapping[int, int]
+    undecided: bool
+    lost: bool
+
+    @property
+    def is_free(self) -> bool:
+        """Whether nobody outranks it."""
+        return not (self.void or self.undecided or self.lost)
+
+
+def suspended_too() -> Callable[[], float]:
+    """The clock of this machine that also runs while the machine is suspended, in seconds; never set back."""
+    names = ["CLOCK_BOOTTIME"]
+    if sys.platform == "darwin":
+        names.append("CLOCK_MONOTONIC")  # counts sleep there, as time.monotonic() does not
+    for name in names:
+        if (number := getattr(time, name, None)) is not None:
+            clock = functools.partial(time.clock_gettime, number)
+            try:
+                clock()
+            except OSError:  # the kernel is older than its headers, or emulated
+                continue
+            return clock
+    return time.monotonic
+
+
+now = suspended_too()
+
+
+class Lease:
+    """See the module. :meth:`covers` and :meth:`look` are for any thread.
+
+    Args:
+        claims: What is looked at; of this object alone from now on.
+        token: Whose lease it is.
+        seconds: Its length; 0: each append needs a look.
+        clock: What time it is, in seconds from any moment.
+    """
+
+    def __init__(self, claims: Claims, token: str, seconds: float, clock: Callable[[], float] = now) -> None:
+        self._claims = claims
+        self._token = token
+        self._seconds = seconds
+        self._clock = clock
+        self._standing: Standing | None = None
+        self._until = -math.inf
+        self._look_again_at = -math.inf
+        # Claims are not for two threads at a time.
+        self._looking = threading.Lock()
+        self._wanted = threading.Event()
+        self._stopping = False
+        self._thread: threading.Thread | None = None
+
+    def start(self) -> None:
+        """Begin to look in the background."""
+        if self._seconds > 0:
+            self._wanted.set()
+            self._thread = threading.Thread(target=self._keep, name="store-lease", daemon=True)
+            self._thread.start()
+
+    def appending(self) -> None:
+        """Say that an append is sent: the lease is renewed while it is on its way, where it is time."""
+        if self._thread is not None and self._clock() >= self._look_again_at:
+            self._wanted.set()
+
+    def covers(self) -> bool:
+        """Whether all is done that was acknowledged before this was called."""
+        return self._clock() < self._until
+
+    def look(self, seconds: float) -> Standing:
+        """Look at all claims that were acknowledged before this was called.
+
+        Args:
+            seconds: How long that may take.
+
+        Raises:
+            StoreUnavailableError: They cannot be read.
+        """
+        with self._looking:
+            # Before it is asked: a claim that comes behind the answer waits from then on, not from now.
+            began = self._clock()
+            self._look_again_at = began + self._seconds / LOOKS_PER_LEASE
+            self._claims.refresh(seconds)
+            void = dict(self._claims.void_from(self._token))
+            standing = Standing(void, self._claims.undecided(self._token), self._claims.lost(self._token))
+            if standing.is_free:
+                self._until = began + self._seconds
+            elif not standing.undecided:
+                self._until = -math.inf  # decided by somebody who did not wait: one that knows no leases
+            self._standing = standing
+            return standing
+
+    def last_look(self, seconds: float) -> Standing:
+        """What the last look said that is no older than the lease; a new one where there is none.
+
+        Args:
+            seconds: How long a new one may take.
+
+        Raises:
+            StoreUnavailableError: The claims cannot be read.
+        """
+        standing = self._standing
+        return standing if standing is not None and self.covers() else self.look(seconds)
+
+    def close(self, seconds: float) -> None:
+        """End, and close the connection; waits so long at most for a look that is under way."""
+        self._stopping = True
+        if self._thread is None:
+            self._claims.close()
+            return
+        self._wanted.set()
+        self._thread.join(seconds)
+
+    def _keep(self) -> None:
+        try:
+            while True:
+                self._wanted.wait()
+                self._wanted.clear()
+                if self._stopping:
+                    return
+                try:
+                    self.look(LOOK_SECONDS)
+                except Exception as error:
+                    # The next append looks by itself, and has somebody to tell.
+                    _log.warning("the lease of an owner was not renewed: %s", error)
+        finally:
+            try:
+                with self._looking:
+                    self._claims.close()
+            except Exception as error:  # brokers that are away
+                _log.warning("the claims were not closed in order: %s", error)

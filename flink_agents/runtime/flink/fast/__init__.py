@@ -1,0 +1,1 @@
+"""The way from Flink into the operator that goes through internals of PyFlink."""

@@ -1,0 +1,88 @@
+"""Which way the operator goes: through the internals of PyFlink that are known, or the public one.
+
+The log says once for each operator what is not used, and why.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Any, TypeVar
+
+from pyflink.datastream import OutputTag, RuntimeContext
+
+from flink_agents.api.logs import bounded_logger
+from flink_agents.runtime.execution.run import Run
+from flink_agents.runtime.flink.fast.internals import Collector, FlinkKeys, Operation, Unfit
+from flink_agents.runtime.operator.event_time import Emission
+from flink_agents.runtime.state.keyed_state import Timers
+
+_log = bounded_logger("flink_agents.fast_path")
+
+T = TypeVar("T")
+
+
+class FastPath:
+    """Calls from Flink without PyFlink's generators, and outputs that go to Flink at once.
+
+    Args:
+        function: The function, in whose ``open`` this is made.
+        collector: Flink's collector.
+        tags: The side outputs.
+
+    Raises:
+        Unfit: PyFlink or Flink is not as it is known.
+    """
+
+    def __init__(self, function: Any, collector: Collector, tags: dict[str, OutputTag]) -> None:
+        self._operation = Operation(function)
+        self._outlet = self._operation.outlet(collector, {tag: each.tag_id for tag, each in tags.items()})
+
+    def leave(self, emission: Emission | Run) -> None:
+        """Let all of an emission leave the operator."""
+        if emission.outputs or emission.side_outputs:
+            self._outlet.put(emission.outputs, emission.side_outputs)
+
+    def install(self, process: Callable[[str, Any], None], on_timer: Callable[[int], None]) -> None:
+        """Let Flink call these from now on, instead of the function."""
+        self._operation.replace(process, on_timer, self._outlet)
+
+
+class Ways:
+    """The parts of PyFlink's internals that an operator can use; None for each that it cannot.
+
+    Attributes:
+        keys: All keys of the subtask.
+        timers: Timers of the current key; None where ``keys`` is.
+        collector: Flink's collector.
+        fast_path: Calls and outputs; also None where the job has turned it off.
+    """
+
+    def __init__(
+        self, function: Any, context: RuntimeContext, tags: dict[str, OutputTag], fast: bool, name: str
+    ) -> None:
+        self._name = name
+        self.keys = self._look(
+            lambda: FlinkKeys(context),
+            "inputs that wait in a savepoint of a fast path go on with the next input of their key only",
+        )
+        self.timers: Timers | None = self.keys.timers if self.keys is not None else None
+        self.collector = self._look(
+            lambda: Collector(context), "outputs at the end of a bounded input have the time of a timer"
+        )
+        self.fast_path: FastPath | None = None
+        collector = self.collector
+        if fast and self.keys is not None and collector is not None:
+            self.fast_path = self._look(
+                lambda: FastPath(function, collector, tags), "the operator is as fast as PyFlink lets it"
+            )
+
+    def _look(self, make: Callable[[], T], otherwise: str) -> T | None:
+        try:
+            return make()
+        except Unfit as unfit:
+            why = str(unfit)
+        except Exception as error:
+            # Whatever another version raises: it is not as it is known.
+            why = f"{type(error).__name__}: {error}"
+        _log.warning("agent %s: %s; so %s", self._name, why, otherwise)
+        return None

@@ -1,0 +1,193 @@
+"""One timer for all keys: a beat commits whatever has finished, key by key.
+
+A timer per key costs Flink more than the commit itself. Where the operator may make any key current
+(:class:`Keys`), one processing-time timer does for all: the agent loop says which actors have to be looked
+at, and the beat makes the key of each current, commits, and lets what was put out leave, before it goes on to
+the next one. All of it is one call of Flink, so that no checkpoint sees half of it.
+
+No timer says which keys have inputs that wait. Keys of a restored state are found when the operator opens.
+"""
+
+from __future__ import annotations
+
+from collections import deque
+from collections.abc import Callable
+from typing import Any
+
+from flink_agents.runtime.execution.shared import RunEnvironment
+from flink_agents.runtime.loop.actor import KeyActor
+from flink_agents.runtime.operator.event_time import Emission
+from flink_agents.runtime.operator.harvest import next_beat
+from flink_agents.runtime.operator.keys import Keys
+from flink_agents.runtime.operator.processor import DRAIN, NOTHING, START, AgentProcessor
+from flink_agents.runtime.state.keyed_state import KeyedState, Timers
+
+MOST_COMMITS = 1000
+"""After so many actors a beat ends, so that inputs and checkpoints have their turn."""
+
+MOST_WOKEN = 200
+"""How many restored keys get their actors in one beat."""
+
+SOON_MS = 2
+"""A beat that comes within this time is soon enough for whatever is new."""
+
+
+class HeartbeatProcessor(AgentProcessor):
+    """See the module. What leaves in a beat goes to ``leave``, while its key is current.
+
+    Args:
+        shared: What all runs share.
+        state: Keyed state.
+        job_id: Identity that new keys get as their journal id.
+        clock: The wall-clock time in milliseconds.
+        check_cancelled: Called while Flink's thread waits; raises if the task was cancelled.
+        keys: The keys of the subtask.
+        leave: Takes what leaves the operator after a commit.
+    """
+
+    def __init__(
+        self,
+        shared: RunEnvironment,
+        state: KeyedState,
+        job_id: str,
+        clock: Callable[[], int],
+        check_cancelled: Callable[[], None] = lambda: None,
+        *,
+        keys: Keys,
+        leave: Callable[[Emission], None],
+    ) -> None:
+        super().__init__(shared, state, job_id, clock, check_cancelled)
+        self._keys = keys
+        self._leave = leave
+        self._done = self._to_look_at = deque[KeyActor]()
+        # Only Flink's thread touches these: the keys are objects of Java.
+        self._key_of: dict[str, Any] = {}
+        self._restored: deque[tuple[str, Any]] = deque()
+        self._at: int | None = None
+        self._fired = 0
+        self._waits_for_end = False
+
+    def open(self, timers: Timers | None = None) -> None:
+        """Open the store, and find the keys that have inputs in state."""
+        super().open(timers)
+        self._restored.extend(self._keys.waiting())
+        if self._restored and timers is not None:
+            self._keys.switch(self._restored[0][1])
+            self._wait_for_end(timers)
+            self._arm(timers)
+
+    def on_timer(self, key_text: str, timestamp: int, timers: Timers) -> Emission:
+        """Beat. The timer may be of an older savepoint, and of any key."""
+        self.beat(timestamp, timers)
+        return NOTHING
+
+    def beat(self, timestamp: int, timers: Timers) -> None:
+        """Commit what has finished, of all keys."""
+        if timestamp < START:
+            self._fired = timestamp
+            if self._at is not None and self._at <= timestamp:
+                self._at = None
+        elif timestamp == START:
+            self._waits_for_end = False
+        if self._forgetting is not None:
+            key_text = self._keys.text()
+            if key_text not in self._actors:
+                self._forget(key_text, timestamp, timers)
+        if not (self._actors or self._restored):
+            return
+        if timestamp == START:
+            self._begin_the_end(timers)
+        elif timestamp == DRAIN:
+            self._drain_all(timers)
+        else:
+            self._check_failure()
+            self._wake_restored(MOST_WOKEN, timers)
+            self._commit_finished(timers)
+        self._arm(timers)
+
+    # -- actors -------------------------------------------------------------------------
+
+    def _made(self, actor: KeyActor, timers: Timers) -> None:
+        self._key_of[actor.key_text] = self._keys.current_key()
+        self._wait_for_end(timers)
+        self._arm(timers, actor)
+
+    def _fed(self, actor: KeyActor, timers: Timers) -> None:
+        self._arm(timers, actor)
+
+    def _wake_restored(self, most: int, timers: Timers) -> None:
+        """Let restored keys go on, which no timer may have woken."""
+        while self._restored and most:
+            key_text, key = self._restored.popleft()
+            most -= 1
+            if key_text not in self._actors:
+                self._keys.switch(key)
+                self._actor(key_text, timers)
+
+    def _commit_finished(self, timers: Timers) -> None:
+        """Look at the actors of which the loop says so."""
+        for _ in range(min(len(self._done), MOST_COMMITS)):
+            actor = self._done.popleft()
+            # Several runs of it may have ended, and it may be gone.
+            if (actor.finished or actor.parked) and self._actors.get(actor.key_text) is actor:
+                self._look(actor, timers)
+
+    def _look(self, actor: KeyActor, timers: Timers) -> None:
+        key_text = actor.key_text
+        self._keys.switch(self._key_of[key_text])
+        emission = Emission()
+        self._commit(actor, emission, timers)
+        if emission.outputs or emission.side_outputs:
+            self._leave(emission)
+        if actor.head.has_pending:
+            self._feed(actor)
+        else:
+            del self._actors[key_text], self._key_of[key_text]
+
+    # -- the end of a bounded input -------------------------------------------------------
+
+    def _wait_for_end(self, timers: Timers) -> None:
+        """Keep a timer at the end of the input; whichever key has it."""
+        if not self._waits_for_end:
+            self._waits_for_end = True
+            timers.register_event_time_timer(START)
+
+    def _begin_the_end(self, timers: Timers) -> None:
+        self._wake_restored(len(self._restored), timers)
+        self._agent_loop.end_of_input()
+        timers.register_event_time_timer(DRAIN)
+
+    def _drain_all(self, timers: Timers) -> None:
+        """Wait for all runs of all keys; each leaves as it ends."""
+        self._wake_restored(len(self._restored), timers)
+        while self._actors:
+            seen = self._agent_loop.progress
+            self._commit_finished(timers)
+            if self._actors and not self._done:
+                self._wait(seen)
+
+    # -- the timer ------------------------------------------------------------------------
+
+    def _arm(self, timers: Timers, new: KeyActor | None = None) -> None:
+        """See that a beat comes when something may have finished. Any key may be current.
+
+        Args:
+            timers: Timers of the current key.
+            new: The only actor that has something to do since this was called last, if there is one.
+        """
+        if not (self._actors or self._restored):
+            return
+        now = self._clock()
+        if self._at is not None and self._at - now <= SOON_MS:
+            return
+        if self._restored or self._done:
+            at = now
+        else:
+            actors = self._actors.values() if new is None or self._at is None else (new,)
+            at = next_beat(now, self._agent_loop, len(self._actors), actors)
+        # Flink goes on with timers that are not behind the one at hand, and would not come to an end.
+        at = max(at, self._fired + 1)
+        # A timer that is not needed any more still fires; with half the distance each, there are few.
+        if self._at is None or at - now < (self._at - now) // 2:
+            self._at = at
+            timers.register_processing_time_timer(at)

@@ -1,0 +1,184 @@
+"""One timer for all keys, and a timer for each: both do the same, and either takes over the other's state."""
+
+from __future__ import annotations
+
+import asyncio
+from collections import Counter
+from collections.abc import Callable
+from typing import Any
+
+import pytest
+
+from flink_agents import Agent, Event, InputEvent, OutputEvent, action
+from flink_agents.runtime.operator.processor import DRAIN, START
+from flink_agents.runtime.serde.keys import encode_key
+from flink_agents.testing import OperatorHarness
+
+KEYS = [f"key {number}" for number in range(20)]
+
+MakeHarness = Callable[..., OperatorHarness]
+
+
+class CountingAgent(Agent):
+    """Counts its inputs."""
+
+    @action(InputEvent)
+    async def act(self, event: InputEvent, ctx: Any) -> Event:
+        count = ctx.short_term_memory.get("count", 0) + 1
+        ctx.short_term_memory.set("count", count)
+        await asyncio.sleep(0.001 * (count % 3))
+        return OutputEvent(output=(ctx.key, count, ctx.sequence_number))
+
+
+class OnceAgent(Agent):
+    """The first runs of all keys end at once, the later ones never; for a look at what is left."""
+
+    @action(InputEvent)
+    async def act(self, event: InputEvent, ctx: Any) -> Event:
+        if event.input[1]:
+            await asyncio.Event().wait()
+        return OutputEvent(output=event.input)
+
+
+def by_itself(record: Any) -> Any:
+    return record
+
+
+def expected(rounds: int, begin: int = 0) -> list[tuple[str, int, int]]:
+    return sorted((key, number + 1, number) for key in KEYS for number in range(begin, rounds))
+
+
+@pytest.mark.parametrize("before", [True, False])
+@pytest.mark.parametrize("after", [True, False])
+def test_either_takes_over_what_waits(agent_harness: MakeHarness, before: bool, after: bool) -> None:
+    one = agent_harness(CountingAgent, by_itself, settle=False, heartbeat=before)
+    one.push_all(KEYS * 2)
+    snapshot = one.snapshot()
+    other = agent_harness(CountingAgent, by_itself, settle=False, heartbeat=after, parallelism=3)
+    other.restore(snapshot)
+    assert sorted(other.settle()) == expected(2)
+    other.push_all(KEYS)
+    assert sorted(other.settle()) == expected(3, 2)
+
+
+@pytest.mark.parametrize("before", [True, False])
+@pytest.mark.parametrize("after", [True, False])
+def test_either_drains_what_waits(agent_harness: MakeHarness, before: bool, after: bool) -> None:
+    one = agent_harness(CountingAgent, by_itself, settle=False, heartbeat=before)
+    one.push_all(KEYS * 2)
+    other = agent_harness(CountingAgent, by_itself, settle=False, heartbeat=after, parallelism=2)
+    other.restore(one.snapshot())
+    assert sorted(other.end_input()) == expected(2)
+    assert all(other.pending(key) == 0 for key in KEYS)
+
+
+def timers_of(harness: OperatorHarness) -> Counter[str]:
+    states = [harness.state(key) for key in KEYS]
+    return Counter(
+        processing=sum(len(state.processing_timers) for state in states),
+        event=sum(len(state.event_timers) for state in states),
+    )
+
+
+def test_one_timer_of_each_kind_serves_all_keys(agent_harness: MakeHarness) -> None:
+    harness = agent_harness(CountingAgent, by_itself, settle=False, heartbeat=True)
+    harness.push_all(KEYS)
+    assert timers_of(harness) == {"processing": 1, "event": 1}
+    harness.settle()
+    assert timers_of(harness) == {"processing": 0, "event": 1}
+    harness.push_all(KEYS)
+    assert timers_of(harness) == {"processing": 1, "event": 1}
+
+
+def test_timers_of_an_older_savepoint_do_nothing_twice(agent_harness: MakeHarness) -> None:
+    """Those of each key fire besides the heartbeat, before and after what waited is committed."""
+    one = agent_harness(CountingAgent, by_itself, settle=False, heartbeat=False)
+    one.push_all(KEYS * 2)
+    harness = agent_harness(CountingAgent, by_itself, settle=False, heartbeat=True)
+    harness.restore(one.snapshot())
+    assert timers_of(harness)["processing"] > len(KEYS)
+    for _ in range(3):
+        for key in KEYS:
+            for at in sorted(harness.state(key).processing_timers):
+                harness._fire(encode_key(key), "processing_timers", at)
+    harness.settle()
+    harness.end_input()
+    assert sorted(harness.outputs) == expected(2)
+    assert {harness.sequence_number(key) for key in KEYS} == {2}
+
+
+def test_an_input_of_a_restored_key_does_not_pass_what_waits(agent_harness: MakeHarness) -> None:
+    one = agent_harness(CountingAgent, by_itself, settle=False, heartbeat=True)
+    one.push_all(KEYS)
+    harness = agent_harness(CountingAgent, by_itself, settle=False, heartbeat=True)
+    harness.restore(one.snapshot())
+    harness.push_all(KEYS)  # before any beat has woken the keys
+    harness.settle()
+    assert sorted(harness.outputs) == expected(2)
+    assert {harness.pending(key) for key in KEYS} == {0}
+
+
+def test_a_run_that_does_not_end_holds_no_other_key_back(agent_harness: MakeHarness) -> None:
+    def by_first(record: Any) -> Any:
+        return record[0]
+
+    harness = agent_harness(OnceAgent, by_first, settle=False, heartbeat=True)
+    harness.push_all([("endless", True), ("a", False), ("b", False)])
+    subtask = harness._subtasks[0]
+    while len(harness.outputs) < 2:
+        seen = subtask.processor.ended
+        harness.advance(10)
+        if len(harness.outputs) < 2 and subtask.processor.ended == seen:
+            subtask.processor.wait_for_progress(seen, 60)
+    assert sorted(harness.outputs) == [("a", False), ("b", False)]
+    assert (harness.pending("endless"), harness.pending("a"), harness.pending("b")) == (1, 0, 0)
+
+
+class LookingHarness(OperatorHarness):
+    """Looks at state whenever something leaves."""
+
+    def _emit(self, emission: Any, backend: Any) -> None:
+        for output in emission.outputs:
+            key, count, number = output
+            assert self.sequence_number(key) > number, "it left before its run was committed"
+            assert self.memory(key)["count"] >= count
+        super()._emit(emission, backend)
+
+
+@pytest.mark.parametrize("heartbeat", [True, False])
+def test_nothing_leaves_before_its_run_is_committed(heartbeat: bool) -> None:
+    with LookingHarness(CountingAgent, by_itself, settle=False, heartbeat=heartbeat) as harness:
+        harness.push_all(KEYS * 3)
+        harness.settle()
+        assert sorted(harness.outputs) == expected(3)
+
+
+def test_a_beat_registers_no_timer_that_fires_in_it(agent_harness: MakeHarness) -> None:
+    """Flink would fire it at once, again and again, and take no input meanwhile."""
+
+    def by_first(record: Any) -> Any:
+        return record[0]
+
+    harness = agent_harness(OnceAgent, by_first, settle=False, heartbeat=True)
+    harness.push(("endless", True))
+    for _ in range(20):
+        (at,) = harness.state("endless").processing_timers
+        harness._fire(encode_key("endless"), "processing_timers", at)
+        (following,) = harness.state("endless").processing_timers
+        assert following > at
+
+
+def test_a_failure_ends_the_next_beat(agent_harness: MakeHarness) -> None:
+    class Fails(Agent):
+        @action(InputEvent)
+        async def act(self, event: InputEvent, ctx: Any) -> None:
+            await asyncio.sleep(0)
+            raise ValueError("never mind")
+
+    harness = agent_harness(Fails, by_itself, heartbeat=True)
+    with pytest.raises(Exception, match="never mind"):
+        harness.push("a")
+
+
+def test_the_end_of_the_input_stands_behind_all_times() -> None:
+    assert DRAIN == START + 1

@@ -1,0 +1,282 @@
+"""Both ways from Flink into the operator: PyFlink's public one, and a fast one that does the same."""
+
+from __future__ import annotations
+
+import asyncio
+import time
+import traceback
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from flink_agents import Agent, AgentsExecutionEnvironment, InputEvent, OutputEvent, action
+from flink_agents.api.errors import JobFailedError
+from flink_agents.runtime.flink.fast import internals
+from tests.cluster.heartbeats import Heartbeats, read_beats
+from tests.cluster.local_job import LAST, LocalJob, start_agent
+
+pytestmark = pytest.mark.minicluster
+
+MakeEnvironment = Callable[..., AgentsExecutionEnvironment]
+
+FAST = "run.fast-path"
+both_ways = pytest.mark.parametrize("fast", [True, False], ids=["fast", "public"])
+
+PUBLIC_FRAME = "process_element_func"
+"""A function of PyFlink that stands between Flink and the operator on the public way."""
+
+
+class WayAgent(Agent):
+    """Tells by which way it is called; some outputs go aside, and one is an empty tuple."""
+
+    side_outputs = {"even": str}
+
+    @action(InputEvent)
+    def act(self, event: InputEvent, ctx: Any) -> None:
+        public = PUBLIC_FRAME in {frame.name for frame in traceback.extract_stack()}
+        ctx.send_event(OutputEvent(output=("way", "public" if public else "fast")))
+        ctx.send_event(OutputEvent(output=()))
+        if event.input % 2 == 0:
+            ctx.emit_to("even", f"{ctx.key} {event.input}")
+
+
+@both_ways
+def test_calls_take_the_way_that_is_configured(agents_environment: MakeEnvironment, fast: bool) -> None:
+    env = agents_environment(config={FAST: fast})
+    stream = env.from_list(range(20), lambda number: number % 3).apply(WayAgent)
+    outputs, even = stream.to_list(), env.collect(stream.side_output("even"))
+    env.execute()
+    assert outputs == [("way", "fast" if fast else "public"), ()] * 20
+    assert sorted(even) == sorted(f"{number % 3} {number}" for number in range(0, 20, 2))
+
+
+class StrangerAgent(WayAgent):
+    """For it, PyFlink is of a version that is not known."""
+
+    def __init__(self) -> None:
+        # It is made once more in the worker, before the operator looks for its way.
+        internals.VERSIONS = ("0.",)
+
+    @action(InputEvent)
+    def act(self, event: InputEvent, ctx: Any) -> None:
+        # Other jobs run in the same process.
+        internals.VERSIONS = ("2.3.",)
+        super().act(event, ctx)
+
+
+def test_an_unknown_version_takes_the_public_way(
+    agents_environment: MakeEnvironment, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(internals, "VERSIONS", internals.VERSIONS)  # the agent is made here as well
+    env = agents_environment()
+    stream = env.from_list([1, 2, 3], lambda number: number).apply(StrangerAgent)
+    outputs, even = stream.to_list(), env.collect(stream.side_output("even"))
+    env.execute()
+    assert outputs == [("way", "public"), ()] * 3
+    assert even == ["2 2"]
+
+
+class LoudAgent(Agent):
+    """Its outputs are more than the buffers between two operators take."""
+
+    @action(InputEvent)
+    async def act(self, event: InputEvent, ctx: Any) -> OutputEvent:
+        await asyncio.sleep(0)
+        return OutputEvent(output=(event.input, "x" * 20_000))
+
+
+def test_a_slow_consumer_in_the_same_process_holds_nothing_up_for_ever(
+    agents_environment: MakeEnvironment,
+) -> None:
+    """It needs the lock of the interpreter while outputs wait for a buffer."""
+
+    def slowly(output: Any) -> int:
+        time.sleep(0.0005)
+        return output[0]
+
+    env = agents_environment()
+    stream = env.from_list(range(3000), lambda number: number % 50).apply(LoudAgent).to_datastream()
+    outputs = env.collect(stream.map(slowly))
+    env.execute()
+    assert sorted(outputs) == list(range(3000))
+
+
+class TypedAgent(Agent):
+    """Its outputs are of a type of Flink: Flink converts them once more."""
+
+    output_type = int
+
+    @action(InputEvent)
+    async def act(self, event: InputEvent, ctx: Any) -> OutputEvent:
+        await asyncio.sleep(0.001 * (event.input % 5))
+        return OutputEvent(output=event.input * 2**33)
+
+
+@both_ways
+def test_outputs_of_a_type_of_flink(agents_environment: MakeEnvironment, fast: bool) -> None:
+    env = agents_environment(config={FAST: fast})
+    outputs = env.from_list(range(100), lambda number: number % 7).apply(TypedAgent).to_list()
+    env.execute()
+    assert sorted(outputs) == [number * 2**33 for number in range(100)]
+
+
+class FailingAgent(Agent):
+    def __init__(self, waits: bool) -> None:
+        self.waits = waits
+
+    @action(InputEvent)
+    def act(self, event: InputEvent, ctx: Any) -> Any:
+        if self.waits:
+            return self.later()
+        raise ValueError("this very line")
+
+    async def later(self) -> None:
+        await asyncio.sleep(0.01)
+        raise ValueError("this very line")
+
+
+@both_ways
+@pytest.mark.parametrize("waits", [False, True], ids=["def", "async"])
+def test_an_error_names_the_line_of_the_author(
+    agents_environment: MakeEnvironment, fast: bool, waits: bool
+) -> None:
+    env = agents_environment(config={FAST: fast})
+    env.from_list([1], lambda number: number).apply(FailingAgent(waits)).to_list()
+    with pytest.raises(JobFailedError, match="this very line") as caught:
+        env.execute()
+    assert "test_fast_path.py" in str(caught.value)
+
+
+# -- timestamps -----------------------------------------------------------------------------
+
+
+class LaterAgent(Agent):
+    """Outputs of both kinds of runs: at once, and later, some of them at the end of the input."""
+
+    @action(InputEvent)
+    def act(self, event: InputEvent, ctx: Any) -> Any:
+        return self.later(event.input) if event.input % 2 else OutputEvent(output=event.input)
+
+    async def later(self, number: int) -> OutputEvent:
+        await asyncio.sleep(0.3)
+        return OutputEvent(output=number)
+
+
+@both_ways
+def test_outputs_at_the_end_of_the_input_have_no_timestamp(
+    agents_environment: MakeEnvironment, fast: bool
+) -> None:
+    """A broker of Kafka refuses that of the timer which stands for the end."""
+    from pyflink.common import Types, WatermarkStrategy
+    from pyflink.common.watermark_strategy import TimestampAssigner
+    from pyflink.datastream import ProcessFunction
+
+    class Stamps(TimestampAssigner):
+        def extract_timestamp(self, value: Any, record_timestamp: int) -> int:
+            return 1000 + value
+
+    class Look(ProcessFunction):
+        def process_element(self, value: Any, ctx: Any) -> Any:
+            yield value, ctx.timestamp()
+
+    env = agents_environment(config={FAST: fast})
+    numbers = env.stream_env.from_collection(list(range(50)), Types.LONG())
+    strategy = WatermarkStrategy.for_monotonous_timestamps().with_timestamp_assigner(Stamps())
+    stamped = numbers.assign_timestamps_and_watermarks(strategy)
+    stream = env.from_datastream(stamped, lambda number: number).apply(LaterAgent).to_datastream()
+    looked = env.collect(stream.process(Look()))
+    env.execute()
+    found = dict(looked)
+    none = {at for number, at in found.items() if number % 2}
+    assert len(none) == 1
+    assert {number: at for number, at in found.items() if number % 2 == 0} == {
+        number: 1000 + number for number in range(0, 50, 2)
+    }
+    # What PyFlink gives where there is none.
+    assert none == {-(2**63)}
+
+
+# -- savepoints -----------------------------------------------------------------------------
+
+WAITING = 300
+
+
+class PatientAgent(Agent):
+    """Its calls wait for ever, or end soon.
+
+    Args:
+        path: Gets a line for each call that begins.
+        ends: Whether they end.
+    """
+
+    def __init__(self, path: str, ends: bool) -> None:
+        self.ends = ends
+        self.beats = Heartbeats(path)
+
+    @action(InputEvent, when=lambda event: event.input != LAST)
+    async def call(self, event: InputEvent, ctx: Any) -> OutputEvent:
+        self.beats.write("begin", ctx.key)
+        await (asyncio.sleep(0.01) if self.ends else asyncio.Event().wait())
+        return OutputEvent(output=(ctx.key, event.input, ctx.sequence_number))
+
+    @action(InputEvent, when=lambda event: event.input == LAST)
+    def ignore(self, event: InputEvent, ctx: Any) -> None:
+        pass
+
+
+def savepoint_of(env: AgentsExecutionEnvironment, directory: Path) -> str:
+    """A savepoint in which inputs of 300 keys wait."""
+    beats = directory / "beats"
+    with start_agent(env, PatientAgent(str(beats), False), beats, WAITING) as job:
+        job.wait_for("waiting calls", lambda: len(read_beats(beats)) >= WAITING)
+        return job.stop_with_savepoint(directory / "savepoints")
+
+
+def restored_from(savepoint: str) -> dict[str, str]:
+    return {
+        "execution.state-recovery.path": savepoint,
+        "execution.state-recovery.ignore-unclaimed-state": "true",
+    }
+
+
+@pytest.mark.parametrize("backend", ["hashmap", "rocksdb"])
+@pytest.mark.parametrize(("before", "after"), [(True, False), (False, True), (True, True)])
+def test_what_waits_goes_on_by_the_other_way(
+    agents_environment: MakeEnvironment, tmp_path: Path, before: bool, after: bool, backend: str
+) -> None:
+    """Without any input, and before the end of the input: nothing but the restore wakes the keys."""
+    from pyflink.common import WatermarkStrategy
+    from pyflink.datastream.connectors.number_seq import NumberSequenceSource
+
+    flink = {"state.backend.type": backend}
+    savepoint = savepoint_of(agents_environment(config={FAST: before}, flink=flink), tmp_path)
+
+    def nothing(number: int) -> list[int]:
+        time.sleep(0.01)
+        return []
+
+    env = agents_environment(config={FAST: after}, flink={**flink, **restored_from(savepoint)}, parallelism=2)
+    path, outputs = str(tmp_path / "beats"), tmp_path / "outputs"
+    committed = Heartbeats(str(outputs))
+    source = NumberSequenceSource(0, 10**12), WatermarkStrategy.no_watermarks(), "idle"
+    stream_env: Any = env.stream_env
+    idle = stream_env.from_source(*source).set_parallelism(1).flat_map(nothing).set_parallelism(1)
+    stream = env.from_datastream(idle, lambda number: number).apply(PatientAgent(path, True))
+    stream.to_datastream().map(lambda output: committed.write("output", output[0])).print()
+    with LocalJob(env, outputs) as job:
+        job.wait_for("all outputs", lambda: len(read_beats(outputs)) >= WAITING)
+    assert sorted(int(beat.key) for beat in read_beats(outputs)) == list(range(WAITING))
+
+
+@pytest.mark.parametrize(("before", "after"), [(True, False), (False, True)])
+def test_what_waits_goes_on_at_the_end_of_the_input(
+    agents_environment: MakeEnvironment, tmp_path: Path, before: bool, after: bool
+) -> None:
+    savepoint = savepoint_of(agents_environment(config={FAST: before}), tmp_path)
+    env = agents_environment(config={FAST: after}, flink=restored_from(savepoint), parallelism=2)
+    stream = env.from_list([], lambda number: number)
+    outputs = stream.apply(PatientAgent(str(tmp_path / "beats"), True)).to_list()
+    env.execute()
+    assert sorted(outputs) == [(number, number, 0) for number in range(WAITING)]
