@@ -8,6 +8,8 @@ import weakref
 from collections.abc import Mapping, Sequence
 from typing import Any
 
+from typing_extensions import override
+
 from flink_agents.api.action_state import (
     MAX_RECORD_BYTES,
     NOTHING_PRUNED,
@@ -114,17 +116,18 @@ class MemoryStore(ActionStateStore):
         return cls(place_of(read_options("memory", options)["place"]))
 
     @property
+    @override
     def store_id(self) -> str:
-        """See the protocol."""
         return self._here().store_id
 
     @property
+    @override
     def max_record_bytes(self) -> int:
-        """See the protocol."""
         return self._max_record_bytes
 
+    @override
     async def open(self, owner: Owner | None) -> None:
-        """See the protocol. A lease lasts as long as the store that holds it, and never has to be awaited."""
+        """A lease lasts as long as the store that holds it, and never has to be awaited."""
         with self._place.lock:
             if owner is not None:
                 self._place.claim(owner, self)
@@ -132,8 +135,8 @@ class MemoryStore(ActionStateStore):
             self._owner = owner
             self._opened = True
 
+    @override
     async def close(self) -> None:
-        """See the protocol."""
         with self._place.lock:
             self._opened = False
             if self._owner is not None:
@@ -148,8 +151,9 @@ class MemoryStore(ActionStateStore):
         if self._owner is not None and self._owner.token not in self._place.owners:
             raise stale_error(self._owner)
 
+    @override
     async def append(self, journal: JournalKey, records: Sequence[Record]) -> None:
-        """See the protocol. Nothing is awaited, so a cancelled call has stored its records."""
+        """Nothing is awaited, so a cancelled call has stored its records."""
         place = self._here()
         if self._owner is None:
             raise closed_error("the store was opened without an owner")
@@ -167,14 +171,14 @@ class MemoryStore(ActionStateStore):
             if records:
                 place.removals.pop(journal, None)
 
+    @override
     async def read(self, journal: JournalKey, seq: int) -> list[Record]:
-        """See the protocol."""
         return await self.scan(journal, seq, seq)
 
+    @override
     async def scan(
         self, journal: JournalKey, from_seq: int | None = None, to_seq: int | None = None
     ) -> list[Record]:
-        """See the protocol."""
         place = self._here()
         with place.lock:
             kept = place.journals.get(journal)
@@ -182,15 +186,15 @@ class MemoryStore(ActionStateStore):
                 return []
             return kept.scan(journal, from_seq, to_seq)
 
+    @override
     async def prune(self, journal: JournalKey, through_seq: int) -> None:
-        """See the protocol."""
         place = self._here()
         with place.lock:
             self._check_owner()
             place.prune(journal, through_seq, self._removals)
 
+    @override
     async def forget(self, journal_id: str) -> None:
-        """See the protocol."""
         place = self._here()
         if self._owner is None:
             raise closed_error("the store was opened without an owner")
@@ -200,15 +204,15 @@ class MemoryStore(ActionStateStore):
                 del place.journals[journal]
                 place.removals.pop(journal, None)
 
+    @override
     async def pruned_through(self, journal: JournalKey) -> int:
-        """See the protocol."""
         place = self._here()
         with place.lock:
             kept = place.journals.get(journal)
             return NOTHING_PRUNED if kept is None else kept.pruned_through
 
+    @override
     def may_have(self, journal: JournalKey, marker: bytes | None = None, pending: bool = True) -> bool:
-        """See the protocol."""
         self._here()
         return self._known is None or journal in self._known
 
@@ -226,16 +230,16 @@ class MemoryStore(ActionStateStore):
         """See the protocol: there is one position, the place."""
         return uuid.UUID(self._here().store_id).bytes
 
+    @override
     async def journals(
         self, journal_id: str | None = None, after: JournalKey | None = None, limit: int = 1000
     ) -> list[JournalInfo]:
-        """See the protocol."""
         place = self._here()
         with place.lock:
             return describe(place.journals, journal_id, after, limit)
 
+    @override
     async def stats(self) -> StoreStats:
-        """See the protocol."""
         place = self._here()
         with place.lock:
             journals, records, data_bytes = totals(place.journals)

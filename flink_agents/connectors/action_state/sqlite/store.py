@@ -19,6 +19,8 @@ from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
 from typing import Any, TypeVar
 
+from typing_extensions import override
+
 from flink_agents.api.action_state import (
     MAX_RECORD_BYTES,
     REMOVALS,
@@ -95,18 +97,19 @@ class SQLiteStore(ThreadedStore[Write]):
         )
 
     @property
+    @override
     def store_id(self) -> str:
-        """See the protocol. A copy of the file has the same."""
+        """A copy of the file has the same."""
         self._require_open()
         return self._store_id
 
     @property
+    @override
     def max_record_bytes(self) -> int:
-        """See the protocol."""
         return self._max_record_bytes
 
+    @override
     def metrics(self) -> Mapping[str, int]:
-        """See the protocol."""
         return self.measured.values()
 
     # -- open -------------------------------------------------------------------------
@@ -164,20 +167,20 @@ class SQLiteStore(ThreadedStore[Write]):
 
     # -- writing ----------------------------------------------------------------------
 
+    @override
     async def append(self, journal: JournalKey, records: Sequence[Record]) -> None:
-        """See the protocol."""
         writer = self._require_owned()
         records = tuple(records)
         check_records(records, self._max_record_bytes)
         if records:
             await self._submit(writer, functools.partial(Write, journal, records, None))
 
+    @override
     async def prune(self, journal: JournalKey, through_seq: int) -> None:
-        """See the protocol."""
         await self._submit(self._require_open(), functools.partial(Write, journal, (), through_seq))
 
+    @override
     async def forget(self, journal_id: str) -> None:
-        """See the protocol."""
         writer = self._require_owned()
         await self._submit(writer, functools.partial(Forget, journal_id))
 
@@ -192,24 +195,24 @@ class SQLiteStore(ThreadedStore[Write]):
                 raise closed_error() from error
             raise translate(error, self.path) from error
 
+    @override
     async def read(self, journal: JournalKey, seq: int) -> list[Record]:
-        """See the protocol."""
         return await self.scan(journal, seq, seq)
 
+    @override
     async def scan(
         self, journal: JournalKey, from_seq: int | None = None, to_seq: int | None = None
     ) -> list[Record]:
-        """See the protocol."""
         self._require_open()
         return await self._ask(reader.scan, journal, from_seq, to_seq)
 
+    @override
     async def pruned_through(self, journal: JournalKey) -> int:
-        """See the protocol."""
         self._require_open()
         return await self._ask(reader.pruned_through, journal)
 
+    @override
     def may_have(self, journal: JournalKey, marker: bytes | None = None, pending: bool = True) -> bool:
-        """See the protocol."""
         self._require_open()
         return self._known is None or hash(journal) in self._known
 
@@ -230,15 +233,15 @@ class SQLiteStore(ThreadedStore[Write]):
         """See the protocol: the file knows where its records are, so there is one position, the file."""
         return uuid.UUID(self.store_id).bytes
 
+    @override
     async def journals(
         self, journal_id: str | None = None, after: JournalKey | None = None, limit: int = 1000
     ) -> list[JournalInfo]:
-        """See the protocol."""
         self._require_open()
         return await self._ask(reader.list_journals, journal_id, after, limit)
 
+    @override
     async def stats(self) -> StoreStats:
-        """See the protocol."""
         self._require_open()
         journals, records, data_bytes = await self._ask(reader.totals)
         owners = await self._ask(all_owners)
