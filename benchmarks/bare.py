@@ -10,6 +10,7 @@ from pyflink.datastream import KeyedProcessFunction, StreamExecutionEnvironment
 from pyflink.datastream.state import ValueStateDescriptor
 
 from benchmarks.common import Clock, discard, source
+from flink_agents.runtime.flink.launch import gateway
 
 
 class Count(KeyedProcessFunction):
@@ -30,6 +31,7 @@ class Count(KeyedProcessFunction):
 
 def main(events: int, keys: int) -> None:
     """Run the job."""
+    gateway.install()
     configuration = Configuration()
     configuration.set_string("python.execution-mode", "thread")
     env = StreamExecutionEnvironment.get_execution_environment(configuration)

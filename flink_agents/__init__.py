@@ -7,28 +7,26 @@
 ...         return OutputEvent(output=f"hello {event.input}")
 """
 
+from typing import TYPE_CHECKING, Any
+
+from flink_agents.api import decorators
 from flink_agents.api.agent import Agent
 from flink_agents.api.context import RunnerContext
 from flink_agents.api.decorators import (
     action,
-    chat_model_connection,
-    chat_model_setup,
     client,
-    embedding_model_connection,
-    embedding_model_setup,
-    mcp_server,
     prompt,
+    resource,
     tool,
-    vector_store,
 )
 from flink_agents.api.durable import NOT_DONE, DurableCallable, OnMismatch, RetryableError, TerminalError
-from flink_agents.api.environment import AgentsExecutionEnvironment
 from flink_agents.api.errors import AgentsError
 from flink_agents.api.event_time import EventTime
 from flink_agents.api.events import Event, InputEvent, NamedEvent, OutputEvent
 from flink_agents.api.memory import MemoryObject, MemoryRef, MemoryScope
 from flink_agents.api.options import AgentOptions, ConfigOption, Configuration
 from flink_agents.api.policies import DeadLetter, FailedAttempt, OnError, RateLimit, RetryPolicy
+from flink_agents.api.resource_providers import DeclaredResource, ResourceProvider
 from flink_agents.api.resources import (
     ChatMessage,
     Prompt,
@@ -38,8 +36,10 @@ from flink_agents.api.resources import (
     Tool,
 )
 
+if TYPE_CHECKING:
+    from flink_agents.api.environment import AgentsExecutionEnvironment
+
 __version__ = "0.1.0"
-from flink_agents.runtime.flink.launch.gateway import install as _install
 
 __all__ = [
     "NOT_DONE",
@@ -51,6 +51,7 @@ __all__ = [
     "ConfigOption",
     "Configuration",
     "DeadLetter",
+    "DeclaredResource",
     "DurableCallable",
     "Event",
     "EventTime",
@@ -66,6 +67,7 @@ __all__ = [
     "Prompt",
     "RateLimit",
     "ResourceDescriptor",
+    "ResourceProvider",
     "ResourceRef",
     "ResourceType",
     "RetryPolicy",
@@ -74,16 +76,36 @@ __all__ = [
     "TerminalError",
     "Tool",
     "action",
+    "client",
+    "prompt",
+    "resource",
+    "tool",
+]
+
+
+_NOT_PROVIDED = (
     "chat_model_connection",
     "chat_model_setup",
-    "client",
     "embedding_model_connection",
     "embedding_model_setup",
     "mcp_server",
-    "prompt",
-    "tool",
     "vector_store",
-]
+)
+"""Decorators of resources that nothing provides yet: who asks for one of them is told so by name."""
 
-# PyFlink's JVM may be started by a line of the job that knows nothing of this package.
-_install()
+
+def __getattr__(name: str) -> Any:
+    """``AgentsExecutionEnvironment``: who names it makes a job, whose JVM has to find this Python.
+
+    PyFlink's JVM may be started by a line of the job that knows nothing of this package.
+    """
+    if name in _NOT_PROVIDED:
+        return getattr(decorators, name)
+    if name != "AgentsExecutionEnvironment":
+        raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
+    from flink_agents.api.environment import AgentsExecutionEnvironment
+    from flink_agents.runtime.flink.launch import gateway
+
+    gateway.install()
+    globals()[name] = AgentsExecutionEnvironment
+    return AgentsExecutionEnvironment

@@ -55,5 +55,12 @@ def test_a_job_may_make_flinks_environment_first(tmp_path: Path) -> None:
 def test_before_the_import_it_is_too_late_and_said_so(tmp_path: Path) -> None:
     done = run(tmp_path, JOB.format(before=MAKE, after=""), JAVA_HOME=str(find_java_home().home))
     assert done.returncode == 1
-    assert "PyFlink's JVM was started before flink_agents was imported" in done.stderr
-    assert "fix: import flink_agents before" in done.stderr
+    assert "PyFlink's JVM was started before AgentsExecutionEnvironment was imported" in done.stderr
+    assert "fix: write 'from flink_agents import AgentsExecutionEnvironment' before" in done.stderr
+
+
+def test_the_package_alone_does_not_prepare_the_jvm_and_it_is_said_so(tmp_path: Path) -> None:
+    before = "import flink_agents" + MAKE
+    done = run(tmp_path, JOB.format(before=before, after=""), JAVA_HOME=str(find_java_home().home))
+    assert done.returncode == 1
+    assert "before AgentsExecutionEnvironment was imported" in done.stderr

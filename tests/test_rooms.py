@@ -9,6 +9,8 @@ from pathlib import Path
 
 import pytest
 
+from flink_agents.api.store_providers import STORES
+
 ROOT = Path(__file__).parents[1]
 LAYERS = {
     "api": set[str](),
@@ -19,6 +21,9 @@ LAYERS = {
     "cli": {"api", "plan", "runtime", "connectors", "testing"},
 }
 """What each part of the package may import."""
+
+TABLES = {"runtime": "| room |", "plan": "| room of the plan |"}
+"""The tables of rooms in ``AGENTS.md``, by their first column."""
 
 MOST_ROOMS = 12
 MOST_FLOORS = 8
@@ -41,49 +46,63 @@ def imports() -> dict[str, set[str]]:
     return found
 
 
-def rooms() -> list[str]:
-    """The rooms of ``runtime`` in the order of the table: from the top down."""
+def rooms(part: str) -> list[str]:
+    """The rooms of a part of the package in the order of its table: from the top down."""
     text = (ROOT / "AGENTS.md").read_text("utf-8")
-    table = text[text.index("| room |") :].split("\n\n", 1)[0]
-    return re.findall(r"^\| `(\w+)/` \|", table, re.MULTILINE)
+    table = text[text.index(TABLES[part]) :].split("\n\n", 1)[0]
+    return re.findall(r"^\| `(\w+)(?:/|\.py)` \|", table, re.MULTILINE)
 
 
-def room_of(name: str) -> str | None:
-    """The room that a module is in, if it is one of ``runtime``."""
+def room_of(part: str, name: str) -> str | None:
+    """The room that a module is in, if it is one of that part; a module beside the rooms is one."""
     parts = name.split(".")
-    return parts[2] if parts[:2] == ["flink_agents", "runtime"] and len(parts) > 2 else None
+    return parts[2] if parts[:2] == ["flink_agents", part] and len(parts) > 2 else None
 
 
-def arrows() -> dict[str, set[str]]:
+def arrows(part: str) -> dict[str, set[str | None]]:
     """The rooms that each room imports."""
-    found: dict[str, set[str]] = {room: set() for room in rooms()}
+    found: dict[str, set[str | None]] = {room: set() for room in rooms(part)}
     for name, imported in imports().items():
-        room = room_of(name)
+        room = room_of(part, name)
         if room is not None:
-            found[room] |= {other for one in imported if (other := room_of(one)) not in (None, room)}  # type: ignore[misc]
+            found[room] |= {room_of(part, one) for one in imported} & found.keys() - {room}
     return found
 
 
-def test_each_folder_is_a_room_of_the_table() -> None:
-    runtime = ROOT / "flink_agents" / "runtime"
-    folders = {path.name for path in runtime.iterdir() if (path / "__init__.py").exists()}
-    assert folders == set(rooms())
-    assert [path.name for path in runtime.glob("*.py")] == ["__init__.py"]
+@pytest.mark.parametrize("part", TABLES)
+def test_each_folder_is_a_room_of_the_table(part: str) -> None:
+    here = ROOT / "flink_agents" / part
+    folders = {path.name for path in here.iterdir() if (path / "__init__.py").exists()}
+    modules = {path.stem for path in here.glob("*.py")} - {"__init__"}
+    assert folders | modules == set(rooms(part))
     assert len(folders) <= MOST_ROOMS
+    assert part != "runtime" or not modules
 
 
-@pytest.mark.parametrize("room", rooms())
-def test_a_room_imports_only_rooms_below_it(room: str) -> None:
-    below = rooms()[rooms().index(room) + 1 :]
-    assert arrows()[room] <= set(below)
+@pytest.mark.parametrize(("part", "room"), [(part, room) for part in TABLES for room in rooms(part)])
+def test_a_room_imports_only_rooms_below_it(part: str, room: str) -> None:
+    below = rooms(part)[rooms(part).index(room) + 1 :]
+    assert arrows(part)[room] <= set(below)
 
 
-def test_the_house_is_not_too_high() -> None:
+@pytest.mark.parametrize("part", TABLES)
+def test_the_house_is_not_too_high(part: str) -> None:
     @cache
-    def floor(room: str) -> int:
-        return 1 + max((floor(below) for below in arrows()[room]), default=0)
+    def floor(room: str | None) -> int:
+        return 1 + max((floor(below) for below in arrows(part)[room or ""]), default=0)
 
-    assert max(map(floor, rooms())) <= MOST_FLOORS
+    assert max(map(floor, rooms(part))) <= MOST_FLOORS
+
+
+def test_a_store_has_its_own_folder_and_imports_no_other() -> None:
+    home = "flink_agents.connectors.action_state"
+    folders = {path.parent.name for path in (ROOT / home.replace(".", "/")).glob("*/__init__.py")}
+    assert folders == set(STORES.built_in)
+    for store in folders:
+        assert f"{home}.{store}.options" in imports()
+        others = tuple(f"{home}.{other}." for other in folders - {store})
+        inside = [name for name in imports() if name.startswith(f"{home}.{store}")]
+        assert [one for name in inside for one in imports()[name] if one.startswith(others)] == []
 
 
 @pytest.mark.parametrize("layer", LAYERS)
@@ -112,6 +131,7 @@ def test_pyflink_is_imported_in_one_room() -> None:
 
 
 def test_a_folder_is_no_store_of_modules() -> None:
-    folders = {file.parent for file in (ROOT / "flink_agents" / "runtime").rglob("*.py")}
+    parts = (*TABLES, "connectors")
+    folders = {file.parent for part in parts for file in (ROOT / "flink_agents" / part).rglob("*.py")}
     full = {folder.name for folder in folders if len(list(folder.glob("*.py"))) - 1 > MOST_MODULES}
     assert full == set()

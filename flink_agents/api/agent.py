@@ -23,23 +23,15 @@ from __future__ import annotations
 
 import copy
 from collections.abc import Callable, Mapping, Sequence
-from datetime import timedelta
-from typing import Any, ClassVar, TypeVar
+from typing import Any, ClassVar, TypeVar, Unpack, overload
 
 from flink_agents.api.context import RunnerContext
-from flink_agents.api.decorators import (
-    ActionMark,
-    Condition,
-    Trigger,
-    check_event_types,
-    check_policy,
-    check_triggers,
-)
+from flink_agents.api.decorators import ActionMark, Trigger
 from flink_agents.api.errors import DuplicateNameError
 from flink_agents.api.places import caller_place, place_of
-from flink_agents.api.policies import OnError, RateLimit, RetryPolicy
+from flink_agents.api.policies import OnError, RetryPolicy
 from flink_agents.api.resources import ResourceType, check_resource_type
-from flink_agents.api.settings import check_settings
+from flink_agents.api.settings import ActionOptions, ActionSettings
 
 A = TypeVar("A", bound="Agent")
 
@@ -91,21 +83,34 @@ class Agent:
         if name is not None:
             self.agent_name = name
 
+    @overload
     def add_action(
         self: A,
         name: str,
         triggers: Sequence[Trigger] | Trigger,
         func: Callable[..., Any],
         *,
-        when: Condition | None = None,
-        on_error: OnError | str | None = None,
         emits: Sequence[Trigger] = (),
-        retry: RetryPolicy | None = None,
-        timeout: float | timedelta | None = None,
-        max_concurrency: int | None = None,
-        rate_limit: RateLimit | None = None,
-        blocking: bool = False,
-        **config: Any,
+        **settings: Unpack[ActionOptions],
+    ) -> A: ...
+    @overload
+    def add_action(
+        self: A,
+        name: str,
+        triggers: Sequence[Trigger] | Trigger,
+        func: Callable[..., Any],
+        *,
+        emits: Sequence[Trigger] = (),
+        **settings_and_config: Any,
+    ) -> A: ...
+    def add_action(
+        self: A,
+        name: str,
+        triggers: Sequence[Trigger] | Trigger,
+        func: Callable[..., Any],
+        *,
+        emits: Sequence[Trigger] = (),
+        **settings_and_config: Any,
     ) -> A:
         """Add an action; returns the agent.
 
@@ -113,21 +118,28 @@ class Agent:
             name: Name of the action, unique in the agent.
             triggers: Event classes or type strings.
             func: ``(event, ctx)``, ``def`` or ``async def``.
-            when: Condition on the event.
-            on_error: Policy where it raises.
             emits: Events that it emits though its code does not name them.
-            retry: When and how often it is tried again where it raises.
-            timeout: Seconds after which an attempt fails.
-            max_concurrency: How many executions may run at a time, of all keys of a subtask.
-            rate_limit: How many executions may begin in a time, of all keys of a subtask.
-            blocking: The ``def`` action waits for something, and so runs in a pool of threads.
-            **config: JSON values that the action reads as ``ctx.action_config``.
+            **settings_and_config: When and how it is executed, as ``ActionOptions`` describes it; all
+                others are JSON values that the action reads as ``ctx.action_config``.
 
         Raises:
             DuplicateNameError: The agent already has an action of that name.
             UnknownTriggerError: A trigger is neither an event class nor a type string.
-            AgentDefinitionError: A policy, timeout or limit is none.
+            AgentDefinitionError: A setting is none.
         """
+        config = settings_and_config
+        settings = {key: config.pop(key) for key in ActionSettings.model_fields if key in config}
+        return self._add(name, triggers, func, emits, settings, config)
+
+    def _add(
+        self: A,
+        name: str,
+        triggers: Sequence[Trigger] | Trigger,
+        func: Callable[..., Any],
+        emits: Sequence[Trigger],
+        settings: Mapping[str, Any],
+        config: Mapping[str, Any],
+    ) -> A:
         where = place_of(func)
         actions = self.__dict__["__actions__"]
         if name in actions:
@@ -136,24 +148,7 @@ class Agent:
                 fix="give each action its own name",
                 where=where,
             )
-        what = f"action {name!r}"
-        mark = ActionMark(
-            triggers=check_triggers(triggers, what, where),
-            when=when,
-            on_error=check_policy(on_error, what, where),
-            config=config,
-            name=name,
-            emits=check_event_types(emits, what, "an entry of emits", where),
-            settings=check_settings(
-                what,
-                where,
-                retry=retry,
-                timeout=timeout,
-                max_concurrency=max_concurrency,
-                rate_limit=rate_limit,
-                blocking=blocking,
-            ),
-        )
+        mark = ActionMark.of(f"action {name!r}", where, triggers, emits, settings, config, name)
         actions[name] = (mark, func)
         return self
 

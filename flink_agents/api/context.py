@@ -112,7 +112,7 @@ class RunnerContext(ABC):
 
         Raises:
             ResourceNotFoundError: The agent has none of that name and type.
-            ResourceUnavailableError: Nothing in this version provides its kind.
+            ResourceUnavailableError: Nothing that is installed provides its kind.
         """
 
     @abstractmethod

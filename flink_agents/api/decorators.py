@@ -9,20 +9,23 @@ from __future__ import annotations
 import inspect
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
-from datetime import timedelta
 from types import MappingProxyType
-from typing import Any, TypeVar, cast, overload
+from typing import Any, TypeVar, Unpack, cast, overload
 
 from flink_agents.api.errors import AgentDefinitionError, UnknownTriggerError
 from flink_agents.api.events import Event
 from flink_agents.api.places import describe, place_of, unwrap
-from flink_agents.api.policies import OnError, OnUnhandled, RateLimit, RetryPolicy
-from flink_agents.api.resources import ResourceType
-from flink_agents.api.settings import CallSettings, check_settings
+from flink_agents.api.resources import ResourceType, check_resource_type
+from flink_agents.api.settings import (
+    ActionOptions,
+    ActionSettings,
+    LimitOptions,
+    ToolSettings,
+    check_settings,
+)
 
 F = TypeVar("F", bound=Callable[..., Any])
 Trigger = type[Event] | str
-Condition = Callable[[Any], bool]
 
 _NO_CONFIG: Mapping[str, Any] = MappingProxyType({})
 
@@ -36,21 +39,42 @@ class ActionMark:
 
     Attributes:
         triggers: Event classes or type strings.
-        when: Condition on the event, or None.
-        on_error: Policy where it raises; None for the agent's.
+        emits: Events that it emits and that reading its code does not show.
+        settings: When and how it is executed.
         config: What the action can read as ``ctx.action_config``; JSON values.
         name: Name of the action; None for the function's.
-        emits: Events that it emits and that reading its code does not show.
-        settings: How it is executed.
     """
 
     triggers: tuple[Trigger, ...]
-    when: Condition | None = None
-    on_error: OnError | None = None
+    emits: tuple[Trigger, ...] = ()
+    settings: ActionSettings = ActionSettings()
     config: Mapping[str, Any] = field(default_factory=lambda: _NO_CONFIG)
     name: str | None = None
-    emits: tuple[Trigger, ...] = ()
-    settings: CallSettings = CallSettings()
+
+    @classmethod
+    def of(
+        cls,
+        what: str,
+        where: str | None,
+        triggers: object,
+        emits: object,
+        settings: Mapping[str, Any],
+        config: Mapping[str, Any],
+        name: str | None,
+    ) -> ActionMark:
+        """What the author wrote, if it is right.
+
+        Raises:
+            UnknownTriggerError: A trigger is neither an event class nor a type string.
+            AgentDefinitionError: A setting is unknown or none.
+        """
+        return cls(
+            check_triggers(triggers, what, where),
+            check_event_types(emits, what, "an entry of emits", where),
+            check_settings(ActionSettings, what, where, settings),
+            dict(config),
+            name,
+        )
 
 
 @dataclass(frozen=True)
@@ -59,7 +83,7 @@ class ResourceMark:
 
     type: ResourceType
     name: str | None = None
-    settings: CallSettings = CallSettings()
+    settings: ToolSettings = ToolSettings()
 
 
 def check_triggers(triggers: object, what: str, where: str | None = None) -> tuple[Trigger, ...]:
@@ -113,48 +137,12 @@ def _sequence(values: object) -> tuple[object, ...]:
     return tuple(cast("Iterable[object]", values))
 
 
-def check_policy(
-    value: object, what: str, where: str | None = None, option: str = "on_error"
-) -> OnError | None:
-    """``value`` as a policy, or None.
-
-    Args:
-        value: What the author wrote.
-        what: What has the policy, for the error.
-        where: Its place in the code, if known.
-        option: Name of the argument or attribute.
-
-    Raises:
-        AgentDefinitionError: There is no such policy.
-    """
-    if value is None:
-        return None
-    # An event that nobody accepts is not accepted the next time either.
-    known = OnUnhandled if option == "on_unhandled" else OnError
-    try:
-        return OnError(known(value))
-    except ValueError:
-        raise AgentDefinitionError(
-            f"{what} has an unknown {option}",
-            expected="one of " + ", ".join(repr(str(policy.value)) for policy in known),
-            found=repr(value),
-            fix=f"write {option}='dead-letter', or leave it out",
-            where=where,
-        ) from None
-
-
 def action(
     *triggers: Trigger,
-    when: Condition | None = None,
-    on_error: OnError | str | None = None,
     name: str | None = None,
     config: Mapping[str, Any] | None = None,
     emits: Sequence[Trigger] = (),
-    retry: RetryPolicy | None = None,
-    timeout: float | timedelta | None = None,
-    max_concurrency: int | None = None,
-    rate_limit: RateLimit | None = None,
-    blocking: bool = False,
+    **settings: Unpack[ActionOptions],
 ) -> Callable[[F], F]:
     """Mark a method as an action: it runs for each event that matches a trigger.
 
@@ -164,45 +152,24 @@ def action(
 
     Args:
         *triggers: Event classes (subclasses match too) or type strings; any of them.
-        when: Called with the event; the action runs where it returns true.
-        on_error: Policy where the action raises. Default: the agent's.
         name: Name of the action. Default: the method's.
         config: JSON values that the action reads as ``ctx.action_config``.
         emits: Events that the action emits though its code does not name them, for example
             because a library makes them. What the code names is found without this.
-        retry: When and how often it is tried again where it raises. Default: the agent's.
-        timeout: Seconds after which an attempt fails with ``ActionTimeoutError``.
-        max_concurrency: How many executions may run at a time, of all keys of a subtask.
-        rate_limit: How many executions may begin in a time, of all keys of a subtask.
-        blocking: The ``def`` action waits for something, such as a file or a server: it runs in
-            a pool of threads and never holds up other keys.
+        **settings: When and how it is executed: ``when``, ``on_error``, ``retry``, ``timeout``,
+            ``max_concurrency``, ``rate_limit``, ``blocking``, as ``ActionOptions`` describes them.
 
     Raises:
         UnknownTriggerError: A trigger is neither an event class nor a type string.
-        AgentDefinitionError: A policy, timeout or limit is none, or the method is marked already.
+        AgentDefinitionError: A setting is unknown or none, or the method is marked already.
     """
-    settings = dict[str, Any](
-        retry=retry,
-        timeout=timeout,
-        max_concurrency=max_concurrency,
-        rate_limit=rate_limit,
-        blocking=blocking,
-    )
     if len(triggers) == 1 and inspect.isroutine(unwrap(triggers[0])):
         check_triggers((), "@action", place_of(triggers[0]))
 
     def decorate(func: F) -> F:
         where = place_of(func)
         _check_unmarked(func, triggers, where)
-        mark = ActionMark(
-            triggers=check_triggers(triggers, "@action", where),
-            when=when,
-            on_error=check_policy(on_error, "@action", where),
-            config=dict(config or {}),
-            name=name,
-            emits=check_event_types(emits, "@action", "an entry of emits", where),
-            settings=check_settings("@action", where, **settings),
-        )
+        mark = ActionMark.of("@action", where, triggers, emits, settings, config or {}, name)
         setattr(unwrap(func), ACTION_MARK, mark)
         return func
 
@@ -248,40 +215,44 @@ def _resource(resource_type: ResourceType) -> Any:
 @overload
 def tool(func: F, /) -> F: ...
 @overload
-def tool(
-    *,
-    name: str | None = None,
-    max_concurrency: int | None = None,
-    rate_limit: RateLimit | None = None,
-) -> Callable[[F], F]: ...
-def tool(
-    func: Any = None,
-    /,
-    *,
-    name: str | None = None,
-    max_concurrency: int | None = None,
-    rate_limit: RateLimit | None = None,
-) -> Any:
+def tool(*, name: str | None = None, **limits: Unpack[LimitOptions]) -> Callable[[F], F]: ...
+def tool(func: Any = None, /, *, name: str | None = None, **limits: Unpack[LimitOptions]) -> Any:
     """Mark a method as a tool: the function itself, its schema from annotations and docstring.
 
     Args:
         func: The method, where the decorator stands without parentheses.
         name: Name of the tool. Default: the method's.
-        max_concurrency: How many calls of the tool that ``ctx.get_resource`` gives may run at a
-            time, of all keys of a subtask.
-        rate_limit: How many of them may begin in a time.
+        **limits: ``max_concurrency`` and ``rate_limit`` of the tool that ``ctx.get_resource`` gives.
 
     Raises:
         AgentDefinitionError: A limit is none.
     """
 
     def decorate(target: Any) -> Any:
-        where = place_of(target)
-        settings = check_settings("@tool", where, max_concurrency=max_concurrency, rate_limit=rate_limit)
+        settings = check_settings(ToolSettings, "@tool", place_of(target), limits)
         setattr(unwrap(target), RESOURCE_MARK, ResourceMark(ResourceType.TOOL, name, settings))
         return target
 
     return decorate if func is None else decorate(func)
+
+
+def resource(kind: ResourceType | str, *, name: str | None = None) -> Callable[[F], F]:
+    """Mark a method that returns the ``ResourceDescriptor`` of a resource that a distribution provides.
+
+    Args:
+        kind: The kind, by the name under which its provider is installed.
+        name: Name of the resource. Default: the method's.
+
+    Raises:
+        AgentDefinitionError: Nothing that is installed provides that kind.
+    """
+
+    def decorate(target: F) -> F:
+        mark = ResourceMark(check_resource_type(kind, place_of(target)), name)
+        setattr(unwrap(target), RESOURCE_MARK, mark)
+        return target
+
+    return decorate
 
 
 prompt = _resource(ResourceType.PROMPT)

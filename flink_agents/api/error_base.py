@@ -3,7 +3,9 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from typing import Any, ClassVar
+from typing import Any, ClassVar, Self, TypeVar
+
+E = TypeVar("E", bound="AgentsError")
 
 _SHOWN_ATTEMPTS = 5
 """How many attempts a text names from the beginning, and from the end."""
@@ -50,11 +52,15 @@ class AgentsError(Exception):
         """Lines of a class's own, between the message and what was expected."""
         return []
 
+    def at(self, where: str | None) -> Self:
+        """The same error at another place: where the author wrote what is wrong."""
+        return _rebuild(type(self), {**self.__dict__, "where": where or self.where})
+
     def __reduce__(self) -> tuple[Any, ...]:
         return (_rebuild, (type(self), self.__dict__.copy()))
 
 
-def _rebuild(cls: type[AgentsError], attributes: dict[str, Any]) -> AgentsError:
+def _rebuild(cls: type[E], attributes: dict[str, Any]) -> E:
     error = cls.__new__(cls)
     error.__dict__.update(attributes)
     Exception.__init__(error, error._render())  # pyright: ignore[reportPrivateUsage]

@@ -26,6 +26,8 @@ class ConfigOption(Generic[T]):
         default: Its value where nobody sets it.
         doc: What it does, with unit.
         minimum: The least value that has a meaning; None where all have one.
+
+    An option of the type ``dict`` has entries: the key of each begins with the option's and a dot.
     """
 
     key: str
@@ -61,7 +63,12 @@ def describe_type(kind: type[Any]) -> str:
         return "a duration such as '200 ms', '5 s', '2 min', '1 h' or '7 d'"
     if issubclass(kind, Enum):
         return "one of " + ", ".join(repr(str(member.value)) for member in kind)
-    names: dict[type[Any], str] = {bool: "true or false", int: "a whole number", str: "a text"}
+    names: dict[type[Any], str] = {
+        bool: "true or false",
+        dict: "entries",
+        int: "a whole number",
+        str: "a text",
+    }
     return names.get(kind, kind.__name__)
 
 

@@ -5,8 +5,9 @@ given to ``AgentsExecutionEnvironment``), the environment (``FLINK_AGENTS_RUN_MA
 ``run.max-events``), Flink's configuration (``flink-agents.run.max-events``), a YAML file
 (named by ``FLINK_AGENTS_CONFIG``), the default. An unknown name is an error wherever it stands.
 
-Options of a store stand below ``action-state.NAME.``. Those of this package's stores are listed like
-all others; those of an installed store of a third party are taken as they are, and read by it.
+Options of a store stand below ``action-state.NAME.``, and are declared beside it. Those of this package's
+stores are listed like all others. An installed store of a third party may declare its own; those of one that
+does not are taken as they are, and read by it.
 """
 
 from __future__ import annotations
@@ -22,8 +23,8 @@ from typing import Any, TypeVar, cast
 from flink_agents.api.errors import OptionError
 from flink_agents.api.option_values import ConfigOption
 from flink_agents.api.policies import OnError, OnUnhandled
-from flink_agents.api.store_names import BUILT_IN_STORES, CLIENT_OPTIONS, STORE_PREFIX, third_party_stores
 from flink_agents.api.store_options import StoreOptions
+from flink_agents.api.store_providers import STORE_PREFIX, STORES, options_of_store, third_party_stores
 
 T = TypeVar("T")
 
@@ -177,14 +178,14 @@ class AgentOptions(StoreOptions):
 
 
 def all_options() -> dict[str, ConfigOption[Any]]:
-    """Every option by key, in the order of declaration."""
+    """Every option of this package by key, in the order of declaration."""
     options = (*vars(AgentOptions).values(), *vars(StoreOptions).values())
-    return {option.key: option for option in options if isinstance(option, ConfigOption)}
-
-
-def options_below(prefix: str) -> dict[str, ConfigOption[Any]]:
-    """The options whose keys begin with ``prefix`` and a dot, by the rest of their keys."""
-    return _below(all_options(), prefix)
+    found: dict[str, ConfigOption[Any]] = {
+        option.key: option for option in options if isinstance(option, ConfigOption)
+    }
+    for store in STORES.built_in:
+        found |= options_of_store(store) or {}
+    return found
 
 
 def _below(values: Mapping[str, T], prefix: str) -> dict[str, T]:
@@ -198,14 +199,15 @@ def find_option(key: str, source: str) -> ConfigOption[Any]:
         OptionError: There is none; the text suggests a near name.
     """
     options = all_options()
-    if key in options:
-        return options[key]
-    if key.startswith(CLIENT_OPTIONS) and key != CLIENT_OPTIONS:
-        return ConfigOption(key, object, None, "An option of Kafka's client.")
-    for store in third_party_stores(key):
-        prefix = f"{STORE_PREFIX}{store}."
-        if key.startswith(prefix) and key != prefix:
+    store = next((one for one in third_party_stores(key) if key.startswith(f"{STORE_PREFIX}{one}.")), None)
+    if store is not None:
+        declared = options_of_store(store)
+        if declared is None and key != f"{STORE_PREFIX}{store}.":
             return ConfigOption(key, object, None, f"An option of the store {store!r}.")
+        options = declared or options
+    found = options.get(key) or _entry_of(key, options.values())
+    if found is not None:
+        return found
     raise OptionError(
         f"unknown option {key!r} in {source}",
         expected="one of " + ", ".join(options),
@@ -214,9 +216,17 @@ def find_option(key: str, source: str) -> ConfigOption[Any]:
     )
 
 
+def _entry_of(key: str, options: Iterable[ConfigOption[Any]]) -> ConfigOption[Any] | None:
+    """The option of one entry, where ``key`` names an entry of one of ``options``."""
+    for option in options:
+        if option.type is dict and key.startswith(f"{option.key}.") and key != f"{option.key}.":
+            return ConfigOption(key, object, None, option.doc)
+    return None
+
+
 def _fix_of(key: str, options: Iterable[str]) -> str:
     store, dot, _ = key.removeprefix(STORE_PREFIX).partition(".")
-    foreign = key.startswith(STORE_PREFIX) and bool(dot) and store not in BUILT_IN_STORES
+    foreign = key.startswith(STORE_PREFIX) and bool(dot) and store not in STORES.built_in
     # An option of a store has much in common with others that are not meant.
     near = difflib.get_close_matches(key, options, n=1, cutoff=0.9 if foreign else 0.6)
     if near:
@@ -342,10 +352,11 @@ def environment_name(key: str) -> str:
 
 
 def _key_of_store(name: str) -> str | None:
-    """The key that a variable sets which Kafka's client, or a store of a third party, may know."""
-    client = environment_name(CLIENT_OPTIONS)
-    if name.startswith(client) and name != client:
-        return CLIENT_OPTIONS + name[len(client) :].lower()
+    """The key that a variable sets which names an entry of an option, or one of a store of a third party."""
+    for key, option in all_options().items():
+        start = environment_name(f"{key}.")
+        if option.type is dict and name.startswith(start) and name != start:
+            return f"{key}.{name[len(start) :].lower()}"
     for store in third_party_stores(STORE_PREFIX):
         start = environment_name(f"{STORE_PREFIX}{store}.")
         if name.startswith(start) and name != start:

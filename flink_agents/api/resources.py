@@ -1,8 +1,8 @@
 """Resources that actions use: tools, prompts, clients, and descriptions of what is connected later.
 
-Function tools, prompts and clients work as they stand. The other kinds (models, embeddings, vector
-stores, MCP servers) are declared by a :class:`ResourceDescriptor`, checked and written into
-the plan; asking for one at run time raises ``ResourceUnavailableError`` in this version.
+Function tools, prompts and clients are provided by this package. Other kinds are declared by a
+:class:`ResourceDescriptor`, checked and written into the plan; a distribution that is installed provides them
+(``resource_providers``). Where none does, asking for one at run time raises ``ResourceUnavailableError``.
 """
 
 from __future__ import annotations
@@ -15,17 +15,32 @@ import re
 import string
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from enum import StrEnum
-from typing import Any, cast
+from importlib.metadata import entry_points
+from typing import Annotated, Any, Unpack, cast
 
-from pydantic import BaseModel, ConfigDict, Field, PydanticUserError, create_model, validate_call
+from pydantic import (
+    BaseModel,
+    BeforeValidator,
+    ConfigDict,
+    Field,
+    PydanticUserError,
+    WithJsonSchema,
+    create_model,
+    validate_call,
+)
 
 from flink_agents.api.errors import ActionSignatureError, AgentDefinitionError
-from flink_agents.api.policies import RateLimit
-from flink_agents.api.settings import check_settings
+from flink_agents.api.settings import LimitOptions, ToolSettings, check_settings
+
+RESOURCE_PROVIDERS = "flink_agents.resource_providers"
+"""The group of the entry points of providers; the name of one is the kind that it provides."""
 
 
 class ResourceType(StrEnum):
-    """Kinds of resources. A name is unique within its kind."""
+    """Kinds of resources. A name is unique within its kind.
+
+    A kind that a distribution provides is a member as soon as it is named: ``ResourceType("kind")``.
+    """
 
     TOOL = "tool"
     PROMPT = "prompt"
@@ -37,25 +52,56 @@ class ResourceType(StrEnum):
     VECTOR_STORE = "vector_store"
     MCP_SERVER = "mcp_server"
 
+    @classmethod
+    def _missing_(cls, value: object) -> ResourceType:
+        provided = {point.name for point in entry_points(group=RESOURCE_PROVIDERS)}
+        if not isinstance(value, str) or value not in provided:
+            raise _unknown_type(value, [*(kind.value for kind in cls), *sorted(provided)])
+        member = str.__new__(cls, value)
+        member._name_ = member._value_ = value
+        # Named again, also where it is unpickled, it is the same object.
+        cls._value2member_map_[value] = member
+        return member
+
+
+def _unknown_type(value: object, names: list[str]) -> AgentDefinitionError:
+    near = difflib.get_close_matches(str(value), names, n=1)
+    return AgentDefinitionError(
+        f"{value!r} is no type of resource",
+        expected="one of " + ", ".join(names),
+        found=repr(value),
+        fix=f"did you mean {near[0]!r}?"
+        if near
+        else f"install a distribution with an entry point {value!r} in the group {RESOURCE_PROVIDERS}",
+    )
+
+
+def _read_kind(value: ResourceType | str) -> ResourceType:
+    try:
+        return ResourceType(value)
+    except AgentDefinitionError as error:
+        # pydantic takes no other error for one of the text that it reads.
+        raise ValueError(f"{error.message}; {error.fix}") from error
+
+
+ResourceKind = Annotated[
+    ResourceType,
+    BeforeValidator(_read_kind),
+    WithJsonSchema({"type": "string", "examples": [kind.value for kind in ResourceType]}),
+]
+"""A type of resource in JSON and YAML, where schemas cannot know what is installed."""
+
 
 def check_resource_type(value: ResourceType | str, where: str | None = None) -> ResourceType:
     """``value`` as a type.
 
     Raises:
-        AgentDefinitionError: There is no such type.
+        AgentDefinitionError: There is no such type, and nothing that is installed provides one.
     """
     try:
         return ResourceType(value)
-    except ValueError:
-        names = [kind.value for kind in ResourceType]
-        near = difflib.get_close_matches(str(value), names, n=1)
-        raise AgentDefinitionError(
-            f"{value!r} is no type of resource",
-            expected="one of " + ", ".join(names),
-            found=repr(value),
-            fix=f"did you mean {near[0]!r}?" if near else "use a member of ResourceType",
-            where=where,
-        ) from None
+    except AgentDefinitionError as error:
+        raise error.at(where) from None
 
 
 class ResourceRef(BaseModel):
@@ -63,7 +109,7 @@ class ResourceRef(BaseModel):
 
     model_config = ConfigDict(frozen=True, extra="forbid")
 
-    type: ResourceType
+    type: ResourceKind
     name: str
 
 
@@ -71,11 +117,11 @@ class ResourceDescriptor:
     """A class and the arguments to make a resource with.
 
     Args:
-        clazz: The class, or its name as ``module:qualname``.
+        clazz: The class, or its name as ``module:qualname``, where its provider asks for one.
         **arguments: Its constructor arguments: JSON values, or :class:`ResourceRef`.
     """
 
-    def __init__(self, *, clazz: str | type, **arguments: Any) -> None:
+    def __init__(self, *, clazz: str | type = "", **arguments: Any) -> None:
         self.clazz = clazz if isinstance(clazz, str) else f"{clazz.__module__}:{clazz.__qualname__}"
         self.arguments: Mapping[str, Any] = arguments
 
@@ -90,9 +136,7 @@ class Tool:
         func: The function; its parameters are annotated, its docstring describes it.
         name: Default: the function's name.
         description: Default: the first paragraph of the docstring.
-        max_concurrency: How many calls may run at a time, of all keys of a subtask; for the
-            tool that ``ctx.get_resource`` gives, as the next one.
-        rate_limit: How many calls may begin in a time.
+        **limits: ``max_concurrency`` and ``rate_limit`` of the tool that ``ctx.get_resource`` gives.
 
     Raises:
         AgentDefinitionError: A limit is none.
@@ -105,15 +149,11 @@ class Tool:
         func: Callable[..., Any],
         name: str | None = None,
         description: str | None = None,
-        *,
-        max_concurrency: int | None = None,
-        rate_limit: RateLimit | None = None,
+        **limits: Unpack[LimitOptions],
     ) -> None:
         self.func = func
         self.name = name or getattr(func, "__name__", type(func).__name__)
-        self.settings = check_settings(
-            f"tool {self.name!r}", None, max_concurrency=max_concurrency, rate_limit=rate_limit
-        )
+        self.settings = check_settings(ToolSettings, f"tool {self.name!r}", None, limits)
         doc = inspect.getdoc(func) or ""
         self.description = description or doc.split("\n\n")[0].replace("\n", " ")
         self._parameters = _arguments_schema(func, self.name)

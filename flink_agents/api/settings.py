@@ -1,109 +1,189 @@
-"""How an action or a tool is executed: retries, timeout, limits; checked where the author wrote it."""
+"""What can be said about the execution of an action or a tool, in one place.
+
+A setting is a field of :class:`PlainSettings`, where it is a value that JSON holds, and a key of
+:class:`ActionOptions`. From there it reaches decorator, builder, YAML, plan, ``plan show``, schemas and the
+running action: ``action.settings`` has it.
+"""
 
 from __future__ import annotations
 
-import math
+import difflib
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from datetime import timedelta
+from enum import StrEnum
+from typing import Annotated, Any, TypedDict, TypeVar
+
+from pydantic import BaseModel, BeforeValidator, ConfigDict, Field, SkipValidation, ValidationError
 
 from flink_agents.api.errors import AgentDefinitionError
-from flink_agents.api.policies import RateLimit, RetryPolicy
+from flink_agents.api.policies import OnError, OnUnhandled, RateLimit, RetryPolicy
+
+S = TypeVar("S", bound=BaseModel)
+Condition = Callable[[Any], bool]
 
 
 @dataclass(frozen=True)
-class CallSettings:
-    """What was said about the execution of an action or a tool.
+class Setting:
+    """How a setting is written and shown.
 
     Attributes:
-        retry: When and how often an action that raised is tried again; None for the agent's.
-        timeout: Seconds after which an attempt of an action fails; None for never.
-        max_concurrency: How many calls may run at a time in a subtask; None for no limit.
-        rate_limit: How many calls may begin in a time in a subtask; None for no limit.
-        blocking: Whether a ``def`` action never runs on Flink's thread.
+        expected: What it has to be.
+        example: How it is written in code.
+        shown: How it is shown behind an action, as a format of its value; empty where it is not.
     """
 
-    retry: RetryPolicy | None = None
-    timeout: float | None = None
-    max_concurrency: int | None = None
-    rate_limit: RateLimit | None = None
-    blocking: bool = False
+    expected: str
+    example: str
+    shown: str = ""
 
 
-def check_settings(
-    what: str,
-    where: str | None,
-    *,
-    retry: object = None,
-    timeout: object = None,
-    max_concurrency: object = None,
-    rate_limit: object = None,
-    blocking: object = False,
-) -> CallSettings:
+def _one_of(kind: type[StrEnum], name: str, shown: str = "") -> Setting:
+    return Setting("one of " + ", ".join(repr(str(one)) for one in kind), f"{name}='dead-letter'", shown)
+
+
+def _seconds(value: object) -> object:
+    return value.total_seconds() if isinstance(value, timedelta) else value
+
+
+class Limits(BaseModel):
+    """How many calls may run or begin, of all keys of a subtask."""
+
+    model_config = ConfigDict(frozen=True, extra="forbid")
+
+    max_concurrency: Annotated[
+        int | None,
+        Setting("a whole number, at least 1", "max_concurrency=4", "at most {} at a time"),
+    ] = Field(default=None, ge=1, description="How many may run at a time in a subtask.")
+    rate_limit: Annotated[
+        RateLimit | None,
+        Setting("a RateLimit", "rate_limit=RateLimit(10, per=1)", "at most {0.calls} per {0.per:g} s"),
+    ] = Field(default=None, description="How many may begin in a time in a subtask.")
+
+    def texts(self) -> list[str]:
+        """What is set, in a few words each."""
+        kind = type(self)
+        said = {name: value for name, value in self if value != kind.model_fields[name].default}
+        return [
+            one.shown.format(said[name])
+            for name, one in settings_of(kind).items()
+            if one.shown and name in said
+        ]
+
+
+class PlainSettings(Limits):
+    """The settings of an action that are the same in code, in YAML and in a plan."""
+
+    on_error: Annotated[OnError | None, _one_of(OnError, "on_error", "on error {}")] = Field(
+        default=None, strict=False, description="Policy where the action raises."
+    )
+    timeout: Annotated[
+        float | None,
+        BeforeValidator(_seconds),
+        Setting("seconds, more than 0", "timeout=30", "timeout {:g} s"),
+    ] = Field(default=None, gt=0, allow_inf_nan=False, description="Seconds after which an attempt fails.")
+    blocking: Annotated[bool, Setting("True or False", "blocking=True", "blocking")] = Field(
+        default=False, description="The def action waits for something: run it in a pool."
+    )
+
+    def plain(self) -> dict[str, Any]:
+        """The values of these settings by name, as code has them."""
+        return {name: getattr(self, name) for name in PlainSettings.model_fields}
+
+
+class ToolSettings(Limits):
+    """The settings of a tool."""
+
+    model_config = ConfigDict(strict=True)
+
+
+class ActionSettings(PlainSettings):
+    """All settings of an action."""
+
+    model_config = ConfigDict(strict=True)
+
+    retry: Annotated[RetryPolicy | None, Setting("a RetryPolicy", "retry=RetryPolicy(max_attempts=3)")] = None
+    # That it can be called with the event is checked with the action.
+    when: SkipValidation[Condition | None] = None
+
+
+class AgentSettings(BaseModel):
+    """What holds for all actions of an agent that do not say it themselves."""
+
+    model_config = ConfigDict(strict=True, extra="forbid")
+
+    on_error: Annotated[OnError | None, _one_of(OnError, "on_error")] = Field(default=None, strict=False)
+    # An event that nobody accepts is not accepted the next time either.
+    on_unhandled: Annotated[OnUnhandled | None, _one_of(OnUnhandled, "on_unhandled")] = Field(
+        default=None, strict=False
+    )
+    retry: Annotated[RetryPolicy | None, Setting("a RetryPolicy", "retry=RetryPolicy(max_attempts=3)")] = None
+
+
+class LimitOptions(TypedDict, total=False):
+    """Keywords of a tool: the fields of :class:`Limits`."""
+
+    max_concurrency: int | None
+    """How many executions may run at a time, of all keys of a subtask."""
+    rate_limit: RateLimit | None
+    """How many executions may begin in a time, of all keys of a subtask."""
+
+
+class ActionOptions(LimitOptions, total=False):
+    """Keywords of an action: the fields of :class:`ActionSettings`."""
+
+    when: Condition | None
+    """Called with the event; the action runs where it returns true."""
+    on_error: OnError | str | None
+    """Policy where the action raises. Default: the agent's."""
+    retry: RetryPolicy | None
+    """When and how often it is tried again where it raises. Default: the agent's."""
+    timeout: float | timedelta | None
+    """Seconds after which an attempt fails with ``ActionTimeoutError``."""
+    blocking: bool
+    """The ``def`` action waits for something, such as a file or a server: it runs in a pool of threads
+    and never holds up other keys."""
+
+
+def settings_of(kind: type[BaseModel]) -> dict[str, Setting]:
+    """How each setting of ``kind`` is written, by name."""
+    return {
+        name: one
+        for name, field in kind.model_fields.items()
+        for one in field.metadata
+        if isinstance(one, Setting)
+    }
+
+
+def check_settings(kind: type[S], what: str, where: str | None, given: Mapping[str, Any]) -> S:
     """The settings, if each is what it has to be.
 
     Args:
+        kind: Which settings there are.
         what: What has the settings, for the error.
         where: Its place in the code, if known.
-        retry: See :class:`CallSettings`, as all below.
-        timeout: Also a ``timedelta``.
-        max_concurrency: See there.
-        rate_limit: See there.
-        blocking: See there.
+        given: What the author wrote.
 
     Raises:
-        AgentDefinitionError: One is not.
+        AgentDefinitionError: One is not, or there is no such setting.
     """
-    if not isinstance(blocking, bool):
-        raise _wrong(what, where, "blocking", "True or False", blocking, "blocking=True")
-    return CallSettings(
-        retry=check_retry(retry, what, where),
-        timeout=_check_timeout(timeout, what, where),
-        max_concurrency=_check_concurrency(max_concurrency, what, where),
-        rate_limit=_check_rate(rate_limit, what, where),
-        blocking=blocking,
-    )
-
-
-def check_retry(value: object, what: str, where: str | None = None) -> RetryPolicy | None:
-    """``value`` as a retry policy, or None.
-
-    Raises:
-        AgentDefinitionError: It is something else.
-    """
-    if value is None or isinstance(value, RetryPolicy):
-        return value
-    raise _wrong(what, where, "retry", "a RetryPolicy", value, "retry=RetryPolicy(max_attempts=3)")
-
-
-def _check_timeout(value: object, what: str, where: str | None) -> float | None:
-    if value is None:
-        return None
-    seconds = value.total_seconds() if isinstance(value, timedelta) else value
-    if isinstance(seconds, int | float) and not isinstance(seconds, bool):
-        if math.isfinite(seconds) and seconds > 0:
-            return float(seconds)
-    raise _wrong(what, where, "timeout", "seconds, more than 0", value, "timeout=30")
-
-
-def _check_concurrency(value: object, what: str, where: str | None) -> int | None:
-    if value is None or (isinstance(value, int) and not isinstance(value, bool) and value >= 1):
-        return value
-    raise _wrong(what, where, "max_concurrency", "a whole number, at least 1", value, "max_concurrency=4")
-
-
-def _check_rate(value: object, what: str, where: str | None) -> RateLimit | None:
-    if value is None or isinstance(value, RateLimit):
-        return value
-    raise _wrong(what, where, "rate_limit", "a RateLimit", value, "rate_limit=RateLimit(10, per=1)")
-
-
-def _wrong(
-    what: str, where: str | None, name: str, expected: str, found: object, example: str
-) -> AgentDefinitionError:
-    return AgentDefinitionError(
-        f"{what} has a {name} that cannot be used",
-        expected=expected,
-        found=repr(found),
-        fix=f"write {example}, or leave it out",
+    try:
+        return kind(**given)
+    except ValidationError as error:
+        name = str(error.errors(include_url=False)[0]["loc"][0])
+    if name not in kind.model_fields:
+        near = difflib.get_close_matches(name, kind.model_fields, n=1)
+        raise AgentDefinitionError(
+            f"{what} has no option {name!r}",
+            expected=f"one of {', '.join(kind.model_fields)}",
+            fix=f"did you mean {near[0]!r}?" if near else "leave it out",
+            where=where,
+        )
+    setting = settings_of(kind)[name]
+    raise AgentDefinitionError(
+        f"{what} has a wrong {name}",
+        expected=setting.expected,
+        found=repr(given[name]),
+        fix=f"write {setting.example}, or leave it out",
         where=where,
     )

@@ -1,16 +1,15 @@
-"""Options of durable execution and of this package's stores; see ``options``."""
+"""Options of durable execution, whatever its store; see ``options``. Those of a store stand with it."""
 
 from __future__ import annotations
 
 from datetime import timedelta
 
-from flink_agents.api.action_state import MAX_RECORD_BYTES, REMOVALS
 from flink_agents.api.durable import OnMismatch, OnOtherJob, OnPlanChange, Prune
 from flink_agents.api.option_values import ConfigOption
 
 
 class StoreOptions:
-    """All whose keys begin with ``action-state.``."""
+    """The options of durable execution."""
 
     STORE = ConfigOption(
         "action-state.store",
@@ -83,125 +82,4 @@ class StoreOptions:
         None,
         "Where TaskManagers reach Flink's REST interface, such as jobmanager:8081 or https://host/path. "
         "Default: what their Flink configuration says.",
-    )
-    MEMORY_PLACE = ConfigOption(
-        "action-state.memory.place",
-        str,
-        "default",
-        "Memory stores of one process with the same place share their records.",
-    )
-    SQLITE_PATH = ConfigOption(
-        "action-state.sqlite.path",
-        str,
-        None,
-        "The store's file, on a local disk; its directory is made. Default in a local job: "
-        ".flink-agents/action-state.sqlite below the directory in which it is started.",
-    )
-    SQLITE_LEASE = ConfigOption(
-        "action-state.sqlite.lease",
-        timedelta,
-        timedelta(seconds=10),
-        "How long another job with the same identifier waits for a job that died.",
-        minimum=timedelta(milliseconds=100),
-    )
-    SQLITE_BUSY_TIMEOUT = ConfigOption(
-        "action-state.sqlite.busy-timeout",
-        timedelta,
-        timedelta(seconds=30),
-        "How long an append waits for other processes that write, before it fails.",
-        minimum=timedelta(milliseconds=100),
-    )
-    SQLITE_RECORD_BYTES = ConfigOption(
-        "action-state.sqlite.max-record-bytes",
-        int,
-        MAX_RECORD_BYTES,
-        "The most bytes that a record may have.",
-        minimum=1,
-    )
-    SQLITE_REMOVALS = ConfigOption(
-        "action-state.sqlite.removals",
-        int,
-        REMOVALS,
-        "How many keys of which all records were pruned stay known, the last ones: a restore from before is "
-        "refused for them. Each takes about 100 bytes of the file.",
-        minimum=0,
-    )
-    KAFKA_BOOTSTRAP_SERVERS = ConfigOption(
-        "action-state.kafka.bootstrap-servers",
-        str,
-        None,
-        "Brokers of the store, `host:port`, separated by commas. Behind `action-state.kafka.client.` stand "
-        "options of kafka-python, such as for TLS and SASL.",
-    )
-    KAFKA_TOPIC = ConfigOption(
-        "action-state.kafka.topic",
-        str,
-        "flink-agents-action-state",
-        "Topic of the journals; who may append is kept in a second one, with `-claims` behind its name. "
-        "Both are made where they do not exist.",
-    )
-    KAFKA_PARTITIONS = ConfigOption(
-        "action-state.kafka.partitions",
-        int,
-        8,
-        "How many partitions the topic gets when it is made. They cannot be changed later.",
-        minimum=1,
-    )
-    KAFKA_REPLICATION = ConfigOption(
-        "action-state.kafka.replication-factor",
-        int,
-        -1,
-        "How many copies the topics get, and have at least. -1: as many as the brokers say.",
-        minimum=-1,
-    )
-    KAFKA_IN_SYNC = ConfigOption(
-        "action-state.kafka.min-insync-replicas",
-        int,
-        0,
-        "How many copies must have a record before it counts. 0: as many as the brokers say.",
-        minimum=0,
-    )
-    KAFKA_LEASE = ConfigOption(
-        "action-state.kafka.lease",
-        timedelta,
-        timedelta(seconds=10),
-        "How long another job with the same identifier waits for a job that died.",
-        minimum=timedelta(milliseconds=100),
-    )
-    KAFKA_APPEND_LEASE = ConfigOption(
-        "action-state.kafka.append-lease",
-        timedelta,
-        timedelta(seconds=1),
-        "How long appends are done without a new look at who may append; the next attempt waits a quarter "
-        "longer for one that was killed. 0 s: a look behind each append, and no wait.",
-        minimum=timedelta(),
-    )
-    KAFKA_APPEND_TIMEOUT = ConfigOption(
-        "action-state.kafka.append-timeout",
-        timedelta,
-        timedelta(seconds=120),
-        "How long an append waits for the brokers before the attempt of the job fails.",
-        minimum=timedelta(seconds=1),
-    )
-    KAFKA_REBUILD_TIMEOUT = ConfigOption(
-        "action-state.kafka.rebuild-timeout",
-        timedelta,
-        timedelta(seconds=120),
-        "How long reading the journals may go without any progress before the attempt of the job fails.",
-        minimum=timedelta(seconds=1),
-    )
-    KAFKA_REMOVALS = ConfigOption(
-        "action-state.kafka.removals",
-        int,
-        REMOVALS,
-        "How many keys of which all records were pruned stay known, the last ones and a sample of others: a "
-        "restore from before is refused for them. Each takes about 450 bytes of memory in each subtask.",
-        minimum=0,
-    )
-    KAFKA_RECORD_BYTES = ConfigOption(
-        "action-state.kafka.max-record-bytes",
-        int,
-        MAX_RECORD_BYTES,
-        "The most bytes that a record may have. The topics take messages of twice that.",
-        minimum=1,
     )

@@ -20,7 +20,7 @@ from flink_agents.api.action_state import (
 )
 from flink_agents.api.errors import KeyEncodingError, OptionError, StateError
 from flink_agents.api.options import AgentOptions, Configuration
-from flink_agents.api.store_names import STORE_PREFIX
+from flink_agents.api.store_providers import STORE_PREFIX
 from flink_agents.cli.journal_values import describe_record, describe_run
 from flink_agents.connectors.action_state import open_store, store_names
 from flink_agents.runtime.flink.stores import LOCAL_FILE

@@ -104,14 +104,15 @@ def plan_show(
         raise typer.BadParameter("--json, --mermaid and --svg exclude each other.")
     # As `python -m` would: the agent's module lies where the user is.
     sys.path.insert(0, str(Path.cwd()))
-    from flink_agents.plan import graph, load_target
+    from flink_agents.plan import load_target
+    from flink_agents.plan.show import to_mermaid, to_svg, to_text
 
     plan = load_target(target)
     if as_json:
         typer.echo(plan.to_json(indent=2))
     elif as_mermaid:
-        typer.echo(graph.to_mermaid(plan))
+        typer.echo(to_mermaid(plan))
     elif as_svg:
-        typer.echo(graph.to_svg(plan))
+        typer.echo(to_svg(plan))
     else:
-        typer.echo(graph.to_text(plan))
+        typer.echo(to_text(plan))

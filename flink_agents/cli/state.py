@@ -120,7 +120,7 @@ def state_replay(
     sys.path.insert(0, str(Path.cwd()))
     place = _place(store, path, option)
     from flink_agents.cli import journals
-    from flink_agents.plan.targets import load_agent
+    from flink_agents.plan.files.targets import load_agent
     from flink_agents.testing.run_replay import replay_run
 
     text = journals.key_text(key, raw)

@@ -6,116 +6,22 @@ make the running agent from it (see ``binding``); recovery compares its fingerpr
 
 from __future__ import annotations
 
-import difflib
-import functools
-import hashlib
-import importlib
-import inspect
-import json
 from typing import Any, Literal
 
-from pydantic import BaseModel, ConfigDict, Field, ValidationError, field_validator, model_validator
+from pydantic import Field, ValidationError, field_validator, model_validator
 
 from flink_agents.api.errors import FunctionReferenceError, PlanFormatError
-from flink_agents.api.policies import OnError, RateLimit, RetryPolicy, RetryTimes
-from flink_agents.api.resources import Prompt, ResourceRef, ResourceType
+from flink_agents.api.policies import OnError, RetryPolicy, RetryTimes
+from flink_agents.api.resources import Prompt, ResourceKind, ResourceRef
+from flink_agents.api.settings import Limits, PlainSettings
+from flink_agents.plan.fingerprint import fingerprint, recovery_parts
+from flink_agents.plan.references import Frozen, FunctionRef
 
 FORMAT_VERSION = 1
 """Version of the JSON format that this package writes and reads."""
 
 Kind = Literal["instance", "static", "function"]
 """How a function belongs to the agent: a method, a static method, or added from outside."""
-
-
-class _Frozen(BaseModel):
-    model_config = ConfigDict(frozen=True, extra="forbid")
-
-
-class FunctionRef(_Frozen):
-    """The name of a function or class, from which it can be imported.
-
-    Attributes:
-        module: Its module.
-        qualname: Its name in the module, with dots.
-    """
-
-    module: str
-    qualname: str
-
-    def __str__(self) -> str:
-        return f"{self.module}:{self.qualname}"
-
-    @classmethod
-    def of(cls, target: Any) -> FunctionRef:
-        """The reference to ``target``; one without a name of its own gets one in brackets."""
-        if isinstance(target, functools.partial):
-            inner = cls.of(target.func)
-            return cls(module=inner.module, qualname=f"<partial>.{inner.qualname}")
-        if inspect.ismethod(target) and not inspect.isclass(target.__self__):
-            return cls(module=target.__module__, qualname=f"<bound>.{target.__qualname__}")
-        if not hasattr(target, "__qualname__"):
-            kind = type(target)
-            return cls(module=kind.__module__, qualname=f"<instance>.{kind.__qualname__}")
-        return cls(module=target.__module__ or "builtins", qualname=target.__qualname__)
-
-    @classmethod
-    def parse(cls, text: str) -> FunctionRef:
-        """The reference written as ``module:qualname``.
-
-        Raises:
-            FunctionReferenceError: It is not written so.
-        """
-        module, separator, qualname = text.partition(":")
-        if not (separator and module and qualname):
-            raise FunctionReferenceError(
-                f"{text!r} names no function",
-                expected="module:qualname, for example shop.agents:OrderAgent",
-                found=repr(text),
-                fix="put a colon between the module and the name",
-            )
-        return cls(module=module, qualname=qualname)
-
-    @property
-    def importable(self) -> bool:
-        """Whether the name can be imported at all: it is neither local nor anonymous."""
-        return "<" not in self.qualname
-
-    def resolve(self) -> Any:
-        """Import what the reference names.
-
-        Raises:
-            FunctionReferenceError: That is not possible; the text says why.
-        """
-        if not self.importable:
-            raise FunctionReferenceError(
-                f"{self} cannot be imported by name",
-                expected="a function or class at the top of a module, or in a class there",
-                found=self.qualname,
-                fix="define it with a name at the top of a module; lambdas, local functions and "
-                "partials work only where the agent itself is given, not its plan",
-            )
-        try:
-            module = importlib.import_module(self.module)
-        except ImportError as error:
-            missing = error.name if isinstance(error, ModuleNotFoundError) else self.module
-            raise FunctionReferenceError(
-                f"{self} cannot be imported",
-                expected=f"a module {missing!r}",
-                found=f"{type(error).__name__}: {error}",
-                fix="install the module or put it on PYTHONPATH, here and on the workers",
-            ) from error
-        found: Any = module
-        for name in self.qualname.split("."):
-            if not hasattr(found, name):
-                near = difflib.get_close_matches(name, dir(found), n=1)
-                raise FunctionReferenceError(
-                    f"{self} does not exist",
-                    expected=f"{self.qualname!r} in {getattr(module, '__file__', None) or self.module}",
-                    found=f"no {name!r} in {found.__name__}",
-                    fix=f"did you mean {near[0]!r}?" if near else "restore the name, or compile again",
-                )
-            found = getattr(found, name)
-        return found
 
 
 class RetryPlan(RetryTimes):
@@ -165,7 +71,7 @@ def _exception(name: str) -> type[BaseException]:
     return found
 
 
-class EventPlan(_Frozen):
+class EventPlan(Frozen):
     """An event type of the agent.
 
     Attributes:
@@ -179,7 +85,7 @@ class EventPlan(_Frozen):
     bases: tuple[str, ...] = ()
 
 
-class ConditionPlan(_Frozen):
+class ConditionPlan(Frozen):
     """The condition of an action.
 
     Attributes:
@@ -194,42 +100,36 @@ class ConditionPlan(_Frozen):
         return self.text or self.function.qualname
 
 
-class ActionPlan(_Frozen):
-    """An action.
+class Named(Frozen):
+    """A part of a plan with a name, unique among its like."""
+
+    name: str
+
+
+class ActionPlan(PlainSettings, Named):
+    """An action, with its settings.
 
     Attributes:
-        name: Its name, unique in the agent.
         trigger_classes: Type strings of the event classes that trigger it, subclasses included.
         trigger_types: Type strings that trigger it by name: only events of that very type match.
         function: Its code.
         kind: How the function belongs to the agent.
         is_async: Whether it is a coroutine function or an asynchronous generator.
         when: Condition on the event, or None.
-        on_error: Policy where it raises; None for the agent's.
         config: What it reads as ``ctx.action_config``; JSON values.
         emits: Type strings of the events that its code names or its author declares, sorted.
         retry: When and how often it is tried again; None for the agent's.
-        timeout: Seconds after which an attempt fails; None for never.
-        max_concurrency: How many executions may run at a time in a subtask; None for no limit.
-        rate_limit: How many executions may begin in a time in a subtask; None for no limit.
-        blocking: Whether it never runs on Flink's thread.
     """
 
-    name: str
     trigger_classes: tuple[str, ...] = ()
     trigger_types: tuple[str, ...] = ()
     function: FunctionRef
     kind: Kind
     is_async: bool = False
     when: ConditionPlan | None = None
-    on_error: OnError | None = None
     config: dict[str, Any] = Field(default_factory=dict)
     emits: tuple[str, ...] = ()
     retry: RetryPlan | None = None
-    timeout: float | None = Field(default=None, gt=0, allow_inf_nan=False)
-    max_concurrency: int | None = Field(default=None, ge=1)
-    rate_limit: RateLimit | None = None
-    blocking: bool = False
 
     @property
     def triggers(self) -> tuple[str, ...]:
@@ -237,23 +137,22 @@ class ActionPlan(_Frozen):
         return tuple(dict.fromkeys((*self.trigger_classes, *self.trigger_types)))
 
 
-class DescriptorPlan(_Frozen):
+class DescriptorPlan(Frozen):
     """A resource as a class and arguments.
 
     Attributes:
-        clazz: The class as ``module:qualname``.
+        clazz: The class as ``module:qualname``; empty where its provider needs none.
         arguments: Its constructor arguments; JSON values.
     """
 
-    clazz: str
+    clazz: str = ""
     arguments: dict[str, Any] = Field(default_factory=dict)
 
 
-class ResourcePlan(_Frozen):
-    """A resource.
+class ResourcePlan(Limits, Named):
+    """A resource; limits are those of a tool.
 
     Attributes:
-        name: Its name, unique in its type.
         type: Its kind.
         function: The function of a tool, or the method that described the resource.
         kind: How that function belongs to the agent.
@@ -262,12 +161,9 @@ class ResourcePlan(_Frozen):
         description: What a tool does.
         parameters: JSON schema of a tool's arguments.
         references: Resources that the arguments name.
-        max_concurrency: How many calls of a tool may run at a time in a subtask.
-        rate_limit: How many calls of a tool may begin in a time in a subtask.
     """
 
-    name: str
-    type: ResourceType
+    type: ResourceKind
     function: FunctionRef | None = None
     kind: Kind | None = None
     descriptor: DescriptorPlan | None = None
@@ -275,11 +171,9 @@ class ResourcePlan(_Frozen):
     description: str | None = None
     parameters: dict[str, Any] | None = None
     references: tuple[ResourceRef, ...] = ()
-    max_concurrency: int | None = Field(default=None, ge=1)
-    rate_limit: RateLimit | None = None
 
 
-class AgentPlan(_Frozen):
+class AgentPlan(Frozen):
     """An agent as data. See the module's text.
 
     Attributes:
@@ -377,44 +271,10 @@ class AgentPlan(_Frozen):
     def fingerprint(self) -> str:
         """64 hexadecimal digits, equal where one plan can continue the work of the other.
 
-        Recovery depends on, and so the fingerprint covers: format version, agent name and
-        class, configuration, context class, side outputs, output type, policies; of each
-        action its name, triggers, function, condition, policy and configuration; the classes
-        of the events that trigger actions; of each resource its name, type, function and
-        descriptor. It leaves out what may change freely: where code stands and what it does,
-        source texts, ``def`` or ``async def``, retries, timeouts and limits, what actions emit,
-        the wording of prompts, descriptions and schemas of tools, and any order (of actions,
-        triggers, resources and mapping keys).
+        The module ``fingerprint`` says what it covers.
         """
-        covered = json.dumps(self.recovery_parts(), sort_keys=True, separators=(",", ":"), ensure_ascii=True)
-        return hashlib.sha256(covered.encode("ascii")).hexdigest()
+        return fingerprint(self.recovery_parts())
 
     def recovery_parts(self) -> dict[str, Any]:
         """What :attr:`fingerprint` covers, as JSON values by name: compare two to see a change."""
-        head = self.model_dump(mode="json", exclude={"events", "actions", "resources", "retry"})
-        triggers = {trigger for action in self.actions for trigger in action.triggers}
-        return {
-            **head,
-            "events": {
-                event.type: str(event.event_class) if event.event_class else None
-                for event in self.events
-                if event.type in triggers
-            },
-            "actions": {action.name: _action_parts(action) for action in self.actions},
-            "resources": {
-                f"{resource.type.value}:{resource.name}": resource.model_dump(
-                    mode="json", include={"function", "descriptor"}
-                )
-                for resource in self.resources
-            },
-        }
-
-
-def _action_parts(action: ActionPlan) -> dict[str, Any]:
-    return {
-        "trigger_classes": sorted(action.trigger_classes),
-        "trigger_types": sorted(action.trigger_types),
-        "function": str(action.function),
-        "when": str(action.when.function) if action.when else None,
-        **action.model_dump(mode="json", include={"on_error", "config"}),
-    }
+        return recovery_parts(self.model_dump(mode="json"))

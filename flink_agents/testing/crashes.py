@@ -15,7 +15,7 @@ from typing import TYPE_CHECKING, Any
 
 from flink_agents.api.action_state import JournalKey, Record, RecordKind
 from flink_agents.api.errors import AgentsError, RecoveryDifferenceError, StoreError
-from flink_agents.connectors.action_state.memory import MemoryPlace, MemoryStore
+from flink_agents.connectors.action_state.memory.store import MemoryPlace, MemoryStore
 from flink_agents.runtime.serde.keys import decode_key
 from flink_agents.runtime.state.keyed_state import Head
 from flink_agents.testing.faults import Fault, Faults

@@ -25,7 +25,7 @@ from flink_agents.api.action_state import (
     closed_error,
 )
 from flink_agents.api.errors import AppendOutcomeUnknownError, StoreUnavailableError
-from flink_agents.connectors.action_state.memory import MemoryPlace, MemoryStore
+from flink_agents.connectors.action_state.memory.store import MemoryPlace, MemoryStore
 
 
 class Fault(StrEnum):

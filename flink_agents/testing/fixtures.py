@@ -84,6 +84,7 @@ def agents_environment() -> Callable[..., AgentsExecutionEnvironment]:
     ) -> AgentsExecutionEnvironment:
         from flink_agents.runtime.flink import environment as implementation
 
+        implementation.gateway.install()
         configuration = implementation.FlinkConfiguration()
         for key, value in (flink or {}).items():
             configuration.set_string(key, value)

@@ -24,10 +24,10 @@ from flink_agents.api.event_time import LATE_TAG, EventTime
 from flink_agents.api.options import AgentOptions, Configuration
 from flink_agents.api.policies import DEAD_LETTER_TAG, DeadLetter
 from flink_agents.connectors.action_state import open_store
-from flink_agents.connectors.action_state.memory import MemoryPlace, MemoryStore
+from flink_agents.connectors.action_state.memory.store import MemoryPlace, MemoryStore
 from flink_agents.plan import AgentCode, AgentPlan, bind, compile_agent
-from flink_agents.plan.configuration import instance_of
-from flink_agents.plan.uses import makes_durable_calls
+from flink_agents.plan.binding.uses import makes_durable_calls
+from flink_agents.plan.compile.configuration import instance_of
 from flink_agents.runtime.execution.shared import RunEnvironment
 from flink_agents.runtime.journal.journals import Journals
 from flink_agents.runtime.journal.names import journal_name

@@ -16,7 +16,7 @@ from flink_agents.api.agent import Agent
 from flink_agents.api.durable import OnOtherJob
 from flink_agents.api.errors import RunNotReplayableError
 from flink_agents.api.options import AgentOptions
-from flink_agents.connectors.action_state.memory import MemoryPlace, MemoryStore
+from flink_agents.connectors.action_state.memory.store import MemoryPlace, MemoryStore
 from flink_agents.plan import AgentPlan
 from flink_agents.runtime.execution.context import Invocation
 from flink_agents.runtime.execution.limits import RuntimeSignal

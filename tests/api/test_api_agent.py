@@ -32,6 +32,7 @@ from flink_agents.api.errors import (
     DuplicateNameError,
     UnknownTriggerError,
 )
+from flink_agents.api.settings import ActionSettings
 from flink_agents.testing import OperatorHarness
 
 # -- @action -------------------------------------------------------------------------
@@ -115,8 +116,7 @@ def test_mark_says_what_was_written() -> None:
 
     assert getattr(marked, ACTION_MARK) == ActionMark(
         triggers=(InputEvent, "other"),
-        when=condition,
-        on_error=OnError.IGNORE,
+        settings=ActionSettings(when=condition, on_error=OnError.IGNORE),
         config={"a": 1},
         name="n",
         emits=(Placed,),
@@ -222,12 +222,12 @@ WRONG_ACTIONS: dict[str, tuple[Any, type[AgentsError], str]] = {
     "builder, timeout": (
         lambda: Agent().add_action("a", InputEvent, plain, timeout=True),
         AgentDefinitionError,
-        "action 'a' has a timeout that cannot be used",
+        "action 'a' has a wrong timeout",
     ),
     "limits of a tool": (
         lambda: tool(max_concurrency=0)(plain),
         AgentDefinitionError,
-        "@tool has a max_concurrency",
+        "@tool has a wrong max_concurrency",
     ),
     "builder, None": (
         lambda: Agent().add_action("a", None, plain),  # type: ignore[arg-type]
@@ -257,7 +257,7 @@ WRONG_ACTIONS: dict[str, tuple[Any, type[AgentsError], str]] = {
     "builder, unknown policy": (
         lambda: Agent().add_action("a", InputEvent, plain, on_error="explode"),
         AgentDefinitionError,
-        "action 'a' has an unknown on_error",
+        "action 'a' has a wrong on_error",
     ),
     "builder, a name twice": (
         lambda: Agent().add_action("a", InputEvent, plain).add_action("a", InputEvent, plain),

@@ -11,7 +11,7 @@ from typing import Any
 from typer.testing import Result
 
 from flink_agents.api.action_state import JournalKey, Owner, Record
-from flink_agents.connectors.action_state.sqlite import SQLiteStore
+from flink_agents.connectors.action_state.sqlite.store import SQLiteStore
 from flink_agents.runtime.serde.keys import encode_key
 
 Cli = Callable[..., Result]

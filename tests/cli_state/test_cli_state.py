@@ -15,7 +15,7 @@ from flink_agents import Agent, InputEvent
 from flink_agents.api.action_state import JournalKey, Owner, Record, RecordKind
 from flink_agents.api.context import RunnerContext
 from flink_agents.cli.main import app
-from flink_agents.connectors.action_state.sqlite import SQLiteStore
+from flink_agents.connectors.action_state.sqlite.store import SQLiteStore
 from flink_agents.runtime.flink.stores import LOCAL_FILE
 from flink_agents.runtime.journal.plans import PLANS
 from flink_agents.runtime.journal.records import ActionRecord, CallIdentity, CallRecord, RunHeader
@@ -469,7 +469,7 @@ class Shop(Agent):
 @pytest.fixture
 def shop(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
     """A file with the records of two runs of the agent in ``shop_agent.py``; nothing else is left."""
-    from flink_agents.plan.targets import load_agent
+    from flink_agents.plan.files.targets import load_agent
     from flink_agents.testing import OperatorHarness
 
     monkeypatch.chdir(tmp_path)

@@ -8,7 +8,7 @@ from pathlib import Path
 from journal_files import Cli, loaded, write
 
 from flink_agents.api.action_state import JournalKey, Owner, Record, RecordKind
-from flink_agents.connectors.action_state.sqlite import SQLiteStore
+from flink_agents.connectors.action_state.sqlite.store import SQLiteStore
 from flink_agents.runtime.serde.keys import encode_key
 
 RECORD, LATER = (Record(RecordKind.CALL, seq, "0/pay", 0, b"data") for seq in (0, 1))

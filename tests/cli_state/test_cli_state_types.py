@@ -12,7 +12,7 @@ import pytest
 from journal_files import Cli, loaded, write
 
 from flink_agents.api.action_state import JournalKey, Owner, Record, RecordKind
-from flink_agents.connectors.action_state.sqlite import SQLiteStore
+from flink_agents.connectors.action_state.sqlite.store import SQLiteStore
 from flink_agents.runtime.journal.records import ActionRecord, CallIdentity, CallRecord, RunHeader
 from flink_agents.runtime.serde.codec import ValueCodec
 

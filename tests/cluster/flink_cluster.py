@@ -225,6 +225,7 @@ class FlinkCluster:
         given["pipeline.jars"] = self._home.python_jar.as_uri()
         if savepoint is not None:
             given["execution.state-recovery.path"] = savepoint
+        environment.gateway.install()
         configuration = environment.FlinkConfiguration()
         for key, value in given.items():
             configuration.set_string(key, str(value))

@@ -21,11 +21,10 @@ from flink_agents import (
     ResourceType,
     RunnerContext,
     action,
-    chat_model_setup,
-    mcp_server,
     prompt,
     tool,
 )
+from flink_agents.api.decorators import chat_model_setup, mcp_server
 from flink_agents.api.errors import (
     AgentDefinitionError,
     ContextMisuseError,

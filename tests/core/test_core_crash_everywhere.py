@@ -23,7 +23,7 @@ from flink_agents import (
     action,
 )
 from flink_agents.api.errors import ActionFailedError, AgentConfigurationError, RecoveryDifferenceError
-from flink_agents.connectors.action_state.memory import MemoryStore
+from flink_agents.connectors.action_state.memory.store import MemoryStore
 from flink_agents.testing import OperatorHarness
 from flink_agents.testing.forced import VARIABLE
 

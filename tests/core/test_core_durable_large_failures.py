@@ -15,7 +15,7 @@ from durable_tools import EFFECTS, SEEN, calls_of, crash, effect, forget, journa
 from flink_agents import InputEvent
 from flink_agents.api.action_state import ActionStateStore, RecordKind
 from flink_agents.api.errors import RecordedFailureError
-from flink_agents.connectors.action_state.memory import MemoryPlace, MemoryStore
+from flink_agents.connectors.action_state.memory.store import MemoryPlace, MemoryStore
 from flink_agents.runtime.serde import exceptions as failures
 from flink_agents.runtime.serde.codec import ValueCodec
 from flink_agents.testing import OperatorHarness

@@ -10,7 +10,7 @@ import pytest
 
 from flink_agents import Agent, Event, InputEvent, OutputEvent, RetryPolicy
 from flink_agents.api.action_state import ActionStateStore, Owner, RecordKind
-from flink_agents.connectors.action_state.memory import MemoryStore
+from flink_agents.connectors.action_state.memory.store import MemoryStore
 from flink_agents.runtime.journal.records import CallRecord
 from flink_agents.runtime.serde.codec import ValueCodec
 from flink_agents.testing import OperatorHarness

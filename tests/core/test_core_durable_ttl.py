@@ -12,7 +12,7 @@ from durable_tools import EFFECTS, SEEN, crash, effect, forget, one_action
 
 from flink_agents import InputEvent, OutputEvent
 from flink_agents.api.action_state import ActionStateStore, RecordKind
-from flink_agents.connectors.action_state.memory import MemoryPlace, MemoryStore
+from flink_agents.connectors.action_state.memory.store import MemoryPlace, MemoryStore
 from flink_agents.testing import OperatorHarness
 from flink_agents.testing.faults import Fault, Faults, at_append, at_record
 

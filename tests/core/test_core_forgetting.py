@@ -13,7 +13,7 @@ from durable_tools import forget, one_action
 from flink_agents import Event, OutputEvent, RunnerContext
 from flink_agents.api.action_state import JournalKey, RecordKind
 from flink_agents.api.durable import Prune
-from flink_agents.connectors.action_state.memory import MemoryPlace, MemoryStore
+from flink_agents.connectors.action_state.memory.store import MemoryPlace, MemoryStore
 from flink_agents.runtime.journal.records import FLAT_NUMBERS, RunHeader
 from flink_agents.runtime.metrics.run_metrics import RunMetrics
 from flink_agents.runtime.operator.forgetting import ANSWER_MS

@@ -20,8 +20,8 @@ from flink_agents.api.errors import (
     RecordsPrunedError,
     StaleOwnerError,
 )
-from flink_agents.connectors.action_state.memory import MemoryPlace, MemoryStore
-from flink_agents.connectors.action_state.sqlite import SQLiteStore
+from flink_agents.connectors.action_state.memory.store import MemoryPlace, MemoryStore
+from flink_agents.connectors.action_state.sqlite.store import SQLiteStore
 from flink_agents.runtime.journal.grouped import GroupedStore
 from flink_agents.testing.harness import Snapshot
 

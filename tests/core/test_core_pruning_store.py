@@ -16,7 +16,7 @@ from flink_agents import OutputEvent
 from flink_agents.api.action_state import JournalKey, Owner, Record, RecordKind
 from flink_agents.api.durable import Prune
 from flink_agents.api.errors import RecordsPrunedError, StaleOwnerError, StoreUnavailableError
-from flink_agents.connectors.action_state.memory import MemoryPlace, MemoryStore
+from flink_agents.connectors.action_state.memory.store import MemoryPlace, MemoryStore
 from flink_agents.runtime.metrics.run_metrics import RunMetrics
 from flink_agents.runtime.retention import pruning
 from flink_agents.runtime.retention.checkpoints import CheckpointPoller

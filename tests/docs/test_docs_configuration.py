@@ -50,4 +50,6 @@ def kind(type_: type[Any]) -> str:
     """How the page calls a type."""
     if issubclass(type_, Enum):
         return " or ".join(f"`{member.value}`" for member in type_)
-    return {str: "text", int: "whole number", bool: "true or false", timedelta: "duration"}[type_]
+    return {str: "text", dict: "entries", int: "whole number", bool: "true or false", timedelta: "duration"}[
+        type_
+    ]

@@ -158,7 +158,7 @@ def failures_are_not_read(before: Any) -> Any:
     return _also_in(steps_of, "runtime.journal.run_journal", "steps_of")
 
 
-@mutation("nothing-stored", "connectors.action_state.memory:MemoryStore.append")
+@mutation("nothing-stored", "connectors.action_state.memory.store:MemoryStore.append")
 def nothing_stored(before: Any) -> Any:
     """The store forgets some of what it acknowledges."""
     chance = random.Random(1)

@@ -18,11 +18,10 @@ from flink_agents import (
     ResourceType,
     RunnerContext,
     action,
-    chat_model_connection,
-    chat_model_setup,
     prompt,
     tool,
 )
+from flink_agents.api.decorators import chat_model_connection, chat_model_setup
 
 
 class Limits(BaseModel):

@@ -67,15 +67,21 @@ class TestShop:
             (OrderPlaced, BigOrderPlaced),
             {"OrderPlaced"},
         )
-        assert (approve.on_error, thank.on_error) == ("fail", None)
+        assert (approve.settings.on_error, thank.settings.on_error) == ("fail", None)
         assert (thank.trigger_classes, thank.trigger_types) == ((), {"OrderPaid"})
         assert read.where.endswith(" in ShopAgent.read_order")
 
     def test_conditions(self, with_code: bool) -> None:
         _, book, approve, thank = through_json(shop(), with_code).actions
-        assert book.when and approve.when and thank.when is None
-        assert [book.when(OrderPlaced(order_id="1", total=total)) for total in (0, 1)] == [False, True]
-        assert [approve.when(OrderPlaced(order_id="1", total=total)) for total in (100, 101)] == [False, True]
+        assert book.settings.when and approve.settings.when and thank.settings.when is None
+        assert [book.settings.when(OrderPlaced(order_id="1", total=total)) for total in (0, 1)] == [
+            False,
+            True,
+        ]
+        assert [approve.settings.when(OrderPlaced(order_id="1", total=total)) for total in (100, 101)] == [
+            False,
+            True,
+        ]
 
     def test_tools(self, with_code: bool) -> None:
         bound = through_json(ShopAgent(Limits(credit=1, currency="USD")), with_code)
@@ -115,7 +121,7 @@ class TestShop:
         assert [one.name for one in bound.actions] == ["read_order", "book_order"]
         assert type(bound.instance) is Agent
         assert bound.instance.agent_name == "Orders"
-        assert bound.actions[1].when is not None
+        assert bound.actions[1].settings.when is not None
         assert bound.resource("half", "tool")(3) == 1.5
 
 

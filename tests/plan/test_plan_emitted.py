@@ -12,8 +12,8 @@ from plan_shop import BigOrderPlaced, OrderPaid, OrderPlaced
 
 from flink_agents import Agent, Event, InputEvent, NamedEvent, OutputEvent, RunnerContext, action
 from flink_agents.plan import compile_agent
-from flink_agents.plan.flow import flow_of
-from flink_agents.plan.graph import to_text
+from flink_agents.plan.show import to_text
+from flink_agents.plan.show.flow import flow_of
 
 if TYPE_CHECKING:
     from somewhere import OnlyForCheckers  # type: ignore[import-not-found] # pyright: ignore[reportMissingImports]

@@ -109,7 +109,7 @@ def no_parentheses() -> Any:
 
 
 def emits_no_event() -> Any:
-    return Agent().add_action("answer", InputEvent, answer, emits=[Other])  # pyright: ignore[reportArgumentType]
+    return Agent().add_action("answer", InputEvent, answer, emits=[Other])  # pyright: ignore[reportCallIssue, reportArgumentType]
 
 
 TRIGGERS = [
@@ -335,12 +335,12 @@ AGENTS = [
     (context_that_is_none, "class Shop(Base):", "is no RunnerContext", "derive the class"),
     (context_that_is_an_object, "class Shop(Base):", "is no RunnerContext", "derive the class"),
     (context_with_constructor, "class Context(RunnerContext):", "a constructor", "remove the constructor"),
-    (unknown_policy, "class Shop(Base):", "unknown on_error", "on_error='dead-letter'"),
-    (unknown_policy_for_the_unhandled, "class Shop(Base):", "unknown on_unhandled", "on_unhandled='dead-"),
+    (unknown_policy, "class Shop(Base):", "wrong on_error", "on_error='dead-letter'"),
+    (unknown_policy_for_the_unhandled, "class Shop(Base):", "wrong on_unhandled", "on_unhandled='dead-"),
     (
         unknown_policy_of_an_action,
         '@action(InputEvent, on_error="again")',
-        "unknown on_error",
+        "wrong on_error",
         "leave it out",
     ),
     (action_replaced_by_a_value, "class Shop(Base):", "'read' replaces a method", "rename"),

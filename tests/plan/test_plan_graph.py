@@ -13,10 +13,10 @@ from plan_shop import shop
 
 from flink_agents import Agent, Event, InputEvent, NamedEvent, OutputEvent, Prompt
 from flink_agents.plan import ActionPlan, AgentPlan, compile_agent
-from flink_agents.plan.flow import INPUT, OUTPUT, flow_of
-from flink_agents.plan.graph import to_mermaid, to_svg, to_text
-from flink_agents.plan.layout import LAYER_GAP, NODE_GAP, lay_out
-from flink_agents.plan.model import FunctionRef
+from flink_agents.plan.references import FunctionRef
+from flink_agents.plan.show import to_mermaid, to_svg, to_text
+from flink_agents.plan.show.flow import INPUT, OUTPUT, flow_of
+from flink_agents.plan.show.layout import LAYER_GAP, NODE_GAP, lay_out
 
 
 class Base(Event):

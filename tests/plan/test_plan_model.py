@@ -19,9 +19,10 @@ from pydantic import ValidationError
 
 from flink_agents import Agent, InputEvent, Prompt, ResourceDescriptor
 from flink_agents.api.errors import FunctionReferenceError, PlanFormatError
-from flink_agents.plan import AgentPlan, bind, compile_agent, schema
-from flink_agents.plan.model import FORMAT_VERSION, FunctionRef
-from flink_agents.plan.types import type_from_text, type_text
+from flink_agents.plan import AgentPlan, bind, compile_agent
+from flink_agents.plan.files import schema
+from flink_agents.plan.model import FORMAT_VERSION
+from flink_agents.plan.references import FunctionRef, type_from_text, type_text
 
 GOLDEN = Path(__file__).with_name("golden_plan_v1.json")
 FINGERPRINT = "6037bdf719b6e906e867e3b93364aba2198253d2e642b7915442522d413278a8"
@@ -258,7 +259,7 @@ def test_types_that_are_no_class_have_a_text_only(kind: Any) -> None:
 @pytest.mark.parametrize("name", ["agents.schema.json", "plan.schema.json"])
 def test_published_schemas_are_those_of_the_models(name: str) -> None:
     published = (schema.FOLDER / name).read_text(encoding="utf-8")
-    assert published == schema.schemas()[name], "run python -m flink_agents.plan.schema"
+    assert published == schema.schemas()[name], "run python -m flink_agents.plan.files.schema"
 
 
 def test_schemas_are_written_where_they_are_published(tmp_path: Path) -> None:
@@ -268,7 +269,7 @@ def test_schemas_are_written_where_they_are_published(tmp_path: Path) -> None:
 
 
 def test_schema_module_runs(tmp_path: Path) -> None:
-    command = [sys.executable, "-W", "error", "-m", "flink_agents.plan.schema", str(tmp_path)]
+    command = [sys.executable, "-W", "error", "-m", "flink_agents.plan.files.schema", str(tmp_path)]
     printed = subprocess.run(command, capture_output=True, text=True, check=True).stdout
     assert printed.split() == ["agents.schema.json", "plan.schema.json"]
     assert [(tmp_path / name).read_text() for name in printed.split()] == list(schema.schemas().values())

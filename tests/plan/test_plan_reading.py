@@ -12,8 +12,9 @@ from plan_shop import BigOrderPlaced, OrderPaid, OrderPlaced
 
 from flink_agents import Agent, Event, InputEvent, NamedEvent, OutputEvent, RunnerContext, action
 from flink_agents.api.errors import EventNeverEmittedError, UnknownTriggerError
-from flink_agents.plan import compile_agent, reading as reading_module
-from flink_agents.plan.reading import read
+from flink_agents.plan import compile_agent
+from flink_agents.plan.analysis import reading as reading_module
+from flink_agents.plan.analysis.reading import read
 
 PAID = {"OrderPaid"}
 REGISTRY = {"paid": [OrderPaid]}

@@ -15,10 +15,9 @@ from flink_agents import (
     ResourceRef,
     ResourceType,
     Tool,
-    chat_model_connection,
-    chat_model_setup,
     prompt,
 )
+from flink_agents.api.decorators import chat_model_connection, chat_model_setup
 from flink_agents.api.errors import (
     ActionSignatureError,
     AgentConfigurationError,

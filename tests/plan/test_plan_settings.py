@@ -7,7 +7,7 @@ from collections.abc import AsyncIterator, Callable, Iterator
 from contextlib import contextmanager
 from datetime import timedelta
 from pathlib import Path
-from typing import Any
+from typing import Any, get_type_hints
 
 import cloudpickle
 import pytest
@@ -19,8 +19,19 @@ from flink_agents.api.errors import (
     PlanFormatError,
     ResourceNotFoundError,
 )
-from flink_agents.plan import AgentCode, AgentPlan, BoundAgent, bind, compile_agent, graph, load_yaml
-from flink_agents.plan.model import RetryPlan
+from flink_agents.api.settings import (
+    ActionOptions,
+    ActionSettings,
+    LimitOptions,
+    Limits,
+    PlainSettings,
+    ToolSettings,
+    settings_of,
+)
+from flink_agents.plan import AgentCode, AgentPlan, BoundAgent, bind, compile_agent, load_yaml
+from flink_agents.plan.files.yaml import ActionEntry
+from flink_agents.plan.model import ActionPlan, RetryPlan
+from flink_agents.plan.show import to_text
 
 GOLDEN = Path(__file__).with_name("golden_plan_v1.json")
 
@@ -76,12 +87,13 @@ def through_json(agent: Any, with_code: bool) -> BoundAgent:
 @pytest.mark.parametrize("with_code", [False, True])
 def test_settings_reach_the_worker(with_code: bool) -> None:
     bound = through_json(Careful(), with_code)
-    call, read, plain = bound.actions
+    on_call, on_read, on_plain = bound.actions
+    call, read, plain = on_call.settings, on_read.settings, on_plain.settings
     assert bound.retry == RetryPolicy(max_attempts=2)
     assert call.retry == POLICY
-    assert (call.timeout, call.max_concurrency, call.rate_limit, call.off_thread) == (60.0, 4, None, False)
+    assert (call.timeout, call.max_concurrency, call.rate_limit, on_call.off_thread) == (60.0, 4, None, False)
     assert (read.retry, read.timeout, read.rate_limit) == (None, None, RateLimit(10, per=2))
-    assert (read.off_thread, plain.off_thread) == (True, False)
+    assert (on_read.off_thread, on_plain.off_thread) == (True, False)
     assert plain.on_error is OnError.RETRY
     look = bound.resource("look", "tool")
     assert (look.settings.max_concurrency, look.settings.rate_limit) == (2, RateLimit(5))
@@ -107,7 +119,7 @@ def test_exception_without_a_name_needs_the_code() -> None:
         def act(self, event: Any, ctx: Any) -> None: ...
 
     plan = AgentPlan.from_json(compile_agent(Trying).to_json())
-    policy = bind(plan, AgentCode.of(Trying)).actions[0].retry
+    policy = bind(plan, AgentCode.of(Trying)).actions[0].settings.retry
     assert policy is not None and policy.retry_on == (Local,)
     with pytest.raises(FunctionReferenceError):
         RetryPlan(retry_on=(f"{__name__}:test.<locals>.Local",)).policy()
@@ -190,16 +202,32 @@ def test_settings_that_an_agent_cannot_have(attribute: str, value: Any) -> None:
 
 
 def test_plan_show_tells_the_settings() -> None:
-    lines = graph.to_text(compile_agent(Careful)).split("\n")
+    lines = to_text(compile_agent(Careful)).split("\n")
     found = {" ".join(line.split()) for line in lines if line.startswith("  ")}
     assert found >= {
         "retry after 1 s, 2 attempts",
-        "call InputEvent -> nothing (async; retry after 0.5 s, for 90 s; timeout 60 s; at most 4 at a time)",
-        "read InputEvent -> nothing (blocking; at most 10 per 2 s)",
+        "call InputEvent -> nothing (async; retry after 0.5 s, for 90 s; at most 4 at a time; timeout 60 s)",
+        "read InputEvent -> nothing (at most 10 per 2 s; blocking)",
         "plain InputEvent -> nothing (on error retry)",
         "tool look (name) Look it up. (at most 2 at a time; at most 5 per 1 s)",
         "client http",
     }
+
+
+def test_a_setting_is_declared_once_and_is_everywhere() -> None:
+    plain, all_ = set(PlainSettings.model_fields), set(ActionSettings.model_fields)
+    assert set(get_type_hints(ActionOptions)) == all_
+    assert set(settings_of(ActionSettings)) == all_ - {"when"}
+    assert ActionPlan.model_fields.keys() >= all_ and ActionEntry.model_fields.keys() >= all_
+    assert all(ActionPlan.model_fields[name].description for name in plain)
+    assert set(get_type_hints(LimitOptions)) == set(Limits.model_fields) == set(ToolSettings.model_fields)
+
+
+def test_an_unknown_setting_is_told_with_the_place_and_a_near_one() -> None:
+    with pytest.raises(AgentDefinitionError, match="@action has no option 'timout'") as caught:
+        action(InputEvent, timout=3)(act)  # pyright: ignore[reportCallIssue]
+    assert caught.value.fix == "did you mean 'timeout'?"
+    assert "test_plan_settings.py" in (caught.value.where or "")
 
 
 # -- YAML ----------------------------------------------------------------------------
@@ -259,8 +287,13 @@ def test_settings_in_yaml(write: Callable[[str], Path]) -> None:
     assert (agent.on_error, agent.retry) == (OnError.RETRY, RetryPolicy(max_attempts=2))
     bound = through_json(agent, with_code=False)
     (action_,) = bound.actions
-    assert action_.retry == RetryPolicy(initial_interval=0.5, retry_on=(OSError, Refused))
-    assert (action_.timeout, action_.max_concurrency, action_.rate_limit) == (2.5, 3, RateLimit(10, per=60))
+    settings = action_.settings
+    assert settings.retry == RetryPolicy(initial_interval=0.5, retry_on=(OSError, Refused))
+    assert (settings.timeout, settings.max_concurrency, settings.rate_limit) == (
+        2.5,
+        3,
+        RateLimit(10, per=60),
+    )
     assert action_.off_thread
     made = bound.resource("half", "tool")
     assert isinstance(made, Tool)
@@ -274,7 +307,7 @@ def test_settings_in_yaml(write: Callable[[str], Path]) -> None:
         ("max_attempts: 2", "max_attempts: 0", 4),
         ("max_attempts: 2", "attempts: 2", 4),
         ("builtins:OSError", "builtins:OsError", 9),
-        ("timeout: 2.5", "timeout: 0", 6),
+        ("timeout: 2.5", "timeout: 0", 12),
         ("calls: 10", "calls: 0", 14),
         ("blocking: true", "blocking: perhaps", 15),
         (f"{__name__}:connect", f"{__name__}:conect", 19),

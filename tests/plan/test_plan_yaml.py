@@ -95,7 +95,8 @@ def test_all_that_the_format_has(write: Write) -> None:
     assert (agent.on_error, agent.on_unhandled) == (OnError.FAIL, OnError.DEAD_LETTER)
     mark, function = agent.__dict__["__actions__"]["added"]
     assert function is plan_shop.book_order
-    assert (mark.triggers, mark.when, mark.on_error) == (("OrderPlaced", BigOrderPlaced), is_large, "ignore")
+    assert mark.triggers == ("OrderPlaced", BigOrderPlaced)
+    assert (mark.settings.when, mark.settings.on_error) == (is_large, "ignore")
     assert mark.config == {"name": "n", "triggers": [1], "when": None}
     assert mark.emits == ("later", plan_shop.OrderPaid)
     resources = agent.__dict__["__resources__"]
@@ -175,7 +176,7 @@ BAD_FORMAT = [
         more("    resources:\n      - {name: r, type: mcp, class: 'm:C'}"),
         "'mcp'",
         8,
-        "resources.0.type: Input should be 'tool'",
+        "resources.0.type: Value error, 'mcp' is no type of resource",
     ),
     (more("    name: B"), None, 7, "the key 'name' stands twice"),
     (more("    configuration: {a: 1}"), None, 7, "the agent 'A' has a configuration, but no class"),

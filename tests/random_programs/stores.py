@@ -8,7 +8,7 @@ from collections import defaultdict
 from collections.abc import Callable, Sequence
 
 from flink_agents.api.action_state import ActionStateStore, JournalKey, Record, RecordKind
-from flink_agents.connectors.action_state.memory import MemoryPlace, MemoryStore
+from flink_agents.connectors.action_state.memory.store import MemoryPlace, MemoryStore
 from flink_agents.testing.faults import Choose, Faults, FaultyStore
 from tests.random_programs.world import World, places_in
 

@@ -19,7 +19,7 @@ from flink_agents.api.action_state import (
     StoreStats,
 )
 from flink_agents.api.errors import JobIdentifierInUseError, RecordsPrunedError, StoreError
-from flink_agents.connectors.action_state.memory import MemoryPlace
+from flink_agents.connectors.action_state.memory.store import MemoryPlace
 
 # -- pruning ----------------------------------------------------------------------------
 

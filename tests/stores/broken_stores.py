@@ -15,7 +15,7 @@ from flink_agents.api.action_state import (
     RecordKind,
 )
 from flink_agents.api.errors import AppendOutcomeUnknownError, RecordTooLargeError, StoreError
-from flink_agents.connectors.action_state.memory import MemoryPlace, MemoryStore
+from flink_agents.connectors.action_state.memory.store import MemoryPlace, MemoryStore
 
 BROKEN: list[type[MemoryStore]] = []
 

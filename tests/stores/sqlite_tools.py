@@ -14,8 +14,8 @@ from flink_agents.api.action_state import (
     Record,
     RecordKind,
 )
-from flink_agents.connectors.action_state.sqlite import SQLiteStore
-from flink_agents.connectors.action_state.sqlite_writer import SQLiteWriter
+from flink_agents.connectors.action_state.sqlite.store import SQLiteStore
+from flink_agents.connectors.action_state.sqlite.writer import SQLiteWriter
 
 JOURNAL = JournalKey("job", "skey")
 DEADLINE_SECONDS = 60

@@ -14,7 +14,7 @@ import sys
 
 from flink_agents.api.action_state import JournalKey, Owner, Record, RecordKind
 from flink_agents.api.errors import StoreError
-from flink_agents.connectors.action_state.sqlite import SQLiteStore
+from flink_agents.connectors.action_state.sqlite.store import SQLiteStore
 
 AT_A_TIME = 20
 LEASE_SECONDS = 1.0

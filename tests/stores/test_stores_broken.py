@@ -12,7 +12,7 @@ import pytest
 from broken_stores import BROKEN, Broken, kill_in_memory
 
 from flink_agents.api.action_state import ActionStateStore
-from flink_agents.connectors.action_state.memory import MemoryPlace, MemoryStore
+from flink_agents.connectors.action_state.memory.store import MemoryPlace, MemoryStore
 from flink_agents.testing.store_conformance import ActionStateStoreSuite, Stores
 
 REMOVALS = 20

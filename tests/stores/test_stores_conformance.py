@@ -9,8 +9,8 @@ import pytest
 from broken_stores import kill_in_memory
 
 from flink_agents.api.action_state import ActionStateStore
-from flink_agents.connectors.action_state.memory import MemoryPlace, MemoryStore
-from flink_agents.connectors.action_state.sqlite import SQLiteStore
+from flink_agents.connectors.action_state.memory.store import MemoryPlace, MemoryStore
+from flink_agents.connectors.action_state.sqlite.store import SQLiteStore
 from flink_agents.testing.store_conformance import ActionStateStoreSuite
 
 LEASE_SECONDS = 1.0

@@ -16,7 +16,7 @@ from flink_agents.api.action_state import (
 )
 from flink_agents.api.errors import RecordTooLargeError, StoreMismatchError
 from flink_agents.connectors.action_state import open_store
-from flink_agents.connectors.action_state.memory import MemoryPlace, MemoryStore
+from flink_agents.connectors.action_state.memory.store import MemoryPlace, MemoryStore
 
 JOURNAL = JournalKey("job", "skey")
 RECORD = Record(RecordKind.CALL, 0, "step", 0, b"data")

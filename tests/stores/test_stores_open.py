@@ -18,13 +18,15 @@ from flink_agents.api.errors import (
 )
 from flink_agents.api.options import Configuration
 from flink_agents.connectors.action_state import check_store, open_store, store_names
-from flink_agents.connectors.action_state.memory import MemoryStore
-from flink_agents.connectors.action_state.sqlite import SQLiteStore
+from flink_agents.connectors.action_state.kafka.settings import KafkaSettings
+from flink_agents.connectors.action_state.memory.store import MemoryStore
+from flink_agents.connectors.action_state.sqlite.store import SQLiteStore
 from flink_agents.plan import AgentCode, bind, compile_agent
 from flink_agents.runtime.flink.stores import StoreChoice
 
 PROVIDER = """
-from flink_agents.connectors.action_state.memory import MemoryStore
+from flink_agents.connectors.action_state.kafka.settings import KafkaSettings
+from flink_agents.connectors.action_state.memory.store import MemoryStore
 
 class TheirStore(MemoryStore):
     def __init__(self, options):
@@ -36,19 +38,35 @@ def no_store(options):
 """
 
 
-def distribution(root: Path, name: str, entry_points: str) -> None:
+THEIR_OPTIONS = """
+from flink_agents import ConfigOption
+
+OPTIONS = [
+    ConfigOption("action-state.theirs.depth", int, 1, "How deep.", minimum=1),
+    ConfigOption("action-state.theirs.url", str, None, "Where."),
+    ConfigOption("action-state.theirs.headers", dict, None, "Any."),
+]
+WRONG = [ConfigOption("action-state.others.depth", int, 1, "How deep.")]
+"""
+
+
+def distribution(root: Path, name: str, entry_points: str, options: str = "") -> None:
     """Something that is installed."""
     info = root / f"{name}-1.0.dist-info"
     info.mkdir()
     (info / "METADATA").write_text(f"Metadata-Version: 2.1\nName: {name}\nVersion: 1.0\n")
-    (info / "entry_points.txt").write_text(f"[flink_agents.action_state_stores]\n{entry_points}\n")
+    groups = {"flink_agents.action_state_stores": entry_points, "flink_agents.action_state_options": options}
+    text = "".join(f"[{group}]\n{points}\n" for group, points in groups.items())
+    (info / "entry_points.txt").write_text(text)
 
 
 @pytest.fixture
 def installed(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
     (tmp_path / "their_stores.py").write_text(PROVIDER)
+    (tmp_path / "their_options.py").write_text(THEIR_OPTIONS)
     monkeypatch.syspath_prepend(str(tmp_path))
-    monkeypatch.delitem(sys.modules, "their_stores", raising=False)
+    for module in ("their_stores", "their_options"):
+        monkeypatch.delitem(sys.modules, module, raising=False)
     return tmp_path
 
 
@@ -168,6 +186,44 @@ def test_a_third_partys_store_is_not_imported_when_the_agent_is_applied(installe
     distribution(installed, "others", "theirs = other_stores:OtherStore")
     with pytest.raises(UnknownStoreError, match="several"):
         chosen(store="theirs")
+
+
+def test_a_third_party_may_tell_its_options(installed: Path) -> None:
+    distribution(installed, "theirs", "theirs = their_stores:Missing", "theirs = their_options:OPTIONS")
+    assert chosen(store="theirs", theirs_depth="3", theirs_url="u") == StoreChoice(
+        "theirs", {"depth": 3, "url": "u"}
+    )
+    with pytest.raises(OptionError, match="needs its option 'action-state.theirs.url'"):
+        chosen(store="theirs")
+    with pytest.raises(OptionError, match="at least 1"):
+        chosen(store="theirs", theirs_depth=0)
+    with pytest.raises(OptionError, match=r"unknown option 'action-state\.theirs\.dpeth'") as caught:
+        chosen(store="theirs", theirs_dpeth=3)
+    assert caught.value.fix == "did you mean 'action-state.theirs.depth'?"
+    assert chosen(store="theirs", theirs_url="u", theirs_headers_a="1") is not None
+    environ = {"FLINK_AGENTS_ACTION_STATE_THEIRS_DEPTH": "4"}
+    assert dict(Configuration.from_environment(environ)) == {"action-state.theirs.depth": 4}
+    assert "their_stores" not in sys.modules
+
+
+@pytest.mark.parametrize("named", ["their_options:WRONG", "their_options:Missing", "missing_options:OPTIONS"])
+def test_options_of_a_third_party_that_are_none(installed: Path, named: str) -> None:
+    distribution(installed, "theirs", "theirs = their_stores:TheirStore", f"theirs = {named}")
+    with pytest.raises(UnknownStoreError, match="options"):
+        chosen(store="theirs")
+
+
+def test_entries_of_an_option_come_one_by_one_or_together() -> None:
+    servers = {"bootstrap-servers": "kafka:9092"}
+    one = KafkaSettings.from_options({**servers, "client.security-protocol": "SSL"})
+    together = KafkaSettings.from_options({**servers, "client": {"security-protocol": "SSL"}})
+    assert one.client == together.client == {"security_protocol": "SSL"}
+    environ = {"FLINK_AGENTS_ACTION_STATE_KAFKA_CLIENT_SECURITY_PROTOCOL": "SSL"}
+    assert dict(Configuration.from_environment(environ)) == {
+        "action-state.kafka.client.security_protocol": "SSL"
+    }
+    with pytest.raises(OptionError, match="entries"):
+        KafkaSettings.from_options({**servers, "client": "SSL"})
 
 
 def test_options_of_kafkas_client_are_left_to_it() -> None:

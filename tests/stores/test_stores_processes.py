@@ -15,7 +15,7 @@ from store_process import LEASE_SECONDS
 
 from flink_agents.api.action_state import JournalKey, Owner, Record
 from flink_agents.api.errors import JobIdentifierInUseError
-from flink_agents.connectors.action_state.sqlite import SQLiteStore
+from flink_agents.connectors.action_state.sqlite.store import SQLiteStore
 
 ROOT = Path(__file__).parents[2]
 ACKNOWLEDGED = 400

@@ -14,8 +14,12 @@ from flink_agents.api.action_state import (
     Owner,
 )
 from flink_agents.api.errors import StoreFormatError, StoreMismatchError, StoreUnavailableError
-from flink_agents.connectors.action_state import sqlite_file, sqlite_reader, sqlite_writer
-from flink_agents.connectors.action_state.sqlite import SQLiteStore
+from flink_agents.connectors.action_state.sqlite import (
+    file as sqlite_file,
+    reader as sqlite_reader,
+    writer as sqlite_writer,
+)
+from flink_agents.connectors.action_state.sqlite.store import SQLiteStore
 
 
 @pytest.mark.parametrize(

@@ -11,14 +11,14 @@ import pytest
 
 from flink_agents.api.action_state import JournalKey, Owner, Record, RecordKind
 from flink_agents.api.errors import AppendOutcomeUnknownError, StoreError, StoreUnavailableError
-from flink_agents.connectors.action_state.sqlite import SQLiteStore
+from flink_agents.connectors.action_state.sqlite.store import SQLiteStore
 
 JOURNAL = JournalKey("job", "key")
 
 READER = """
 import asyncio, sys
 from flink_agents.api.action_state import JournalKey
-from flink_agents.connectors.action_state.sqlite import SQLiteStore
+from flink_agents.connectors.action_state.sqlite.store import SQLiteStore
 
 async def main():
     store = SQLiteStore(sys.argv[1])

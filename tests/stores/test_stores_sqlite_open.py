@@ -13,9 +13,9 @@ from sqlite_tools import run, until
 
 from flink_agents.api.action_state import Owner
 from flink_agents.api.errors import StoreClosedError
-from flink_agents.connectors.action_state import sqlite as sqlite_module
-from flink_agents.connectors.action_state.sqlite import SQLiteStore
-from flink_agents.connectors.action_state.sqlite_file import open_file
+from flink_agents.connectors.action_state.sqlite import store as sqlite_module
+from flink_agents.connectors.action_state.sqlite.file import open_file
+from flink_agents.connectors.action_state.sqlite.store import SQLiteStore
 
 
 def is_closed(connection: sqlite3.Connection) -> bool:

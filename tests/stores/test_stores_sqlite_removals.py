@@ -11,8 +11,9 @@ from sqlite_tools import JOURNAL, direct, opened, record, run, until, writer_of
 
 from flink_agents.api.action_state import NOTHING_PRUNED, JournalKey, Owner
 from flink_agents.api.errors import RecordsPrunedError
-from flink_agents.connectors.action_state import open_store, sqlite_removals
-from flink_agents.connectors.action_state.sqlite import SQLiteStore
+from flink_agents.connectors.action_state import open_store
+from flink_agents.connectors.action_state.sqlite import removals as sqlite_removals
+from flink_agents.connectors.action_state.sqlite.store import SQLiteStore
 
 
 def names(number: int, first: int = 0) -> list[JournalKey]:

@@ -17,9 +17,9 @@ from flink_agents.api.action_state import (
     RecordKind,
 )
 from flink_agents.api.errors import AppendOutcomeUnknownError, StoreClosedError, StoreUnavailableError
-from flink_agents.connectors.action_state import sqlite as sqlite_module, sqlite_writer
-from flink_agents.connectors.action_state.sqlite_file import is_busy
-from flink_agents.connectors.action_state.sqlite_writer import SQLiteWriter
+from flink_agents.connectors.action_state.sqlite import store as sqlite_module, writer as sqlite_writer
+from flink_agents.connectors.action_state.sqlite.file import is_busy
+from flink_agents.connectors.action_state.sqlite.writer import SQLiteWriter
 
 
 def commits_of(file: Path, monkeypatch: pytest.MonkeyPatch, data: bytes) -> int:

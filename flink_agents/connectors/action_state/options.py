@@ -1,4 +1,4 @@
-"""Reads the options of a store of this package."""
+"""Reads the options of a store that tells which it has."""
 
 from __future__ import annotations
 
@@ -6,25 +6,24 @@ from collections.abc import Mapping
 from typing import Any
 
 from flink_agents.api.errors import OptionError
-from flink_agents.api.options import options_below
-from flink_agents.api.store_names import CLIENT_OPTIONS, STORE_PREFIX
+from flink_agents.api.option_values import ConfigOption
+from flink_agents.api.store_providers import STORE_PREFIX, options_of_store
 
 
 def read_options(store: str, given: Mapping[str, Any]) -> dict[str, Any]:
-    """The value of each option that ``AgentOptions`` has of ``store``, by its name there.
-
-    What goes to Kafka's client as it is, is left out.
+    """The value of each option of ``store``, by its name without the prefix.
 
     Args:
-        store: Name of the store. An option without a default must be given.
+        store: Name of the store. An option without a default must be given, but for one with entries.
         given: What the job sets, without the prefix. Values may be texts, or parsed already.
 
     Raises:
         OptionError: An option is unknown, missing, or has a value that does not fit.
     """
-    known = options_below(STORE_PREFIX + store)
-    free = CLIENT_OPTIONS.removeprefix(f"{STORE_PREFIX}{store}.")
-    unknown = sorted(name for name in set(given) - set(known) if not name.startswith(free))
+    prefix = f"{STORE_PREFIX}{store}."
+    known = {key.removeprefix(prefix): one for key, one in (options_of_store(store) or {}).items()}
+    groups = tuple(f"{name}." for name, option in known.items() if option.type is dict)
+    unknown = sorted(name for name in set(given) - set(known) if not name.startswith(groups))
     if unknown:
         raise OptionError(
             f"store {store!r} has no option {unknown[0]!r}",
@@ -32,12 +31,17 @@ def read_options(store: str, given: Mapping[str, Any]) -> dict[str, Any]:
             found=", ".join(unknown),
             fix="correct its name, or leave it out",
         )
-    values: dict[str, Any] = {}
-    for name, option in known.items():
-        if name in given:
-            values[name] = option.parse(given[name])
-        elif option.default is None:
-            raise OptionError(f"store {store!r} needs its option {option.key!r}", fix=option.doc)
-        else:
-            values[name] = option.default
-    return values
+    return {name: _value(name, option, store, given) for name, option in known.items()}
+
+
+def _value(name: str, option: ConfigOption[Any], store: str, given: Mapping[str, Any]) -> Any:
+    if option.type is dict:
+        entries = {
+            key.removeprefix(f"{name}."): one for key, one in given.items() if key.startswith(f"{name}.")
+        }
+        return {**option.parse(given.get(name, {})), **entries}
+    if name in given:
+        return option.parse(given[name])
+    if option.default is None:
+        raise OptionError(f"store {store!r} needs its option {option.key!r}", fix=option.doc)
+    return option.default

@@ -10,6 +10,8 @@ from collections.abc import Callable, Collection, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from typing import Any, Generic, TypeVar
 
+from typing_extensions import override
+
 from flink_agents.api.action_state import ActionStateStore, Owner, closed_error
 from flink_agents.api.errors import AppendOutcomeUnknownError
 from flink_agents.api.logs import bounded_logger
@@ -47,8 +49,8 @@ class ThreadedStore(ActionStateStore, Generic[P]):
 
     # -- open and close ---------------------------------------------------------------
 
+    @override
     async def open(self, owner: Owner | None) -> None:
-        """See the protocol."""
         if self._writer is not None or self._closed:
             raise closed_error("a store is opened once")
         opened: list[Callable[[], object]] = []
@@ -86,8 +88,8 @@ class ThreadedStore(ActionStateStore, Generic[P]):
             that reads uses.
         """
 
+    @override
     async def close(self) -> None:
-        """See the protocol."""
         if self._writer is None or self._closed:
             return
         self._closed = True

@@ -11,7 +11,7 @@ from typing import Any
 from flink_agents.api.errors import ResourceUnavailableError
 from flink_agents.api.logs import bounded_logger
 from flink_agents.plan import BoundAgent
-from flink_agents.plan.functions import is_async_generator, is_generator
+from flink_agents.plan.analysis.functions import is_async_generator, is_generator
 from flink_agents.runtime.concurrency.outcomes import Outcome, cancelled_from_outside, is_close
 from flink_agents.runtime.serde.tracebacks import users_traceback
 

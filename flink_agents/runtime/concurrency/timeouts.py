@@ -40,7 +40,7 @@ class Deadline:
     @classmethod
     def of(cls, action: BoundAction) -> Deadline:
         """That of each attempt of an action."""
-        return cls(f"action {action.name!r}", action.where, action.timeout)
+        return cls(f"action {action.name!r}", action.where, action.settings.timeout)
 
 
 def timed_out(deadline: Deadline, traceback: TracebackType | None = None) -> ActionTimeoutError:

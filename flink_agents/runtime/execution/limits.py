@@ -195,9 +195,9 @@ class Limits:
 
     def __init__(self, agent: BoundAgent) -> None:
         self._actions = {
-            action.name: Limiter(action.max_concurrency, action.rate_limit)
+            action.name: Limiter(action.settings.max_concurrency, action.settings.rate_limit)
             for action in agent.actions
-            if action.max_concurrency is not None or action.rate_limit is not None
+            if action.settings.max_concurrency is not None or action.settings.rate_limit is not None
         }
         self._tools: dict[str, Limiter] = {}
         self._loop: asyncio.AbstractEventLoop | None = None

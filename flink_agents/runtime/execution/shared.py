@@ -10,7 +10,7 @@ from flink_agents.api.errors import StoreNotConfiguredError
 from flink_agents.api.options import AgentOptions, Configuration
 from flink_agents.api.resources import ResourceType, check_resource_type
 from flink_agents.plan import BoundAgent
-from flink_agents.plan.uses import mark_durable_actions
+from flink_agents.plan.binding.uses import mark_durable_actions
 from flink_agents.runtime.concurrency.clients import Clients
 from flink_agents.runtime.execution.event_records import EventRecords
 from flink_agents.runtime.execution.limits import Limits

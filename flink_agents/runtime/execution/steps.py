@@ -205,7 +205,7 @@ class StepExecutor:
         self._take_back(step)
         action, event = step.action, step.event
         where = users_place(error, action)
-        policy = action.on_error or self._on_error
+        policy = action.settings.on_error or self._on_error
         attempts = _attempts(step, error)
         if policy in (OnError.FAIL, OnError.RETRY) or isinstance(error, ENDS):
             raise self._action_failed(step, error, where, attempts) from error
@@ -224,8 +224,8 @@ class StepExecutor:
     # -- attempts ---------------------------------------------------------------------
 
     def _retry_of(self, action: BoundAction) -> RetryPolicy | None:
-        retry = action.retry or self._retry
-        if retry is None and (action.on_error or self._on_error) is OnError.RETRY:
+        retry = action.settings.retry or self._retry
+        if retry is None and (action.settings.on_error or self._on_error) is OnError.RETRY:
             return RetryPolicy()
         return retry
 
@@ -268,7 +268,7 @@ class StepExecutor:
             route = routes.of(event)
             handled = False
             for action in route.actions if route is not None else ():
-                accepted = action.when is None or self._accepts(run, action, event)
+                accepted = action.settings.when is None or self._accepts(run, action, event)
                 if accepted:
                     yield action, event
                 # A condition that raised is a failure of the action, with its own policy.
@@ -278,9 +278,9 @@ class StepExecutor:
 
     def _accepts(self, run: Run, action: BoundAction, event: Event) -> bool | None:
         """Whether the condition of ``action`` holds; None if it raised."""
-        assert action.when is not None
+        assert action.settings.when is not None
         try:
-            return bool(action.when(event))
+            return bool(action.settings.when(event))
         except FAILURES as error:
             self._metrics.count("action_failures", action.name)
             self.fail(Invocation(self._shared, run, action, event), error)

@@ -8,6 +8,7 @@ from typing import Any
 
 from pyflink.common import Configuration as FlinkConfiguration
 from pyflink.datastream import DataStream, KeyedStream, StreamExecutionEnvironment
+from typing_extensions import override
 
 from flink_agents.api.agent import Agent
 from flink_agents.api.environment import AgentInput, AgentsExecutionEnvironment
@@ -36,6 +37,7 @@ def create(
 ) -> FlinkAgentsEnvironment:
     """The environment for ``AgentsExecutionEnvironment.get_execution_environment``."""
     check_conflicting_packages()
+    gateway.install()
     gateway.check_prepared()
     if env is None:
         env = StreamExecutionEnvironment.get_execution_environment(FlinkConfiguration())
@@ -80,24 +82,24 @@ class FlinkAgentsEnvironment(AgentsExecutionEnvironment):
         self._agents: dict[str, Agent] = {}
 
     @property
+    @override
     def stream_env(self) -> StreamExecutionEnvironment:
-        """See :class:`AgentsExecutionEnvironment`."""
         return self._job.stream_env
 
     @property
+    @override
     def table_env(self) -> Any:
-        """See :class:`AgentsExecutionEnvironment`."""
         return self._job.table_env
 
     @property
+    @override
     def config(self) -> Configuration:
-        """See :class:`AgentsExecutionEnvironment`."""
         return self._job.config
 
     # -- inputs -----------------------------------------------------------------------
 
+    @override
     def from_datastream(self, stream: DataStream, key_selector: Callable[[Any], Any]) -> AgentInput:
-        """See :class:`AgentsExecutionEnvironment`."""
         if isinstance(stream, KeyedStream):
             raise JobDefinitionError(
                 "the stream is keyed already",
@@ -106,8 +108,8 @@ class FlinkAgentsEnvironment(AgentsExecutionEnvironment):
             )
         return FlinkAgentInput(self._job, self._agents, stream, key_selector)
 
+    @override
     def from_table(self, table: Any, key_selector: Callable[[Any], Any] | str) -> AgentInput:
-        """See :class:`AgentsExecutionEnvironment`."""
         from pyflink.util.exceptions import TableException
 
         try:
@@ -124,13 +126,13 @@ class FlinkAgentsEnvironment(AgentsExecutionEnvironment):
         selector = Column(key_selector) if isinstance(key_selector, str) else key_selector
         return FlinkAgentInput(self._job, self._agents, named, selector)
 
+    @override
     def from_list(self, records: Iterable[Any], key_selector: Callable[[Any], Any]) -> AgentInput:
-        """See :class:`AgentsExecutionEnvironment`."""
         source = list_source(self.stream_env, list(records), self.config.get(AgentOptions.CHECK_CODE))
         return FlinkAgentInput(self._job, self._agents, source, key_selector)
 
+    @override
     def load_yaml(self, *paths: str | Path) -> FlinkAgentsEnvironment:
-        """See :class:`AgentsExecutionEnvironment`."""
         from flink_agents.plan import load_yaml
 
         for path in paths:
@@ -139,10 +141,10 @@ class FlinkAgentsEnvironment(AgentsExecutionEnvironment):
 
     # -- running ----------------------------------------------------------------------
 
+    @override
     def collect(self, stream: DataStream) -> list[Any]:
-        """See :class:`AgentsExecutionEnvironment`."""
         return self._job.collect(stream)
 
+    @override
     def execute(self, job_name: str | None = None) -> Any:
-        """See :class:`AgentsExecutionEnvironment`."""
         return self._job.execute(job_name)

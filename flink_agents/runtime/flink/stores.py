@@ -12,7 +12,7 @@ from flink_agents.api.errors import StoreNotConfiguredError
 from flink_agents.api.options import AgentOptions, Configuration
 from flink_agents.connectors.action_state import check_store, open_store
 from flink_agents.plan import AgentPlan, BoundAgent
-from flink_agents.plan.uses import makes_durable_calls
+from flink_agents.plan.binding.uses import makes_durable_calls
 from flink_agents.runtime.journal.journals import Journals
 from flink_agents.runtime.serde.codec import ValueCodec
 

@@ -7,6 +7,7 @@ from typing import Any
 
 from pyflink.common import TypeInformation, Types
 from pyflink.datastream import DataStream, OutputTag
+from typing_extensions import override
 
 from flink_agents.api.agent import Agent
 from flink_agents.api.environment import AgentInput, AgentStream
@@ -48,6 +49,7 @@ class FlinkAgentInput(AgentInput):
         self._stream = stream
         self._key_selector = key_selector
 
+    @override
     def apply(
         self,
         agent: Agent | type[Agent] | str,
@@ -57,7 +59,6 @@ class FlinkAgentInput(AgentInput):
         max_parallelism: int | None = None,
         event_time: EventTime | None = None,
     ) -> AgentStream:
-        """See :class:`AgentInput`."""
         resolved = self._agent(agent)
         plan = compile_agent(resolved, name)
         code = AgentCode.of(resolved)
@@ -115,7 +116,9 @@ def _policies(bound: BoundAgent, config: Configuration) -> set[OnError]:
     """All error policies that runs of the agent can use."""
     agent_wide = bound.on_error or config.get(AgentOptions.ON_ERROR)
     unhandled = bound.on_unhandled or config.get(AgentOptions.ON_UNHANDLED)
-    return {OnError(action.on_error or agent_wide) for action in bound.actions} | {OnError(unhandled)}
+    return {OnError(action.settings.on_error or agent_wide) for action in bound.actions} | {
+        OnError(unhandled)
+    }
 
 
 def _side_types(bound: BoundAgent, job: Job, event_time: EventTime) -> dict[str, TypeInformation]:
@@ -149,24 +152,24 @@ class FlinkAgentStream(AgentStream):
             tables = job.tables_idle_after(applied.event_time.idle_timeout)
             self._stream = restamp(tables, applied.stream, "", stream_type(bound.output_type))
 
+    @override
     def to_datastream(self, output_type: Any = None) -> DataStream:
-        """See :class:`AgentStream`."""
         if output_type is None:
             return self._stream
         return self._stream.map(ShippedFunction(_identity), output_type=stream_type(output_type))
 
+    @override
     def to_table(self, schema: Any = None) -> Any:
-        """See :class:`AgentStream`."""
         columns = columns_of(schema if schema is not None else self._bound.output_type)
         rows = self._stream.map(ShippedFunction(ToRow(list(columns))), output_type=row_type(columns))
         return self._job.table_env.from_data_stream(rows)
 
+    @override
     def to_list(self) -> list[Any]:
-        """See :class:`AgentStream`."""
         return self._job.collect(self._stream)
 
+    @override
     def side_output(self, tag: str) -> DataStream:
-        """See :class:`AgentStream`."""
         if tag not in self._bound.side_outputs:
             raise UnknownSideOutputError(
                 f"agent {self._applied.name!r} has no side output {tag!r}",
@@ -175,16 +178,16 @@ class FlinkAgentStream(AgentStream):
             )
         return self._side[tag]
 
+    @override
     def dead_letters(self) -> DataStream:
-        """See :class:`AgentStream`."""
         self._applied.dead_letters_read = True
         if DEAD_LETTER_TAG not in self._side:
             kind = Types.PICKLED_BYTE_ARRAY()
             self._side[DEAD_LETTER_TAG] = self._side_stream(DEAD_LETTER_TAG, kind)
         return self._side[DEAD_LETTER_TAG]
 
+    @override
     def late_outputs(self) -> DataStream:
-        """See :class:`AgentStream`."""
         if LATE_TAG not in self._side:
             raise UnknownSideOutputError(
                 f"agent {self._applied.name!r} has no stream of late outputs",

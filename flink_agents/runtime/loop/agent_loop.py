@@ -453,7 +453,7 @@ class AgentLoop:
 
     async def _in_place(self, step: Invocation) -> None:
         """Call and await a step while it has a place among all that is executed."""
-        timeout = step.action.timeout
+        timeout = step.action.settings.timeout
         assert step.trial is not None
         async with Place(self._slots) as step.trial.place:
             begun = clock()
@@ -489,7 +489,7 @@ class AgentLoop:
         if step.action.is_async:
             # This makes the coroutine; none of the author's code runs yet.
             self._steps.call(step)
-        elif step.action.timeout is None:
+        elif step.action.settings.timeout is None:
             await self._pool.run(lambda: self._call_in_pool(step))
         else:
             await self._call_within(step)

@@ -15,9 +15,6 @@ from flink_agents.connectors.action_state.options import read_options
 if TYPE_CHECKING:
     from kafka import KafkaAdminClient, KafkaConsumer, KafkaProducer
 
-CLIENT_PREFIX = "client."
-"""Options behind it go to kafka-python as they are, such as ``client.security_protocol``."""
-
 OWN_OPTIONS = frozenset(
     (
         "acks",
@@ -83,11 +80,6 @@ class KafkaSettings:
         Raises:
             OptionError: An option is unknown, missing, or has a value that does not fit.
         """
-        client = {
-            key.removeprefix(CLIENT_PREFIX): value
-            for key, value in options.items()
-            if key.startswith(CLIENT_PREFIX)
-        }
         values = read_options("kafka", options)
         return cls(
             values["bootstrap-servers"],
@@ -101,7 +93,7 @@ class KafkaSettings:
             values["rebuild-timeout"].total_seconds(),
             values["max-record-bytes"],
             values["removals"],
-            {key.replace("-", "_"): value for key, value in client.items()},
+            {key.replace("-", "_"): value for key, value in values["client"].items()},
         )
 
     @property
@@ -177,13 +169,13 @@ class KafkaSettings:
                 raise OptionError(
                     f"kafka-python has no option {key!r}",
                     expected="an option of its producer, consumer or admin client",
-                    found=f"action-state.kafka.{CLIENT_PREFIX}{key}",
+                    found=f"action-state.kafka.client.{key}",
                     fix="see https://kafka-python.readthedocs.io for their names",
                 )
             if key in OWN_OPTIONS or key.endswith("serializer"):
                 raise OptionError(
                     f"the option {key!r} of kafka-python is set by the store, which depends on it",
-                    found=f"action-state.kafka.{CLIENT_PREFIX}{key}",
+                    found=f"action-state.kafka.client.{key}",
                     fix="leave it out",
                 )
             _parsed(key, value, known[key])
@@ -215,7 +207,7 @@ def _parsed(key: str, value: Any, default: Any) -> Any:
         f"the option {key!r} of kafka-python has a value that does not fit",
         expected=expected,
         found=repr(value),
-        fix=f"correct action-state.kafka.{CLIENT_PREFIX}{key}",
+        fix=f"correct action-state.kafka.client.{key}",
     )
 
 

@@ -10,6 +10,8 @@ from collections import Counter, deque
 from collections.abc import Callable, Mapping, Sequence
 from typing import Any, TypeVar
 
+from typing_extensions import override
+
 from flink_agents.api.action_state import (
     PLANS,
     JournalInfo,
@@ -91,12 +93,12 @@ class KafkaStore(ThreadedStore[Write]):
         return str(self._topic.id)
 
     @property
+    @override
     def max_record_bytes(self) -> int:
-        """See the protocol."""
         return self.settings.max_record_bytes
 
+    @override
     def metrics(self) -> Mapping[str, int]:
-        """See the protocol."""
         return {**self.measured.values(), **self._garbage.counts()}
 
     def _begin(self, call: Callable[[], T]) -> asyncio.Future[T]:
@@ -214,8 +216,8 @@ class KafkaStore(ThreadedStore[Write]):
 
     # -- writing ----------------------------------------------------------------------
 
+    @override
     async def append(self, journal: JournalKey, records: Sequence[Record]) -> None:
-        """See the protocol."""
         writer = self._require_owned()
         records = tuple(records)
         check_records(records, self.max_record_bytes)
@@ -230,8 +232,8 @@ class KafkaStore(ThreadedStore[Write]):
             if not self._appending[journal]:
                 del self._appending[journal]
 
+    @override
     async def prune(self, journal: JournalKey, through_seq: int) -> None:
-        """See the protocol."""
         writer = self._require_open()
         if not self._knows(journal):
             await self.rebuild(journal)
@@ -251,8 +253,8 @@ class KafkaStore(ThreadedStore[Write]):
         self._tidying = self._begin(lambda: self._scanner.tidy(settled))
         self._tidying.add_done_callback(_tell_failure)
 
+    @override
     async def forget(self, journal_id: str) -> None:
-        """See the protocol."""
         writer = self._require_owned()
         await self.rebuild()
         found = await self._in_thread(lambda: self._describe(journal_id, None, sys.maxsize))
@@ -265,8 +267,8 @@ class KafkaStore(ThreadedStore[Write]):
 
     # -- markers ----------------------------------------------------------------------
 
+    @override
     def may_have(self, journal: JournalKey, marker: bytes | None = None, pending: bool = True) -> bool:
-        """See the protocol."""
         self._require_open()
         if self._owner is None or journal in self._scanner.known:
             return True
@@ -277,10 +279,10 @@ class KafkaStore(ThreadedStore[Write]):
         wanted = self._markers.start(marker, partition, pending)
         return wanted is None or wanted < start
 
+    @override
     async def rebuild(
         self, journal: JournalKey | None = None, marker: bytes | None = None, pending: bool = True
     ) -> None:
-        """See the protocol."""
         self._require_open()
         if journal is None:
             await self._read(dict.fromkeys(range(self._topic.partitions), 0))
@@ -349,14 +351,14 @@ class KafkaStore(ThreadedStore[Write]):
             del self._fresh[partition]
         self._scanner.read({partition: self._scanner.starts.get(partition, 0)})
 
+    @override
     async def read(self, journal: JournalKey, seq: int) -> list[Record]:
-        """See the protocol."""
         return await self.scan(journal, seq, seq)
 
+    @override
     async def scan(
         self, journal: JournalKey, from_seq: int | None = None, to_seq: int | None = None
     ) -> list[Record]:
-        """See the protocol."""
         self._require_open()
         await self._refresh(partition_of(journal, self._topic.partitions))
         return await self._in_thread(lambda: self._scan(journal, from_seq, to_seq))
@@ -367,26 +369,26 @@ class KafkaStore(ThreadedStore[Write]):
             raise pruned_error(journal, from_seq, through)
         return self._scanner.index.scan(journal, from_seq, to_seq)
 
+    @override
     async def pruned_through(self, journal: JournalKey) -> int:
-        """See the protocol."""
         self._require_open()
         await self._refresh(partition_of(journal, self._topic.partitions))
         return await self._in_thread(
             lambda: max(self._garbage.pruned_through(journal), self._scanner.index.pruned_through(journal))
         )
 
+    @override
     async def journals(
         self, journal_id: str | None = None, after: JournalKey | None = None, limit: int = 1000
     ) -> list[JournalInfo]:
-        """See the protocol."""
         await self.rebuild()
         return await self._in_thread(lambda: self._describe(journal_id, after, limit))
 
     def _describe(self, journal_id: str | None, after: JournalKey | None, limit: int) -> list[JournalInfo]:
         return self._scanner.index.describe(journal_id, after, limit, self._garbage.settled())
 
+    @override
     async def stats(self) -> StoreStats:
-        """See the protocol."""
         await self.rebuild()
         journals, records, data_bytes = await self._in_thread(
             lambda: self._scanner.index.totals(self._garbage.settled())

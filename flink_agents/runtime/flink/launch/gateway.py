@@ -1,8 +1,9 @@
 """Prepares the JVM that PyFlink starts, whoever makes PyFlink start it.
 
 ``StreamExecutionEnvironment.get_execution_environment()`` starts the JVM, with what this
-process's environment variables say at that moment. Importing ``flink_agents`` is enough to have
-them right: :func:`install` wraps the function that starts the JVM, once its module is there.
+process's environment variables say at that moment. :func:`install` wraps the function that starts the JVM,
+once its module is there. It is called where ``flink_agents.AgentsExecutionEnvironment`` is named, which a job
+does at its top, before any line of it can start a JVM; importing ``flink_agents`` alone changes nothing.
 """
 
 from __future__ import annotations
@@ -39,18 +40,19 @@ def check_prepared() -> None:
     """Check that workers will find this process's Python.
 
     Raises:
-        UnsupportedExecutionError: The JVM was started before ``flink_agents`` was imported, and
-            finds another Python or none.
+        UnsupportedExecutionError: The JVM was started before the environment was named, and finds
+            another Python or none.
     """
     python = shutil.which("python")
     same = python is not None and os.path.dirname(python) == os.path.dirname(os.path.abspath(sys.executable))
     if _started_before and not same:
         raise UnsupportedExecutionError(
-            "PyFlink's JVM was started before flink_agents was imported, and will not find this Python",
+            "PyFlink's JVM was started before AgentsExecutionEnvironment was imported, "
+            "and does not find this Python",
             expected=f"python on PATH to be {sys.executable}",
             found=python or "no python on PATH",
-            fix="import flink_agents before the StreamExecutionEnvironment is made, or activate the "
-            "virtual environment",
+            fix="write 'from flink_agents import AgentsExecutionEnvironment' before the "
+            "StreamExecutionEnvironment is made, or activate the virtual environment",
         )
 
 

@@ -30,7 +30,7 @@ from flink_agents.api.errors import StaleCodeError
 from flink_agents.api.logs import bounded_logger
 from flink_agents.api.places import short_path
 from flink_agents.plan import AgentCode
-from flink_agents.plan.model import FunctionRef
+from flink_agents.plan.references import FunctionRef
 from flink_agents.runtime.flink.launch.jvm import in_flink_worker
 from flink_agents.runtime.flink.shipping import module_renewal, module_uses, user_modules
 from flink_agents.runtime.flink.shipping.code_objects import digest, functions_in
@@ -240,7 +240,7 @@ _loaded: dict[str, _Loaded] = {}
 
 
 def _modules_of(code: AgentCode) -> Iterator[str]:
-    functions = [found for one in code.actions for found in (one.function, one.mark.when)]
+    functions = [found for one in code.actions for found in (one.function, one.mark.settings.when)]
     functions += [one.function for one in (*code.tools.values(), *code.clients.values())]
     for target in (*code.agent_class.__mro__, *functions, code.context_class, *code.events.values()):
         if target is not None:

@@ -1,0 +1,69 @@
+"""Providers: what has a name, and is part of this package or announced by the entry point of a distribution.
+
+A provider is known by its entry point, so that a name can be checked without importing what it stands for.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+from importlib.metadata import EntryPoint, entry_points
+from typing import Any
+
+from flink_agents.api.errors import AgentsError
+
+
+@dataclass(frozen=True)
+class Providers:
+    """The providers of one kind of thing.
+
+    Attributes:
+        group: The group of entry points.
+        what: What is provided, in a word.
+        error: Raised where a name has no provider that works.
+        built_in: What this package provides, ``module:attribute`` by name; nobody else can.
+    """
+
+    group: str
+    what: str
+    error: type[AgentsError]
+    built_in: Mapping[str, str]
+
+    def names(self) -> list[str]:
+        """All names that have a provider, sorted."""
+        return sorted({*self.built_in, *(point.name for point in entry_points(group=self.group))})
+
+    def find(self, name: str) -> EntryPoint:
+        """The entry point of the provider of ``name``; nothing is imported.
+
+        Raises:
+            AgentsError: There is none, or there are several.
+        """
+        if name in self.built_in:
+            return EntryPoint(name, self.built_in[name], self.group)
+        points = list(entry_points(group=self.group, name=name))
+        if len({point.value for point in points}) == 1:
+            return points[0]
+        several = f"several distributions provide a {self.what} {name!r}"
+        raise self.error(
+            several if points else f"there is no {self.what} {name!r}",
+            expected=f"one of {', '.join(self.names())}",
+            found=", ".join(point.value for point in points) or name,
+            fix=f"install a distribution with one entry point {name!r} in the group {self.group}",
+        )
+
+    def load(self, name: str) -> Any:
+        """What the entry point of ``name`` names, imported.
+
+        Raises:
+            AgentsError: There is none, or it cannot be imported.
+        """
+        point = self.find(name)
+        try:
+            return point.load()
+        except Exception as error:  # whatever a foreign module raises while it is imported
+            raise self.error(
+                f"the provider of {self.what} {name!r} cannot be imported",
+                found=f"{point.value}: {type(error).__name__}: {error}",
+                fix="install what it needs, in the workers of the cluster as well",
+            ) from error

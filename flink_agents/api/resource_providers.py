@@ -1,0 +1,90 @@
+"""``ResourceProvider``: makes the resources of one kind, in this package or in a distribution of its own.
+
+A distribution announces a provider by an entry point of the group ``flink_agents.resource_providers``, whose
+name is the kind: ``@resource("kind")``, ``add_resource(name, "kind", ...)`` and YAML know it then.
+"""
+
+from __future__ import annotations
+
+from abc import ABC, abstractmethod
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass, field
+from typing import Any
+
+from flink_agents.api.errors import ResourceUnavailableError
+from flink_agents.api.providers import Providers
+from flink_agents.api.resources import RESOURCE_PROVIDERS, Prompt, ResourceType
+from flink_agents.api.settings import Limits
+
+
+@dataclass(frozen=True)
+class DeclaredResource:
+    """A resource as its author declared it.
+
+    Attributes:
+        name: Its name in the agent.
+        get: Gives another resource of the agent by name and kind.
+        clazz: The class of its descriptor, as ``module:qualname``; empty where it has none.
+        arguments: The arguments of its descriptor; JSON values.
+        function: The function that is the resource, bound to the agent; None of a descriptor.
+        description: What a tool does.
+        prompt: The prompt of a prompt.
+        limits: The limits of a tool.
+    """
+
+    name: str
+    get: Callable[[str, ResourceType | str], Any]
+    clazz: str = ""
+    arguments: Mapping[str, Any] = field(default_factory=dict[str, Any])
+    function: Callable[..., Any] | None = None
+    description: str | None = None
+    prompt: Prompt | None = None
+    limits: Limits = Limits()
+
+
+class ResourceProvider(ABC):
+    """Makes the resources of one kind. It is made without arguments, in each process anew."""
+
+    # Not abstract: most arguments are fine if `provide` can use them.
+    def check(self, name: str, arguments: Mapping[str, Any]) -> None:  # noqa: B027
+        """Look at the arguments of a descriptor when the agent is compiled.
+
+        Raises:
+            ValueError: They cannot be right; the text becomes part of an error with the author's place.
+        """
+
+    @abstractmethod
+    def provide(self, declared: DeclaredResource) -> Any:
+        """What ``ctx.get_resource`` gives. It is asked once in each subtask, at the first use."""
+
+
+PROVIDERS = Providers(
+    RESOURCE_PROVIDERS,
+    "provider of the resource",
+    ResourceUnavailableError,
+    {
+        "tool": "flink_agents.plan.binding.resources:ToolProvider",
+        "prompt": "flink_agents.plan.binding.resources:PromptProvider",
+        "client": "flink_agents.plan.binding.resources:ClientProvider",
+    },
+)
+"""Each names a subclass of :class:`ResourceProvider`."""
+
+
+def provider_of(kind: ResourceType) -> ResourceProvider | None:
+    """The provider of a kind; None where nothing that is installed provides it.
+
+    Raises:
+        ResourceUnavailableError: Several do, or the one cannot be imported, or is none.
+    """
+    if kind.value not in PROVIDERS.names():
+        return None
+    made = PROVIDERS.load(kind.value)()
+    if not isinstance(made, ResourceProvider):
+        raise ResourceUnavailableError(
+            f"the provider of the resource {kind.value!r} is none",
+            expected="a subclass of ResourceProvider",
+            found=type(made).__name__,
+            fix=f"correct its entry point in the group {RESOURCE_PROVIDERS}",
+        )
+    return made

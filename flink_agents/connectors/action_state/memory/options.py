@@ -1,0 +1,12 @@
+"""Options of the store ``memory``."""
+
+from flink_agents.api.option_values import ConfigOption
+
+OPTIONS = (
+    ConfigOption(
+        "action-state.memory.place",
+        str,
+        "default",
+        "Memory stores of one process with the same place share their records.",
+    ),
+)

@@ -1,0 +1,247 @@
+"""The store ``memory``: nothing outlives the process. For tests, and for jobs that may forget."""
+
+from __future__ import annotations
+
+import threading
+import uuid
+import weakref
+from collections.abc import Mapping, Sequence
+from typing import Any
+
+from typing_extensions import override
+
+from flink_agents.api.action_state import (
+    MAX_RECORD_BYTES,
+    NOTHING_PRUNED,
+    REMOVALS,
+    ActionStateStore,
+    JournalInfo,
+    JournalKey,
+    Owner,
+    Record,
+    StoreStats,
+    check_records,
+    closed_error,
+    in_use_error,
+    pruned_error,
+    stale_error,
+)
+from flink_agents.api.errors import StoreMismatchError
+from flink_agents.connectors.action_state.journals import Journal, describe, totals
+from flink_agents.connectors.action_state.options import read_options
+
+
+class MemoryPlace:
+    """What stores share; each access holds ``lock``.
+
+    Attributes:
+        store_id: See :attr:`ActionStateStore.store_id`.
+        journals: All journals.
+        removals: Those without records that are still known, the longest first.
+        owners: Who may append, by token, with the store that holds the lease while it lives.
+    """
+
+    def __init__(self) -> None:
+        self.store_id = str(uuid.uuid4())
+        self.lock = threading.Lock()
+        self.journals: dict[JournalKey, Journal] = {}
+        self.removals: dict[JournalKey, None] = {}
+        self.owners: dict[str, tuple[Owner, weakref.ref[MemoryStore]]] = {}
+
+    def claim(self, owner: Owner, store: MemoryStore) -> None:
+        """Make ``owner`` the one who may append."""
+        for other, holder in self.owners.values():
+            if other.group == owner.group and other.job_id != owner.job_id and holder() is not None:
+                raise in_use_error(owner, other.job_id)
+        for token in [token for token, (other, _) in self.owners.items() if owner.outranks(other)]:
+            del self.owners[token]
+        self.owners[owner.token] = owner, weakref.ref(store)
+
+    def prune(self, journal: JournalKey, through: int, keep: int) -> None:
+        """Remove the first runs of a journal.
+
+        Args:
+            journal: Which one.
+            through: The last run to remove.
+            keep: How many journals without records stay known.
+        """
+        kept = self.journals.get(journal)
+        if kept is None or through <= kept.pruned_through:
+            return
+        kept.prune(through)
+        self.removals.pop(journal, None)
+        if not kept.runs:
+            self.removals[journal] = None
+        while len(self.removals) > keep:
+            oldest = next(iter(self.removals))
+            del self.removals[oldest]
+            self.journals.pop(oldest, None)
+
+
+_places: dict[str, MemoryPlace] = {}
+_places_lock = threading.Lock()
+
+
+def place_of(name: str) -> MemoryPlace:
+    """The place of that name in this process."""
+    with _places_lock:
+        return _places.setdefault(name, MemoryPlace())
+
+
+class MemoryStore(ActionStateStore):
+    """See the module.
+
+    Args:
+        place: What to share with other stores; a new one by default.
+        max_record_bytes: The most bytes of data of a record.
+        removals: Of how many journals it is remembered that all of them was pruned.
+    """
+
+    def __init__(
+        self,
+        place: MemoryPlace | None = None,
+        max_record_bytes: int = MAX_RECORD_BYTES,
+        removals: int = REMOVALS,
+    ) -> None:
+        self._place = place or MemoryPlace()
+        self._max_record_bytes = max_record_bytes
+        self._removals = removals
+        self._owner: Owner | None = None
+        self._opened = False
+        self._known: frozenset[JournalKey] | None = None
+
+    @classmethod
+    def from_options(cls, options: Mapping[str, Any]) -> MemoryStore:
+        """A store with the options ``place``."""
+        return cls(place_of(read_options("memory", options)["place"]))
+
+    @property
+    @override
+    def store_id(self) -> str:
+        return self._here().store_id
+
+    @property
+    @override
+    def max_record_bytes(self) -> int:
+        return self._max_record_bytes
+
+    @override
+    async def open(self, owner: Owner | None) -> None:
+        """A lease lasts as long as the store that holds it, and never has to be awaited."""
+        with self._place.lock:
+            if owner is not None:
+                self._place.claim(owner, self)
+                self._known = frozenset(self._place.journals)
+            self._owner = owner
+            self._opened = True
+
+    @override
+    async def close(self) -> None:
+        with self._place.lock:
+            self._opened = False
+            if self._owner is not None:
+                self._place.owners.pop(self._owner.token, None)
+
+    def _here(self) -> MemoryPlace:
+        if not self._opened:
+            raise closed_error()
+        return self._place
+
+    def _check_owner(self) -> None:
+        if self._owner is not None and self._owner.token not in self._place.owners:
+            raise stale_error(self._owner)
+
+    @override
+    async def append(self, journal: JournalKey, records: Sequence[Record]) -> None:
+        """Nothing is awaited, so a cancelled call has stored its records."""
+        place = self._here()
+        if self._owner is None:
+            raise closed_error("the store was opened without an owner")
+        records = list(records)
+        check_records(records, self._max_record_bytes)
+        with place.lock:
+            self._check_owner()
+            kept = place.journals.get(journal) or Journal()
+            for record in records:
+                if record.seq <= kept.pruned_through:
+                    raise pruned_error(journal, record.seq, kept.pruned_through)
+            for record in records:
+                kept.runs.setdefault(record.seq, []).append(record)
+                place.journals[journal] = kept
+            if records:
+                place.removals.pop(journal, None)
+
+    @override
+    async def read(self, journal: JournalKey, seq: int) -> list[Record]:
+        return await self.scan(journal, seq, seq)
+
+    @override
+    async def scan(
+        self, journal: JournalKey, from_seq: int | None = None, to_seq: int | None = None
+    ) -> list[Record]:
+        place = self._here()
+        with place.lock:
+            kept = place.journals.get(journal)
+            if kept is None:
+                return []
+            return kept.scan(journal, from_seq, to_seq)
+
+    @override
+    async def prune(self, journal: JournalKey, through_seq: int) -> None:
+        place = self._here()
+        with place.lock:
+            self._check_owner()
+            place.prune(journal, through_seq, self._removals)
+
+    @override
+    async def forget(self, journal_id: str) -> None:
+        place = self._here()
+        if self._owner is None:
+            raise closed_error("the store was opened without an owner")
+        with place.lock:
+            self._check_owner()
+            for journal in [journal for journal in place.journals if journal.journal_id == journal_id]:
+                del place.journals[journal]
+                place.removals.pop(journal, None)
+
+    @override
+    async def pruned_through(self, journal: JournalKey) -> int:
+        place = self._here()
+        with place.lock:
+            kept = place.journals.get(journal)
+            return NOTHING_PRUNED if kept is None else kept.pruned_through
+
+    @override
+    def may_have(self, journal: JournalKey, marker: bytes | None = None, pending: bool = True) -> bool:
+        self._here()
+        return self._known is None or journal in self._known
+
+    async def rebuild(
+        self, journal: JournalKey | None = None, marker: bytes | None = None, pending: bool = True
+    ) -> None:
+        """See the protocol; all that is left to do is to compare the marker."""
+        if marker not in (None, uuid.UUID(self._here().store_id).bytes):
+            raise StoreMismatchError(
+                "state belongs to a store in memory that does not exist any more",
+                fix="use the store sqlite or kafka for jobs that are restored in another process",
+            )
+
+    def recovery_marker(self, journal: JournalKey) -> bytes:
+        """See the protocol: there is one position, the place."""
+        return uuid.UUID(self._here().store_id).bytes
+
+    @override
+    async def journals(
+        self, journal_id: str | None = None, after: JournalKey | None = None, limit: int = 1000
+    ) -> list[JournalInfo]:
+        place = self._here()
+        with place.lock:
+            return describe(place.journals, journal_id, after, limit)
+
+    @override
+    async def stats(self) -> StoreStats:
+        place = self._here()
+        with place.lock:
+            journals, records, data_bytes = totals(place.journals)
+            owners = tuple(owner for owner, _ in place.owners.values())
+        return StoreStats(journals, records, data_bytes, None, owners)

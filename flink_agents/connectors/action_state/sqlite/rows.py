@@ -1,0 +1,127 @@
+"""The statements of one transaction: few, since the interpreter goes to other threads in each of them.
+
+With a busy event loop beside it, a statement per record cost most of the writer's time (measured):
+journals are looked up, and records are inserted and removed, many at a time. A row that is read is
+such a moment too, so that a look-up answers in one row.
+"""
+
+from __future__ import annotations
+
+import sqlite3
+from collections.abc import Iterable, Sequence
+from typing import Any
+
+from flink_agents.api.action_state import JournalKey, Record, encode_text, pruned_error
+from flink_agents.connectors.action_state.sqlite.removals import WITHOUT_RECORDS
+
+MANY = 100
+"""How many journals or records a statement is about, at most. SQLite allows 999 parameters everywhere."""
+
+
+class Rows:
+    """What one transaction finds and writes.
+
+    Args:
+        connection: In a transaction.
+        journals: All journals that the transaction is about.
+
+    Attributes:
+        pruned: How many journals were pruned.
+    """
+
+    def __init__(self, connection: sqlite3.Connection, journals: Iterable[JournalKey]) -> None:
+        self._connection = connection
+        self._records: list[tuple[Any, ...]] = []
+        self._gone: dict[int, int] = {}
+        self.pruned = 0
+        self._journals: dict[JournalKey, tuple[int, int]] = {}
+        asked = list(set(journals))
+        for start in range(0, len(asked), MANY):
+            self._look_up(asked[start : start + MANY])
+
+    def append(self, journal: JournalKey, records: Sequence[Record]) -> None:
+        """Add records to a journal.
+
+        Raises:
+            RecordsPrunedError: One of them belongs to a run that was pruned. Nothing was added.
+        """
+        found = self._journals.get(journal)
+        if found is None:
+            names = [encode_text(name) for name in journal]
+            made = self._connection.execute("INSERT INTO journals VALUES (NULL, ?, ?, -1)", names)
+            found = self._journals[journal] = (made.lastrowid or 0, -1)
+        row, pruned_through = found
+        for record in records:
+            if record.seq <= pruned_through:
+                raise pruned_error(journal, record.seq, pruned_through)
+        self._records += [
+            (row, one.seq, int(one.kind), encode_text(one.step), one.index, one.data) for one in records
+        ]
+
+    def prune(self, journal: JournalKey, through: int) -> None:
+        """Remove the records of the first runs of a journal."""
+        row, pruned_through = self._journals.get(journal, (0, through))
+        if through > pruned_through:
+            # Nothing with such a number is appended any more, so that the end of the transaction will do.
+            self._gone[row] = through
+            self._journals[journal] = (row, through)
+            self.pruned += 1
+
+    def forget(self, journal_id: str) -> None:
+        """Remove all journals of a job."""
+        self.flush()
+        job = encode_text(journal_id)
+        self._connection.execute(
+            "DELETE FROM records WHERE journal IN (SELECT id FROM journals WHERE journal_id = ?)", (job,)
+        )
+        self._connection.execute(
+            "DELETE FROM removals WHERE journal IN (SELECT id FROM journals WHERE journal_id = ?)", (job,)
+        )
+        self._connection.execute("DELETE FROM journals WHERE journal_id = ?", (job,))
+        for journal in [journal for journal in self._journals if journal.journal_id == journal_id]:
+            del self._journals[journal]
+
+    def flush(self) -> None:
+        """Insert what was added, and remove what was pruned."""
+        records, self._records = self._records, []
+        for start in range(0, len(records), MANY):
+            some = records[start : start + MANY]
+            rows = ", ".join(["(NULL, ?, ?, ?, ?, ?, ?)"] * len(some))
+            values = [value for record in some for value in record]
+            self._connection.execute(f"INSERT INTO records VALUES {rows}", values)
+        gone, self._gone = list(self._gone.items()), {}
+        for start in range(0, len(gone), MANY):
+            self._remove(gone[start : start + MANY])
+
+    def _remove(self, gone: list[tuple[int, int]]) -> None:
+        """Remove the records of the first runs of some journals, and note those that have none left."""
+        rows = f"WITH gone (row, through) AS (VALUES {', '.join(['(?, ?)'] * len(gone))}) "
+        values = [value for each in gone for value in each]
+        self._connection.execute(
+            rows + "UPDATE journals SET pruned_through = (SELECT through FROM gone WHERE row = journals.id) "
+            "WHERE id IN (SELECT row FROM gone)",
+            values,
+        )
+        self._connection.execute(
+            rows + "DELETE FROM records WHERE id IN (SELECT records.id FROM gone CROSS JOIN records "
+            "ON records.journal = row AND records.seq <= through)",
+            values,
+        )
+        self._connection.execute(
+            rows + "INSERT OR REPLACE INTO removals SELECT row, "
+            "(SELECT coalesce(max(position), 0) + 1 FROM removals) FROM gone WHERE "
+            + WITHOUT_RECORDS.format("row"),
+            values,
+        )
+
+    def _look_up(self, asked: list[JournalKey]) -> None:
+        rows = ", ".join(f"({number}, ?, ?)" for number in range(len(asked)))
+        (found,) = self._connection.execute(
+            f"WITH asked (number, job, text) AS (VALUES {rows}) "
+            "SELECT group_concat(number || ' ' || id || ' ' || pruned_through) "
+            "FROM asked CROSS JOIN journals ON journals.journal_id = job AND journals.key = text",
+            [encode_text(name) for journal in asked for name in journal],
+        ).fetchone()
+        for one in found.split(",") if found else ():
+            number, row, pruned_through = map(int, one.split())
+            self._journals[asked[number]] = (row, pruned_through)

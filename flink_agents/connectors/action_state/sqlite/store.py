@@ -1,0 +1,253 @@
+"""The store ``sqlite``: one file on a local disk, for jobs whose subtasks run on one machine.
+
+Several subtasks and several processes share the file. Network file systems are not supported:
+SQLite's log needs memory that all processes share. An append costs one flush of the disk at low
+load; at high load many share one (:mod:`~flink_agents.connectors.action_state.sqlite.writer`).
+
+The file grows with what is kept: pruning frees pages, which new records use, and of which many
+are given back to the file system. The last journals of which all was pruned keep one small row each
+(:mod:`~flink_agents.connectors.action_state.sqlite.removals`).
+"""
+
+from __future__ import annotations
+
+import asyncio
+import functools
+import sqlite3
+import uuid
+from collections.abc import Callable, Mapping, Sequence
+from pathlib import Path
+from typing import Any, TypeVar
+
+from typing_extensions import override
+
+from flink_agents.api.action_state import (
+    MAX_RECORD_BYTES,
+    REMOVALS,
+    JournalInfo,
+    JournalKey,
+    Owner,
+    Record,
+    StoreStats,
+    check_records,
+    closed_error,
+    in_use_error,
+)
+from flink_agents.api.errors import StoreMismatchError
+from flink_agents.connectors.action_state.options import read_options
+from flink_agents.connectors.action_state.sqlite import reader
+from flink_agents.connectors.action_state.sqlite.file import (
+    open_file,
+    read_store_id,
+    stored_bytes,
+    translate,
+)
+from flink_agents.connectors.action_state.sqlite.owners import Lease, all_owners, claim
+from flink_agents.connectors.action_state.sqlite.writer import Forget, SQLiteWriter, Write
+from flink_agents.connectors.action_state.threaded import ThreadedStore
+
+T = TypeVar("T")
+
+CLOSE_SECONDS = 10.0
+"""How long :meth:`~SQLiteStore.close` waits for the disk."""
+
+POLLS_PER_LEASE = 40
+"""How often a job looks at the lease of another one while it waits."""
+
+
+class SQLiteStore(ThreadedStore[Write]):
+    """See the module. A store is opened once.
+
+    Args:
+        path: The file.
+        lease_seconds: How long another job waits for this one, if this one dies.
+        busy_seconds: How long an append waits for other processes that write.
+        max_record_bytes: The most bytes of data of a record.
+        removals: Of how many journals it is remembered, at least, that all of them was pruned.
+    """
+
+    def __init__(
+        self,
+        path: str | Path,
+        *,
+        lease_seconds: float = 10.0,
+        busy_seconds: float = 30.0,
+        max_record_bytes: int = MAX_RECORD_BYTES,
+        removals: int = REMOVALS,
+    ) -> None:
+        self.path = Path(path).expanduser().absolute()
+        super().__init__(str(self.path), CLOSE_SECONDS)
+        self._lease_seconds = lease_seconds
+        self._busy_seconds = busy_seconds
+        self._max_record_bytes = max_record_bytes
+        self._removals = removals
+        self._store_id = ""
+        self._known: frozenset[int] | None = None
+
+    @classmethod
+    def from_options(cls, options: Mapping[str, Any]) -> SQLiteStore:
+        """A store with the options that are below ``action-state.sqlite.``."""
+        values = read_options("sqlite", options)
+        return cls(
+            values["path"],
+            lease_seconds=values["lease"].total_seconds(),
+            busy_seconds=values["busy-timeout"].total_seconds(),
+            max_record_bytes=values["max-record-bytes"],
+            removals=values["removals"],
+        )
+
+    @property
+    @override
+    def store_id(self) -> str:
+        """A copy of the file has the same."""
+        self._require_open()
+        return self._store_id
+
+    @property
+    @override
+    def max_record_bytes(self) -> int:
+        return self._max_record_bytes
+
+    @override
+    def metrics(self) -> Mapping[str, int]:
+        return self.measured.values()
+
+    # -- open -------------------------------------------------------------------------
+
+    async def _connect(
+        self, owner: Owner | None, opened: list[Callable[[], object]]
+    ) -> tuple[Callable[[Callable[[], None]], SQLiteWriter], list[Callable[[], object]]]:
+        self._connection = await self._in_thread(lambda: self._open_file(owner, opened))
+        of_writer = await self._in_thread(lambda: self._open_file(owner, opened))
+        self._store_id = await self._ask(read_store_id)
+        if owner is not None:
+            await self._claim(owner)
+            self._known = await self._ask(reader.known_journals)
+        make = functools.partial(
+            SQLiteWriter,
+            of_writer,
+            self.path,
+            owner,
+            asyncio.get_running_loop(),
+            self._lease_seconds,
+            self._busy_seconds,
+            self._removals,
+            self.measured,
+        )
+        return make, [self._connection.close]
+
+    def _open_file(self, owner: Owner | None, opened: list[Callable[[], object]]) -> sqlite3.Connection:
+        connection = open_file(self.path, owner is not None, self._busy_seconds)
+        opened.append(connection.close)
+        return connection
+
+    async def _claim(self, owner: Owner) -> None:
+        """Become the one who may append; wait for the lease of a job that died."""
+        loop = asyncio.get_running_loop()
+        begun = loop.time()
+        first: frozenset[Lease] = frozenset()
+        ended: frozenset[Lease] = frozenset()
+        while True:
+            take = functools.partial(
+                claim,
+                owner=owner,
+                lease_seconds=self._lease_seconds,
+                busy_seconds=self._busy_seconds,
+                ended=ended,
+            )
+            alive = await self._ask(take)
+            if not alive:
+                return
+            first = first or alive
+            if renewed := alive - first:
+                raise in_use_error(owner, min(renewed).job_id)
+            if loop.time() - begun >= max(lease.seconds for lease in alive):
+                ended = first
+            await asyncio.sleep(min(lease.seconds for lease in alive) / POLLS_PER_LEASE)
+
+    # -- writing ----------------------------------------------------------------------
+
+    @override
+    async def append(self, journal: JournalKey, records: Sequence[Record]) -> None:
+        writer = self._require_owned()
+        records = tuple(records)
+        check_records(records, self._max_record_bytes)
+        if records:
+            await self._submit(writer, functools.partial(Write, journal, records, None))
+
+    @override
+    async def prune(self, journal: JournalKey, through_seq: int) -> None:
+        await self._submit(self._require_open(), functools.partial(Write, journal, (), through_seq))
+
+    @override
+    async def forget(self, journal_id: str) -> None:
+        writer = self._require_owned()
+        await self._submit(writer, functools.partial(Forget, journal_id))
+
+    # -- reading ----------------------------------------------------------------------
+
+    async def _ask(self, question: Callable[..., T], *arguments: Any) -> T:
+        """The answer of ``question(connection, *arguments)``."""
+        try:
+            return await self._in_thread(lambda: question(self._connection, *arguments))
+        except (sqlite3.Error, OSError) as error:
+            if isinstance(error, sqlite3.ProgrammingError):
+                raise closed_error() from error
+            raise translate(error, self.path) from error
+
+    @override
+    async def read(self, journal: JournalKey, seq: int) -> list[Record]:
+        return await self.scan(journal, seq, seq)
+
+    @override
+    async def scan(
+        self, journal: JournalKey, from_seq: int | None = None, to_seq: int | None = None
+    ) -> list[Record]:
+        self._require_open()
+        return await self._ask(reader.scan, journal, from_seq, to_seq)
+
+    @override
+    async def pruned_through(self, journal: JournalKey) -> int:
+        self._require_open()
+        return await self._ask(reader.pruned_through, journal)
+
+    @override
+    def may_have(self, journal: JournalKey, marker: bytes | None = None, pending: bool = True) -> bool:
+        self._require_open()
+        return self._known is None or hash(journal) in self._known
+
+    async def rebuild(
+        self, journal: JournalKey | None = None, marker: bytes | None = None, pending: bool = True
+    ) -> None:
+        """See the protocol; all that is left to do is to compare the marker."""
+        own = uuid.UUID(self.store_id).bytes
+        if marker not in (None, own):
+            raise StoreMismatchError(
+                f"the state to restore belongs to another store than {self.path}",
+                expected=f"store {self._store_id}",
+                found=_describe_marker(marker),
+                fix="configure the path of the file that the job used before",
+            )
+
+    def recovery_marker(self, journal: JournalKey) -> bytes:
+        """See the protocol: the file knows where its records are, so there is one position, the file."""
+        return uuid.UUID(self.store_id).bytes
+
+    @override
+    async def journals(
+        self, journal_id: str | None = None, after: JournalKey | None = None, limit: int = 1000
+    ) -> list[JournalInfo]:
+        self._require_open()
+        return await self._ask(reader.list_journals, journal_id, after, limit)
+
+    @override
+    async def stats(self) -> StoreStats:
+        self._require_open()
+        journals, records, data_bytes = await self._ask(reader.totals)
+        owners = await self._ask(all_owners)
+        size = await self._in_thread(lambda: stored_bytes(self.path))
+        return StoreStats(journals, records, data_bytes, size, owners)
+
+
+def _describe_marker(marker: bytes) -> str:
+    return f"store {uuid.UUID(bytes=marker)}" if len(marker) == 16 else f"a marker of {len(marker)} bytes"

@@ -1,0 +1,279 @@
+"""The thread that writes to a store ``sqlite``.
+
+A batch is one transaction, so that one flush of the disk serves many appends. The owner is looked
+at inside each of them.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import copy
+import sqlite3
+import threading
+import time
+import weakref
+from collections.abc import Callable, Sequence
+from pathlib import Path
+
+from flink_agents.api.action_state import (
+    JournalKey,
+    Owner,
+    Record,
+    stale_error,
+)
+from flink_agents.api.errors import StoreError
+from flink_agents.api.logs import bounded_logger
+from flink_agents.connectors.action_state.group_writer import GroupWriter, Limits, Outcome, Pending
+from flink_agents.connectors.action_state.sqlite.file import (
+    begin,
+    file_identity,
+    is_busy,
+    log_path,
+    translate,
+)
+from flink_agents.connectors.action_state.sqlite.owners import owns, release, renew
+from flink_agents.connectors.action_state.sqlite.removals import expire, prepare
+from flink_agents.connectors.action_state.sqlite.rows import Rows
+from flink_agents.connectors.action_state.store_metrics import StoreMetrics
+
+_log = bounded_logger("flink_agents.store")
+
+LIMITS = Limits(writes=1000, size=16 * 1024 * 1024, pause_seconds=0.01)
+"""Of a transaction."""
+
+FREE_PAGES = 4096
+GIVEN_BACK = 1024
+"""With more free pages than the first, the file is cut by the second at each renewal of a lease."""
+
+COMMIT_BUSY_SECONDS = 5.0
+
+PRUNED_BETWEEN = 1000
+"""After so many journals were pruned, those are forgotten that need not be remembered any more."""
+
+_locks: weakref.WeakValueDictionary[tuple[int, int], threading.Lock] = weakref.WeakValueDictionary()
+_locks_lock = threading.Lock()
+
+
+def _lock_of(identity: tuple[int, int]) -> threading.Lock:
+    """The lock for writers of one file in this process: they queue, and need not poll for SQLite's."""
+    with _locks_lock:
+        lock = _locks.get(identity)
+        if lock is None:
+            lock = _locks[identity] = threading.Lock()
+        return lock
+
+
+class Write(Pending):
+    """One append, or one removal of records, on its way to the file.
+
+    Args:
+        journal: Where.
+        records: What to append.
+        through: Through which run to remove records; None for an append.
+        future: Resolved on its loop.
+    """
+
+    def __init__(
+        self,
+        journal: JournalKey,
+        records: Sequence[Record],
+        through: int | None,
+        future: asyncio.Future[None],
+    ) -> None:
+        super().__init__(future)
+        self.journal = journal
+        self.records = records
+        self.through = through
+        self.size = sum(len(record.data) for record in records)
+
+    def apply(self, rows: Rows) -> None:
+        """Write it inside the present transaction, or raise :class:`StoreError` and change nothing."""
+        if self.through is not None:
+            rows.prune(self.journal, self.through)
+        else:
+            rows.append(self.journal, self.records)
+
+
+class Forget(Write):
+    """The removal of all journals of a job.
+
+    Args:
+        journal_id: Which ones.
+        future: Resolved on its loop.
+    """
+
+    def __init__(self, journal_id: str, future: asyncio.Future[None]) -> None:
+        super().__init__(JournalKey(journal_id, ""), (), None, future)
+
+    def apply(self, rows: Rows) -> None:
+        """See the base class."""
+        rows.forget(self.journal.journal_id)
+
+
+def _apply(write: Write, rows: Rows) -> Outcome:
+    try:
+        write.apply(rows)
+    except StoreError as error:
+        return error
+    return None
+
+
+class _NotBegun(Exception):
+    """No transaction can begin at present, whatever it would write."""
+
+
+class _UnknownOutcome(Exception):
+    """A commit failed: the transaction is in the file, or not."""
+
+
+class SQLiteWriter(GroupWriter[Write]):
+    """See the module. A batch is a transaction.
+
+    Args:
+        connection: Of this thread alone from now on.
+        path: The file.
+        owner: Who appends; None writes without looking at owners.
+        loop: Where futures are resolved.
+        lease_seconds: Length of the owner's lease, which this thread renews.
+        busy_seconds: How long to wait for other processes that write.
+        removals: How many journals without records are remembered.
+        metrics: Of the store.
+        on_end: Called on the loop when the thread has ended, behind all outcomes.
+    """
+
+    def __init__(
+        self,
+        connection: sqlite3.Connection,
+        path: Path,
+        owner: Owner | None,
+        loop: asyncio.AbstractEventLoop,
+        lease_seconds: float,
+        busy_seconds: float,
+        removals: int,
+        metrics: StoreMetrics,
+        on_end: Callable[[], None],
+    ) -> None:
+        super().__init__(str(path), LIMITS, lease_seconds, loop, metrics, on_end)
+        self._connection = connection
+        self._path = path
+        self._owner = owner
+        self._lease_seconds = lease_seconds
+        self._busy_seconds = busy_seconds
+        self._removals = removals
+        # Pruned since journals were last forgotten; None before the first look, which has to be made.
+        self._pruned: int | None = None
+        self._identity = file_identity(path)
+        self._log_identity: tuple[int, int] | None = None
+        self._lock = _lock_of(self._identity or (0, 0))
+
+    def _write(self, batch: list[Write]) -> list[Outcome]:
+        try:
+            return self._transaction(batch)
+        except _UnknownOutcome as error:
+            failure = self._unknown(f"the commit to {self._path} failed", error.__cause__)
+            return [copy.copy(failure) for _ in batch]
+        except _NotBegun as error:
+            self._metrics.failed()
+            return [translate(error.__cause__ or error, self._path) for _ in batch]
+        except Exception as error:
+            if len(batch) > 1:
+                # One of them may be the cause; the others must not suffer.
+                return [self._alone(write) for write in batch]
+            self._metrics.failed()
+            return [translate(error, self._path)]
+
+    def _alone(self, write: Write) -> Outcome:
+        return self._refusal() if self._failure is not None else self._write([write])[0]
+
+    def _transaction(self, batch: list[Write]) -> list[Outcome]:
+        with self._lock:
+            self._begin()
+            try:
+                if self._owner is not None and not owns(self._connection, self._owner):
+                    self._connection.execute("ROLLBACK")
+                    return [stale_error(self._owner) for _ in batch]
+                if self._pruned is None:
+                    prepare(self._connection)
+                rows = Rows(self._connection, [write.journal for write in batch])
+                outcomes = [_apply(write, rows) for write in batch]
+                rows.flush()
+                pruned = self._expire(rows.pruned)
+                self._renew()
+            except BaseException:
+                self._roll_back()
+                raise
+            self._commit()
+            self._pruned = pruned
+        return outcomes
+
+    def _expire(self, pruned: int) -> int | None:
+        """Forget journals that need not be remembered; returns what to note when that is committed."""
+        if self._pruned is not None:
+            pruned += self._pruned
+            if pruned < min(PRUNED_BETWEEN, self._removals // 10 + 1):
+                return pruned
+        return None if expire(self._connection, self._removals) else 0
+
+    def _begin(self) -> None:
+        try:
+            if file_identity(self._path) != self._identity:
+                raise OSError("the file was removed or replaced while the store was open")
+            begin(self._connection, self._busy_seconds)
+            log = file_identity(log_path(self._path))
+            if log != (self._log_identity or log):
+                self._roll_back()
+                raise OSError("the log of the file was removed or replaced while the store was open")
+            self._log_identity = log
+        except (sqlite3.Error, OSError) as error:
+            raise _NotBegun from error
+
+    def _roll_back(self) -> None:
+        if self._connection.in_transaction:  # SQLite does it by itself where the disk is full
+            self._connection.execute("ROLLBACK")
+
+    def _commit(self) -> None:
+        deadline = time.monotonic() + COMMIT_BUSY_SECONDS
+        while True:
+            try:
+                self._connection.execute("COMMIT")
+                return
+            except sqlite3.Error as error:
+                if not is_busy(error) or not self._connection.in_transaction or time.monotonic() > deadline:
+                    raise _UnknownOutcome from error
+                time.sleep(0.001)
+
+    def _renew(self) -> None:
+        now = time.monotonic()
+        if self._owner is not None and now >= self._beat_at:
+            renew(self._connection, self._owner, self._lease_seconds)
+            self._beat_at = now + self._beat_seconds
+
+    def _beat(self) -> None:
+        try:
+            if self._owner is not None and self._failure is None:
+                self._transaction([])
+                self._give_back()
+        except _UnknownOutcome as error:
+            self._unknown(f"the commit to {self._path} failed", error.__cause__)
+        except Exception as error:
+            # An append will meet the same error, and has somebody to tell.
+            _log.warning("the lease in %s was not renewed: %s", self._path, error.__cause__ or error)
+        self._beat_at = max(self._beat_at, time.monotonic() + self._beat_seconds)
+
+    def _give_back(self) -> None:
+        if self._connection.execute("PRAGMA freelist_count").fetchone()[0] > FREE_PAGES:
+            with self._lock:
+                # Not execute(), which ends after the first page.
+                self._connection.executescript(f"PRAGMA incremental_vacuum({GIVEN_BACK})")
+
+    def _finish(self) -> None:
+        try:
+            if self._owner is not None and not self._abandoned:
+                with self._lock:
+                    begin(self._connection, self._busy_seconds)
+                    release(self._connection, self._owner)
+                    self._connection.execute("COMMIT")
+        except sqlite3.Error as error:
+            _log.warning("the lease in %s was not given back: %s", self._path, error)
+        finally:
+            self._connection.close()

@@ -1,0 +1,1 @@
+"""Reads the author's code without running it."""

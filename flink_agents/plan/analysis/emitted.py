@@ -1,0 +1,265 @@
+"""Which events an action really emits, as its source shows: the edges of a plan's picture.
+
+``reading`` finds what *may* be emitted, so that no event is missed when a plan is checked. Here each mention
+is weighed: a class that is only compared against is no event, nor is one that is content of another
+event; and a name behind a dot is looked for where that object's class can have it, not in every class.
+"""
+
+from __future__ import annotations
+
+import sys
+from collections.abc import Callable, Iterable
+from importlib.util import resolve_name
+from types import FunctionType, ModuleType, SimpleNamespace
+from typing import Any, get_args, get_origin, get_type_hints
+
+from flink_agents.api.agent import Agent
+from flink_agents.api.context import RunnerContext
+from flink_agents.api.events import Event, InputEvent, NamedEvent
+from flink_agents.plan.analysis.mentions import Mention, Mentions, mentions_of, parameters_of
+from flink_agents.plan.analysis.reading import (
+    Reader,
+    Reading,
+    attribute_of,
+    closure_of,
+    definitions_of,
+    events_of_annotation,
+    holder_of,
+    plain_function,
+)
+
+_UNKNOWN = object()
+"""Stands for a value that only an execution gives."""
+
+_ANY_EVENT = (Event, InputEvent, NamedEvent)
+"""Classes that say nothing about what is emitted."""
+
+
+def emitted_by(function: Callable[..., Any], owners: Iterable[Any] = ()) -> Reading:
+    """What an action emits.
+
+    Args:
+        function: The action.
+        owners: Classes and objects whose methods it may call: the agent's class, for example.
+    """
+    reader = _EmissionReader(function, (*owners, *holder_of(function)))
+    plain = plain_function(function)
+    if plain is None:
+        reader.reading.opaque = True
+        return reader.reading
+    reader.follow(plain)
+    reading = reader.reading
+    if not any(issubclass(one, NamedEvent) for one in reading.events):
+        reading.texts.clear()
+    if not reader.sends and (declared := _declared(plain)) is not None:
+        bases = tuple(declared)
+        kept = {one for one in reading.events if issubclass(one, bases)} if bases else set[type[Event]]()
+        reading.events = kept | declared | reader.returned
+    return reading
+
+
+def _declared(function: FunctionType) -> set[type[Event]] | None:
+    """What the return annotation says; None where it leaves something open."""
+    if "return" not in function.__annotations__:
+        return None
+    alone = SimpleNamespace(__annotations__={"return": function.__annotations__["return"]})
+    try:
+        waiting = [get_type_hints(alone, function.__globals__)["return"]]
+    except Exception:  # what only type checkers see
+        return None
+    found: set[type[Event]] = set()
+    while waiting:
+        one = waiting.pop()
+        if isinstance(one, type) and issubclass(one, Event) and one not in _ANY_EVENT:
+            found.add(one)
+        elif get_origin(one) is not None and get_args(one):
+            waiting.extend(get_args(one))
+        elif one is not type(None) and one is not None:
+            return None
+    return found
+
+
+class _EmissionReader(Reader):
+    """Follows an action as :class:`Reader` does, and weighs each mention.
+
+    Attributes:
+        sends: Whether events may leave by another way than by being returned.
+        returned: Classes that the action itself makes where it returns or yields.
+    """
+
+    def __init__(self, function: Callable[..., Any], owners: Iterable[Any]) -> None:
+        super().__init__(function, owners)
+        self.sends = False
+        self.returned: set[type[Event]] = set()
+        self._passed = False
+        # Attributes of parameters, until each owner that may be meant has been asked for them.
+        self._asked: dict[tuple[str, str, FunctionType | None], None] = {}
+        self._answered: set[tuple[int, tuple[str, str, FunctionType | None]]] = set()
+        self._root = plain_function(function)
+
+    def _read_new(self, function: FunctionType) -> None:
+        roles = self._roles(function)
+        context = [name for name, role in roles.items() if role == "ctx"]
+        scope = _Scope(function)
+        mentions = mentions_of(function, context, scope.names_event)
+        if mentions is None:
+            self.sends = True
+            super()._read_new(function)
+            return
+        scope.bind(mentions)
+        self._note_ways_out(mentions, roles)
+        for value in (*(function.__defaults__ or ()), *(function.__kwdefaults__ or {}).values()):
+            self._take(value)
+        self.reading.events.update(events_of_annotation(function))
+        self.reading.texts.update(mentions.texts)
+        self._names.update(dict.fromkeys(mentions.unrooted))
+        for mention in mentions.found:
+            self._take_mention(mention, function, roles, scope)
+        if function is self._root:
+            values = (scope.event_of(mention) for mention in mentions.returned)
+            self.returned.update(one for one in values if one is not None)
+
+    def _roles(self, function: FunctionType) -> dict[str, str]:
+        """Which parameters are the object itself, the event and the context."""
+        names = parameters_of(function)
+        roles = {name: name for name in names[:1] if name in ("self", "cls")}
+        rest = [name for name in names if name not in roles]
+        if function is self._root:
+            roles.update(zip(rest, ("event", "ctx"), strict=False))
+        roles.update({name: name for name in rest if name in ("event", "ctx")})
+        for name in rest:
+            kind = function.__annotations__.get(name)
+            if isinstance(kind, str):
+                kind = function.__globals__.get(kind)
+            if isinstance(kind, type) and issubclass(kind, RunnerContext | Event):
+                roles[name] = "ctx" if issubclass(kind, RunnerContext) else "event"
+        return roles
+
+    def _note_ways_out(self, mentions: Mentions, roles: dict[str, str]) -> None:
+        if any("send_event" in mention.attributes for mention in mentions.found):
+            self.sends = True
+        for name in mentions.loose:
+            if roles.get(name) == "ctx":
+                self.sends = True
+            elif roles.get(name) in ("self", "cls"):
+                # The object may be anything's object from here on.
+                self._passed = True
+
+    def _take_mention(
+        self, mention: Mention, function: FunctionType, roles: dict[str, str], scope: _Scope
+    ) -> None:
+        role = "super" if mention.root == "super" else roles.get(mention.root)
+        if role is not None:
+            if mention.attributes:
+                self._take_of_role("self" if role == "cls" else role, mention.attributes, function)
+            return
+        value = scope.value_of(mention.root)
+        self._walk(value, mention)
+
+    def _take_of_role(self, role: str, attributes: tuple[str, ...], function: FunctionType) -> None:
+        self._asked.setdefault((role, attributes[0], function if role in ("self", "super") else None))
+        if role != "event":
+            self._names.update(dict.fromkeys(attributes[1:]))
+
+    def _try_attributes(self) -> bool:
+        before = len(self._answered)
+        for owner in list(self.owners.values()):
+            for asked in list(self._asked):
+                role, name, function = asked
+                if (id(owner), asked) not in self._answered and _plays(owner, role, function):
+                    self._answered.add((id(owner), asked))
+                    found = definitions_of(owner, name) if role == "super" else [attribute_of(owner, name)]
+                    for one in found:
+                        self._take(one)
+        return super()._try_attributes() or len(self._answered) > before
+
+    def _walk(self, value: Any, mention: Mention) -> None:
+        """Take what a mention leads to, as far as it can be followed without an execution."""
+        for number, name in enumerate(mention.attributes):
+            if value is _UNKNOWN or value is None:
+                self._names.update(dict.fromkeys(mention.attributes[number:]))
+                return
+            if isinstance(value, type) and issubclass(value, Event) and mention.called:
+                self._take(value)
+            elif not isinstance(value, ModuleType):
+                self._own(value)
+            found = attribute_of(value, name)
+            if not isinstance(value, ModuleType) and (plain_function(found) is not None or found is None):
+                self._take(found)
+                self._names.update(dict.fromkeys(mention.attributes[number:]))
+                return
+            value = found
+        if value is not _UNKNOWN:
+            self._take(value)
+
+    def _reaches(self, owner: Any) -> bool:
+        """Whether an object of unknown class may be ``owner``."""
+        kind = owner if isinstance(owner, type) else type(owner)
+        return self._passed or not issubclass(kind, Agent)
+
+
+class _Scope:
+    """What the names of a function mean.
+
+    Args:
+        function: The function.
+    """
+
+    def __init__(self, function: FunctionType) -> None:
+        self._globals = function.__globals__
+        self._free = dict(closure_of(function))
+        self._bound: set[str] = set()
+        self._imports: dict[str, tuple[str, str | None, int]] = {}
+
+    def bind(self, mentions: Mentions) -> None:
+        """Take over what the function binds itself."""
+        self._bound = mentions.bound - mentions.imports.keys()
+        self._imports = mentions.imports
+
+    def value_of(self, name: str) -> Any:
+        """What a name stands for, or ``_UNKNOWN``."""
+        if name in self._imports:
+            return self._imported(*self._imports[name])
+        if name in self._bound:
+            return _UNKNOWN
+        if name in self._free:
+            return self._free[name]
+        return self._globals.get(name)
+
+    def event_of(self, mention: Mention) -> type[Event] | None:
+        """The class of events that a mention is, or None."""
+        value = self.value_of(mention.root)
+        for name in mention.attributes:
+            value = None if value is _UNKNOWN or value is None else attribute_of(value, name)
+        return value if isinstance(value, type) and issubclass(value, Event) else None
+
+    def names_event(self, mention: Mention) -> bool:
+        """Whether a mention is a class of events, or a method of one."""
+        return any(
+            self.event_of(mention._replace(attributes=mention.attributes[:number])) is not None
+            for number in range(len(mention.attributes) + 1)
+        )
+
+    def _imported(self, module: str, name: str | None, level: int) -> Any:
+        if level:
+            try:
+                module = resolve_name("." * level + module, str(self._globals.get("__package__") or ""))
+            except ImportError:
+                return _UNKNOWN
+        found = sys.modules.get(module)
+        if found is None or name is None:
+            return found if found is not None else _UNKNOWN
+        inner = sys.modules.get(f"{module}.{name}")
+        value = attribute_of(found, name)
+        return inner if value is None else value
+
+
+def _plays(owner: Any, role: str, function: FunctionType | None) -> bool:
+    """Whether a parameter in that role may be ``owner``: of a method, what has the method."""
+    kind = owner if isinstance(owner, type) else type(owner)
+    if role not in ("self", "super"):
+        return issubclass(kind, RunnerContext if role == "ctx" else Event)
+    home = "" if function is None else function.__qualname__.rpartition(".")[0]
+    if function is None or not home or home.endswith("<locals>"):
+        return True
+    return any(base.__qualname__ == home and base.__module__ == function.__module__ for base in kind.__mro__)

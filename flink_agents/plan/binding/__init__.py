@@ -1,0 +1,1 @@
+"""From a plan to an agent that can run."""

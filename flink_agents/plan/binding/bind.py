@@ -1,0 +1,366 @@
+"""Makes a running agent from a plan: functions found, instance made, actions callable."""
+
+from __future__ import annotations
+
+import difflib
+import inspect
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass, field
+from types import FunctionType
+from typing import Any
+
+from flink_agents.api.agent import Agent
+from flink_agents.api.context import RunnerContext
+from flink_agents.api.errors import (
+    AgentDefinitionError,
+    FunctionReferenceError,
+    ResourceNotFoundError,
+    ResourceUnavailableError,
+)
+from flink_agents.api.events import Event
+from flink_agents.api.places import place_of, unwrap
+from flink_agents.api.policies import OnError, RetryPolicy
+from flink_agents.api.resource_providers import DeclaredResource, provider_of
+from flink_agents.api.resources import RESOURCE_PROVIDERS, ResourceType, check_resource_type
+from flink_agents.api.settings import ActionSettings
+from flink_agents.plan.analysis.functions import has_async_code, is_async_generator, is_generator
+from flink_agents.plan.compile.code import AgentCode
+from flink_agents.plan.compile.configuration import make_instance
+from flink_agents.plan.compile.declarations import actions_of
+from flink_agents.plan.compile.events import BUILT_IN
+from flink_agents.plan.model import (
+    ActionPlan,
+    AgentPlan,
+    ConditionPlan,
+    DescriptorPlan,
+    Kind,
+    ResourcePlan,
+    RetryPlan,
+)
+from flink_agents.plan.references import type_from_text
+
+ResourceKey = tuple[ResourceType, str]
+
+
+@dataclass(slots=True)
+class BoundAction:
+    """An action that can be called.
+
+    Attributes:
+        name: Its name.
+        call: Takes the event and the context; the instance is bound already.
+        is_async: A coroutine function or an asynchronous generator.
+        is_generator: A generator: it yields events.
+        is_async_generator: An asynchronous generator.
+        trigger_classes: Classes whose instances, subclasses included, trigger it.
+        trigger_types: Type strings that trigger it where ``event.event_type`` equals one.
+        settings: When and how it is executed, as its author said.
+        config: What it reads as ``ctx.action_config``.
+        where: Its place, ``file:line in name``.
+        function: The plain function, for error displays.
+        off_thread: Whether it must not even begin on Flink's thread: a ``def`` action that
+            blocks, has a timeout, has limits or makes durable calls.
+        journalled: Whether it makes durable calls, or may, as far as that is known.
+    """
+
+    name: str
+    call: Callable[[Event, RunnerContext], Any]
+    is_async: bool
+    is_generator: bool
+    is_async_generator: bool
+    trigger_classes: tuple[type[Event], ...]
+    trigger_types: frozenset[str]
+    settings: ActionSettings
+    config: Mapping[str, Any]
+    where: str
+    function: Callable[..., Any]
+    off_thread: bool = False
+    journalled: bool = False
+
+    @property
+    def may_be_recorded(self) -> bool:
+        """Whether a replay may take what it did from a record."""
+        return self.journalled or self.is_async or self.off_thread
+
+    def make_calls(self) -> None:
+        """Note that it makes durable calls."""
+        self.journalled = True
+        self.off_thread = self.off_thread or not self.is_async
+
+
+@dataclass
+class BoundAgent:
+    """An agent that can run.
+
+    Attributes:
+        plan: Its plan.
+        instance: The agent object, made from the plan's configuration.
+        actions: Its actions in the order of declaration.
+        context_class: Its ``RunnerContext`` subclass, or None.
+        side_outputs: Tags and the Python types of their values.
+        output_type: Python type of its outputs; None for any.
+        on_error: Policy for actions that raise and have none of their own.
+        on_unhandled: Policy for events that no action accepts.
+        event_types: Event classes that the agent knows, by type string.
+        retry: Retry policy for actions that have none of their own, or None.
+        clients: Functions without arguments that open clients, by name.
+    """
+
+    plan: AgentPlan
+    instance: Agent
+    actions: tuple[BoundAction, ...]
+    context_class: type[RunnerContext] | None
+    side_outputs: Mapping[str, Any]
+    output_type: Any
+    on_error: OnError | None
+    on_unhandled: OnError | None
+    event_types: Mapping[str, type[Event]]
+    retry: RetryPolicy | None = None
+    clients: Mapping[str, Callable[[], Any]] = field(default_factory=dict)
+    _functions: Mapping[ResourceKey, Callable[..., Any]] = field(default_factory=dict, repr=False)
+    _made: dict[ResourceKey, Any] = field(default_factory=dict, repr=False)
+
+    def modules(self) -> set[str]:
+        """Names of the modules in which the agent's own code and types are defined."""
+        types = (*self.side_outputs.values(), self.output_type, self.context_class, type(self.instance))
+        functions = (*(action.function for action in self.actions), *self.clients.values())
+        defined = (*types, *functions, *self.event_types.values())
+        named = {one.function.module for one in self.plan.actions}
+        named |= {one.function.module for one in self.plan.resources if one.function is not None}
+        return named | {name for one in defined if isinstance(name := getattr(one, "__module__", None), str)}
+
+    def resource(self, name: str, type: ResourceType | str) -> Any:
+        """The resource of that name, as its provider makes it.
+
+        Raises:
+            ResourceNotFoundError: The agent has none of that name and type.
+            ResourceUnavailableError: Nothing that is installed provides its kind.
+        """
+        try:
+            kind = check_resource_type(type)
+        except AgentDefinitionError as error:
+            raise ResourceNotFoundError(
+                error.message, expected=error.expected, found=error.found, fix=error.fix
+            ) from None
+        found = next((one for one in self.plan.resources if (one.name, one.type) == (name, kind)), None)
+        if found is None:
+            raise self._not_found(name, kind)
+        if (kind, name) not in self._made:
+            self._made[kind, name] = self._provide(found)
+        return self._made[kind, name]
+
+    def _provide(self, one: ResourcePlan) -> Any:
+        provider = provider_of(one.type)
+        if provider is None:
+            raise ResourceUnavailableError(
+                f"nothing that is installed provides the {one.type.value} {one.name!r}",
+                expected=f"a distribution with an entry point {one.type.value!r} in {RESOURCE_PROVIDERS}",
+                found=(one.descriptor and one.descriptor.clazz) or one.type.value,
+                fix="install one, on the workers as well, or call the service from the action itself",
+            )
+        descriptor = one.descriptor or DescriptorPlan()
+        return provider.provide(
+            DeclaredResource(
+                name=one.name,
+                get=self.resource,
+                clazz=descriptor.clazz,
+                arguments=descriptor.arguments,
+                function=self._functions.get((one.type, one.name)),
+                description=one.description,
+                prompt=one.prompt,
+                limits=one,
+            )
+        )
+
+    def client(self, name: str) -> Callable[[], Any]:
+        """The function that opens the client ``name``.
+
+        Raises:
+            ResourceNotFoundError: The agent has none of that name.
+        """
+        if name not in self.clients:
+            raise self._not_found(name, ResourceType.CLIENT)
+        return self.clients[name]
+
+    def _not_found(self, name: str, kind: ResourceType) -> ResourceNotFoundError:
+        names = [one.name for one in self.plan.resources if one.type is kind]
+        elsewhere = [one.type.value for one in self.plan.resources if one.name == name]
+        near = difflib.get_close_matches(name, names, n=1)
+        if near:
+            fix = f"did you mean {near[0]!r}?"
+        elif elsewhere:
+            fix = f"{name!r} is a {elsewhere[0]}: ask for that type"
+        else:
+            fix = f"declare it in the agent, with @{kind.value} or add_resource"
+        return ResourceNotFoundError(
+            f"the agent {self.plan.name!r} has no {kind.value} {name!r}",
+            expected=", ".join(map(repr, names)) or f"an agent with a {kind.value}",
+            found=repr(name),
+            fix=fix,
+        )
+
+
+def bind(plan: AgentPlan, code: AgentCode | None = None) -> BoundAgent:
+    """Make the agent that ``plan`` describes.
+
+    Args:
+        plan: The plan.
+        code: Its code. Default: everything is imported by the names in the plan.
+
+    Raises:
+        FunctionReferenceError: A function or class of the plan is not to be found.
+        AgentConfigurationError: The constructor does not take the plan's configuration.
+    """
+    agent_class = _agent_class(plan, code)
+    instance = make_instance(agent_class, plan.configuration, code.parameter_types if code else None)
+    instance.agent_name = plan.name
+    events = _event_types(plan, code)
+    functions = {
+        (one.type, one.name): _function_of(one, instance, code)
+        for one in plan.resources
+        if one.type in (ResourceType.TOOL, ResourceType.CLIENT)
+    }
+    if code is not None:
+        context_class, side_outputs, output_type = code.context_class, code.side_outputs, code.output_type
+    else:
+        context_class = plan.context_class.resolve() if plan.context_class else None
+        side_outputs = {tag: type_from_text(text) for tag, text in plan.side_outputs.items()}
+        output_type = type_from_text(plan.output_type) if plan.output_type else None
+    return BoundAgent(
+        plan=plan,
+        instance=instance,
+        actions=tuple(_bind_action(action, instance, code, events) for action in plan.actions),
+        context_class=context_class,
+        side_outputs=side_outputs,
+        output_type=output_type,
+        on_error=plan.on_error,
+        on_unhandled=plan.on_unhandled,
+        event_types=events,
+        retry=_retry(plan.retry, code.retry if code is not None else None),
+        clients={name: one for (kind, name), one in functions.items() if kind is ResourceType.CLIENT},
+        _functions=functions,
+    )
+
+
+def _agent_class(plan: AgentPlan, code: AgentCode | None) -> type[Agent]:
+    if code is not None:
+        return code.agent_class
+    return plan.agent_class.resolve() if plan.agent_class else Agent
+
+
+def _event_types(plan: AgentPlan, code: AgentCode | None) -> dict[str, type[Event]]:
+    found: dict[str, type[Event]] = {}
+    for event in plan.events:
+        if event.type in BUILT_IN:
+            found[event.type] = BUILT_IN[event.type]
+        elif code is not None and event.type in code.events:
+            found[event.type] = code.events[event.type]
+        elif event.event_class is not None:
+            found[event.type] = event.event_class.resolve()
+    return found
+
+
+def _bind_action(
+    action: ActionPlan, instance: Agent, code: AgentCode | None, events: Mapping[str, type[Event]]
+) -> BoundAction:
+    function, settings = _code_of(action, instance, code)
+    is_async = has_async_code(function)
+    waits = settings.blocking or any((settings.timeout, settings.max_concurrency, settings.rate_limit))
+    return BoundAction(
+        name=action.name,
+        call=_bound(function, action.kind, instance),
+        is_async=is_async,
+        is_generator=is_generator(function),
+        is_async_generator=is_async_generator(function),
+        trigger_classes=tuple(events[one] for one in action.trigger_classes),
+        trigger_types=frozenset(action.trigger_types),
+        settings=settings,
+        config=dict(action.config),
+        where=place_of(function),
+        function=function,
+        off_thread=waits and not is_async,
+    )
+
+
+def _retry(planned: RetryPlan | None, policy: RetryPolicy | None) -> RetryPolicy | None:
+    """The policy of the code, whose exceptions may have no name; else that of the plan."""
+    return policy or (planned.policy() if planned is not None else None)
+
+
+def _code_of(
+    action: ActionPlan, instance: Agent, code: AgentCode | None
+) -> tuple[Callable[..., Any], ActionSettings]:
+    """The plain function of an action and its settings: those of the plan, with the code of the agent."""
+    if code is not None:
+        for declared in code.actions:
+            if declared.name == action.name:
+                settings = declared.mark.settings
+                return declared.function, _settings(action, settings.retry, settings.when)
+        raise FunctionReferenceError(
+            f"the code of the agent has no action {action.name!r}",
+            expected=f"the code that the plan was compiled from: {action.function}",
+            found=", ".join(declared.name for declared in code.actions) or "no action",
+            fix="give bind() the plan and the code of the same agent",
+        )
+    condition = _condition(action.when, action.name, instance)
+    return unwrap(action.function.resolve()), _settings(action, None, condition)
+
+
+def _settings(
+    action: ActionPlan, retry: RetryPolicy | None, when: Callable[[Event], bool] | None
+) -> ActionSettings:
+    return ActionSettings(**action.plain(), retry=_retry(action.retry, retry), when=when)
+
+
+def _condition(when: ConditionPlan | None, name: str, instance: Agent) -> Callable[[Event], bool] | None:
+    if when is None:
+        return None
+    if not when.function.importable:
+        # A lambda has no name, but the class that declares the action still has it.
+        for declared in actions_of(instance):
+            if declared.name == name:
+                return declared.mark.settings.when
+    return when.function.resolve()
+
+
+def _bound(function: Callable[..., Any], kind: Kind | None, instance: Agent) -> Callable[..., Any]:
+    if kind != "instance":
+        return function
+    binder: Any = function
+    return binder.__get__(instance, type(instance))
+
+
+def _function_of(resource: ResourcePlan, instance: Agent, code: AgentCode | None) -> Callable[..., Any]:
+    """The function of a tool or a client, bound to the agent."""
+    function, hints = None, None
+    if code is not None:
+        is_tool = resource.type is ResourceType.TOOL
+        declared = (code.tools if is_tool else code.clients).get(resource.name)
+        function = declared.function if declared is not None else None
+        hints = code.annotations.get(resource.name) if is_tool else None
+    if function is None:
+        if resource.function is None:
+            raise FunctionReferenceError(
+                f"the plan names no function for the {resource.type.value} {resource.name!r}",
+                expected="module and qualname of a function",
+                fix="compile the plan again",
+            )
+        function = unwrap(resource.function.resolve())
+    return _bound(_with_annotations(function, hints) if hints else function, resource.kind, instance)
+
+
+def _with_annotations(function: Callable[..., Any], hints: Mapping[str, Any]) -> Callable[..., Any]:
+    """A copy of ``function`` whose annotations are types, not names that it might not know."""
+    if not isinstance(function, FunctionType) or inspect.unwrap(function) is not function:
+        return function
+    code, names, name = function.__code__, function.__globals__, function.__name__
+    copy = FunctionType(code, names, name, function.__defaults__, function.__closure__)
+    copy.__kwdefaults__ = function.__kwdefaults__
+    copy.__dict__.update(function.__dict__)
+    copy.__annotations__ = dict(hints)
+    copy.__qualname__, copy.__doc__, copy.__module__ = (
+        function.__qualname__,
+        function.__doc__,
+        function.__module__,
+    )
+    return copy

@@ -1,0 +1,48 @@
+"""Provides the kinds of resources that this package has: tools, prompts and clients."""
+
+from __future__ import annotations
+
+from typing import Any
+
+from typing_extensions import override
+
+from flink_agents.api.errors import ResourceUnavailableError
+from flink_agents.api.resource_providers import DeclaredResource, ResourceProvider
+from flink_agents.api.resources import Prompt, Tool
+
+
+class ToolProvider(ResourceProvider):
+    """Makes tools of functions."""
+
+    @override
+    def provide(self, declared: DeclaredResource) -> Tool:
+        assert declared.function is not None
+        limits = declared.limits
+        return Tool(
+            declared.function,
+            declared.name,
+            declared.description,
+            max_concurrency=limits.max_concurrency,
+            rate_limit=limits.rate_limit,
+        )
+
+
+class PromptProvider(ResourceProvider):
+    """Gives prompts as they were declared."""
+
+    @override
+    def provide(self, declared: DeclaredResource) -> Prompt | None:
+        return declared.prompt
+
+
+class ClientProvider(ResourceProvider):
+    """Says how a client is had: it lives on the agent loop, which opens it and closes it."""
+
+    @override
+    def provide(self, declared: DeclaredResource) -> Any:
+        raise ResourceUnavailableError(
+            f"the client {declared.name!r} has to be awaited",
+            expected=f"await ctx.client({declared.name!r}) in an async def action",
+            found=f"get_resource({declared.name!r}, 'client')",
+            fix="call ctx.client",
+        )

@@ -1,0 +1,136 @@
+"""Finds out from its code what an agent will need."""
+
+from __future__ import annotations
+
+import inspect
+import os
+import sys
+import sysconfig
+from collections.abc import Callable, Iterable, Iterator
+from types import CodeType, FunctionType, ModuleType
+from typing import Any
+
+from flink_agents.plan.binding.bind import BoundAgent
+
+_MAX_FOLLOWED = 10_000
+"""How much code is looked at for one action."""
+
+_LIBRARIES = (
+    *{sysconfig.get_paths()[name] + os.sep for name in ("stdlib", "platstdlib", "purelib", "platlib")},
+    os.path.dirname(os.path.dirname(os.path.dirname(os.path.abspath(__file__)))) + os.sep,
+)
+
+_DURABLE = frozenset({"durable_execute", "durable_execute_async"})
+
+
+def makes_durable_calls(agent: BoundAgent) -> bool:
+    """Whether the code of the agent's actions names a durable call."""
+    return any(_makes_calls(action.function, agent) for action in agent.actions)
+
+
+def mark_durable_actions(agent: BoundAgent) -> None:
+    """Note which actions make durable calls, and which may make some by other code of the author's.
+
+    The former never begin on Flink's thread, where they could not end. The latter get copies of events.
+    """
+    for action in agent.actions:
+        if _makes_calls(action.function, agent):
+            action.make_calls()
+        elif _may_make_calls(action.function, agent):
+            action.journalled = True
+
+
+def _may_make_calls(action: Callable[..., Any], agent: BoundAgent) -> bool:
+    """Whether any code of the author's that an action leads to names a durable call.
+
+    Whatever it names is followed, through modules, classes and objects, but not into libraries.
+    """
+    ahead: list[Any] = [inspect.unwrap(action), type(agent.instance), *vars(agent.instance).values()]
+    seen: set[int] = set()
+    while ahead and len(seen) < _MAX_FOLLOWED:
+        found = ahead.pop()
+        found = inspect.unwrap(found) if callable(found) else found
+        found = getattr(found, "__func__", getattr(found, "func", found))
+        if not isinstance(found, FunctionType | type | ModuleType):
+            found = type(found)
+        if id(found) in seen or not _is_authors(found):
+            continue
+        seen.add(id(found))
+        if isinstance(found, type):
+            ahead += [*vars(found).values(), *found.__mro__[1:]]
+        elif isinstance(found, FunctionType):
+            names = set(_names(found.__code__))
+            if names & _DURABLE:
+                return True
+            ahead += _named(names, found)
+    return False
+
+
+def _named(names: set[str], function: FunctionType) -> Iterator[Any]:
+    """What the code of a function names: globals, what they have under such a name, and closures."""
+    for name in names:
+        found = function.__globals__.get(name)
+        if isinstance(found, ModuleType) and _is_authors(found):
+            yield from (vars(found)[each] for each in names if each in vars(found))
+        elif found is not None:
+            yield found
+    yield from _cells(function)
+
+
+def _is_authors(found: Any) -> bool:
+    """Whether a function, class or module belongs neither to a library nor to this package."""
+    if isinstance(found, FunctionType):
+        file = found.__code__.co_filename
+    else:
+        module = found.__name__ if isinstance(found, ModuleType) else found.__module__
+        file = getattr(sys.modules.get(module), "__file__", None) or ""
+        if module in sys.builtin_module_names:
+            return False
+    return not file.startswith(("<frozen", *_LIBRARIES))
+
+
+def _makes_calls(action: Callable[..., Any], agent: BoundAgent) -> bool:
+    """Whether the code of an action names a durable call.
+
+    Looks at the action, at methods of the agent and of its context class that it names, and at functions
+    of the same modules. A call that is made by other code is not seen here.
+    """
+    owners = [type(agent.instance), *filter(None, [agent.context_class])]
+    ahead: list[Any] = [inspect.unwrap(action)]
+    seen: set[int] = set()
+    while ahead:
+        function = ahead.pop()
+        if not isinstance(function, FunctionType) or id(function) in seen:
+            continue
+        seen.add(id(function))
+        names = set(_names(function.__code__))
+        if names & _DURABLE:
+            return True
+        ahead += _functions(names, function, owners)
+    return False
+
+
+def _names(code: CodeType) -> Iterator[str]:
+    yield from code.co_names
+    for constant in code.co_consts:
+        if isinstance(constant, CodeType):
+            yield from _names(constant)
+
+
+def _functions(names: Iterable[str], function: FunctionType, owners: Iterable[type]) -> Iterator[Any]:
+    """Functions of the same module, methods of the agent and closures that may be meant by ``names``."""
+    for name in names:
+        methods = [inspect.getattr_static(owner, name, None) for owner in owners]
+        for found in (function.__globals__.get(name), *methods):
+            if getattr(found, "__module__", None) == function.__module__:
+                yield inspect.unwrap(found) if callable(found) else found
+    yield from _cells(function)
+
+
+def _cells(function: FunctionType) -> Iterator[Any]:
+    """What a function has from the functions around it."""
+    for cell in function.__closure__ or ():
+        try:
+            yield cell.cell_contents
+        except ValueError:
+            continue  # a name that has no value yet

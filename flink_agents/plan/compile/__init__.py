@@ -1,0 +1,1 @@
+"""From an agent, as its author wrote it, to its plan."""

@@ -1,0 +1,91 @@
+"""``AgentCode``: what workers need of an agent besides its plan, in a form that pickles.
+
+A plan names code; a class of the main script cannot be imported by that name on a worker, and
+functions that were added to an agent may have no name at all. ``AgentCode`` carries the objects
+themselves; ``cloudpickle`` writes those of the main script by value and all others by name.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass, field
+from typing import Any, get_type_hints
+
+from flink_agents.api.agent import Agent
+from flink_agents.api.events import Event
+from flink_agents.api.policies import RetryPolicy
+from flink_agents.api.resources import ResourceType
+from flink_agents.plan.compile.configuration import instance_of, parameter_types
+from flink_agents.plan.compile.declarations import (
+    ActionDeclaration,
+    ResourceDeclaration,
+    actions_of,
+    resources_of,
+)
+from flink_agents.plan.compile.events import emissions_of, known_events
+
+
+@dataclass(frozen=True)
+class AgentCode:
+    """The code of an agent.
+
+    Attributes:
+        agent_class: Its class; ``Agent`` for a builder.
+        actions: Its actions, in the order of declaration.
+        tools: Functions of its tools, by name, as declared.
+        clients: Functions of its clients, by name, as declared.
+        retry: Its retry policy, or None.
+        annotations: Types of the tools' parameters, by tool: a function that is pickled by
+            value loses the names that its textual annotations mention.
+        parameter_types: Types of the constructor's parameters, for the same reason.
+        context_class: Its ``RunnerContext`` subclass, or None.
+        side_outputs: Tags and the types of their values.
+        output_type: Type of its outputs.
+        events: Event classes that it knows, by type string.
+    """
+
+    agent_class: type[Agent]
+    actions: tuple[ActionDeclaration, ...]
+    tools: Mapping[str, ResourceDeclaration]
+    annotations: Mapping[str, Mapping[str, Any]]
+    parameter_types: Mapping[str, Any]
+    context_class: Any
+    side_outputs: Mapping[str, Any]
+    output_type: Any
+    events: Mapping[str, type[Event]]
+    clients: Mapping[str, ResourceDeclaration] = field(default_factory=dict)
+    retry: RetryPolicy | None = None
+
+    @classmethod
+    def of(cls, agent: Agent | type[Agent]) -> AgentCode:
+        """The code of an agent, given as an instance or as a class without required arguments.
+
+        Raises:
+            AgentDefinitionError: Its actions or resources are not declared correctly.
+        """
+        instance = instance_of(agent)
+        agent_class = type(instance)
+        actions = tuple(actions_of(instance))
+        resources = resources_of(instance)
+        tools = {one.name: one for one in resources if one.type is ResourceType.TOOL}
+        known = known_events(actions, emissions_of(agent_class, actions, instance.context_class))
+        return cls(
+            agent_class=agent_class,
+            actions=actions,
+            tools=tools,
+            annotations={name: _annotations(tool.function) for name, tool in tools.items()},
+            parameter_types=parameter_types(agent_class),
+            context_class=instance.context_class,
+            side_outputs=dict(instance.side_outputs),
+            output_type=instance.output_type,
+            events={event.EVENT_TYPE: event for event in known},
+            clients={one.name: one for one in resources if one.type is ResourceType.CLIENT},
+            retry=instance.retry,
+        )
+
+
+def _annotations(function: Callable[..., Any] | None) -> dict[str, Any]:
+    try:
+        return get_type_hints(function, include_extras=True) if function is not None else {}
+    except (NameError, TypeError):
+        return {}

@@ -1,0 +1,241 @@
+"""``compile_agent``: from an agent class, instance or builder to its plan."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable, Mapping
+from typing import Any
+
+from flink_agents.api.agent import Agent
+from flink_agents.api.decorators import Trigger
+from flink_agents.api.errors import AgentConfigurationError, AgentDefinitionError
+from flink_agents.api.places import describe, place_of, place_of_class
+from flink_agents.api.policies import OnError, RetryPolicy
+from flink_agents.api.resource_providers import provider_of
+from flink_agents.api.resources import Prompt, ResourceDescriptor, ResourceType, Tool, references_of
+from flink_agents.api.settings import AgentSettings, check_settings
+from flink_agents.plan.analysis.functions import has_async_code, lambda_text
+from flink_agents.plan.compile import validation
+from flink_agents.plan.compile.configuration import (
+    configuration_of,
+    instance_of,
+    is_plain_json,
+    json_or_reason,
+)
+from flink_agents.plan.compile.declarations import (
+    ActionDeclaration,
+    ResourceDeclaration,
+    actions_of,
+    resources_of,
+)
+from flink_agents.plan.compile.events import (
+    Emissions,
+    emissions_of,
+    emitted_types,
+    event_plans,
+    is_exact,
+    known_events,
+    type_of,
+)
+from flink_agents.plan.compile.signatures import check_client, check_resource_method, check_tool
+from flink_agents.plan.model import (
+    ActionPlan,
+    AgentPlan,
+    ConditionPlan,
+    DescriptorPlan,
+    ResourcePlan,
+    RetryPlan,
+)
+from flink_agents.plan.references import FunctionRef, type_text
+
+
+def compile_agent(agent: Agent | type[Agent], name: str | None = None) -> AgentPlan:
+    """The plan of ``agent``.
+
+    Args:
+        agent: An instance, a class without required arguments, or a builder.
+        name: Name of the agent. Default: its ``agent_name``, else the class name.
+
+    Raises:
+        AgentDefinitionError: The agent cannot work; the text names file, line, class and method.
+    """
+    instance = instance_of(agent)
+    agent_class = type(instance)
+    where = instance.__dict__["__places__"].get("agent") or place_of_class(agent_class)
+    title = _name(instance, name, where)
+    actions, resources = actions_of(instance), resources_of(instance)
+    validation.check_agent(instance, title, actions, where)
+    said = {one: getattr(instance, one) for one in AgentSettings.model_fields}
+    settings = check_settings(AgentSettings, f"the agent {title!r}", where, said)
+    emissions = emissions_of(agent_class, actions, instance.context_class)
+    known = known_events(actions, emissions)
+    validation.check_event_classes(known)
+    resource_plans = tuple(_resource_plan(one, instance) for one in resources)
+    validation.check_resources(resource_plans, {(one.type, one.name): one.where for one in resources})
+    plan = AgentPlan(
+        name=title,
+        agent_class=FunctionRef.of(agent_class) if agent_class is not Agent else None,
+        configuration=configuration_of(instance),
+        context_class=FunctionRef.of(instance.context_class) if instance.context_class else None,
+        side_outputs={tag: type_text(kind) for tag, kind in instance.side_outputs.items()},
+        output_type=None if instance.output_type is None else type_text(instance.output_type),
+        on_error=settings.on_error,
+        on_unhandled=None if settings.on_unhandled is None else OnError(settings.on_unhandled),
+        retry=_retry(settings.retry),
+        events=event_plans(known, actions),
+        actions=_action_plans(actions, emissions),
+        resources=resource_plans,
+    )
+    validation.check_flow(plan, actions, emissions, known, where)
+    return plan
+
+
+def _name(agent: Agent, name: str | None, where: str) -> str:
+    if name is None:
+        name = agent.agent_name if agent.agent_name is not None else type(agent).__name__
+    if not isinstance(name, str) or not name.strip():
+        raise AgentDefinitionError(
+            "the name of the agent is no text",
+            expected="a name that stays the same while state is to be kept",
+            found=repr(name),
+            fix="set agent_name",
+            where=where,
+        )
+    return name
+
+
+def _action_plans(actions: Iterable[ActionDeclaration], emissions: Emissions) -> tuple[ActionPlan, ...]:
+    actions = list(actions)
+    interesting = {type_of(one) for action in actions for one in (*action.mark.triggers, *action.mark.emits)}
+    return tuple(
+        ActionPlan(
+            name=action.name,
+            trigger_classes=_types(one for one in action.mark.triggers if not is_exact(one)),
+            trigger_types=_types(one for one in action.mark.triggers if is_exact(one)),
+            function=FunctionRef.of(action.function),
+            kind=action.kind,
+            is_async=has_async_code(action.function),
+            when=_condition(action.mark.settings.when),
+            config=_config(action),
+            emits=emitted_types(emissions.shown[action.name], interesting),
+            retry=_retry(action.mark.settings.retry),
+            **action.mark.settings.plain(),
+        )
+        for action in actions
+    )
+
+
+def _retry(policy: RetryPolicy | None) -> RetryPlan | None:
+    return None if policy is None else RetryPlan.of(policy)
+
+
+def _types(triggers: Iterable[Trigger]) -> tuple[str, ...]:
+    return tuple(dict.fromkeys(map(type_of, triggers)))
+
+
+def _condition(when: Callable[..., Any] | None) -> ConditionPlan | None:
+    return None if when is None else ConditionPlan(function=FunctionRef.of(when), text=lambda_text(when))
+
+
+def _config(action: ActionDeclaration) -> dict[str, Any]:
+    for key, value in action.mark.config.items():
+        _, reason = json_or_reason(value)
+        if reason is None and not is_plain_json(value):
+            reason = "JSON would not give back its type"
+        if reason is not None:
+            raise AgentConfigurationError(
+                f"the entry {key!r} in the config of action {action.name!r} cannot be written into the plan",
+                expected="JSON: text, numbers, booleans, None, lists, and dicts with text keys",
+                found=f"{type(value).__name__}: {reason}",
+                fix="write plain JSON values, and make objects of them in the action",
+                where=action.where,
+            )
+    return dict(action.mark.config)
+
+
+def _resource_plan(resource: ResourceDeclaration, agent: Agent) -> ResourcePlan:
+    function = FunctionRef.of(resource.function) if resource.function is not None else None
+    base: Mapping[str, Any] = {
+        "name": resource.name,
+        "type": resource.type,
+        "function": function,
+        "kind": resource.kind,
+    }
+    if resource.type is ResourceType.TOOL:
+        tool = _tool(resource, agent)
+        return ResourcePlan(
+            **base,
+            description=tool.description,
+            parameters=tool.parameters,
+            **dict(resource.settings),
+        )
+    if resource.type is ResourceType.CLIENT:
+        check_client(resource)
+        return ResourcePlan(**base)
+    value = _described(resource, agent)
+    if isinstance(value, Prompt):
+        return ResourcePlan(**base, prompt=value)
+    arguments = _arguments(resource, value)
+    _check_arguments(resource, arguments)
+    return ResourcePlan(
+        **base,
+        descriptor=DescriptorPlan(clazz=value.clazz, arguments=arguments),
+        references=tuple(references_of(resource.type, value.arguments)),
+    )
+
+
+def _tool(resource: ResourceDeclaration, agent: Agent) -> Tool:
+    function: Any = resource.function
+    check_tool(resource)
+    bound = function.__get__(agent, type(agent)) if resource.kind == "instance" else function
+    try:
+        return Tool(bound, resource.title or resource.name, resource.description)
+    except AgentDefinitionError as error:
+        raise error.at(place_of(function)) from None
+
+
+def _described(resource: ResourceDeclaration, agent: Agent) -> Any:
+    """The prompt or descriptor that a resource method returns, or that was added."""
+    value = resource.value
+    if resource.function is not None:
+        check_resource_method(resource)
+        function: Any = resource.function
+        value = function(agent) if resource.kind == "instance" else function()
+    expected = Prompt if resource.type is ResourceType.PROMPT else ResourceDescriptor
+    if not isinstance(value, expected):
+        raise AgentDefinitionError(
+            f"the {resource.type.value} {resource.name!r} is described by something else",
+            expected=f"a {expected.__name__}",
+            found=describe(value),
+            fix=f"return a {expected.__name__}" if resource.function else f"add a {expected.__name__}",
+            where=resource.where,
+        )
+    if isinstance(value, Prompt):
+        validation.check_prompt(value, resource.name, resource.where)
+    return value
+
+
+def _check_arguments(resource: ResourceDeclaration, arguments: Mapping[str, Any]) -> None:
+    provider = provider_of(resource.type)
+    try:
+        if provider is not None:
+            provider.check(resource.name, arguments)
+    except ValueError as error:
+        raise AgentDefinitionError(
+            f"the {resource.type.value} {resource.name!r} has arguments that its provider refuses",
+            expected=f"arguments that {type(provider).__qualname__} takes",
+            found=str(error),
+            where=resource.where,
+        ) from error
+
+
+def _arguments(resource: ResourceDeclaration, descriptor: ResourceDescriptor) -> dict[str, Any]:
+    written, reason = json_or_reason(dict(descriptor.arguments))
+    if reason is not None:
+        raise AgentConfigurationError(
+            f"the arguments of {resource.type.value} {resource.name!r} cannot be written into the plan",
+            expected="JSON values or ResourceRef",
+            found=reason,
+            fix="write plain JSON values",
+            where=resource.where,
+        )
+    return written

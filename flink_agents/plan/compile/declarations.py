@@ -1,0 +1,198 @@
+"""Reads what an agent's author declared: actions and resources, wherever they come from.
+
+Actions of a class come first, base classes before subclasses and each in the order of
+definition; what was added to the instance follows. A method that overrides an action without
+``@action`` keeps the triggers and its place; ``None`` in its stead removes the action.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator
+from dataclasses import dataclass
+from typing import Any
+
+from flink_agents.api.agent import Agent
+from flink_agents.api.decorators import (
+    ACTION_MARK,
+    RESOURCE_MARK,
+    ActionMark,
+    ResourceMark,
+)
+from flink_agents.api.errors import ActionSignatureError, AgentDefinitionError, DuplicateNameError
+from flink_agents.api.places import place_of, place_of_class, unwrap
+from flink_agents.api.resources import ResourceType, Tool
+from flink_agents.api.settings import ToolSettings
+from flink_agents.plan.model import Kind
+
+
+@dataclass(frozen=True)
+class ActionDeclaration:
+    """An action as its author wrote it.
+
+    Attributes:
+        name: Its name in the agent.
+        mark: What was said about it.
+        function: The plain function.
+        kind: How it belongs to the agent.
+        place: Where it is declared, if that is not where its function stands.
+    """
+
+    name: str
+    mark: ActionMark
+    function: Callable[..., Any]
+    kind: Kind
+    place: str | None = None
+
+    @property
+    def where(self) -> str:
+        """Where it is declared."""
+        return self.place or place_of(self.function)
+
+
+@dataclass(frozen=True)
+class ResourceDeclaration:
+    """A resource as its author wrote it.
+
+    Attributes:
+        name: Its name in the agent.
+        type: Its kind.
+        function: The plain function that is the tool or returns the resource, or None.
+        kind: How that function belongs to the agent.
+        value: The resource itself where it was added as an object.
+        title: Name of a tool that was added as ``Tool``.
+        description: Description of such a tool.
+        place: Where it is declared, if that is not where its function stands.
+        settings: Limits of a tool.
+    """
+
+    name: str
+    type: ResourceType
+    function: Callable[..., Any] | None
+    kind: Kind | None
+    value: Any = None
+    title: str | None = None
+    description: str | None = None
+    place: str | None = None
+    settings: ToolSettings = ToolSettings()
+
+    @property
+    def where(self) -> str:
+        """Where it is declared."""
+        return self.place or place_of(self.function)
+
+
+def actions_of(agent: Agent) -> list[ActionDeclaration]:
+    """The actions of the agent's class and those added to the agent.
+
+    Raises:
+        DuplicateNameError: Two have one name.
+        ActionSignatureError: One is a class method.
+    """
+    found = [
+        ActionDeclaration(mark.name or attribute, mark, unwrap(member), _kind(member, "an action"))
+        for attribute, mark, member in _marked(type(agent), ACTION_MARK)
+    ]
+    places = agent.__dict__["__places__"]
+    found += [
+        ActionDeclaration(name, mark, func, "function", places.get(("action", name)))
+        for name, (mark, func) in agent.__dict__["__actions__"].items()
+    ]
+    _check_unique(found, lambda one: one.name, lambda one: f"action {one.name!r}")
+    return found
+
+
+def resources_of(agent: Agent) -> list[ResourceDeclaration]:
+    """The resources of the agent's class and those added to the agent.
+
+    Raises:
+        DuplicateNameError: Two of one type have one name.
+        ActionSignatureError: One is a class method.
+    """
+    found = [
+        ResourceDeclaration(
+            mark.name or attribute,
+            mark.type,
+            unwrap(member),
+            _kind(member, "a resource"),
+            settings=mark.settings,
+        )
+        for attribute, mark, member in _marked(type(agent), RESOURCE_MARK)
+    ]
+    places = agent.__dict__["__places__"]
+    found += [
+        _added_resource(name, kind, value, places[kind, name])
+        for (kind, name), value in agent.__dict__["__resources__"].items()
+    ]
+    _check_unique(found, lambda one: (one.type, one.name), lambda one: f"{one.type.value} {one.name!r}")
+    return found
+
+
+def _added_resource(name: str, kind: ResourceType, value: Any, place: str) -> ResourceDeclaration:
+    if kind is ResourceType.CLIENT:
+        return ResourceDeclaration(name, kind, value, "function", place=place)
+    if kind is not ResourceType.TOOL:
+        return ResourceDeclaration(name, kind, None, None, value=value, place=place)
+    if isinstance(value, Tool):
+        return ResourceDeclaration(
+            name,
+            kind,
+            value.func,
+            "function",
+            title=value.name,
+            description=value.description,
+            place=place,
+            settings=value.settings,
+        )
+    return ResourceDeclaration(name, kind, value, "function", place=place)
+
+
+def _marked(agent_class: type[Agent], attribute: str) -> Iterator[tuple[str, Any, Any]]:
+    """Name, mark and member of each marked member that the class ends up with."""
+    marks: dict[str, ActionMark | ResourceMark] = {}
+    members: dict[str, Any] = {}
+    for owner in reversed(agent_class.__mro__):
+        for name, member in vars(owner).items():
+            mark = getattr(unwrap(member), attribute, None)
+            if isinstance(mark, ActionMark | ResourceMark):
+                marks[name] = mark
+            if name in marks:
+                members[name] = member
+    for name, mark in marks.items():
+        member = members[name]
+        if member is None:
+            continue
+        if not callable(unwrap(member)):
+            raise AgentDefinitionError(
+                f"{name!r} replaces a method that is marked in a base class by something else",
+                expected="a method, or None to remove it",
+                found=repr(member),
+                fix="rename the attribute",
+                where=place_of_class(agent_class),
+            )
+        yield name, mark, member
+
+
+def _kind(member: Any, what: str) -> Kind:
+    if isinstance(member, classmethod):
+        raise ActionSignatureError(
+            f"{what} cannot be a class method",
+            expected="a method with self, or a static method",
+            found="@classmethod",
+            fix="use self, or @staticmethod",
+            where=place_of(member),
+        )
+    return "static" if isinstance(member, staticmethod) else "instance"
+
+
+def _check_unique(found: list[Any], key: Callable[[Any], Any], label: Callable[[Any], str]) -> None:
+    first: dict[Any, Any] = {}
+    for one in found:
+        other = first.setdefault(key(one), one)
+        if other is not one:
+            raise DuplicateNameError(
+                f"the agent has two of {label(one)}",
+                expected="one of each name: recovery finds state and records by it",
+                found=f"the other one at {other.where}",
+                fix="rename one, for example with name=...",
+                where=one.where,
+            )

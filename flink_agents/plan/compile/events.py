@@ -1,0 +1,115 @@
+"""Which event types an agent knows and which of them its actions can emit."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Mapping
+from dataclasses import dataclass
+from typing import Any
+
+from flink_agents.api.agent import Agent
+from flink_agents.api.context import RunnerContext
+from flink_agents.api.decorators import Trigger
+from flink_agents.api.events import Event, InputEvent, NamedEvent, OutputEvent
+from flink_agents.plan.analysis.emitted import emitted_by
+from flink_agents.plan.analysis.reading import Reading, owners_named_by, read
+from flink_agents.plan.compile.declarations import ActionDeclaration
+from flink_agents.plan.model import EventPlan
+from flink_agents.plan.references import FunctionRef
+
+BUILT_IN: Mapping[str, type[Event]] = {
+    one.EVENT_TYPE: one for one in (Event, InputEvent, NamedEvent, OutputEvent)
+}
+
+
+def type_of(trigger: Trigger) -> str:
+    """The type string of a trigger."""
+    return trigger if isinstance(trigger, str) else trigger.EVENT_TYPE
+
+
+def is_exact(trigger: Trigger) -> bool:
+    """Whether the trigger is a type string that only events of that very type match."""
+    return isinstance(trigger, str) and trigger not in BUILT_IN
+
+
+@dataclass(frozen=True)
+class Emissions:
+    """What an agent's actions can emit.
+
+    Attributes:
+        by_action: What each action names or declares, so that it may emit it.
+        shown: What the code of each action shows that it emits, and what it declares.
+        anywhere: What the constructor of the agent names, so that any action might emit it.
+        declared: Type strings and classes that ``emits=`` names, by action.
+    """
+
+    by_action: Mapping[str, Reading]
+    shown: Mapping[str, Reading]
+    anywhere: Reading
+    declared: Mapping[str, tuple[Trigger, ...]]
+
+    def together(self) -> Reading:
+        """What all actions can emit."""
+        found = Reading()
+        found.update(self.anywhere)
+        for reading in self.by_action.values():
+            found.update(reading)
+        return found
+
+
+def emissions_of(
+    agent_class: type[Agent],
+    actions: Iterable[ActionDeclaration],
+    context_class: type[RunnerContext] | None = None,
+) -> Emissions:
+    """Read the code of all actions."""
+    owners: list[Any] = [agent_class, *([context_class] if isinstance(context_class, type) else [])]
+    anywhere = Reading()
+    if agent_class.__init__ is not Agent.__init__:
+        anywhere = read(agent_class.__init__, owners)
+        owners += owners_named_by(agent_class.__init__, owners)
+    by_action: dict[str, Reading] = {}
+    shown: dict[str, Reading] = {}
+    declared: dict[str, tuple[Trigger, ...]] = {}
+    for action in actions:
+        by_action[action.name] = read(action.function, owners)
+        shown[action.name] = emitted_by(action.function, owners)
+        declared[action.name] = action.mark.emits
+        for reading in (by_action[action.name], shown[action.name]):
+            reading.events |= {one for one in action.mark.emits if isinstance(one, type)}
+            reading.texts |= {one for one in action.mark.emits if isinstance(one, str)}
+    return Emissions(by_action, shown, anywhere, declared)
+
+
+def known_events(actions: Iterable[ActionDeclaration], emissions: Emissions) -> list[type[Event]]:
+    """Every event class that triggers an action or that one can emit, without duplicates."""
+    found: dict[type[Event], None] = {InputEvent: None}
+    for action in actions:
+        for trigger in (*action.mark.triggers, *action.mark.emits):
+            event = BUILT_IN.get(trigger) if isinstance(trigger, str) else trigger
+            if event is not None:
+                found[event] = None
+    emitted = emissions.together().events
+    found.update(dict.fromkeys(sorted(emitted, key=lambda one: (one.__module__, one.__qualname__))))
+    return list(found)
+
+
+def event_plans(known: Iterable[type[Event]], actions: Iterable[ActionDeclaration]) -> tuple[EventPlan, ...]:
+    """The events of a plan, sorted by type string."""
+    plans = {one.EVENT_TYPE: _event_plan(one) for one in known}
+    for action in actions:
+        for trigger in (*action.mark.triggers, *action.mark.emits):
+            plans.setdefault(type_of(trigger), EventPlan(type=type_of(trigger)))
+    return tuple(plans[name] for name in sorted(plans))
+
+
+def emitted_types(reading: Reading, interesting: Iterable[str]) -> tuple[str, ...]:
+    """Type strings that ``reading`` shows: of its classes, and of its texts those ``interesting``."""
+    classes = {one.EVENT_TYPE for one in reading.events if one not in (Event, InputEvent, NamedEvent)}
+    return tuple(sorted(classes | (reading.texts & set(interesting) - set(BUILT_IN))))
+
+
+def _event_plan(event: type[Event]) -> EventPlan:
+    bases = tuple(
+        base.EVENT_TYPE for base in event.__mro__[1:] if issubclass(base, Event) and base is not Event
+    )
+    return EventPlan(type=event.EVENT_TYPE, event_class=FunctionRef.of(event), bases=bases)

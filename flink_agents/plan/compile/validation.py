@@ -1,0 +1,319 @@
+"""Checks that an agent can work; each error names the place, what was found and what to do.
+
+What can be told from declarations and by reading code is checked when the plan is compiled, so
+that a mistake shows before a job is submitted.
+"""
+
+from __future__ import annotations
+
+import difflib
+import graphlib
+import warnings
+from collections.abc import Iterable, Mapping, Sequence
+from typing import Any
+
+from flink_agents.api.agent import Agent
+from flink_agents.api.context import RunnerContext
+from flink_agents.api.errors import (
+    AgentDefinitionError,
+    CyclicResourceError,
+    DuplicateNameError,
+    EventNeverEmittedError,
+    MissingResourceError,
+    PlanFormatError,
+    UnknownTriggerError,
+)
+from flink_agents.api.event_time import LATE_TAG
+from flink_agents.api.events import Event, InputEvent, OutputEvent
+from flink_agents.api.places import describe, place_of_class
+from flink_agents.api.policies import DEAD_LETTER_TAG
+from flink_agents.api.resources import Prompt, ResourceType, template_variables
+from flink_agents.plan.analysis.functions import has_async_code
+from flink_agents.plan.analysis.reading import Reading
+from flink_agents.plan.compile.declarations import ActionDeclaration
+from flink_agents.plan.compile.events import BUILT_IN, Emissions, is_exact, type_of
+from flink_agents.plan.compile.signatures import check_action, check_condition
+from flink_agents.plan.model import AgentPlan, ResourcePlan
+
+_RESERVED_TAGS = {DEAD_LETTER_TAG: "dead_letters", LATE_TAG: "late_outputs"}
+"""Side outputs of the runtime, and how they are read."""
+
+
+class AgentPlanWarning(UserWarning):
+    """Something in an agent can work but most likely is not meant so."""
+
+
+def check_agent(agent: Agent, title: str, actions: Sequence[ActionDeclaration], where: str) -> None:
+    """Check declarations that need no reading of code.
+
+    Raises:
+        AgentDefinitionError: Something is missing, reserved or of the wrong kind.
+    """
+    check_context_class(agent.context_class, where)
+    _check_side_outputs(agent, where)
+    if not actions:
+        raise AgentDefinitionError(
+            f"the agent {title!r} has no action",
+            expected="at least one action that takes InputEvent",
+            fix="mark a method with @action(InputEvent), or use add_action",
+            where=where,
+        )
+    for action in actions:
+        check_action(action)
+        check_condition(action)
+        _check_blocking(action)
+        if any(_is_output(trigger) for trigger in action.mark.triggers):
+            raise UnknownTriggerError(
+                f"action {action.name!r} is triggered by OutputEvent, which leaves the agent",
+                expected="InputEvent or an event of the agent itself",
+                found="OutputEvent",
+                fix="emit an event of its own beside the output, and take that",
+                where=action.where,
+            )
+
+
+def _check_blocking(action: ActionDeclaration) -> None:
+    if action.mark.settings.blocking and has_async_code(action.function):
+        raise AgentDefinitionError(
+            f"action {action.name!r} is async def, and so cannot be blocking",
+            expected="blocking=True with a def action, which then runs in a pool of threads",
+            found="async def",
+            fix="await what it waits for, or write def",
+            where=action.where,
+        )
+
+
+def check_context_class(context_class: Any, where: str) -> None:
+    """Check that the runtime can derive its context from ``context_class``.
+
+    Raises:
+        AgentDefinitionError: It is no ``RunnerContext`` subclass, or has a constructor.
+    """
+    if context_class is None:
+        return
+    if not (isinstance(context_class, type) and issubclass(context_class, RunnerContext)):
+        raise AgentDefinitionError(
+            "context_class is no RunnerContext",
+            expected="a subclass of flink_agents.RunnerContext",
+            found=describe(context_class),
+            fix="derive the class from RunnerContext",
+            where=where,
+        )
+    for owner in context_class.__mro__:
+        if owner in (RunnerContext, object) or owner in RunnerContext.__mro__:
+            continue
+        if any(name in vars(owner) for name in ("__init__", "__new__")):
+            raise AgentDefinitionError(
+                f"the context class {context_class.__name__} has a constructor of its own",
+                expected="methods only: the runtime makes the context",
+                found=f"{owner.__name__}.__init__",
+                fix="remove the constructor; keep values in memory or in the agent",
+                where=place_of_class(owner),
+            )
+
+
+def check_event_classes(known: Iterable[type[Event]]) -> None:
+    """Check that no two event classes have one type string.
+
+    Raises:
+        PlanFormatError: A type string is no text.
+        DuplicateNameError: Two have.
+    """
+    first: dict[str, type[Event]] = dict(BUILT_IN)
+    for event in known:
+        kind: object = event.EVENT_TYPE
+        if not isinstance(kind, str) or not kind:
+            raise PlanFormatError(
+                f"the event class {event.__name__} has no usable EVENT_TYPE",
+                expected="a text that no other event class has",
+                found=repr(kind),
+                fix="set EVENT_TYPE to a text, or leave it out: then it is the name of the class",
+                where=place_of_class(event),
+            )
+        other = first.setdefault(event.EVENT_TYPE, event)
+        if other is not event:
+            raise DuplicateNameError(
+                f"two event classes have the type {event.EVENT_TYPE!r}",
+                expected="one class for each type string",
+                found=f"the other one at {_place(other)}",
+                fix="set EVENT_TYPE in one of them",
+                where=_place(event),
+            )
+
+
+def _place(event: type[Event]) -> str:
+    return f"{event.__module__}.{event.__qualname__}" if event in BUILT_IN.values() else place_of_class(event)
+
+
+def check_prompt(prompt: Prompt, name: str, where: str) -> None:
+    """Check that the templates of a prompt can be filled in.
+
+    Raises:
+        AgentDefinitionError: Braces do not match, or a variable has no name.
+    """
+    for message in prompt.messages:
+        template_variables(message.content, f"the prompt {name!r}", where)
+
+
+def check_resources(
+    resources: Sequence[ResourcePlan], places: Mapping[tuple[ResourceType, str], str]
+) -> None:
+    """Check that each resource named by another one exists and that there is no circle.
+
+    Raises:
+        MissingResourceError: One does not exist.
+        CyclicResourceError: Some name each other in a circle.
+    """
+    known = {(one.type, one.name) for one in resources}
+    graph: dict[tuple[ResourceType, str], set[tuple[ResourceType, str]]] = {}
+    for one in resources:
+        for reference in one.references:
+            target = (reference.type, reference.name)
+            if target not in known:
+                raise _missing(one, target, known, places)
+            graph.setdefault((one.type, one.name), set()).add(target)
+    try:
+        graphlib.TopologicalSorter(graph).prepare()
+    except graphlib.CycleError as error:
+        circle = list(reversed(error.args[1]))
+        raise CyclicResourceError(
+            "resources name each other in a circle",
+            expected="resources that can be made one after the other",
+            found=" -> ".join(f"{kind.value} {name!r}" for kind, name in circle),
+            fix="remove one of these references",
+            where=places[circle[0]],
+        ) from None
+
+
+def check_flow(
+    plan: AgentPlan,
+    actions: Sequence[ActionDeclaration],
+    emissions: Emissions,
+    known: Sequence[type[Event]],
+    where: str,
+) -> None:
+    """Check that inputs reach an action and that each trigger can occur.
+
+    Raises:
+        AgentDefinitionError: No action takes inputs.
+        UnknownTriggerError: A type string is neither a class's nor emitted.
+        EventNeverEmittedError: No action can emit a trigger's type.
+    """
+    if not any(_accepts(one, Reading(events={InputEvent})) for act in actions for one in act.mark.triggers):
+        raise AgentDefinitionError(
+            f"no action of the agent {plan.name!r} takes inputs",
+            expected="an action that is triggered by InputEvent",
+            found=", ".join(f"{one.name}: {', '.join(one.triggers)}" for one in plan.actions),
+            fix="mark the first action with @action(InputEvent)",
+            where=where,
+        )
+    everything = emissions.together()
+    everything.events.add(InputEvent)
+    for action in actions:
+        for trigger in action.mark.triggers:
+            if not everything.opaque and not _accepts(trigger, everything):
+                raise _never_emitted(action, trigger, everything, known)
+    _warn_unreachable(actions, emissions)
+
+
+def _accepts(trigger: type[Event] | str, reading: Reading) -> bool:
+    """Whether ``trigger`` can match something that ``reading`` shows."""
+    if isinstance(trigger, str) and is_exact(trigger):
+        return trigger in reading.texts or any(one.EVENT_TYPE == trigger for one in reading.events)
+    wanted = BUILT_IN[trigger] if isinstance(trigger, str) else trigger
+    return any(issubclass(one, wanted) for one in reading.events)
+
+
+def _never_emitted(
+    action: ActionDeclaration, trigger: type[Event] | str, reading: Reading, known: Sequence[type[Event]]
+) -> AgentDefinitionError:
+    name = type_of(trigger)
+    types = sorted({one.EVENT_TYPE for one in known} - set(BUILT_IN) | {InputEvent.EVENT_TYPE})
+    if isinstance(trigger, str) and name not in types:
+        near = difflib.get_close_matches(name, types, n=1)
+        return UnknownTriggerError(
+            f"action {action.name!r} waits for {name!r}, which no event class and no action knows",
+            expected=f"an event class, or one of {', '.join(types)}",
+            found=repr(name),
+            fix=f"did you mean {near[0]!r}?"
+            if near
+            else f"emit it, or declare it with emits=[{name!r}] in the action that does",
+            where=action.where,
+        )
+    emitted = sorted(one.EVENT_TYPE for one in reading.events if one not in (Event, OutputEvent))
+    return EventNeverEmittedError(
+        f"action {action.name!r} waits for {name!r}, which no action emits",
+        expected="an action of the agent that emits it",
+        found=f"actions and inputs give {', '.join(emitted)}",
+        fix=f"emit it, remove the action, or declare emits=[{name}] where a library emits it",
+        where=action.where,
+    )
+
+
+def _warn_unreachable(actions: Sequence[ActionDeclaration], emissions: Emissions) -> None:
+    reached: set[str] = set()
+    flowing = Reading(events={InputEvent})
+    flowing.update(emissions.anywhere)
+    changed = True
+    while changed and not flowing.opaque:
+        changed = False
+        for action in actions:
+            if action.name not in reached and any(_accepts(one, flowing) for one in action.mark.triggers):
+                reached.add(action.name)
+                flowing.update(emissions.by_action[action.name])
+                changed = True
+    for action in actions:
+        if action.name not in reached and not flowing.opaque:
+            warnings.warn(
+                f"{action.where}: action {action.name!r} is never reached from InputEvent: "
+                f"{', '.join(map(type_of, action.mark.triggers))} is emitted only by actions that "
+                "are not reached either",
+                AgentPlanWarning,
+                stacklevel=4,
+            )
+
+
+def _check_side_outputs(agent: Agent, where: str) -> None:
+    declared: object = agent.side_outputs
+    if not isinstance(declared, Mapping):
+        raise AgentDefinitionError(
+            "side_outputs is no mapping",
+            expected="tags and the types of their values",
+            found=repr(declared),
+            fix="write side_outputs = {'late': Order}",
+            where=where,
+        )
+    for tag in agent.side_outputs:
+        reserved = _RESERVED_TAGS.get(tag) if isinstance(tag, str) else None
+        if reserved is not None or not isinstance(tag, str) or not tag:
+            raise AgentDefinitionError(
+                f"the side output {tag!r} has a reserved name" if reserved else "a side output has no name",
+                expected="a text of your own",
+                found=repr(tag),
+                fix=f"rename it; what goes there is read with {reserved}()" if reserved else "name it",
+                where=where,
+            )
+
+
+def _is_output(trigger: type[Event] | str) -> bool:
+    if isinstance(trigger, str):
+        return trigger == OutputEvent.EVENT_TYPE
+    return issubclass(trigger, OutputEvent)
+
+
+def _missing(
+    one: ResourcePlan,
+    target: tuple[ResourceType, str],
+    known: Iterable[tuple[ResourceType, str]],
+    places: Mapping[tuple[ResourceType, str], str],
+) -> MissingResourceError:
+    kind, name = target
+    names = sorted(other for of_kind, other in known if of_kind is kind)
+    near = difflib.get_close_matches(name, names, n=1)
+    return MissingResourceError(
+        f"the {one.type.value} {one.name!r} names a {kind.value} {name!r} that the agent does not have",
+        expected=", ".join(map(repr, names)) or f"a {kind.value} in the agent",
+        found=repr(name),
+        fix=f"did you mean {near[0]!r}?" if near else f"declare it with @{kind.value} or add_resource",
+        where=places[one.type, one.name],
+    )

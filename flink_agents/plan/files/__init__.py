@@ -1,0 +1,1 @@
+"""Agents and plans in files: YAML, JSON schemas, what a command line names."""

@@ -1,0 +1,117 @@
+"""``load_target``: the plan that a command line names."""
+
+from __future__ import annotations
+
+import importlib
+import re
+import sys
+from pathlib import Path
+from typing import Any
+
+from flink_agents.api.agent import Agent
+from flink_agents.api.errors import PlanFormatError
+from flink_agents.api.places import describe
+from flink_agents.plan.compile.compiler import compile_agent
+from flink_agents.plan.files.yaml import load_yaml
+from flink_agents.plan.model import AgentPlan
+from flink_agents.plan.references import FunctionRef
+
+_YAML = re.compile(r"(?P<path>.+\.ya?ml)(?::(?P<name>.+))?\Z")
+_SCRIPT = re.compile(r"(?P<path>.+\.py):(?P<name>[^:]+)\Z")
+FORMS = "module:Agent, file.py:Agent, agents.yaml, agents.yaml:Name or plan.json"
+
+
+def load_agent(target: str) -> Agent | type[Agent]:
+    """The agent that ``target`` names: one of the forms of :func:`load_target`, but no plan.
+
+    Raises:
+        PlanFormatError: It names no agent.
+    """
+    yaml = _YAML.match(target)
+    found = _choose(yaml["path"], yaml["name"]) if yaml is not None else _resolved(target)
+    if isinstance(found, Agent) or (isinstance(found, type) and issubclass(found, Agent)):
+        return found
+    raise PlanFormatError(
+        f"{target!r} names no agent", expected="an agent, or its class", found=repr(found)[:200]
+    )
+
+
+def _resolved(target: str) -> Any:
+    """What ``module:name`` or ``file.py:name`` names."""
+    if ":" not in target:
+        raise PlanFormatError(
+            f"{target!r} names no agent", expected=FORMS, found=target, fix=f"write {target}:Name"
+        )
+    script = _SCRIPT.match(target)
+    reference = _import_script(script["path"], script["name"]) if script else FunctionRef.parse(target)
+    return reference.resolve()
+
+
+def load_target(target: str) -> AgentPlan:
+    """The plan of what ``target`` names.
+
+    Args:
+        target: ``module:Agent`` (a class or an instance), ``file.py:Agent``, ``agents.yaml``
+            with one agent, ``agents.yaml:Name`` or ``plan.json``.
+
+    Raises:
+        PlanFormatError: The file cannot be read, or names another number of agents.
+        AgentDefinitionError: The agent cannot work.
+    """
+    yaml = _YAML.match(target)
+    if yaml is not None:
+        return compile_agent(_choose(yaml["path"], yaml["name"]))
+    if target.endswith(".json"):
+        try:
+            return AgentPlan.from_json(Path(target).read_bytes(), source=target)
+        except OSError as error:
+            raise _unreadable(target, str(error)) from error
+    found = _resolved(target)
+    if isinstance(found, AgentPlan):
+        return found
+    if isinstance(found, Agent) or (isinstance(found, type) and issubclass(found, Agent)):
+        return compile_agent(found)
+    raise PlanFormatError(
+        f"{target} is no agent",
+        expected="an Agent class or instance",
+        found=describe(found),
+        fix="name the class, or the variable that holds the agent",
+    )
+
+
+def _import_script(path: str, name: str) -> FunctionRef:
+    """Import a file as ``python file.py`` does, its neighbours in reach; the reference to ``name``."""
+    file = Path(path).resolve()
+    if not file.is_file():
+        raise _unreadable(path, "no such file")
+    sys.path.insert(0, str(file.parent))
+    reference = FunctionRef(module=file.stem, qualname=name)
+    imported = importlib.import_module(file.stem).__file__
+    if imported is None or Path(imported).resolve() != file:
+        raise PlanFormatError(
+            f"the file {path} has the name of another module",
+            expected=f"a module {file.stem!r} that is {path}",
+            found=str(imported),
+            fix="rename the file",
+        )
+    return reference
+
+
+def _unreadable(path: str, problem: str) -> PlanFormatError:
+    return PlanFormatError(
+        f"the file {path} cannot be read", expected=FORMS, found=problem, fix="check the path"
+    )
+
+
+def _choose(path: str, name: str | None) -> Agent:
+    agents = load_yaml(path)
+    if name is None and len(agents) == 1:
+        return next(iter(agents.values()))
+    if name is None or name not in agents:
+        raise PlanFormatError(
+            f"{path} has {len(agents)} agents" if name is None else f"{path} has no agent {name!r}",
+            expected=" or ".join(f"{path}:{one}" for one in agents),
+            found=path if name is None else f"{path}:{name}",
+            fix="name one of them",
+        )
+    return agents[name]

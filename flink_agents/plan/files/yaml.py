@@ -1,0 +1,301 @@
+"""Agents described in YAML files.
+
+::
+
+    agents:
+      - name: Greeter
+        actions:
+          - name: greet
+            triggers: [_input_event]
+            function: shop.greetings:greet
+      - name: Orders
+        class: shop.orders:OrderAgent
+        configuration: {limit: 100}
+
+A trigger is a type string, or an event class as ``module:Class``; ``_input_event`` is
+``InputEvent``. ``agents.schema.json`` describes the format to editors.
+"""
+
+from __future__ import annotations
+
+import inspect
+from collections.abc import Callable, Sequence
+from pathlib import Path
+from typing import Any, TypeVar
+
+from pydantic import BaseModel, ConfigDict, Field, ValidationError, model_validator
+
+from flink_agents.api.agent import Agent
+from flink_agents.api.decorators import Trigger
+from flink_agents.api.errors import AgentDefinitionError, PlanFormatError
+from flink_agents.api.policies import OnError, OnUnhandled, RetryPolicy
+from flink_agents.api.resources import (
+    ChatMessage,
+    Prompt,
+    ResourceDescriptor,
+    ResourceKind,
+    ResourceType,
+    Tool,
+)
+from flink_agents.api.settings import Limits, PlainSettings
+from flink_agents.plan.compile.configuration import make_instance
+from flink_agents.plan.files.yaml_source import Location, YamlSource
+from flink_agents.plan.model import RetryPlan
+from flink_agents.plan.references import FunctionRef, type_from_text
+
+R = TypeVar("R")
+
+_REFERENCE = r"^[^:\s]+:[^:\s]+$"
+
+
+class _Entry(BaseModel):
+    model_config = ConfigDict(extra="forbid", frozen=True)
+
+
+class _Named(_Entry):
+    name: str = Field(min_length=1, description="Name, unique among its like.")
+
+
+class ActionEntry(PlainSettings, _Named):
+    """An action: what ``add_action`` takes."""
+
+    triggers: list[str] = Field(min_length=1, description="Type strings, or classes as module:Class.")
+    function: str = Field(pattern=_REFERENCE, description="The function as module:qualname.")
+    when: str | None = Field(None, pattern=_REFERENCE, description="Condition as module:qualname.")
+    config: dict[str, Any] = Field(default_factory=dict, description="Values of ctx.action_config.")
+    emits: list[str] = Field(default_factory=list, description="Events that its code does not name.")
+    retry: RetryPlan | None = Field(None, description="When and how often it is tried again.")
+
+
+class ClientEntry(_Named):
+    """A client: a function that opens it."""
+
+    function: str = Field(pattern=_REFERENCE, description="The function as module:qualname.")
+
+
+class ToolEntry(Limits, _Named):
+    """A tool: a Python function."""
+
+    function: str = Field(pattern=_REFERENCE, description="The function as module:qualname.")
+    description: str | None = Field(None, description="Default: the function's docstring.")
+
+
+class PromptEntry(_Named):
+    """A prompt: one text, or messages with roles."""
+
+    text: str | None = Field(None, description="The template, with {variables}.")
+    messages: list[ChatMessage] | None = Field(None, description="Templates with roles.")
+
+    @model_validator(mode="after")
+    def _check_one(self) -> PromptEntry:
+        if (self.text is None) == (self.messages is None):
+            raise ValueError("a prompt has either text or messages")
+        return self
+
+
+class ResourceEntry(_Named):
+    """A resource that is described by a class and arguments."""
+
+    type: ResourceKind = Field(description="Its kind: what its provider is installed as.")
+    clazz: str = Field("", alias="class", description="The class as module:qualname.")
+    arguments: dict[str, Any] = Field(default_factory=dict, description="Constructor arguments.")
+
+    @model_validator(mode="after")
+    def _check_type(self) -> ResourceEntry:
+        if self.type in (ResourceType.TOOL, ResourceType.PROMPT, ResourceType.CLIENT):
+            raise ValueError(f"a {self.type.value} stands under {self.type.value}s")
+        return self
+
+
+class AgentEntry(_Entry):
+    """An agent: a class with its configuration, or a list of actions, or both."""
+
+    name: str = Field(min_length=1, description="Name of the agent; scopes its memory.")
+    clazz: str | None = Field(None, alias="class", pattern=_REFERENCE, description="module:qualname.")
+    configuration: dict[str, Any] = Field(default_factory=dict, description="Constructor arguments.")
+    actions: list[ActionEntry] = Field(default_factory=list)
+    tools: list[ToolEntry] = Field(default_factory=list)
+    prompts: list[PromptEntry] = Field(default_factory=list)
+    clients: list[ClientEntry] = Field(default_factory=list)
+    resources: list[ResourceEntry] = Field(default_factory=list)
+    context_class: str | None = Field(None, pattern=_REFERENCE, description="module:qualname.")
+    side_outputs: dict[str, str] = Field(
+        default_factory=dict, description="Tags and types: a built-in type or module:Class."
+    )
+    output_type: str | None = Field(None, description="A built-in type or module:Class.")
+    on_error: OnError | None = Field(None, description="Policy for actions without one.")
+    on_unhandled: OnUnhandled | None = Field(None, description="Policy for events nobody accepts.")
+    retry: RetryPlan | None = Field(None, description="Retry policy for actions without one.")
+
+
+class AgentsFile(_Entry):
+    """A file of agents."""
+
+    agents: list[AgentEntry] = Field(min_length=1)
+
+
+def load_yaml(path: str | Path) -> dict[str, Agent]:
+    """The agents of a YAML file, by name.
+
+    Raises:
+        PlanFormatError: The file does not follow the format; the text names file and line.
+        FunctionReferenceError: A function or class cannot be imported.
+        AgentDefinitionError: An agent cannot be built.
+    """
+    return _File(Path(path)).agents()
+
+
+class _File:
+    """A file that is being read."""
+
+    def __init__(self, path: Path) -> None:
+        self._source = YamlSource(path)
+        try:
+            self._entries = AgentsFile.model_validate(self._source.value).agents
+        except ValidationError as error:
+            raise self._format_error(error) from error
+
+    def agents(self) -> dict[str, Agent]:
+        found: dict[str, Agent] = {}
+        for index, entry in enumerate(self._entries):
+            if entry.name in found:
+                raise PlanFormatError(
+                    f"the file has two agents {entry.name!r}",
+                    expected="one of each name",
+                    fix="rename one",
+                    where=self._source.place(("agents", index, "name")),
+                )
+            found[entry.name] = self._agent(entry, ("agents", index))
+        return found
+
+    def _agent(self, entry: AgentEntry, at_: Location) -> Agent:
+        agent: Agent = self._base(entry, at_)
+        agent.agent_name = entry.name
+        self._set_place(agent, "agent", at_, entry.name)
+        for index, action in enumerate(entry.actions):
+            self._add_action(agent, action, (*at_, "actions", index))
+        self._add_resources(agent, entry, at_)
+        # Where the file is silent, what the class says holds.
+        settings: dict[str, Any] = {
+            "on_error": entry.on_error,
+            "on_unhandled": entry.on_unhandled,
+            "retry": self._retry(entry.retry, (*at_, "retry")),
+            "context_class": entry.context_class
+            and self._import(entry.context_class, (*at_, "context_class")),
+            "output_type": entry.output_type and self._type(entry.output_type, (*at_, "output_type")),
+            "side_outputs": {
+                tag: self._type(text, (*at_, "side_outputs", tag)) for tag, text in entry.side_outputs.items()
+            },
+        }
+        for name, value in settings.items():
+            if value:
+                setattr(agent, name, value)
+        return agent
+
+    def _base(self, entry: AgentEntry, at_: Location) -> Agent:
+        if entry.clazz is None:
+            if entry.configuration:
+                raise PlanFormatError(
+                    f"the agent {entry.name!r} has a configuration, but no class that takes it",
+                    expected="class: module:qualname beside configuration",
+                    fix="name the class, or give values to actions with config",
+                    where=self._source.place((*at_, "configuration")),
+                )
+            return Agent()
+        agent_class = self._import(entry.clazz, (*at_, "class"))
+        if not (inspect.isclass(agent_class) and issubclass(agent_class, Agent)):
+            raise PlanFormatError(
+                f"{entry.clazz} is no agent class",
+                expected="a subclass of flink_agents.Agent",
+                found=repr(agent_class),
+                fix="name the class itself",
+                where=self._source.place((*at_, "class")),
+            )
+        return self._try(lambda: make_instance(agent_class, entry.configuration), (*at_, "configuration"))
+
+    def _add_action(self, agent: Agent, entry: ActionEntry, at_: Location) -> None:
+        function = self._import(entry.function, (*at_, "function"))
+        when = self._import(entry.when, (*at_, "when")) if entry.when else None
+        triggers = self._triggers(entry.triggers, (*at_, "triggers"))
+        emits = self._triggers(entry.emits, (*at_, "emits"))
+        settings = {**entry.plain(), "when": when, "retry": self._retry(entry.retry, (*at_, "retry"))}
+        # Not by add_action: config may have entries named like its parameters.
+        self._try(
+            lambda: agent._add(entry.name, triggers, function, emits, settings, entry.config),  # pyright: ignore[reportPrivateUsage]
+            at_,
+        )
+        self._set_place(agent, ("action", entry.name), at_, entry.function)
+
+    def _retry(self, entry: RetryPlan | None, at_: Location) -> RetryPolicy | None:
+        return None if entry is None else self._try(entry.policy, at_)
+
+    def _triggers(self, texts: Sequence[str], at_: Location) -> list[Trigger]:
+        return [
+            self._import(text, (*at_, index)) if ":" in text else text for index, text in enumerate(texts)
+        ]
+
+    def _add_resources(self, agent: Agent, entry: AgentEntry, at_: Location) -> None:
+        added: list[tuple[str, ResourceType, Any, Location]] = []
+        for index, tool in enumerate(entry.tools):
+            where = (*at_, "tools", index)
+            function = self._import(tool.function, (*where, "function"))
+            if tool.description is not None or tool.max_concurrency or tool.rate_limit:
+                made = self._try(lambda f=function, t=tool: _tool(f, t), where)
+                added.append((tool.name, ResourceType.TOOL, made, where))
+            else:
+                added.append((tool.name, ResourceType.TOOL, function, where))
+        for index, prompt in enumerate(entry.prompts):
+            value = (
+                Prompt.from_text(prompt.text)
+                if prompt.text is not None
+                else Prompt.from_messages(prompt.messages or [])
+            )
+            added.append((prompt.name, ResourceType.PROMPT, value, (*at_, "prompts", index)))
+        for index, client in enumerate(entry.clients):
+            where = (*at_, "clients", index)
+            function = self._import(client.function, (*where, "function"))
+            added.append((client.name, ResourceType.CLIENT, function, where))
+        for index, one in enumerate(entry.resources):
+            descriptor = ResourceDescriptor(clazz=one.clazz)
+            descriptor.arguments = one.arguments
+            added.append((one.name, one.type, descriptor, (*at_, "resources", index)))
+        for name, kind, value, where in added:
+            self._try(lambda n=name, k=kind, v=value: agent.add_resource(n, k, v), where)
+            self._set_place(agent, (kind, name), where, name)
+
+    def _set_place(self, agent: Agent, what: object, at_: Location, name: str) -> None:
+        """What is wrong with ``what`` is told with its line in the file."""
+        agent.__dict__["__places__"][what] = f"{self._source.place(at_)} in {name}"
+
+    def _import(self, text: str, at_: Location) -> Any:
+        return self._try(lambda: FunctionRef.parse(text).resolve(), at_)
+
+    def _type(self, text: str, at_: Location) -> Any:
+        return self._try(lambda: type_from_text(text), at_)
+
+    def _try(self, make: Callable[[], R], at_: Location) -> R:
+        """What ``make`` returns; its errors are placed at ``at_``."""
+        try:
+            return make()
+        except AgentDefinitionError as error:
+            raise error.at(self._source.place(at_)) from error
+
+    def _format_error(self, error: ValidationError) -> PlanFormatError:
+        first = error.errors(include_url=False)[0]
+        return PlanFormatError(
+            f"{'.'.join(map(str, first['loc'])) or 'the file'}: {first['msg']}",
+            expected="the format that agents.schema.json describes",
+            found=repr(first["input"]) if first["type"] != "missing" else None,
+            fix="correct the line; an editor that reads the schema shows what is allowed",
+            where=self._source.place(first["loc"]),
+        )
+
+
+def _tool(function: Callable[..., Any], entry: ToolEntry) -> Tool:
+    return Tool(
+        function,
+        entry.name,
+        entry.description,
+        max_concurrency=entry.max_concurrency,
+        rate_limit=entry.rate_limit,
+    )

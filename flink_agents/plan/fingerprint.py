@@ -1,0 +1,59 @@
+"""What of a plan recovery depends on, and the fingerprint of that.
+
+Covered are: format version, agent name and class, configuration, context class, side outputs, output type,
+policies; of each action its name, triggers, function, condition, policy and configuration; the classes of
+the events that trigger actions; of each resource its name, type, function and descriptor.
+
+Left out is what may change freely: where code stands and what it does, source texts, ``def`` or
+``async def``, retries, timeouts and limits, what actions emit, the wording of prompts, descriptions and
+schemas of tools, and any order (of actions, triggers, resources and mapping keys).
+"""
+
+from __future__ import annotations
+
+import hashlib
+import json
+from collections.abc import Mapping
+from typing import Any
+
+
+def fingerprint(parts: Mapping[str, Any]) -> str:
+    """64 hexadecimal digits of what :func:`recovery_parts` gave."""
+    covered = json.dumps(parts, sort_keys=True, separators=(",", ":"), ensure_ascii=True)
+    return hashlib.sha256(covered.encode("ascii")).hexdigest()
+
+
+def recovery_parts(plan: Mapping[str, Any]) -> dict[str, Any]:
+    """What of a plan's JSON values recovery depends on, by name."""
+    triggers = {
+        kind for action in plan["actions"] for kind in (*action["trigger_classes"], *action["trigger_types"])
+    }
+    return {
+        **{name: value for name, value in plan.items() if name != "retry"},
+        "events": {
+            event["type"]: _reference(event["event_class"])
+            for event in plan["events"]
+            if event["type"] in triggers
+        },
+        "actions": {action["name"]: _action_parts(action) for action in plan["actions"]},
+        "resources": {
+            f"{one['type']}:{one['name']}": {name: one[name] for name in ("function", "descriptor")}
+            for one in plan["resources"]
+        },
+    }
+
+
+def _action_parts(action: Mapping[str, Any]) -> dict[str, Any]:
+    when = action["when"]
+    return {
+        "trigger_classes": sorted(action["trigger_classes"]),
+        "trigger_types": sorted(action["trigger_types"]),
+        "function": _reference(action["function"]),
+        "when": None if when is None else _reference(when["function"]),
+        "on_error": action["on_error"],
+        "config": action["config"],
+    }
+
+
+def _reference(reference: Mapping[str, str] | None) -> str | None:
+    return None if reference is None else f"{reference['module']}:{reference['qualname']}"

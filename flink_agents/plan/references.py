@@ -1,0 +1,138 @@
+"""Code and types as names in a plan, and back."""
+
+from __future__ import annotations
+
+import builtins
+import difflib
+import functools
+import importlib
+import inspect
+from typing import Any
+
+from pydantic import BaseModel, ConfigDict
+
+from flink_agents.api.errors import FunctionReferenceError
+
+
+class Frozen(BaseModel):
+    """A part of a plan: it does not change, and has the fields of its format and no others."""
+
+    model_config = ConfigDict(frozen=True, extra="forbid")
+
+
+class FunctionRef(Frozen):
+    """The name of a function or class, from which it can be imported.
+
+    Attributes:
+        module: Its module.
+        qualname: Its name in the module, with dots.
+    """
+
+    module: str
+    qualname: str
+
+    def __str__(self) -> str:
+        return f"{self.module}:{self.qualname}"
+
+    @classmethod
+    def of(cls, target: Any) -> FunctionRef:
+        """The reference to ``target``; one without a name of its own gets one in brackets."""
+        if isinstance(target, functools.partial):
+            inner = cls.of(target.func)
+            return cls(module=inner.module, qualname=f"<partial>.{inner.qualname}")
+        if inspect.ismethod(target) and not inspect.isclass(target.__self__):
+            return cls(module=target.__module__, qualname=f"<bound>.{target.__qualname__}")
+        if not hasattr(target, "__qualname__"):
+            kind = type(target)
+            return cls(module=kind.__module__, qualname=f"<instance>.{kind.__qualname__}")
+        return cls(module=target.__module__ or "builtins", qualname=target.__qualname__)
+
+    @classmethod
+    def parse(cls, text: str) -> FunctionRef:
+        """The reference written as ``module:qualname``.
+
+        Raises:
+            FunctionReferenceError: It is not written so.
+        """
+        module, separator, qualname = text.partition(":")
+        if not (separator and module and qualname):
+            raise FunctionReferenceError(
+                f"{text!r} names no function",
+                expected="module:qualname, for example shop.agents:OrderAgent",
+                found=repr(text),
+                fix="put a colon between the module and the name",
+            )
+        return cls(module=module, qualname=qualname)
+
+    @property
+    def importable(self) -> bool:
+        """Whether the name can be imported at all: it is neither local nor anonymous."""
+        return "<" not in self.qualname
+
+    def resolve(self) -> Any:
+        """Import what the reference names.
+
+        Raises:
+            FunctionReferenceError: That is not possible; the text says why.
+        """
+        if not self.importable:
+            raise FunctionReferenceError(
+                f"{self} cannot be imported by name",
+                expected="a function or class at the top of a module, or in a class there",
+                found=self.qualname,
+                fix="define it with a name at the top of a module; lambdas, local functions and "
+                "partials work only where the agent itself is given, not its plan",
+            )
+        try:
+            module = importlib.import_module(self.module)
+        except ImportError as error:
+            missing = error.name if isinstance(error, ModuleNotFoundError) else self.module
+            raise FunctionReferenceError(
+                f"{self} cannot be imported",
+                expected=f"a module {missing!r}",
+                found=f"{type(error).__name__}: {error}",
+                fix="install the module or put it on PYTHONPATH, here and on the workers",
+            ) from error
+        found: Any = module
+        for name in self.qualname.split("."):
+            if not hasattr(found, name):
+                near = difflib.get_close_matches(name, dir(found), n=1)
+                raise FunctionReferenceError(
+                    f"{self} does not exist",
+                    expected=f"{self.qualname!r} in {getattr(module, '__file__', None) or self.module}",
+                    found=f"no {name!r} in {found.__name__}",
+                    fix=f"did you mean {near[0]!r}?" if near else "restore the name, or compile again",
+                )
+            found = getattr(found, name)
+        return found
+
+
+def type_text(declared: Any) -> str:
+    """``declared`` as text: ``module:qualname`` of a class, a built-in's name, else its repr."""
+    if declared is None or declared is type(None):
+        return "None"
+    if inspect.isclass(declared) and not getattr(declared, "__args__", None):
+        if declared.__module__ == "builtins":
+            return declared.__qualname__
+        return str(FunctionRef.of(declared))
+    return repr(declared)
+
+
+def type_from_text(text: str) -> Any:
+    """The type that :func:`type_text` wrote.
+
+    Raises:
+        FunctionReferenceError: The class cannot be imported, or the text is no plain class.
+    """
+    if text == "None":
+        return None
+    if isinstance(getattr(builtins, text, None), type):
+        return getattr(builtins, text)
+    if ":" in text:
+        return FunctionRef.parse(text).resolve()
+    raise FunctionReferenceError(
+        f"the type {text!r} cannot be read from a plan",
+        expected="a built-in type or module:Class",
+        found=text,
+        fix="use a class, for example a pydantic model with such a field",
+    )

@@ -1,0 +1,105 @@
+"""The graph of a plan: events lead to actions, actions to events."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import Literal
+
+from flink_agents.api.events import Event, InputEvent, OutputEvent
+from flink_agents.plan.model import ActionPlan, AgentPlan, EventPlan, RetryPlan
+
+INPUT = f"event:{InputEvent.EVENT_TYPE}"
+OUTPUT = f"event:{OutputEvent.EVENT_TYPE}"
+
+_TITLES = {InputEvent.EVENT_TYPE: "InputEvent", OutputEvent.EVENT_TYPE: "OutputEvent"}
+
+
+@dataclass(frozen=True)
+class Node:
+    """An event or an action.
+
+    Attributes:
+        id: Its id, unique in the graph.
+        kind: What it is.
+        title: Its name.
+        notes: What else is to be known, one text a line.
+    """
+
+    id: str
+    kind: Literal["event", "action"]
+    title: str
+    notes: tuple[str, ...] = ()
+
+
+@dataclass(frozen=True)
+class Flow:
+    """A graph.
+
+    Attributes:
+        nodes: Nodes by id: events and actions, each action behind its triggers.
+        edges: Pairs of ids, from where to where.
+    """
+
+    nodes: dict[str, Node]
+    edges: tuple[tuple[str, str], ...]
+
+
+def flow_of(plan: AgentPlan) -> Flow:
+    """The graph of ``plan``: only events that are emitted, taken or enter are in it."""
+    emitted = {INPUT: None, **{f"event:{kind}": None for one in plan.actions for kind in one.emits}}
+    known = {event.type: event for event in plan.events}
+    nodes: dict[str, Node] = {}
+    edges: dict[tuple[str, str], None] = {}
+    for action in plan.actions:
+        target = f"action:{action.name}"
+        present = [EventPlan(type=one.partition(":")[2]) for one in emitted]
+        taken = [one.type for one in present if accepts(action, known.get(one.type, one))]
+        # A trigger that nothing is seen to emit stands for itself.
+        taken += [one for one in action.triggers if not any(_matches(one, kind, known) for kind in taken)]
+        for kind in taken:
+            nodes.setdefault(f"event:{kind}", _event_node(kind))
+            edges[f"event:{kind}", target] = None
+        nodes[target] = Node(target, "action", action.name, notes_of(action))
+        for kind in action.emits:
+            nodes.setdefault(f"event:{kind}", _event_node(kind))
+            edges[target, f"event:{kind}"] = None
+    return Flow(nodes, tuple(edges))
+
+
+def accepts(action: ActionPlan, event: EventPlan) -> bool:
+    """Whether ``action`` takes events of the type ``event``, conditions aside."""
+    if event.type == OutputEvent.EVENT_TYPE:
+        return False
+    kinds = {event.type, *event.bases, Event.EVENT_TYPE}
+    return event.type in action.trigger_types or not kinds.isdisjoint(action.trigger_classes)
+
+
+def notes_of(action: ActionPlan) -> tuple[str, ...]:
+    """What is to be known about an action besides its events."""
+    notes = ["async"] if action.is_async else []
+    if action.when is not None:
+        notes.append(f"when {action.when}")
+    if action.retry is not None:
+        notes.append(retry_text(action.retry))
+    return (*notes, *action.texts())
+
+
+def retry_text(retry: RetryPlan) -> str:
+    """A retry policy in a few words."""
+    attempts = "" if retry.max_attempts is None else f", {retry.max_attempts} attempts"
+    duration = "" if retry.max_duration is None else f", for {retry.max_duration:g} s"
+    return f"retry after {retry.initial_interval:g} s{attempts}{duration}"
+
+
+def event_title(kind: str) -> str:
+    """How an event type is shown."""
+    return _TITLES.get(kind, kind)
+
+
+def _event_node(kind: str) -> Node:
+    return Node(f"event:{kind}", "event", event_title(kind))
+
+
+def _matches(trigger: str, kind: str, known: dict[str, EventPlan]) -> bool:
+    bases = known[kind].bases if kind in known else ()
+    return trigger == kind or trigger in bases or trigger == Event.EVENT_TYPE

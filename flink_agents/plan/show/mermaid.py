@@ -1,0 +1,42 @@
+"""Shows a plan as a Mermaid graph."""
+
+from __future__ import annotations
+
+from flink_agents.plan.model import AgentPlan
+from flink_agents.plan.show.flow import INPUT, OUTPUT, Node, flow_of
+from flink_agents.plan.show.text import one_line
+
+
+def to_mermaid(plan: AgentPlan) -> str:
+    """The graph as Mermaid text: events are rounded, actions are boxes, resources stand apart."""
+    flow = flow_of(plan)
+    ids = {node: f"n{index}" for index, node in enumerate(flow.nodes)}
+    lines = ["flowchart LR"]
+    lines += [f"    {ids[node.id]}{_mermaid_shape(node)}" for node in flow.nodes.values()]
+    lines += [f"    {ids[source]} --> {ids[target]}" for source, target in flow.edges]
+    if plan.resources:
+        lines.append("    subgraph resources")
+        numbers = {(one.type, one.name): f"r{index}" for index, one in enumerate(plan.resources)}
+        for one in plan.resources:
+            label = _mermaid_text(f"{one.type.value}: {one.name}")
+            lines.append(f'        {numbers[one.type, one.name]}["{label}"]')
+        for one in plan.resources:
+            for reference in one.references:
+                target = numbers[reference.type, reference.name]
+                lines.append(f"        {numbers[one.type, one.name]} -.-> {target}")
+        lines.append("    end")
+    ends = [ids[node] for node in (INPUT, OUTPUT) if node in ids]
+    if ends:
+        lines.append("    classDef ends fill:#ecfdf5,stroke:#34d399")
+        lines.append(f"    class {','.join(ends)} ends")
+    return "\n".join(lines)
+
+
+def _mermaid_shape(node: Node) -> str:
+    text = "<br/>".join(map(_mermaid_text, (node.title, *node.notes)))
+    return f'(["{text}"])' if node.kind == "event" else f'["{text}"]'
+
+
+def _mermaid_text(text: str) -> str:
+    """``text`` inside quotes: what Mermaid or HTML would read as markup becomes an entity."""
+    return "".join(one if one.isalnum() or one in " _-.,:()" else f"#{ord(one)};" for one in one_line(text))

@@ -1,0 +1,66 @@
+"""Shows a plan as text."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Iterator
+
+from flink_agents.plan.model import ActionPlan, AgentPlan, ResourcePlan
+from flink_agents.plan.show.flow import event_title, notes_of, retry_text
+
+
+def to_text(plan: AgentPlan) -> str:
+    """The plan for a terminal: actions with what they take and emit, then all else."""
+    head = [f"agent {one_line(plan.name)}"]
+    if plan.agent_class is not None:
+        head.append(f"  class        {plan.agent_class}")
+    head.append(f"  fingerprint  {plan.fingerprint}")
+    for name, policy in (("on error", plan.on_error), ("on unhandled", plan.on_unhandled)):
+        if policy is not None:
+            head.append(f"  {name:<12} {policy.value}")
+    if plan.retry is not None:
+        head.append(f"  {'retry':<12} {retry_text(plan.retry).removeprefix('retry ')}")
+    if plan.output_type is not None:
+        head.append(f"  output type  {plan.output_type}")
+    sections = [
+        ("configuration", [(name, repr(value)) for name, value in plan.configuration.items()]),
+        ("actions", [(one.name, _describe_action(one)) for one in plan.actions]),
+        ("resources", [(f"{one.type.value} {one.name}", _describe_resource(one)) for one in plan.resources]),
+        ("side outputs", list(plan.side_outputs.items())),
+    ]
+    lines = head + [line for title, rows in sections if rows for line in _section(title, rows)]
+    return "\n".join(line.rstrip() for line in lines)
+
+
+def _section(title: str, rows: Iterable[tuple[str, str]]) -> Iterator[str]:
+    rows = [(one_line(name), one_line(text)) for name, text in rows]
+    width = max(len(name) for name, _ in rows)
+    yield ""
+    yield title
+    for name, text in rows:
+        yield f"  {name:<{width}}  {text}"
+
+
+def _describe_action(action: ActionPlan) -> str:
+    taken = ", ".join(map(event_title, action.triggers))
+    emitted = ", ".join(map(event_title, action.emits)) or "nothing"
+    notes = "; ".join(notes_of(action))
+    return f"{taken} -> {emitted}" + (f"  ({notes})" if notes else "")
+
+
+def _describe_resource(resource: ResourcePlan) -> str:
+    if resource.parameters is not None:
+        arguments = ", ".join(resource.parameters.get("properties", {}))
+        limits = "; ".join(resource.texts())
+        return f"({arguments})  {resource.description or ''}" + (f"  ({limits})" if limits else "")
+    if resource.prompt is not None:
+        return ", ".join(sorted(resource.prompt.variables))
+    parts = [resource.descriptor.clazz] if resource.descriptor else []
+    references = ", ".join(f"{one.type.value} {one.name}" for one in resource.references)
+    return "  ".join([*parts, *([f"-> {references}"] if references else [])])
+
+
+def one_line(text: str) -> str:
+    """``text`` in one line, without control characters that a terminal would obey."""
+    return "".join(
+        one if one.isprintable() else "\N{REPLACEMENT CHARACTER}" for one in " ".join(text.split())
+    )
