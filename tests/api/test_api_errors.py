@@ -50,6 +50,7 @@ CODES = {
     "NoWatermarksError": "FA3005",
     "UnknownStoreError": "FA3006",
     "StoreNotConfiguredError": "FA3007",
+    "TimestampRangeError": "FA3008",
     "JobFailedError": "FA3100",
     "RunError": "FA4000",
     "ActionFailedError": "FA4001",
