@@ -24,6 +24,8 @@ from flink_agents.runtime.operator.low_watermark import (
 from flink_agents.runtime.operator.processor import DRAIN
 from flink_agents.testing import OperatorHarness
 
+pytestmark = pytest.mark.executes_once
+
 HOLD = EventTime.hold(hold_timeout=timedelta(days=100), idle_timeout="9 s")
 ALIVE_MS = 3000
 IMPATIENT = timedelta(milliseconds=1)
