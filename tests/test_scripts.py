@@ -209,8 +209,8 @@ CI = {
     "with Flink": ["test -m minicluster", "demo", "compose-on-host"],
     "without": [
         "test -m not minicluster",
-        "test -q -m not minicluster tests/core tests/examples replay,restart",
-        "test -q -m not minicluster tests/core tests/examples crash",
+        "test -q -m not minicluster tests/runtime tests/examples replay,restart",
+        "test -q -m not minicluster tests/runtime tests/examples crash",
         "lint",
     ],
 }

@@ -10,7 +10,7 @@ import pytest
 from flink_agents.api.errors import JobIdentifierInUseError
 from flink_agents.connectors.action_state.kafka.settings import KafkaSettings
 from flink_agents.connectors.action_state.kafka.store import KafkaStore
-from tests.core.other_jobs_tools import FIRST, MADE, SECOND, Job, Make, made_by, open_, prune
+from tests.runtime.other_jobs_tools import FIRST, MADE, SECOND, Job, Make, made_by, open_, prune
 
 
 @pytest.fixture

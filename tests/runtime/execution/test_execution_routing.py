@@ -174,7 +174,7 @@ def test_error_in_a_condition_is_an_error_of_its_action() -> None:
     with pytest.raises(ActionFailedError, match="action positive") as caught:
         OperatorHarness(Sorting).push("text")
     assert isinstance(caught.value.__cause__, TypeError)
-    assert "test_core_routing.py" in caught.value.message or "test_core_routing.py" in (
+    assert "test_execution_routing.py" in caught.value.message or "test_execution_routing.py" in (
         caught.value.where or ""
     )
 

@@ -304,7 +304,7 @@ def is_authors(text: str, path: str) -> bool:
     """Whether ``text`` names the line that raised."""
     if "task" in path or "thread" in path:
         # asyncio makes others of some exceptions, where the author's code awaits a task or a thread.
-        return "tests/core/" in text
+        return "tests/runtime/" in text
     return "raised_tools.py" in text and (" in raise_it" in text or " in recursion" in text)
 
 

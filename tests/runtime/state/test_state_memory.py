@@ -67,7 +67,7 @@ def test_value_that_state_cannot_hold_fails_where_it_is_set(scope: str) -> None:
     def body(record: Any, ctx: Any) -> None:
         getattr(ctx, scope).set("a", {"b": [Opaque()]})
 
-    with action_fails(UnserializableValueError, "test_core_memory.py"):
+    with action_fails(UnserializableValueError, "test_state_memory.py"):
         ask(body)
 
 

@@ -183,7 +183,7 @@ def test_exhausted_error_tells_every_attempt(form: Any) -> None:
         (3, "Unstable", "three", None),
     ]
     lines = str(error).split("\n")
-    assert lines[0].startswith("tests/core/test_core_retry.py:")
+    assert lines[0].startswith("tests/runtime/execution/test_execution_retry.py:")
     assert lines[0].endswith("Unstable: three")
     assert lines[2:5] == [
         "  attempt 1: Unstable: one (next after 0.001 s)",

@@ -106,7 +106,10 @@ def test_code_that_blocks_is_named_while_it_does(
 ) -> None:
     with blocked(agent_of(act, timeout=timeout), reports) as text:
         first, last = text.splitlines()[0], text.splitlines()[-1]
-        assert first.startswith("tests/core/test_core_watch_blocking.py:") and f" in Gate.{name}: " in first
+        assert (
+            first.startswith("tests/runtime/loop/test_loop_watch_blocking.py:")
+            and f" in Gate.{name}: " in first
+        )
         assert "action act of agent watched, key 'k', sequence 0, event '_input_event'" in first
         assert ", blocks the agent loop, which has not turned for " in first
         assert f", in {name}\n" in text

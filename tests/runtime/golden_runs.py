@@ -3,7 +3,7 @@
 Each entry is a crash: of a program, at one of its appends. The first file has the state as a
 savepoint has it, and what the program did outside; the second one is the store that all of them
 share. The files are never rewritten, since savepoints and journals are not either.
-``python tests/core/golden_runs.py`` made them, with the code of that commit.
+``python tests/runtime/golden_runs.py`` made them, with the code of that commit.
 """
 
 from __future__ import annotations

@@ -277,7 +277,7 @@ def test_dead_letter_tells_what_why_and_where() -> None:
     assert first.event == InputEvent(input={"user": "ada", "number": 7})
     assert first.event_type == "_input_event"
     assert (first.error_type, first.error_message) == ("OrderRefused", "number 7")
-    assert first.where.startswith("tests/core/test_core_failures.py:")
+    assert first.where.startswith("tests/runtime/execution/test_execution_failures.py:")
     assert first.where.endswith("check") or first.where.endswith("Payload.check")
     assert "OrderRefused: number 7" in first.traceback
     assert "flink_agents/runtime" not in first.traceback
@@ -288,7 +288,7 @@ def test_failure_tells_the_users_own_line_first() -> None:
     with pytest.raises(ActionFailedError) as caught:
         harness.push({"number": 7})
     first, second, *_ = str(caught.value).split("\n")
-    assert first.startswith("tests/core/test_core_failures.py:")
+    assert first.startswith("tests/runtime/execution/test_execution_failures.py:")
     assert first.endswith("OrderRefused: number 7")
     assert second == "  agent Deep, action dive, key 'k', sequence 0, event _input_event"
     assert (caught.value.agent, caught.value.action, caught.value.key) == ("Deep", "dive", "k")
@@ -303,13 +303,13 @@ def test_failure_inside_the_package_names_the_line_of_the_call() -> None:
 
     with pytest.raises(ActionFailedError) as caught:
         OperatorHarness(Careless).push(1)
-    assert (caught.value.where or "").startswith("tests/core/test_core_failures.py:")
+    assert (caught.value.where or "").startswith("tests/runtime/execution/test_execution_failures.py:")
     assert isinstance(caught.value.__cause__, MemoryPathError)
     assert caught.value.expected
 
 
 def test_result_that_is_no_event_names_the_action() -> None:
-    with pytest.raises(ActionFailedError, match="test_core_failures.py") as caught:
+    with pytest.raises(ActionFailedError, match="test_execution_failures.py") as caught:
         OperatorHarness(shop(fail_by_result)).push("bad")
     assert "int 5" in (caught.value.found or "")
 
@@ -323,7 +323,7 @@ def test_failure_is_logged(policy: str, caplog: pytest.LogCaptureFixture) -> Non
     (record,) = caplog.records
     text = record.getMessage()
     for part in (
-        "test_core_failures.py",
+        "test_execution_failures.py",
         "action dive",
         "agent Deep",
         "key 0",

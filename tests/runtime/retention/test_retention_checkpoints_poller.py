@@ -11,7 +11,7 @@ from typing import Any
 import pytest
 from checkpoint_tools import Flink, FlinkServer
 from pruning_tools import JOB, KEY
-from test_core_checkpoints import Hearer
+from test_retention_checkpoints import Hearer
 
 from flink_agents.api.action_state import JournalKey
 from flink_agents.api.durable import Prune

@@ -63,7 +63,7 @@ def test_error_names_the_line_that_waited() -> None:
         (letter,) = harness.dead_letters
         assert harness.memory("x") == {}
         assert harness.run_metrics.items() >= {"action_timeouts": 1, "events_dead_lettered": 1}.items()
-    assert letter.where.startswith("tests/core/test_core_timeout.py:")
+    assert letter.where.startswith("tests/runtime/execution/test_execution_timeout.py:")
     assert letter.where.endswith("in never")
 
 

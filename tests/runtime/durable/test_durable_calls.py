@@ -109,7 +109,7 @@ def test_whatever_can_be_called_is_called_once(name: str, act: Callable[..., Any
 NAMES = {
     "def": "durable_tools:effect",
     "partial with arguments": "durable_tools:effect",
-    "object": "test_core_durable_calls:Caller",
+    "object": "test_durable_calls:Caller",
     "callable": "pay",
 }
 

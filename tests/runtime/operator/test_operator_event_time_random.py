@@ -14,8 +14,6 @@ from flink_agents import Agent, EventTime, InputEvent, OutputEvent, action
 from flink_agents.runtime.operator.low_watermark import HELD_MS, NO_TIMESTAMP, STRAGGLERS
 from flink_agents.testing import OperatorHarness
 
-pytestmark = pytest.mark.executes_once
-
 MakeHarness = Callable[..., OperatorHarness]
 
 OPEN: set[int] = set()

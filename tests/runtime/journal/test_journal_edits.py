@@ -22,7 +22,7 @@ from flink_agents.testing.faults import Choose, Fault, Faults, at_record
 CALLS: list[str] = []
 """What was called, in order; nothing takes it back."""
 
-PAGE = Path(__file__).parents[2] / "docs" / "durable.md"
+PAGE = Path(__file__).parents[3] / "docs" / "durable.md"
 
 
 @pytest.fixture(autouse=True)

@@ -1,7 +1,7 @@
 """State as version 1 of the format wrote it, in ``golden_state.json``.
 
 The file is never rewritten, since savepoints are not either: a change of the format gets a
-version and a file of its own. ``python tests/core/golden_state.py`` made it.
+version and a file of its own. ``python tests/runtime/golden_state.py`` made it.
 """
 
 from __future__ import annotations

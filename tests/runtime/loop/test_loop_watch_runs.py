@@ -20,12 +20,12 @@ pytestmark = pytest.mark.executes_once
 def seen_at(text: str, function: str, line: str) -> None:
     """Check that the report begins at a line of this file, and shows it as the innermost of these."""
     first, *rest = text.splitlines()
-    assert first.startswith("tests/core/test_core_watch_runs.py:"), text
+    assert first.startswith("tests/runtime/loop/test_loop_watch_runs.py:"), text
     place, _, behind = first.partition(" in ")
     name, _, _ = behind.partition(": ")
     assert name.rpartition(".")[2] == function, text
     number = place.rpartition(":")[2]
-    shown = [at for at, one in enumerate(rest) if f'test_core_watch_runs.py", line {number}, in ' in one]
+    shown = [at for at, one in enumerate(rest) if f'test_loop_watch_runs.py", line {number}, in ' in one]
     assert shown, text
     assert rest[shown[-1] + 1].strip() == line, text
 
@@ -243,7 +243,9 @@ def test_waiting_for_a_place_is_named(
     assert "waits for asyncio.locks." in first
     assert second.endswith(f"waits for {expected}")
     # No line of the author's is reached yet: the action itself is named.
-    assert second.startswith("tests/core/test_core_watch_runs.py:") and " in never: action act" in second
+    assert (
+        second.startswith("tests/runtime/loop/test_loop_watch_runs.py:") and " in never: action act" in second
+    )
 
 
 async def hold(number: int) -> None:
