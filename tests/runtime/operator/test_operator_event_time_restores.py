@@ -160,9 +160,7 @@ def test_where_keys_cannot_be_listed_all_inputs_hold_after_a_restore(
 @pytest.mark.executes_once
 def test_where_keys_cannot_be_listed_the_watermark_goes_on_without_any(agent_harness: MakeHarness) -> None:
     """Nothing waits, and one record comes: the watermark is told once all timers would have fired."""
-    harness = agent_harness(
-        Caller, lambda record: record[0], event_time=HOLD, settle=False, heartbeat=False
-    )
+    harness = agent_harness(Caller, lambda record: record[0], event_time=HOLD, settle=False, heartbeat=False)
     harness.push(("a", "now"), timestamp=10)
     harness.watermark(20)
     assert look(harness) is None
