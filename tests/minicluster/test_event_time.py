@@ -236,16 +236,12 @@ class LongFirstAgent(Agent):
         return OutputEvent(output=event.input)
 
 
-@pytest.mark.parametrize("ends", [True, False])
 def test_a_subtask_with_one_long_run_is_not_taken_for_idle_while_the_source_is_quiet(
-    agents_environment: MakeEnvironment, tmp_path: Path, ends: bool
+    agents_environment: MakeEnvironment, tmp_path: Path
 ) -> None:
-    """No record and no watermark comes; the other subtask has reached the end of all windows but the last.
-
-    Where the input ends at once, that one has even ended, and this one waits for its last run.
-    """
+    """No record and no watermark comes; the other subtask has reached the end of all windows but the last."""
     env = agents_environment(parallelism=2)
-    apart, count = key_of_another_subtask(0), QUIET if ends else QUIET + 1
+    apart, count = key_of_another_subtask(0), QUIET + 1
     numbers = timed(env, count, pace=quiet_in_the_middle, at=far_apart)
     records = env.from_datastream(numbers, lambda number: apart if number else 0)
     hold = EventTime.hold(idle_timeout="200 ms")
