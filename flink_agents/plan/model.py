@@ -118,6 +118,7 @@ class ActionPlan(PlainSettings, Named):
         when: Condition on the event, or None.
         config: What it reads as ``ctx.action_config``; JSON values.
         emits: Type strings of the events that its code names or its author declares, sorted.
+        side_outputs: Tags of the side outputs that its code names, sorted.
         retry: When and how often it is tried again; None for the agent's.
     """
 
@@ -129,6 +130,7 @@ class ActionPlan(PlainSettings, Named):
     when: ConditionPlan | None = None
     config: dict[str, Any] = Field(default_factory=dict)
     emits: tuple[str, ...] = ()
+    side_outputs: tuple[str, ...] = ()
     retry: RetryPlan | None = None
 
     @property

@@ -1,4 +1,4 @@
-"""Which events an action really emits, as its source shows: the edges of a plan's picture.
+"""Which events an action really emits, as its source shows: the edges of a plan's graph.
 
 ``reading`` finds what *may* be emitted, so that no event is missed when a plan is checked. Here each mention
 is weighed: a class that is only compared against is no event, nor is one that is content of another
@@ -112,6 +112,7 @@ class _EmissionReader(Reader):
             self._take(value)
         self.reading.events.update(events_of_annotation(function))
         self.reading.texts.update(mentions.texts)
+        self.reading.tags.update(mentions.tags)
         self._names.update(dict.fromkeys(mentions.unrooted))
         for mention in mentions.found:
             self._take_mention(mention, function, roles, scope)

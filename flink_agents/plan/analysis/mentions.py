@@ -44,6 +44,7 @@ class Mentions:
     Attributes:
         found: What it hands on or calls.
         texts: Text constants that it hands on.
+        tags: Side outputs that it writes to.
         returned: What is called for what it returns or yields.
         bound: Names that it binds itself, its parameters among them.
         imports: Names that it imports, with the module and the name in it, if any.
@@ -53,6 +54,7 @@ class Mentions:
 
     found: list[Mention] = field(default_factory=list[Mention])
     texts: set[str] = field(default_factory=set[str])
+    tags: set[str] = field(default_factory=set[str])
     returned: list[Mention] = field(default_factory=list[Mention])
     bound: set[str] = field(default_factory=set[str])
     imports: dict[str, tuple[str, str | None, int]] = field(
@@ -148,6 +150,8 @@ class _Visitor(ast.NodeVisitor):
             if takes_context or not self._content:
                 self.mentions.found.append(chain._replace(called=True))
         of_context = chain is not None and chain.root in self._context and name not in _SENDS
+        if of_context and name == "emit_to" and handed and isinstance(handed[0], ast.Constant):
+            self.mentions.tags.add(str(handed[0].value))
         if chain is not None and (of_context or self._is_event(chain)):
             # A text by which an event without class is named is no content.
             self._visit_content(handed, texts=not of_context)

@@ -31,17 +31,20 @@ class Reading:
     Attributes:
         events: Event classes that are named.
         texts: Text constants, among which type strings may be.
+        tags: Side outputs that are written to, as far as their tags stand in the code.
         opaque: Some function cannot be read, so nothing is known for certain.
     """
 
     events: set[type[Event]] = field(default_factory=set)
     texts: set[str] = field(default_factory=set)
+    tags: set[str] = field(default_factory=set)
     opaque: bool = False
 
     def update(self, other: Reading) -> None:
         """Add what ``other`` found."""
         self.events |= other.events
         self.texts |= other.texts
+        self.tags |= other.tags
         self.opaque |= other.opaque
 
 

@@ -117,6 +117,7 @@ def _action_plans(actions: Iterable[ActionDeclaration], emissions: Emissions) ->
             when=_condition(action.mark.settings.when),
             config=_config(action),
             emits=emitted_types(emissions.shown[action.name], interesting),
+            side_outputs=tuple(sorted(emissions.shown[action.name].tags)),
             retry=_retry(action.mark.settings.retry),
             **action.mark.settings.plain(),
         )

@@ -42,7 +42,8 @@ def _section(title: str, rows: Iterable[tuple[str, str]]) -> Iterator[str]:
 
 def _describe_action(action: ActionPlan) -> str:
     taken = ", ".join(map(event_title, action.triggers))
-    emitted = ", ".join(map(event_title, action.emits)) or "nothing"
+    outputs = [*map(event_title, action.emits), *(f"side output {tag}" for tag in action.side_outputs)]
+    emitted = ", ".join(outputs) or "nothing"
     notes = "; ".join(notes_of(action))
     return f"{taken} -> {emitted}" + (f"  ({notes})" if notes else "")
 
