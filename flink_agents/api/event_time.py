@@ -8,24 +8,16 @@ from datetime import timedelta
 from enum import StrEnum
 
 from flink_agents.api.errors import OptionError
-from flink_agents.api.options import ConfigOption
+from flink_agents.api.option_values import option
 
 LATE_TAG = "late-outputs"
 """Name of the side output that carries outputs of stragglers, with ``late="side"``."""
 
-_TIMEOUT = ConfigOption(
-    "hold_timeout",
-    timedelta,
-    timedelta(seconds=30),
-    "Give a timedelta, or a text such as '30 s'.",
-    minimum=timedelta(milliseconds=1),
+_TIMEOUT = option("hold_timeout", timedelta, "30 s", minimum="1 ms")(
+    "Give a timedelta, or a text such as '30 s'."
 )
-_IDLE = ConfigOption(
-    "idle_timeout",
-    timedelta,
-    timedelta(seconds=10),
-    "Give a timedelta, or a text such as '10 s'.",
-    minimum=timedelta(milliseconds=100),
+_IDLE = option("idle_timeout", timedelta, "10 s", minimum="100 ms")(
+    "Give a timedelta, or a text such as '10 s'."
 )
 
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import re
+from collections.abc import Callable
 from dataclasses import dataclass
 from datetime import timedelta
 from enum import Enum
@@ -55,6 +56,21 @@ class ConfigOption(Generic[T]):
                 found=repr(value),
                 fix=self.doc,
             ) from error
+
+
+def option(
+    key: str, kind: type[T], default: T | str | None = None, *, minimum: T | str | None = None
+) -> Callable[[str], ConfigOption[T]]:
+    """Begin an option: a line holds its name, type, default and minimum, and a call adds its meaning.
+
+    Default and minimum may be texts as users write them: ``option("a.pause", timedelta, "5 s")("...")``.
+    """
+
+    def declare(doc: str) -> ConfigOption[T]:
+        values = [None if value is None else _convert(kind, value) for value in (default, minimum)]
+        return ConfigOption(key, kind, values[0], doc, values[1])
+
+    return declare
 
 
 def describe_type(kind: type[Any]) -> str:
