@@ -1,4 +1,4 @@
-"""What an agent does with event time, for ``apply(agent, event_time=...)``."""
+"""The treatment of event time by an agent, for ``apply(agent, event_time=...)``."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ _IDLE = option("idle_timeout", timedelta, "10 s", minimum="100 ms")(
 
 
 class LateOutputs(StrEnum):
-    """What happens to the outputs of a run that did not end within ``hold_timeout``."""
+    """Policy for the outputs of a run that did not end within ``hold_timeout``."""
 
     EMIT = "emit"
     """They leave with their own timestamp; what follows decides, as for any late record."""
@@ -36,7 +36,7 @@ class LateOutputs(StrEnum):
 
 @dataclass(frozen=True)
 class EventTime:
-    """How an agent treats the event time of its input. Made by :meth:`none` or :meth:`hold`.
+    """An agent's treatment of the event time of its input; :meth:`none` and :meth:`hold` make one.
 
     Attributes:
         holds: Whether outputs carry the timestamp of their input, and the watermark behind the agent

@@ -74,7 +74,7 @@ def option(
 
 
 def describe_type(kind: type[Any]) -> str:
-    """How a value of an option of type ``kind`` is written."""
+    """Return how a value of an option of type ``kind`` is written."""
     if kind is timedelta:
         return "a duration such as '200 ms', '5 s', '2 min', '1 h' or '7 d'"
     if issubclass(kind, Enum):

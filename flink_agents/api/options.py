@@ -20,6 +20,7 @@ from datetime import timedelta
 from pathlib import Path
 from typing import Any, TypeVar, cast
 
+from flink_agents.api.error_base import suggest
 from flink_agents.api.errors import OptionError
 from flink_agents.api.option_values import ConfigOption, option
 from flink_agents.api.policies import OnError, OnUnhandled
@@ -31,6 +32,8 @@ T = TypeVar("T")
 FLINK_PREFIX = "flink-agents."
 ENVIRONMENT_PREFIX = "FLINK_AGENTS_"
 CONFIG_FILE_VARIABLE = "FLINK_AGENTS_CONFIG"
+
+_SEE_TABLE = "see the table of options in docs/configuration.md"
 
 
 class AgentOptions(StoreOptions):
@@ -110,7 +113,7 @@ class AgentOptions(StoreOptions):
 
 
 def all_options() -> dict[str, ConfigOption[Any]]:
-    """Every option of this package by key, in the order of declaration."""
+    """Return every option of this package by key, in the order of declaration."""
     options = (*vars(AgentOptions).values(), *vars(StoreOptions).values())
     found: dict[str, ConfigOption[Any]] = {
         option.key: option for option in options if isinstance(option, ConfigOption)
@@ -125,7 +128,7 @@ def _below(values: Mapping[str, T], prefix: str) -> dict[str, T]:
 
 
 def find_option(key: str, source: str) -> ConfigOption[Any]:
-    """The option named ``key``, as found in ``source``.
+    """Return the option named ``key``, as found in ``source``.
 
     Raises:
         OptionError: There is none; the text suggests a near name.
@@ -149,7 +152,7 @@ def find_option(key: str, source: str) -> ConfigOption[Any]:
 
 
 def _entry_of(key: str, options: Iterable[ConfigOption[Any]]) -> ConfigOption[Any] | None:
-    """The option of one entry, where ``key`` names an entry of one of ``options``."""
+    """Return the option of one entry, where ``key`` names an entry of one of ``options``."""
     for one in options:
         if one.type is dict and key.startswith(f"{one.key}.") and key != f"{one.key}.":
             return ConfigOption(key, object, None, one.doc)
@@ -160,12 +163,8 @@ def _fix_of(key: str, options: Iterable[str]) -> str:
     store, dot, _ = key.removeprefix(STORE_PREFIX).partition(".")
     foreign = key.startswith(STORE_PREFIX) and bool(dot) and store not in STORES.built_in
     # An option of a store has much in common with others that are not meant.
-    near = difflib.get_close_matches(key, options, n=1, cutoff=0.9 if foreign else 0.6)
-    if near:
-        return f"did you mean {near[0]!r}?"
-    if foreign:
-        return f"install the store {store!r}, or correct its name"
-    return "see the table of options in docs/configuration.md"
+    otherwise = f"install the store {store!r}, or correct its name" if foreign else _SEE_TABLE
+    return suggest(key, options, otherwise, cutoff=0.9 if foreign else 0.6)
 
 
 class Configuration(Mapping[str, Any]):
@@ -193,21 +192,21 @@ class Configuration(Mapping[str, Any]):
         return self
 
     def get(self, option: ConfigOption[T] | str, default: Any = None) -> Any:  # pyright: ignore[reportIncompatibleMethodOverride]
-        """The value of ``option``: the one set, else ``default``, else the option's own."""
+        """Return the value of ``option``: the one set, else ``default``, else the option's own."""
         found = option if isinstance(option, ConfigOption) else find_option(option, "code")
         if found.key in self._values:
             return self._values[found.key]
         return default if default is not None else found.default
 
     def below(self, prefix: str) -> dict[str, Any]:
-        """The values that were set whose keys begin with ``prefix`` and a dot, by the rest of their keys.
+        """Return the values whose keys begin with ``prefix`` and a dot, by the rest of their keys.
 
         ``below("action-state.sqlite")`` are the options of the store ``sqlite``.
         """
         return _below(self._values, prefix)
 
     def over(self, lower: Mapping[str, Any]) -> Configuration:
-        """A configuration in which these values win over ``lower``."""
+        """Return a configuration in which these values win over ``lower``."""
         merged = Configuration()
         merged._values = {**lower, **self._values}
         return merged
@@ -223,7 +222,7 @@ class Configuration(Mapping[str, Any]):
 
     @classmethod
     def from_environment(cls, environ: Mapping[str, str] | None = None) -> Configuration:
-        """Options set by ``FLINK_AGENTS_...`` variables.
+        """Return options set by ``FLINK_AGENTS_...`` variables.
 
         Raises:
             OptionError: A variable with that prefix names no option, or a value does not fit.
@@ -241,7 +240,7 @@ class Configuration(Mapping[str, Any]):
 
     @classmethod
     def from_yaml(cls, path: str | Path) -> Configuration:
-        """Options of a YAML file: nested mappings or dotted keys.
+        """Return options of a YAML file: nested mappings or dotted keys.
 
         Raises:
             OptionError: The file cannot be read, is no YAML, or says something else than options.
@@ -260,7 +259,7 @@ class Configuration(Mapping[str, Any]):
 
     @classmethod
     def from_flink(cls, flink: Mapping[str, str]) -> Configuration:
-        """Options that stand in Flink's configuration behind ``flink-agents.``."""
+        """Return options that stand in Flink's configuration behind ``flink-agents.``."""
         values: dict[str | ConfigOption[Any], object] = {
             key[len(FLINK_PREFIX) :]: value for key, value in flink.items() if key.startswith(FLINK_PREFIX)
         }
@@ -270,7 +269,7 @@ class Configuration(Mapping[str, Any]):
     def load(
         cls, code: Mapping[str, Any] | None = None, flink: Mapping[str, str] | None = None
     ) -> Configuration:
-        """All sources in their order of precedence (see the module's text)."""
+        """Return all sources in their order of precedence (see the module's text)."""
         path = os.environ.get(CONFIG_FILE_VARIABLE)
         result = cls.from_yaml(path) if path else cls()
         result = cls.from_flink(flink or {}).over(result)
@@ -279,12 +278,12 @@ class Configuration(Mapping[str, Any]):
 
 
 def environment_name(key: str) -> str:
-    """The environment variable of the option ``key``."""
+    """Return the environment variable of the option ``key``."""
     return ENVIRONMENT_PREFIX + re.sub(r"[.-]", "_", key).upper()
 
 
 def _key_of_store(name: str) -> str | None:
-    """The key that a variable sets which names an entry of an option, or one of a store of a third party."""
+    """Return the key that a variable sets: an entry of an option, or a third party's option."""
     for key, one in all_options().items():
         start = environment_name(f"{key}.")
         if one.type is dict and name.startswith(start) and name != start:
@@ -304,9 +303,7 @@ def _unknown_variable(name: str, names: list[str]) -> OptionError:
         f"unknown option {name!r} in the environment",
         expected="one of " + ", ".join(names),
         found=repr(name),
-        fix=f"did you mean {words[near[0]]!r}?"
-        if near
-        else "see the table of options in docs/configuration.md",
+        fix=f"did you mean {words[near[0]]!r}?" if near else _SEE_TABLE,
     )
 
 

@@ -1,4 +1,4 @@
-"""What the source of a function mentions, and in which way: made and handed on, or only looked at.
+"""Finds the names in a function's source that it hands on, apart from those it only looks at.
 
 A class behind ``isinstance``, in a comparison, a pattern, an annotation or a ``cast`` is looked at. What is
 given to the constructor of an event, to memory or to a side output is content, and no event of its own.
@@ -39,7 +39,7 @@ class Mention(NamedTuple):
 
 @dataclass
 class Mentions:
-    """What a function mentions.
+    """The names and texts that a function mentions.
 
     Attributes:
         found: What it hands on or calls.
@@ -67,7 +67,7 @@ class Mentions:
 def mentions_of(
     function: FunctionType, context: Iterable[str], is_event: Callable[[Mention], bool]
 ) -> Mentions | None:
-    """What a function mentions; None where its source is not to be had.
+    """Return what a function mentions; None where its source is not to be had.
 
     Args:
         function: The function.
@@ -83,7 +83,7 @@ def mentions_of(
 
 
 def parameters_of(function: FunctionType) -> tuple[str, ...]:
-    """Names of the parameters that take positional arguments."""
+    """Return the names of the parameters that take positional arguments."""
     return function.__code__.co_varnames[: function.__code__.co_argcount]
 
 
@@ -248,7 +248,7 @@ class _Visitor(ast.NodeVisitor):
 
 
 def _chain(node: ast.AST) -> Mention | None:
-    """A name with attributes, as a mention; ``super()`` is the object itself."""
+    """Return a name with attributes, as a mention; ``super()`` is the object itself."""
     attributes: list[str] = []
     while isinstance(node, ast.Attribute):
         attributes.append(node.attr)

@@ -66,7 +66,7 @@ def flow_of(plan: AgentPlan) -> Flow:
             nodes.setdefault(f"event:{kind}", _event_node(kind))
             edges[target, f"event:{kind}"] = None
         letters = (action.on_error or plan.on_error) is OnError.DEAD_LETTER
-        for tag in (*action.side_outputs, *([DEAD_LETTER_TAG] if letters else [])):
+        for tag in (*action.tags, *([DEAD_LETTER_TAG] if letters else [])):
             nodes.setdefault(f"side:{tag}", _side_node(tag))
             edges[target, f"side:{tag}"] = None
     if plan.on_unhandled is OnError.DEAD_LETTER:

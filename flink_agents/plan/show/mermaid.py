@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from flink_agents.plan.model import AgentPlan
-from flink_agents.plan.show.flow import DEAD_LETTERS, INPUT, OUTPUT, Node, flow_of
+from flink_agents.plan.show.flow import INPUT, OUTPUT, Node, flow_of
 from flink_agents.plan.show.text import one_line
 
 _SHAPES = {"event": ("([", "])"), "action": ("[", "]"), "side": ("[/", "/]")}
@@ -18,10 +18,7 @@ def to_mermaid(plan: AgentPlan) -> str:
     ids = {node: f"n{index}" for index, node in enumerate(flow.nodes)}
     lines = ["flowchart LR"]
     lines += [f"    {ids[node.id]}{_mermaid_shape(node)}" for node in flow.nodes.values()]
-    lines += [
-        f"    {ids[source]} {'-.->' if target == DEAD_LETTERS else '-->'} {ids[target]}"
-        for source, target in flow.edges
-    ]
+    lines += [f"    {ids[source]} --> {ids[target]}" for source, target in flow.edges]
     if plan.resources:
         lines.append("    subgraph resources")
         numbers = {(one.type, one.name): f"r{index}" for index, one in enumerate(plan.resources)}

@@ -23,7 +23,7 @@ from flink_agents.runtime.operator.low_watermark import LowWatermark
 
 
 def envelope_type() -> TypeInformation:
-    """A pickled value, its timestamp, and a low watermark.
+    """Return a pickled value, its timestamp, and a low watermark.
 
     Made anew each time: one that was used cannot be pickled.
     """
@@ -44,7 +44,7 @@ class Envelopes:
         self._low = low
 
     def of(self, emission: Emission | Run) -> Emission:
-        """The rows in which values leave, behind them those without a value that are due."""
+        """Return the rows in which values leave, behind them those without a value that are due."""
         if isinstance(emission, Run):
             run, emission = emission, Emission()
             emission.take(run)
@@ -75,7 +75,7 @@ def _open_envelope(row: Any) -> Any:
 
 
 def restamp(tables: Any, stream: DataStream, tag: str, kind: TypeInformation) -> DataStream:
-    """The values of an output of the operator, each with its timestamp, and the low watermark.
+    """Return the values of an output of the operator, each with its timestamp, and the low watermark.
 
     Args:
         tables: A table environment whose sources become idle after the agent's idle time-out.

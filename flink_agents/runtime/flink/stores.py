@@ -1,4 +1,4 @@
-"""Which store a job records durable calls in."""
+"""Chooses the store in which a job records durable calls."""
 
 from __future__ import annotations
 
@@ -34,7 +34,7 @@ class StoreChoice:
 
     @classmethod
     def of(cls, config: Configuration, agent: BoundAgent, local: bool) -> StoreChoice | None:
-        """The store of an agent; None where it needs none.
+        """Return the store of an agent; None where it needs none.
 
         Args:
             config: Options of the job.
@@ -60,7 +60,7 @@ class StoreChoice:
         return cls(name, options)
 
     def journals(self, plan: AgentPlan, codec: ValueCodec, config: Configuration, owner: Owner) -> Journals:
-        """The journals of a subtask in this store.
+        """Return the journals of a subtask in this store.
 
         Args:
             plan: The agent's plan.
