@@ -12,7 +12,6 @@ from typing import Any
 from flink_agents.api.errors import UnserializableValueError
 from flink_agents.api.event_time import EventTime
 from flink_agents.api.options import AgentOptions, Configuration
-from flink_agents.runtime.execution.run import Run
 from flink_agents.runtime.execution.shared import RunEnvironment
 from flink_agents.runtime.operator.emission import Emission
 from flink_agents.runtime.operator.low_watermark import NO_TIMESTAMP
@@ -166,7 +165,7 @@ class Driver:
         getattr(subtask.backend.current, kind).discard(at)
         self._emit(subtask.processor.on_timer(key, at, subtask.backend), subtask.backend)
 
-    def _emit(self, emission: Emission | Run, backend: FakeBackend) -> None:
+    def _emit(self, emission: Emission, backend: FakeBackend) -> None:
         crashes, key = self._crashes, backend.key or ""
         if crashes is not None:
             crashes.commits(key, backend.current.head)
@@ -186,11 +185,8 @@ class Driver:
                     crashes.left(what, key, value)
             crashes.committed()
 
-    def _pass(self, emission: Emission | Run, behind: Behind) -> list[int | None]:
+    def _pass(self, emission: Emission, behind: Behind) -> list[int | None]:
         """Let the rows of an emission pass to the streams behind; returns the timestamps of outputs."""
-        if isinstance(emission, Run):
-            run, emission = emission, Emission()
-            emission.take(run)
         for (tag, _), at in zip(emission.side_outputs, emission.side_timestamps, strict=True):
             low = behind.watermark(tag) if at is None else behind.row(tag)
             self.side_times(tag).append((at, low))

@@ -7,6 +7,7 @@ from collections.abc import Callable, Iterable
 from dataclasses import dataclass, field
 from typing import Any, Generic, TypeVar
 
+from flink_agents.runtime.operator.low_watermark import LowWatermark
 from flink_agents.runtime.state.keyed_state import KeyedState
 from flink_agents.testing.behind import Behind
 
@@ -64,6 +65,10 @@ class FakeBackend:
     def keyed_state(self) -> KeyedState:
         """Return the states as the core takes them."""
         return KeyedState(_Head(self), _Pending(self), _Memory(self))
+
+    def tell(self, low: LowWatermark) -> None:
+        """Let streams behind the subtask hear of its low watermark."""
+        self.behind = Behind(low)
 
     # -- Keys -------------------------------------------------------------------------
 

@@ -15,7 +15,6 @@ from typing import Any
 from pyflink.common import Row, TypeInformation, Types
 from pyflink.datastream import DataStream, OutputTag
 
-from flink_agents.runtime.execution.run import Run
 from flink_agents.runtime.flink import compat as flink_compat
 from flink_agents.runtime.flink.shipping.main_module import ShippedFunction
 from flink_agents.runtime.operator.emission import Emission
@@ -43,11 +42,8 @@ class Envelopes:
     def __init__(self, low: LowWatermark) -> None:
         self._low = low
 
-    def of(self, emission: Emission | Run) -> Emission:
+    def of(self, emission: Emission) -> Emission:
         """Return the rows in which values leave, behind them those without a value that are due."""
-        if isinstance(emission, Run):
-            run, emission = emission, Emission()
-            emission.take(run)
         rows = Emission()
         for (tag, value), at in zip(emission.side_outputs, emission.side_timestamps, strict=True):
             self._add(rows, tag, value, at)

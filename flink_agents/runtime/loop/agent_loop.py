@@ -108,7 +108,7 @@ class AgentLoop:
             self._durable = DurableCalls(
                 shared, self._loop, self._pool, self._fail, lambda: self._closing, on_mismatch
             )
-            shared.durable = self._durable
+            shared.register_durable(self._durable)
         self.replays = Replays(shared, self._loop, self._begin)
         self._watch = Watch(shared, self._loop, self._tasks, current_step)
         self._thread = threading.Thread(target=self._serve, name="agent-loop", daemon=True)

@@ -227,6 +227,9 @@ class KafkaWriter(GroupWriter[Write]):
                 if not report.is_done:
                     raise TimeoutError("no report")
                 at = report.get(timeout=0).offset
+                if at < 0:
+                    # Without its place, nobody can compare it with a fence, or remove it.
+                    raise LookupError("stored, and the broker does not say where")
             except Exception as error:
                 failure = self._not_acknowledged(error)
                 for write in writes:
