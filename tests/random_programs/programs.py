@@ -189,7 +189,7 @@ class _Maker:
         return Program(self.seed, self.calm, tuple(inputs))
 
     def mixed(self) -> Program:
-        """Short runs of one key: some write memory and record nothing, others call by what they read of it."""
+        """Short runs of one key: some write memory and record nothing, others call by what they read."""
         inputs: list[Input] = []
         for number in range(self.chance.randint(3, 5)):
             form = self.chance.choice(("async", "def"))

@@ -218,8 +218,8 @@ class Head:
     def unrecorded(self) -> bool:
         """Whether a run of the key was committed of which nothing is recorded.
 
-        Inputs of such runs cannot be told apart. After a restart that brings them in another order, a recorded
-        run may come behind another one of them than before, and find in memory what that wrote.
+        Inputs of such runs cannot be told apart. After a restart that brings them in another order, a
+        recorded run may come behind another one of them than before, and find in memory what that wrote.
         """
         return self.extra is not None and "unrecorded" in self.extra
 
