@@ -12,6 +12,7 @@ import contextlib
 import copy
 import itertools
 import time
+from collections import deque
 from collections.abc import Callable, Mapping
 from typing import Any, NamedTuple
 
@@ -161,7 +162,7 @@ class KafkaWriter(GroupWriter[Write]):
 
     # -- to Kafka ---------------------------------------------------------------------
 
-    def _pack(self, writes: list[Write]) -> list[_Packed]:
+    def _pack(self, writes: list[Write]) -> deque[_Packed]:
         """Make one batch for each partition, or a few, in order."""
         by_partition: dict[int, list[Write]] = {}
         removed: dict[JournalKey, int] = {}
@@ -170,7 +171,7 @@ class KafkaWriter(GroupWriter[Write]):
             if write.outcome is None:
                 partition = partition_of(write.entry.journal, self._partitions)
                 by_partition.setdefault(partition, []).append(write)
-        batches: list[_Packed] = []
+        batches: deque[_Packed] = deque()
         for partition, own in by_partition.items():
             packed: list[bytes] = []
             taken: list[Write] = []
@@ -192,13 +193,15 @@ class KafkaWriter(GroupWriter[Write]):
             Batch(partition, BatchKey(self._token, next(self._numbers))), writes, pack_batch(packed)
         )
 
-    def _send(self, batches: list[_Packed]) -> list[_Sent]:
+    def _send(self, batches: deque[_Packed]) -> list[_Sent]:
         """Hand all to the client, in order.
 
         All is packed before, so that the client gets the whole turn in a moment, and makes one request of it.
         """
         sent: list[_Sent] = []
-        for batch, writes, value in batches:
+        while batches:
+            # The client has its own copy, so that a turn of large records need not be there twice.
+            batch, writes, value = batches.popleft()
             try:
                 report = self._producer.send(
                     self._topic, key=pack_key(batch.key), value=value, partition=batch.partition
