@@ -11,6 +11,7 @@ took over. See ``claims``.
 
 from __future__ import annotations
 
+import functools
 import hashlib
 import sys
 import threading
@@ -32,6 +33,10 @@ READABLE = (1, BATCH_VERSION)
 
 LOOKER = "looker-"
 """How the token of a writer begins that never claimed, as it only removes."""
+
+PARTITIONS_KEPT = 16_384
+"""Of so many journals the partition is remembered, as each durable call asks for it several times. Keys that
+have calls in flight are fewer, as a rule."""
 
 FORGET = 2**63
 """What ``Entry.through`` is where a journal is unknown from then on; no run has this number."""
@@ -95,6 +100,7 @@ class Marker(NamedTuple):
     parallelism: int
 
 
+@functools.lru_cache(maxsize=PARTITIONS_KEPT)
 def partition_of(journal: JournalKey, partitions: int) -> int:
     """Return the partition of a journal."""
     text = encode_text(f"{len(journal.journal_id)}:{journal.journal_id}{journal.key}")

@@ -24,16 +24,24 @@ class Markers:
 
     def __init__(self, topic: Topic, owner: Owner | None) -> None:
         self._topic = topic
+        self._topic_bytes = topic.id.bytes[:TOKEN_BYTES]
         self._owner = owner
         self._writer = (owner.token if owner is not None else "")[:TOKEN_BYTES].encode()
         self._floors: dict[int, int] = {}
+        self._made: dict[int, tuple[int, bytes]] = {}
         self.ends: dict[int, int] = {}
 
     def make(self, partition: int, offset: int) -> bytes:
         """Return the bytes of a marker."""
+        # Between two batches of a partition, runs of many keys end at the same offset.
+        made = self._made.get(partition)
+        if made is not None and made[0] == offset:
+            return made[1]
         subtask, parallelism = (self._owner.subtask, self._owner.parallelism) if self._owner else (0, 0)
-        topic = self._topic.id.bytes[:TOKEN_BYTES]
-        return pack_marker(Marker(topic, partition, offset, self._writer, subtask, parallelism))
+        marker = Marker(self._topic_bytes, partition, offset, self._writer, subtask, parallelism)
+        packed = pack_marker(marker)
+        self._made[partition] = (offset, packed)
+        return packed
 
     def start(self, marker: bytes | None, partition: int, pending: bool) -> int | None:
         """Return the offset from which on a key needs a partition; None where its marker is of no use."""
@@ -97,7 +105,7 @@ class Markers:
             )
 
     def _fits(self, marker: Marker, partition: int) -> bool:
-        return marker.partition == partition and marker.topic == self._topic.id.bytes[:TOKEN_BYTES]
+        return marker.partition == partition and marker.topic == self._topic_bytes
 
     def _lies_behind(self, marker: Marker) -> bool:
         """Tell whether an earlier attempt saw more of a partition than there was when this one began."""
