@@ -204,7 +204,7 @@ class Store(World):
     # -- what actors do -----------------------------------------------------------------
 
     def append(self) -> Any:
-        (outcome,) = self.appender._write([Write(Entry(journal_in(SETTINGS, 0), [record()]), None)])
+        (outcome,) = self.appender._write([Write(Entry(journal_in(SETTINGS, 0), [record()]))])
         return outcome
 
     def takes_over(self) -> None:

@@ -15,6 +15,7 @@ import hashlib
 import sys
 import threading
 from collections.abc import Sequence
+from functools import lru_cache
 from typing import Any, NamedTuple
 
 import msgpack
@@ -32,6 +33,9 @@ READABLE = (1, BATCH_VERSION)
 
 LOOKER = "looker-"
 """How the token of a writer begins that never claimed, as it only removes."""
+
+RECENT_JOURNALS = 10_000
+"""Of how many journals the partition is remembered: an event asks for that of its key several times."""
 
 FORGET = 2**63
 """What ``Entry.through`` is where a journal is unknown from then on; no run has this number."""
@@ -95,6 +99,7 @@ class Marker(NamedTuple):
     parallelism: int
 
 
+@lru_cache(maxsize=RECENT_JOURNALS)
 def partition_of(journal: JournalKey, partitions: int) -> int:
     """The partition of a journal."""
     text = encode_text(f"{len(journal.journal_id)}:{journal.journal_id}{journal.key}")

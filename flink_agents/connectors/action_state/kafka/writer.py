@@ -12,7 +12,7 @@ import contextlib
 import copy
 import itertools
 import time
-from collections.abc import Callable, Mapping
+from collections.abc import Mapping
 from typing import Any, NamedTuple
 
 from kafka import KafkaProducer
@@ -26,7 +26,7 @@ from flink_agents.api.action_state import (
 )
 from flink_agents.api.errors import StoreError
 from flink_agents.api.logs import bounded_logger
-from flink_agents.connectors.action_state.group_writer import GroupWriter, Limits, Outcome, Pending
+from flink_agents.connectors.action_state.group_writer import GroupWriter, Limits, OnEnd, Outcome, Pending
 from flink_agents.connectors.action_state.kafka.claims import Claims, ClaimsWriter
 from flink_agents.connectors.action_state.kafka.garbage import Batch, Garbage
 from flink_agents.connectors.action_state.kafka.layout import (
@@ -64,13 +64,12 @@ class Write(Pending):
 
     Args:
         entry: What is written.
-        future: Resolved on its loop; None where nobody waits.
     """
 
     __slots__ = ("entry", "partition")
 
-    def __init__(self, entry: Entry, future: asyncio.Future[None] | None) -> None:
-        super().__init__(future)
+    def __init__(self, entry: Entry) -> None:
+        super().__init__()
         self.entry = entry
         self.partition = 0
 
@@ -97,7 +96,7 @@ class KafkaWriter(GroupWriter[Write]):
         positions: Where each partition ended when it was last heard of; kept up to date here.
         loop: Where futures are resolved.
         metrics: Of the store.
-        on_end: Called on the loop when the thread has ended, behind all outcomes.
+        on_end: Called on the loop when the thread has ended, behind all outcomes, with futures that got none.
     """
 
     def __init__(
@@ -112,7 +111,7 @@ class KafkaWriter(GroupWriter[Write]):
         positions: dict[int, int],
         loop: asyncio.AbstractEventLoop,
         metrics: StoreMetrics,
-        on_end: Callable[[], None],
+        on_end: OnEnd,
     ) -> None:
         place = f"topic {journals.name}"
         super().__init__(place, LIMITS, settings.lease_seconds, loop, metrics, on_end)
@@ -294,7 +293,7 @@ class KafkaWriter(GroupWriter[Write]):
                 if (since := self._garbage.since(journal)) is not None
             ]
             if again:
-                self._write([Write(entry, None) for entry in again])
+                self._write([Write(entry) for entry in again])
             else:
                 self._send_dead()
         except Exception as error:
