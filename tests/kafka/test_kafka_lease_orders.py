@@ -195,7 +195,7 @@ class Store(World):
     def make_appender(self) -> KafkaWriter:
         claims = self.reader(self.old.token, slowly=True)
         producer: Any = Producer(self)
-        rest = (self.old, self.writer(), Garbage(), {}, NO_LOOP, StoreMetrics(), lambda: None)
+        rest = (self.old, self.writer(), Garbage(), {}, NO_LOOP, StoreMetrics(), lambda waiting: None)
         made = KafkaWriter(SETTINGS, JOURNALS, producer, claims, *rest)
         made._lease = Lease(claims, self.old.token, LEASE, self.clock(1 / self.rate))
         made._lease._looking = cast("Any", Looking(self))
