@@ -77,7 +77,7 @@ class Producer:
 def turn(producer: Producer) -> list[Any]:
     """The outcomes of a turn with an append to each partition."""
     free = Standing({}, undecided=False, lost=False)
-    rest = (Owner.create("job-1", "a"), NOBODY, Garbage(), {}, NOBODY, StoreMetrics(), lambda: None)
+    rest = (Owner.create("job-1", "a"), NOBODY, Garbage(), {}, NOBODY, StoreMetrics(), lambda waiting: None)
     claims: Any = SimpleNamespace(
         refresh=lambda _: None,
         void_from=lambda _: free.void,
@@ -86,7 +86,7 @@ def turn(producer: Producer) -> list[Any]:
     )
     made: Any = producer
     writer = KafkaWriter(SETTINGS, JOURNALS, made, claims, *rest)
-    writes = [Write(Entry(journal_in(SETTINGS, partition), [record()]), None) for partition in range(4)]
+    writes = [Write(Entry(journal_in(SETTINGS, partition), [record()])) for partition in range(4)]
     return writer._write(writes)
 
 

@@ -13,6 +13,7 @@ import threading
 from collections import deque
 from collections.abc import Callable, Coroutine
 from concurrent import futures
+from contextvars import Context
 from datetime import timedelta
 from time import monotonic
 from typing import Any, TypeVar
@@ -198,7 +199,8 @@ class AgentLoop:
             self._closing = True
             self._pool.close()
             self._shared.limits.close()
-            self._loop.call_soon_threadsafe(self._begin_stop)
+            # The collector of cycles may call this in code of an action, to whose order it does not belong.
+            self._loop.call_soon_threadsafe(self._begin_stop, context=Context())
         if wait:
             grace: timedelta = self._shared.config.get(AgentOptions.GRACE)
             self._thread.join(grace.total_seconds() + 2 * CLOSE_SECONDS + clients.CLOSE_SECONDS)

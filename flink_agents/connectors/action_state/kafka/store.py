@@ -29,6 +29,7 @@ from flink_agents.api.errors import (
     StoreUnavailableError,
 )
 from flink_agents.api.logs import bounded_logger
+from flink_agents.connectors.action_state.group_writer import OnEnd
 from flink_agents.connectors.action_state.kafka.claims import Claims, ClaimsWriter, check_topic
 from flink_agents.connectors.action_state.kafka.garbage import Garbage
 from flink_agents.connectors.action_state.kafka.layout import (
@@ -110,7 +111,7 @@ class KafkaStore(ThreadedStore[Write]):
 
     async def _connect(
         self, owner: Owner | None, opened: list[Callable[[], object]]
-    ) -> tuple[Callable[[Callable[[], None]], KafkaWriter], list[Callable[[], object]]]:
+    ) -> tuple[Callable[[OnEnd], KafkaWriter], list[Callable[[], object]]]:
         of_reader = await self._in_thread(lambda: self._open_clients(owner, opened))
         if owner is not None:
             over = TakeOver(self._claims, self._claims_writer, self._all_ends)
@@ -227,7 +228,7 @@ class KafkaStore(ThreadedStore[Write]):
             return
         self._appending[journal] += 1
         try:
-            await self._submit(writer, functools.partial(Write, Entry(journal, records)))
+            await writer.written(Write(Entry(journal, records)))
         finally:
             self._appending[journal] -= 1
             if not self._appending[journal]:
@@ -239,7 +240,7 @@ class KafkaStore(ThreadedStore[Write]):
         if not self._knows(journal):
             await self.rebuild(journal)
         if self._knows(journal):
-            await self._submit(writer, functools.partial(Write, Entry(journal, (), through_seq)))
+            await writer.written(Write(Entry(journal, (), through_seq)))
             partition = partition_of(journal, self._topic.partitions)
             if journal in self._scanner.index:
                 self._settled.append((journal, through_seq))
@@ -259,8 +260,8 @@ class KafkaStore(ThreadedStore[Write]):
         writer = self._require_owned()
         await self.rebuild()
         found = await self._in_thread(lambda: self._describe(journal_id, None, sys.maxsize))
-        removals = [functools.partial(Write, Entry(info.journal, (), FORGET)) for info in found]
-        await asyncio.gather(*(self._submit(writer, make) for make in removals))
+        removals = [Write(Entry(info.journal, (), FORGET)) for info in found]
+        await asyncio.gather(*(writer.written(write) for write in removals))
 
     def _knows(self, journal: JournalKey) -> bool:
         """Tell whether something was recorded for a journal, or is on its way."""

@@ -13,7 +13,7 @@ import copy
 import itertools
 import time
 from collections import deque
-from collections.abc import Callable, Mapping
+from collections.abc import Mapping
 from typing import Any, NamedTuple
 
 from kafka import KafkaProducer
@@ -29,7 +29,7 @@ from flink_agents.api.action_state import (
 )
 from flink_agents.api.errors import StoreError
 from flink_agents.api.logs import bounded_logger
-from flink_agents.connectors.action_state.group_writer import GroupWriter, Limits, Outcome, Pending
+from flink_agents.connectors.action_state.group_writer import GroupWriter, Limits, OnEnd, Outcome, Pending
 from flink_agents.connectors.action_state.kafka.claims import Claims, ClaimsWriter
 from flink_agents.connectors.action_state.kafka.garbage import Batch, Garbage
 from flink_agents.connectors.action_state.kafka.layout import (
@@ -67,7 +67,6 @@ class Write(Pending):
 
     Args:
         entry: What is written.
-        future: Resolved on its loop; None where nobody waits.
 
     Attributes:
         outcome: Why it failed; None as long as it has not.
@@ -75,9 +74,9 @@ class Write(Pending):
 
     __slots__ = ("entry", "outcome")
 
-    def __init__(self, entry: Entry, future: asyncio.Future[None] | None) -> None:
+    def __init__(self, entry: Entry) -> None:
         # What the base class does is repeated here: there are several of these for each durable call.
-        self.future = future
+        self.future = None
         self.size = 0
         self.entry = entry
         self.outcome: Outcome = None
@@ -113,7 +112,7 @@ class KafkaWriter(GroupWriter[Write]):
         positions: Where each partition ended when it was last heard of; kept up to date here.
         loop: Where futures are resolved.
         metrics: Of the store.
-        on_end: Called on the loop when the thread has ended, behind all outcomes.
+        on_end: Called on the loop when the thread has ended, behind all outcomes, with futures that got none.
     """
 
     def __init__(
@@ -128,7 +127,7 @@ class KafkaWriter(GroupWriter[Write]):
         positions: dict[int, int],
         loop: asyncio.AbstractEventLoop,
         metrics: StoreMetrics,
-        on_end: Callable[[], None],
+        on_end: OnEnd,
     ) -> None:
         place = f"topic {journals.name}"
         super().__init__(place, LIMITS, settings.lease_seconds, loop, metrics, on_end)
@@ -322,7 +321,7 @@ class KafkaWriter(GroupWriter[Write]):
                 if (since := self._garbage.since(journal)) is not None
             ]
             if again:
-                self._write([Write(entry, None) for entry in again])
+                self._write([Write(entry) for entry in again])
             else:
                 self._send_dead()
         except Exception as error:

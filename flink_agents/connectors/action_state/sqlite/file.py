@@ -21,6 +21,7 @@ from pathlib import Path
 
 from flink_agents.api.errors import StoreError, StoreFormatError, StoreUnavailableError
 from flink_agents.connectors.action_state.sqlite import removals
+from flink_agents.connectors.action_state.sqlite.rows import STATEMENTS
 
 APPLICATION_ID = 0x464C4147
 """What SQLite's header has to say: this file is a store of action state."""
@@ -139,7 +140,11 @@ def _check_header(path: Path) -> None:
 
 def _connect(path: Path) -> sqlite3.Connection:
     connection = sqlite3.connect(
-        path, timeout=READ_BUSY_SECONDS, isolation_level=None, check_same_thread=False
+        path,
+        timeout=READ_BUSY_SECONDS,
+        isolation_level=None,
+        check_same_thread=False,
+        cached_statements=STATEMENTS,
     )
     try:
         if _is_new(connection, path):

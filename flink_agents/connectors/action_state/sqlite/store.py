@@ -34,6 +34,7 @@ from flink_agents.api.action_state import (
     in_use_error,
 )
 from flink_agents.api.errors import StoreMismatchError
+from flink_agents.connectors.action_state.group_writer import OnEnd
 from flink_agents.connectors.action_state.options import read_options
 from flink_agents.connectors.action_state.sqlite import reader
 from flink_agents.connectors.action_state.sqlite.file import (
@@ -82,6 +83,7 @@ class SQLiteStore(ThreadedStore[Write]):
         self._max_record_bytes = max_record_bytes
         self._removals = removals
         self._store_id = ""
+        self._marker = b""
         self._known: frozenset[int] | None = None
 
     @classmethod
@@ -116,10 +118,11 @@ class SQLiteStore(ThreadedStore[Write]):
 
     async def _connect(
         self, owner: Owner | None, opened: list[Callable[[], object]]
-    ) -> tuple[Callable[[Callable[[], None]], SQLiteWriter], list[Callable[[], object]]]:
+    ) -> tuple[Callable[[OnEnd], SQLiteWriter], list[Callable[[], object]]]:
         self._connection = await self._in_thread(lambda: self._open_file(owner, opened))
         of_writer = await self._in_thread(lambda: self._open_file(owner, opened))
         self._store_id = await self._ask(read_store_id)
+        self._marker = uuid.UUID(self._store_id).bytes
         if owner is not None:
             await self._claim(owner)
             self._known = await self._ask(reader.known_journals)
@@ -173,16 +176,16 @@ class SQLiteStore(ThreadedStore[Write]):
         records = tuple(records)
         check_records(records, self._max_record_bytes)
         if records:
-            await self._submit(writer, functools.partial(Write, journal, records, None))
+            await writer.written(Write(journal, records))
 
     @override
     async def prune(self, journal: JournalKey, through_seq: int) -> None:
-        await self._submit(self._require_open(), functools.partial(Write, journal, (), through_seq))
+        await self._require_open().written(Write(journal, (), through_seq))
 
     @override
     async def forget(self, journal_id: str) -> None:
         writer = self._require_owned()
-        await self._submit(writer, functools.partial(Forget, journal_id))
+        await writer.written(Forget(journal_id))
 
     # -- reading ----------------------------------------------------------------------
 
@@ -217,8 +220,8 @@ class SQLiteStore(ThreadedStore[Write]):
         self, journal: JournalKey | None = None, marker: bytes | None = None, pending: bool = True
     ) -> None:
         """Compare the marker; a file needs nothing else."""
-        own = uuid.UUID(self.store_id).bytes
-        if marker not in (None, own):
+        self._require_open()
+        if marker not in (None, self._marker):
             raise StoreMismatchError(
                 f"the state to restore belongs to another store than {self.path}",
                 expected=f"store {self._store_id}",
@@ -229,7 +232,8 @@ class SQLiteStore(ThreadedStore[Write]):
     @override
     def recovery_marker(self, journal: JournalKey) -> bytes:
         """Return the one position that a file has: its own id."""
-        return uuid.UUID(self.store_id).bytes
+        self._require_open()
+        return self._marker
 
     @override
     async def journals(
