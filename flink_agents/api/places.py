@@ -9,7 +9,7 @@ from typing import Any, cast
 
 
 def place_of(func: Any) -> str:
-    """Where ``func`` is written, as ``file:line in name``; the file relative where that is shorter."""
+    """Return where ``func`` is written, as ``file:line in name``; the file relative where that is shorter."""
     plain: Any = inspect.unwrap(unwrap(func))
     while isinstance(plain, functools.partial):
         plain = cast("functools.partial[Any]", plain).func
@@ -37,7 +37,7 @@ def place_of_class(target: type) -> str:
 
 
 def caller_place(depth: int) -> str:
-    """Where the caller's caller stands, as ``file:line in name``; with ``depth`` callers between."""
+    """Return where the caller's caller stands, as ``file:line in name``; with ``depth`` callers between."""
     frame = inspect.currentframe()
     for _ in range(depth + 2):
         frame = frame.f_back if frame is not None else None
@@ -56,7 +56,7 @@ def short_path(path: str) -> str:
 
 
 def unwrap(func: Any) -> Any:
-    """The plain function inside a static or class method, or ``func`` itself."""
+    """Return the plain function inside a static or class method, or ``func`` itself."""
     wrapped: Any = func
     return wrapped.__func__ if type(wrapped) in (staticmethod, classmethod) else wrapped
 

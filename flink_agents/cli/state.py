@@ -301,7 +301,7 @@ def _outcome(record: dict[str, Any]) -> str | None:
 
 
 def _did(record: dict[str, Any]) -> str:
-    """What an action did beside its calls."""
+    """Return what an action did beside its calls."""
     parts = [f"{record['calls']} calls"]
     for label, names in (
         ("emitted", [kind for kind, _ in record["events"]]),

@@ -31,12 +31,12 @@ class Clock:
         self.time = START
 
     def __call__(self) -> int:
-        """The time."""
+        """Return the time."""
         return self.time
 
 
 def leaving(driver: Driver, backend: FakeBackend) -> Callable[[Emission], None]:
-    """What takes the outputs of a heartbeat; it does not keep ``driver`` alive."""
+    """Return what takes the outputs of a heartbeat; it does not keep ``driver`` alive."""
     reference = weakref.ref(driver)
 
     def leave(emission: Emission) -> None:
@@ -81,7 +81,7 @@ class Driver:
     _config: Configuration
 
     def side_output(self, tag: str) -> list[Any]:
-        """All values that left the side output ``tag``, in order."""
+        """Return all values that left the side output ``tag``, in order."""
         return self._side.setdefault(tag, [])
 
     def _subtask_of(self, key: str) -> Subtask:
@@ -109,7 +109,7 @@ class Driver:
 
     @property
     def _keeps_timers(self) -> bool:
-        """Whether there are timers that wait for their time, however little there is to do."""
+        """True if timers wait for their time, however little there is to do."""
         return self._event_time.holds or self._config.get(AgentOptions.FORGET_SETTLED_AFTER) is not None
 
     def _with_timers(self, backend: FakeBackend) -> list[str]:
@@ -131,7 +131,7 @@ class Driver:
         return None if low == NO_TIMESTAMP else low
 
     def side_times(self, tag: str) -> list[tuple[int | None, int]]:
-        """The timestamp of each value of a side output, and the low watermark that was told before it."""
+        """Return the timestamp of each value of a side output, and the low watermark before it."""
         return self._side_times.setdefault(tag, [])
 
     def _deliver(self, key: str, record: Any, timestamp: int | None) -> None:

@@ -44,7 +44,7 @@ Execution = tuple[int, int]
 
 @dataclass
 class Answer:
-    """How a function ended.
+    """The result or the error by which a function ended.
 
     Attributes:
         order: How many had ended before it.
@@ -66,7 +66,7 @@ class Answer:
 
 
 class Outside:
-    """See the module.
+    """Keeps the answers of functions, and gives them again in their order.
 
     Args:
         codec: Encodes arguments.
@@ -127,7 +127,7 @@ class Outside:
         return found
 
     def stored_among(self, appended: Iterable[tuple[JournalKey, Iterable[Record]]]) -> Counter[Asked]:
-        """The calls among records that were stored; none where some were made void."""
+        """Return the calls among records that were stored; none where some were made void."""
         stored: Counter[Asked] = Counter()
         for journal, records in appended:
             for record in records:
@@ -140,7 +140,7 @@ class Outside:
         return stored
 
     def _number(self, seq: int) -> int:
-        """What a run is known by: nothing where others may have its number in the next attempt."""
+        """Return the identity of a run: nothing where others may have its number in the next attempt."""
         return seq if self.ordered else -1
 
     def _begin_execution(self) -> None:
@@ -156,7 +156,7 @@ class Outside:
     def of(
         self, step: Any, what: DurableCallable, args: tuple[Any, ...], kwargs: Mapping[str, Any]
     ) -> DurableCallable:
-        """``what`` with a function that is recorded or repeated."""
+        """Return ``what`` with a function that is recorded or repeated."""
         try:
             called = identity(self._codec, what, args, kwargs)
         except AgentsError:
@@ -198,7 +198,7 @@ class Outside:
                 self._orders += 1
 
     def is_next(self, answer: Answer) -> bool:
-        """Whether all that came before an answer has come."""
+        """Tell whether all that came before an answer has come."""
         with self._lock:
             return not self.ordered or all(
                 other.order in self._over
@@ -223,7 +223,7 @@ class _Call:
     execution: Execution
 
     def awaited(self, what: DurableCallable) -> Callable[..., Awaitable[Any]]:
-        """The function of a call, for the agent loop."""
+        """Return the function of a call, for the agent loop."""
 
         @functools.wraps(what.function)
         async def function(*args: Any, **kwargs: Any) -> Any:
@@ -253,7 +253,7 @@ class _Call:
         return value
 
     def called(self, what: DurableCallable) -> Callable[..., Any]:
-        """The function of a call, for a thread."""
+        """Return the function of a call, for a thread."""
 
         @functools.wraps(what.function)
         def function(*args: Any, **kwargs: Any) -> Any:

@@ -32,7 +32,7 @@ from flink_agents.testing.harness import OperatorHarness
 
 @dataclass
 class RunReplay:
-    """What a replay came to.
+    """The outcome of a replay.
 
     Attributes:
         calls: Each durable call in the order in which it was made: action, number, function, request.
@@ -129,7 +129,7 @@ def _header(codec: ValueCodec, records: Sequence[Record]) -> RunHeader:
 
 
 def _place_with(journal: JournalKey, records: Sequence[Record]) -> MemoryPlace:
-    """A place in memory with the records, but those by which whole actions would be left out."""
+    """Return a place in memory with the records, but those by which whole actions would be left out."""
     place = MemoryPlace()
 
     async def fill() -> None:

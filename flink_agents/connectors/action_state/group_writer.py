@@ -69,7 +69,7 @@ P = TypeVar("P", bound=Pending)
 
 
 class GroupWriter(ABC, Generic[P]):
-    """See the module. The thread begins with :meth:`start`.
+    """A thread that writes batches; it begins with :meth:`start`.
 
     Args:
         place: Where it writes, for messages.
@@ -178,7 +178,7 @@ class GroupWriter(ABC, Generic[P]):
                     self._tell([write], [self._refusal()])
 
     def _take(self) -> list[P]:
-        """All that waits, up to a limit; waits until there is something, or for the next beat."""
+        """Return all that waits, up to a limit; waits until there is something, or for the next beat."""
         batch: list[P] = []
         size = 0
         try:
@@ -204,7 +204,7 @@ class GroupWriter(ABC, Generic[P]):
         return outcomes
 
     def _unknown(self, what: str, cause: BaseException | None) -> StoreError:
-        """The failure of a write that is stored or not; nothing is written after it."""
+        """Return the failure of a write that is stored or not; nothing is written after it."""
         self._metrics.failed()
         self._failure = AppendOutcomeUnknownError(
             f"{what}: nobody can tell what is stored",

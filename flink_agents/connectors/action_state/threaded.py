@@ -1,4 +1,4 @@
-"""What the stores share that read in one thread and write in another one."""
+"""The common part of the stores that read in one thread and write in another one."""
 
 from __future__ import annotations
 

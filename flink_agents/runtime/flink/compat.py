@@ -1,4 +1,4 @@
-"""What PyFlink's public API lacks or gets wrong, wrapped in one place.
+"""Wraps all that PyFlink's public API lacks or gets wrong, in one place.
 
 Each function names the trap that it covers; ``docs/design/pyflink.md`` tells how each was
 seen. Nothing else in the package touches a private attribute of PyFlink, the Java gateway or
@@ -29,7 +29,7 @@ _ANNOUNCED = "internal.flink-agents.main-classes"
 
 @dataclass(frozen=True)
 class TaskInfo:
-    """Where an operator instance runs.
+    """The job and the subtask that an operator instance runs in.
 
     Attributes:
         job_id: Flink's id of the job, 32 hexadecimal digits.
@@ -47,7 +47,7 @@ class TaskInfo:
 
 
 def task_info(context: RuntimeContext) -> TaskInfo:
-    """Where the operator of ``context`` runs.
+    """Return where the operator of ``context`` runs.
 
     PyFlink 2.3 calls Java methods that Flink 2 moved to ``getTaskInfo()``, and has none for
     the job. In process mode there is no Java context, and PyFlink's own values are used.
@@ -121,7 +121,7 @@ def task_configuration(context: RuntimeContext) -> dict[str, str]:
 
 
 def keyed_state(context: RuntimeContext, memory_ttl_ms: int | None) -> KeyedState:
-    """The agent's states. Their names and types are part of every savepoint.
+    """Return the agent's states. Their names and types are part of every savepoint.
 
     Values are bytes in ``PICKLED_BYTE_ARRAY`` states, the cheapest of PyFlink's
     (``docs/design/core.md``; ``PRIMITIVE_ARRAY`` converts byte by byte).
@@ -146,7 +146,7 @@ def _ttl(milliseconds: int) -> StateTtlConfig:
 
 
 def cancellation_check() -> Callable[[], None]:
-    """A function that raises ``InterruptedError`` once Flink has cancelled the task of this thread.
+    """Return a function that raises ``InterruptedError`` once Flink has cancelled the task of this thread.
 
     A plain wait in Python does not notice the interrupt: with it a cancel took 15 s (measured).
     """
@@ -164,7 +164,7 @@ def cancellation_check() -> Callable[[], None]:
 
 
 def configuration_of(env: StreamExecutionEnvironment) -> dict[str, str]:
-    """All of Flink's configuration that ``env`` was made with."""
+    """Return all of Flink's configuration that ``env`` was made with."""
     return dict(get_j_env_configuration(env._j_stream_execution_environment).toMap())
 
 
@@ -192,7 +192,7 @@ def _java(stream: DataStream) -> Any:
 
 
 def transformation_ids_before(stream: DataStream) -> set[int]:
-    """Ids of the transformations that ``stream`` comes from, its own included."""
+    """Return the ids of the transformations that ``stream`` comes from, its own included."""
     transformation = _java(stream).getTransformation()
     return {each.getId() for each in transformation.getTransitivePredecessors()}
 
@@ -203,12 +203,12 @@ def transformation_id(stream: DataStream) -> int:
 
 
 def parallelism_of(stream: DataStream) -> int:
-    """Number of subtasks of the operator that makes ``stream``."""
+    """Return the number of subtasks of the operator that makes ``stream``."""
     return _java(stream).getTransformation().getParallelism()
 
 
 def can_have_watermarks(stream: DataStream) -> bool:
-    """Whether ``stream`` may have watermarks; True where that cannot be told."""
+    """Tell whether ``stream`` may have watermarks; True where that cannot be told."""
     ahead, seen = [_java(stream).getTransformation()], set[int]()
     while ahead:
         transformation = ahead.pop()
@@ -224,7 +224,7 @@ def can_have_watermarks(stream: DataStream) -> bool:
 
 
 def _makes_watermarks(transformation: Any) -> bool | None:
-    """Whether watermarks begin there; None where they come from before."""
+    """Tell whether watermarks begin there; None where they come from before."""
     kind = transformation.getClass().getSimpleName()
     if kind == "LegacySourceTransformation" or "WatermarkAssigner" in str(transformation.getName()):
         return True  # a function of the user, or a table

@@ -22,7 +22,7 @@ from flink_agents.runtime.operator.low_watermark import LowWatermark
 
 
 def envelope_type() -> TypeInformation:
-    """A pickled value, its timestamp, and a low watermark.
+    """Return a pickled value, its timestamp, and a low watermark.
 
     Made anew each time: one that was used cannot be pickled.
     """
@@ -43,7 +43,7 @@ class Envelopes:
         self._low = low
 
     def of(self, emission: Emission) -> Emission:
-        """The rows in which values leave, behind them those without a value that are due."""
+        """Return the rows in which values leave, behind them those without a value that are due."""
         rows = Emission()
         for (tag, value), at in zip(emission.side_outputs, emission.side_timestamps, strict=True):
             self._add(rows, tag, value, at)
@@ -71,7 +71,7 @@ def _open_envelope(row: Any) -> Any:
 
 
 def restamp(tables: Any, stream: DataStream, tag: str, kind: TypeInformation) -> DataStream:
-    """The values of an output of the operator, each with its timestamp, and the low watermark.
+    """Return the values of an output of the operator, each with its timestamp, and the low watermark.
 
     Args:
         tables: A table environment whose sources become idle after the agent's idle time-out.

@@ -1,4 +1,4 @@
-"""Which store a job records durable calls in."""
+"""Chooses the store in which a job records durable calls."""
 
 from __future__ import annotations
 
@@ -31,7 +31,7 @@ class StoreChoice:
 
     @classmethod
     def of(cls, config: Configuration, agent: BoundAgent, local: bool) -> StoreChoice | None:
-        """The store of an agent; None where it needs none.
+        """Return the store of an agent; None where it needs none.
 
         Args:
             config: Options of the job.

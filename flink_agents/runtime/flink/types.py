@@ -36,7 +36,7 @@ _COLUMN_TYPES: dict[Any, Any] = {
 
 
 def stream_type(output_type: Any) -> TypeInformation:
-    """The type of a stream of ``output_type`` values.
+    """Return the type of a stream of ``output_type`` values.
 
     Args:
         output_type: A Python type, a PyFlink ``TypeInformation``, or None for any object.
@@ -97,5 +97,5 @@ def _column_type(name: str, kind: Any) -> TypeInformation:
 
 
 def row_type(columns: Mapping[str, TypeInformation]) -> TypeInformation:
-    """The type of rows with these columns."""
+    """Return the type of rows with these columns."""
     return Types.ROW_NAMED(list(columns), list(columns.values()))

@@ -32,7 +32,7 @@ _POLL_SECONDS = 0.05
 
 @dataclass(frozen=True)
 class BrokerStatus:
-    """What is known of a broker from outside.
+    """The state of a broker as it is seen from outside.
 
     Attributes:
         running: Whether its process is there.
@@ -121,7 +121,7 @@ class KafkaBroker:
 
     @property
     def running(self) -> bool:
-        """Whether its process is there; a paused one is."""
+        """True while its process is there, also while it is paused."""
         return self._process() is not None
 
     @property

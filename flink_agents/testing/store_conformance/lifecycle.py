@@ -61,7 +61,7 @@ async def _refuses_all(store: ActionStateStore) -> None:
 
 
 class LifecycleCases(SuiteBase):
-    """See the module."""
+    """Cases about a store's life."""
 
     @case
     async def test_what_is_kept_of_a_plan_stays(self, stores: Stores) -> None:

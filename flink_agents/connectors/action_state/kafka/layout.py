@@ -96,18 +96,18 @@ class Marker(NamedTuple):
 
 
 def partition_of(journal: JournalKey, partitions: int) -> int:
-    """The partition of a journal."""
+    """Return the partition of a journal."""
     text = encode_text(f"{len(journal.journal_id)}:{journal.journal_id}{journal.key}")
     return int.from_bytes(hashlib.blake2b(text, digest_size=8).digest(), "big") % partitions
 
 
 def pack_key(key: BatchKey) -> bytes:
-    """The key of a Kafka record."""
+    """Return the key of a Kafka record."""
     return _packers.pack(["batch", *key])
 
 
 def unpack_key(data: bytes | None) -> BatchKey | None:
-    """What :func:`pack_key` was given; None for a record that is none of this store."""
+    """Return what :func:`pack_key` was given; None for a record that is none of this store."""
     try:
         kind, token, number = _unpack(data or b"")
         ours = kind == "batch" and isinstance(token, str) and isinstance(number, int)
@@ -117,7 +117,7 @@ def unpack_key(data: bytes | None) -> BatchKey | None:
 
 
 def pack_entry(entry: Entry) -> bytes:
-    """The bytes of an entry; a batch is a list of them."""
+    """Return the bytes of an entry; a batch is a list of them."""
     content: Any = entry.through
     if content is None:
         content = [(int(r.kind), r.seq, r.step, r.index, r.data) for r in entry.records]
@@ -127,13 +127,13 @@ def pack_entry(entry: Entry) -> bytes:
 
 
 def pack_batch(entries: Sequence[bytes]) -> bytes:
-    """The value of a Kafka record, of packed entries."""
+    """Return the value of a Kafka record, of packed entries."""
     packer = msgpack.Packer()
     return b"".join([bytes([BATCH_VERSION]), packer.pack_array_header(len(entries)), *entries])
 
 
 def unpack_batch(data: bytes) -> list[Entry]:
-    """The entries of a batch.
+    """Return the entries of a batch.
 
     Raises:
         StoreFormatError: It is corrupt, or of an unknown version.
@@ -162,7 +162,7 @@ def _entry(journal_id: str, key: str, content: Any) -> Entry:
 
 
 def counting(entries: list[Entry], key: BatchKey, data: bytes) -> list[Entry]:
-    """What counts of a batch whose writer has no claim.
+    """Return what counts of a batch whose writer has no claim.
 
     A claim is removed when nothing of its owner is needed, so that what comes later is of an owner who
     does not know of its end. Only who looks at a store removes without a claim; in batches of version 1,
@@ -174,12 +174,12 @@ def counting(entries: list[Entry], key: BatchKey, data: bytes) -> list[Entry]:
 
 
 def pack_marker(marker: Marker) -> bytes:
-    """The bytes of a marker."""
+    """Return the bytes of a marker."""
     return _packers.pack(list(marker))
 
 
 def unpack_marker(data: bytes) -> Marker | None:
-    """What :func:`pack_marker` was given; None for a marker of another store."""
+    """Return what :func:`pack_marker` was given; None for a marker of another store."""
     try:
         return Marker(*_unpack(data))
     except (StoreFormatError, TypeError):
@@ -192,7 +192,7 @@ def pack_claim(kind: str, token: str, content: Any) -> tuple[bytes, bytes]:
 
 
 def pack_claim_key(kind: str, token: str) -> bytes:
-    """The key of a record of the topic of claims."""
+    """Return the key of a record of the topic of claims."""
     return _packers.pack([kind, token])
 
 

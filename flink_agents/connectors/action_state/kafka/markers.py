@@ -30,7 +30,7 @@ class Markers:
         self.ends: dict[int, int] = {}
 
     def make(self, partition: int, offset: int) -> bytes:
-        """The bytes of a marker."""
+        """Return the bytes of a marker."""
         subtask, parallelism = (self._owner.subtask, self._owner.parallelism) if self._owner else (0, 0)
         topic = self._topic.id.bytes[:TOKEN_BYTES]
         return pack_marker(Marker(topic, partition, offset, self._writer, subtask, parallelism))
@@ -56,7 +56,7 @@ class Markers:
             self._floors[partition] = max(read.offset, self._floors.get(partition, 0))
 
     def check(self, journal: JournalKey, marker: bytes | None, partition: int) -> None:
-        """See that a marker is of this topic, and that the topic has what the marker has seen.
+        """Check that a marker is of this topic, and that the topic still has what the marker has seen.
 
         Raises:
             StoreMismatchError: It is of another store.
@@ -83,7 +83,7 @@ class Markers:
             )
 
     def check_begin(self, journal: JournalKey, partition: int, wanted: int, begin: int) -> None:
-        """See that a partition has all from an offset on that a key with inputs that wait needs.
+        """Check that a partition still has all records from ``wanted`` on, for a key whose inputs wait.
 
         Raises:
             RecordsPrunedError: It begins behind that.
@@ -100,6 +100,6 @@ class Markers:
         return marker.partition == partition and marker.topic == self._topic.id.bytes[:TOKEN_BYTES]
 
     def _lies_behind(self, marker: Marker) -> bool:
-        """Whether an earlier attempt saw more of a partition than there was when this one began."""
+        """Tell whether an earlier attempt saw more of a partition than there was when this one began."""
         end = self.ends.get(marker.partition, marker.offset)
         return marker.writer != self._writer and marker.offset > end

@@ -1,4 +1,4 @@
-"""What the store ``kafka`` is told, and the clients that it makes."""
+"""The settings of the store ``kafka``, and the clients that it makes."""
 
 from __future__ import annotations
 
@@ -107,11 +107,11 @@ class KafkaSettings:
         return 2 * self.max_record_bytes + SLACK_BYTES
 
     def admin(self) -> KafkaAdminClient:
-        """A client for topics."""
+        """Return a client for topics."""
         return self._make("KafkaAdminClient", request_timeout_ms=REQUEST_MS)
 
     def producer(self) -> KafkaProducer:
-        """A client that appends: in order, each record once, acknowledged by all replicas in sync."""
+        """Return a client that appends: in order, each record once, acknowledged by all replicas in sync."""
         return self._make(
             "KafkaProducer",
             acks="all",
@@ -125,7 +125,7 @@ class KafkaSettings:
         )
 
     def consumer(self) -> KafkaConsumer:
-        """A client that reads, of no group."""
+        """Return a client that reads, of no group."""
         return self._make(
             "KafkaConsumer",
             group_id=None,
@@ -155,7 +155,7 @@ class KafkaSettings:
             return made(bootstrap_servers=self.bootstrap_servers.split(","), **made_with)
 
     def check_client_options(self) -> None:
-        """See that each option of a client is one.
+        """Check that each option of a client is one that kafka-python has.
 
         Raises:
             OptionError: None of the clients knows it, its value does not fit, or the store needs its own.
@@ -182,12 +182,12 @@ class KafkaSettings:
 
 
 def request_ms(seconds: float) -> int:
-    """How long to wait for one answer of the brokers, where all of it may take so many seconds."""
+    """Return how long to wait for one answer of the brokers, where all of it may take so many seconds."""
     return min(REQUEST_MS, int(seconds * 1000))
 
 
 def _parsed(key: str, value: Any, default: Any) -> Any:
-    """A value that may be a text, as configuration files have them, in the type of its default."""
+    """Return a value that may be a text, as configuration files have them, in the type of its default."""
     expected = type(default).__name__
     if key == "security_protocol":
         # Anything else would be taken for PLAINTEXT.
@@ -227,7 +227,7 @@ def translated(what: str) -> Iterator[None]:
 
 
 def unavailable(what: str, error: BaseException) -> StoreUnavailableError:
-    """The error that says that Kafka failed."""
+    """Return the error that says that Kafka failed."""
     return StoreUnavailableError(
         what,
         found=f"{type(error).__name__}: {error}",

@@ -63,7 +63,7 @@ FRAME_BYTES = 1024
 
 
 class KafkaStore(ThreadedStore[Write]):
-    """See the package. A store is opened once.
+    """A store in two topics of Kafka. It is opened once.
 
     Args:
         settings: Which brokers and topic, and limits.
@@ -83,12 +83,13 @@ class KafkaStore(ThreadedStore[Write]):
 
     @classmethod
     def from_options(cls, options: Mapping[str, Any]) -> KafkaStore:
-        """A store with the options ``action-state.kafka.*``."""
+        """Return a store with the options ``action-state.kafka.*``."""
         return cls(KafkaSettings.from_options(options))
 
     @property
+    @override
     def store_id(self) -> str:
-        """See the protocol: the id of the topic, which one that is made anew does not have."""
+        """Return the id of the topic, which differs once the topic is made anew."""
         self._require_open()
         return str(self._topic.id)
 
@@ -262,7 +263,7 @@ class KafkaStore(ThreadedStore[Write]):
         await asyncio.gather(*(self._submit(writer, make) for make in removals))
 
     def _knows(self, journal: JournalKey) -> bool:
-        """Whether something was recorded for a journal, or is on its way."""
+        """Tell whether something was recorded for a journal, or is on its way."""
         return journal in self._appending or self._garbage.knows(journal)
 
     # -- markers ----------------------------------------------------------------------
@@ -296,8 +297,9 @@ class KafkaStore(ThreadedStore[Write]):
         if marker is not None and pending:
             self._markers.check_begin(journal, partition, wanted, self._scanner.begins.get(partition, 0))
 
+    @override
     def recovery_marker(self, journal: JournalKey) -> bytes:
-        """See the protocol: where the partition ended when this subtask last heard of it."""
+        """Return the end of the partition as this subtask last heard of it."""
         self._require_open()
         partition = partition_of(journal, self._topic.partitions)
         return self._markers.make(partition, self._positions.get(partition, 0))
@@ -350,10 +352,6 @@ class KafkaStore(ThreadedStore[Write]):
         with self._lock:
             del self._fresh[partition]
         self._scanner.read({partition: self._scanner.starts.get(partition, 0)})
-
-    @override
-    async def read(self, journal: JournalKey, seq: int) -> list[Record]:
-        return await self.scan(journal, seq, seq)
 
     @override
     async def scan(

@@ -16,6 +16,7 @@ from collections.abc import Callable, Mapping
 from typing import Any, NamedTuple
 
 from kafka import KafkaProducer
+from typing_extensions import override
 
 from flink_agents.api.action_state import (
     NOTHING_PRUNED,
@@ -84,7 +85,7 @@ class _Sent(NamedTuple):
 
 
 class KafkaWriter(GroupWriter[Write]):
-    """See the module.
+    """Sends the batches of one owner, and tells their appends when they are done.
 
     Args:
         settings: Of the store.
@@ -226,6 +227,9 @@ class KafkaWriter(GroupWriter[Write]):
                 if not report.is_done:
                     raise TimeoutError("no report")
                 at = report.get(timeout=0).offset
+                if at < 0:
+                    # Without its place, nobody can compare it with a fence, or remove it.
+                    raise LookupError("stored, and the broker does not say where")
             except Exception as error:
                 failure = self._not_acknowledged(error)
                 for write in writes:
@@ -248,7 +252,7 @@ class KafkaWriter(GroupWriter[Write]):
             self._garbage.add(batch, report.value.offset, [write.entry for write in writes])
 
     def _ousted(self) -> tuple[StoreError | None, Mapping[int, int]]:
-        """The error of appends that do not count, where somebody else took over, and where those begin."""
+        """Return the error of appends that do not count since a take-over, and where those begin."""
         assert self._owner is not None
         # All was acknowledged before the clock is read here.
         if self._lease.covers():
@@ -272,8 +276,9 @@ class KafkaWriter(GroupWriter[Write]):
         self._failure = stale_error(self._owner)
         return self._failure, standing.void
 
+    @override
     def _beat(self) -> None:
-        """See the base class; also look whether the owner still is one, and tidy up."""
+        """Look for owners that took over, and tidy up."""
         self._beat_at = time.monotonic() + self._beat_seconds
         if self._failure is not None:
             return
@@ -304,7 +309,7 @@ class KafkaWriter(GroupWriter[Write]):
     # -- outcomes ---------------------------------------------------------------------
 
     def _pruned(self, entry: Entry, removed: dict[JournalKey, int]) -> StoreError | None:
-        """The error of an append to a run that was removed, before or in this turn."""
+        """Return the error of an append to a run that was removed, before or in this turn."""
         through = max(self._garbage.pruned_through(entry.journal), removed.get(entry.journal, NOTHING_PRUNED))
         if entry.through == FORGET:
             return None

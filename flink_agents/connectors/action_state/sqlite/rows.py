@@ -19,7 +19,7 @@ MANY = 100
 
 
 class Rows:
-    """What one transaction finds and writes.
+    """The rows that one transaction finds and writes.
 
     Args:
         connection: In a transaction.

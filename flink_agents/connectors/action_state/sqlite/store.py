@@ -56,7 +56,7 @@ POLLS_PER_LEASE = 40
 
 
 class SQLiteStore(ThreadedStore[Write]):
-    """See the module. A store is opened once.
+    """A store in one file. It is opened once.
 
     Args:
         path: The file.
@@ -86,7 +86,7 @@ class SQLiteStore(ThreadedStore[Write]):
 
     @classmethod
     def from_options(cls, options: Mapping[str, Any]) -> SQLiteStore:
-        """A store with the options that are below ``action-state.sqlite.``."""
+        """Return a store with the options that are below ``action-state.sqlite.``."""
         values = read_options("sqlite", options)
         return cls(
             values["path"],
@@ -187,17 +187,13 @@ class SQLiteStore(ThreadedStore[Write]):
     # -- reading ----------------------------------------------------------------------
 
     async def _ask(self, question: Callable[..., T], *arguments: Any) -> T:
-        """The answer of ``question(connection, *arguments)``."""
+        """Return the answer of ``question(connection, *arguments)``."""
         try:
             return await self._in_thread(lambda: question(self._connection, *arguments))
         except (sqlite3.Error, OSError) as error:
             if isinstance(error, sqlite3.ProgrammingError):
                 raise closed_error() from error
             raise translate(error, self.path) from error
-
-    @override
-    async def read(self, journal: JournalKey, seq: int) -> list[Record]:
-        return await self.scan(journal, seq, seq)
 
     @override
     async def scan(
@@ -216,10 +212,11 @@ class SQLiteStore(ThreadedStore[Write]):
         self._require_open()
         return self._known is None or hash(journal) in self._known
 
+    @override
     async def rebuild(
         self, journal: JournalKey | None = None, marker: bytes | None = None, pending: bool = True
     ) -> None:
-        """See the protocol; all that is left to do is to compare the marker."""
+        """Compare the marker; a file needs nothing else."""
         own = uuid.UUID(self.store_id).bytes
         if marker not in (None, own):
             raise StoreMismatchError(
@@ -229,8 +226,9 @@ class SQLiteStore(ThreadedStore[Write]):
                 fix="configure the path of the file that the job used before",
             )
 
+    @override
     def recovery_marker(self, journal: JournalKey) -> bytes:
-        """See the protocol: the file knows where its records are, so there is one position, the file."""
+        """Return the one position that a file has: its own id."""
         return uuid.UUID(self.store_id).bytes
 
     @override

@@ -15,6 +15,8 @@ import weakref
 from collections.abc import Callable, Sequence
 from pathlib import Path
 
+from typing_extensions import override
+
 from flink_agents.api.action_state import (
     JournalKey,
     Owner,
@@ -55,7 +57,7 @@ _locks_lock = threading.Lock()
 
 
 def _lock_of(identity: tuple[int, int]) -> threading.Lock:
-    """The lock for writers of one file in this process: they queue, and need not poll for SQLite's."""
+    """Return the lock for writers of one file in this process: they queue, and need not poll for SQLite's."""
     with _locks_lock:
         lock = _locks.get(identity)
         if lock is None:
@@ -105,8 +107,8 @@ class Forget(Write):
     def __init__(self, journal_id: str, future: asyncio.Future[None]) -> None:
         super().__init__(JournalKey(journal_id, ""), (), None, future)
 
+    @override
     def apply(self, rows: Rows) -> None:
-        """See the base class."""
         rows.forget(self.journal.journal_id)
 
 
@@ -127,7 +129,7 @@ class _UnknownOutcome(Exception):
 
 
 class SQLiteWriter(GroupWriter[Write]):
-    """See the module. A batch is a transaction.
+    """Writes batches to the file, each in one transaction.
 
     Args:
         connection: Of this thread alone from now on.

@@ -107,7 +107,7 @@ class FlinkHome:
         return home
 
     def command(self, part: Part, *arguments: str) -> list[str]:
-        """What runs a part of a cluster in the foreground; the script becomes Java by ``exec``."""
+        """Return what runs a part of a cluster in the foreground; the script becomes Java by ``exec``."""
         return [str(self.root / "bin" / f"{part}.sh"), "start-foreground", *arguments]
 
     def flink(self, *arguments: str) -> list[str]:
@@ -120,7 +120,7 @@ class FlinkHome:
         return python_jar(self.root)
 
     def environment(self, environ: Mapping[str, str] | None = None) -> dict[str, str]:
-        """What the commands need: this Python and a Java, and nothing of another Flink.
+        """Return what the commands need: this Python and a Java, and nothing of another Flink.
 
         Args:
             environ: What to begin with; ``os.environ`` by default. What it says about Python is left out.
@@ -147,7 +147,7 @@ class FlinkHome:
 
 
 def pyflink_directory() -> Path:
-    """Where the installed package ``pyflink`` is.
+    """Return where the installed package ``pyflink`` is.
 
     Raises:
         SetupError: It is not installed.
@@ -159,7 +159,7 @@ def pyflink_directory() -> Path:
 
 
 def python_jar(directory: Path) -> Path:
-    """The jar of PyFlink, of which a distribution has one copy in ``opt``.
+    """Return the jar of PyFlink, of which a distribution has one copy in ``opt``.
 
     Raises:
         SetupError: There is none.
@@ -235,7 +235,7 @@ def with_shared_classes(options: Mapping[str, Any]) -> dict[str, Any]:
 
 
 def flat(values: Mapping[str, Any], prefix: str = "") -> Iterator[tuple[str, Any]]:
-    """The options of a nested configuration by their full names."""
+    """Yield the options of a nested configuration by their full names."""
     for key, value in values.items():
         if isinstance(value, dict):
             yield from flat(value, f"{prefix}{key}.")
