@@ -3,13 +3,14 @@
 from __future__ import annotations
 
 from collections.abc import Callable
+from dataclasses import replace
 from typing import Any
 
 import pytest
 from hold_tools import ALIVE_MS, CLOSED, HOLD, Caller, left, look, on_time
 
+from flink_agents.runtime.operator.assembly import Host
 from flink_agents.runtime.operator.low_watermark import NO_TIMESTAMP, SETTLING_MS, STRAGGLERS
-from flink_agents.runtime.operator.processor import AgentProcessor
 from flink_agents.testing import OperatorHarness
 
 MakeHarness = Callable[..., OperatorHarness]
@@ -18,12 +19,12 @@ MakeHarness = Callable[..., OperatorHarness]
 @pytest.fixture
 def without_keys(monkeypatch: pytest.MonkeyPatch) -> None:
     """Nobody says which keys have inputs in state, as on PyFlink's public way."""
-    made = AgentProcessor.__init__
+    plain = OperatorHarness._host
 
-    def made_without(self: AgentProcessor, *arguments: Any, **named: Any) -> None:
-        made(self, *arguments, **{**named, "keys": None})
+    def host(self: OperatorHarness, *arguments: Any) -> Host:
+        return replace(plain(self, *arguments), keys=None)
 
-    monkeypatch.setattr(AgentProcessor, "__init__", made_without)
+    monkeypatch.setattr(OperatorHarness, "_host", host)
 
 
 @pytest.mark.parametrize("parallelism", [1, 3])
