@@ -331,7 +331,7 @@ class ActionStateStore(ABC):
     async def journals(
         self, journal_id: str | None = None, after: JournalKey | None = None, limit: int = 1000
     ) -> list[JournalInfo]:
-        """Journals in the order of ``journal_id`` and key, each as UTF-8 bytes.
+        """Return journals in the order of ``journal_id`` and key, each as UTF-8 bytes.
 
         Args:
             journal_id: Only those of this job.
@@ -341,7 +341,7 @@ class ActionStateStore(ABC):
 
     @abstractmethod
     async def stats(self) -> StoreStats:
-        """Totals; may take time in proportion to the store's size."""
+        """Return the totals, which may take time in proportion to the store's size."""
 
     async def remember_plan(self, fingerprint: str, data: bytes) -> None:
         """Keep ``data`` with a fingerprint, for all jobs; what is there already stays as it is.
@@ -366,7 +366,7 @@ class ActionStateStore(ABC):
 
 
 def encode_text(text: str) -> bytes:
-    """``text`` as bytes, whatever is in it; the order of journals is that of these bytes."""
+    """Return ``text`` as bytes, whatever is in it; the order of journals is that of these bytes."""
     return text.encode("utf-8", "surrogatepass")
 
 

@@ -242,7 +242,7 @@ class RunnerContext(ABC):
     async def as_completed(
         self, awaitables: Iterable[Awaitable[_T]], timeout: float | None = None
     ) -> AsyncIterator[_T]:
-        """Results in the order in which ``awaitables`` end: ``async for result in ctx.as_completed(...)``.
+        """Yield results as ``awaitables`` end: ``async for result in ctx.as_completed(...)``.
 
         ``asyncio.as_completed`` begins coroutines in the order of a set, which differs from one execution to
         the next, so that a replay could not follow it. This begins them in the order of the argument. What

@@ -87,7 +87,7 @@ class ResourceMark:
 
 
 def check_triggers(triggers: object, what: str, where: str | None = None) -> tuple[Trigger, ...]:
-    """``triggers`` if each is an event class or a type string, and there is one.
+    """Return ``triggers`` if each is an event class or a type string, and there is one.
 
     Args:
         triggers: What the author wrote.
@@ -108,7 +108,7 @@ def check_triggers(triggers: object, what: str, where: str | None = None) -> tup
 
 
 def check_event_types(values: object, what: str, role: str, where: str | None = None) -> tuple[Trigger, ...]:
-    """``values``, or the one value, if each is an event class or a type string.
+    """Return ``values``, or the one value, if each is an event class or a type string.
 
     Raises:
         UnknownTriggerError: One is not.

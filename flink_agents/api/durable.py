@@ -199,7 +199,7 @@ NOT_GIVEN: Any = _NotGiven.NOT_GIVEN
 def durable_callable(
     function: Callable[..., Any] | DurableCallable, kwargs: dict[str, Any], **settings: Any
 ) -> DurableCallable:
-    """``function`` with those of the settings that are given, which go before its own.
+    """Return ``function`` with those of the settings that are given, which go before its own.
 
     A ``DurableCallable`` has its settings already: what its function takes under the name of one is an
     argument of the call, and is moved to ``kwargs``.
@@ -242,7 +242,7 @@ def _ambiguous(function: Callable[..., Any], name: str) -> AgentConfigurationErr
 
 @lru_cache(maxsize=1024)
 def _plain(function: Callable[..., Any]) -> DurableCallable:
-    """``function`` without settings; what follows from it is found out once."""
+    """Return ``function`` without settings; what follows from it is found out once."""
     return DurableCallable(function)
 
 

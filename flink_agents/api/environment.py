@@ -57,7 +57,7 @@ class AgentStream(ABC):
 
     @abstractmethod
     def late_outputs(self) -> Any:
-        """Outputs of runs that were not held for, as a ``DataStream``.
+        """Return the outputs of runs that were not held for, as a ``DataStream``.
 
         Raises:
             UnknownSideOutputError: The agent was not applied with ``late="side"``.

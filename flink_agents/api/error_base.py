@@ -75,7 +75,7 @@ def _rebuild(cls: type[E], attributes: dict[str, Any]) -> E:
 
 
 def attempt_lines(attempts: Sequence[object]) -> list[str]:
-    """One line for each attempt; of many, the first and the last ones."""
+    """Return one line for each attempt; of many, the first and the last ones."""
     lines = [" ".join(str(one).split()) for one in attempts]
     if len(lines) > 2 * _SHOWN_ATTEMPTS:
         left_out = f"... {len(lines) - 2 * _SHOWN_ATTEMPTS} more attempts ..."

@@ -25,7 +25,7 @@ def bounded_logger(name: str) -> logging.Logger:
 
 
 def bounded(text: str, most: int = MAX_CHARACTERS) -> str:
-    """``text``, without its middle where it is longer than ``most`` characters."""
+    """Return ``text``, without its middle where it is longer than ``most`` characters."""
     if len(text) <= most:
         return text
     head, tail = most * 3 // 4, most // 4

@@ -38,7 +38,7 @@ class ConfigOption(Generic[T]):
     minimum: T | None = None
 
     def parse(self, value: object) -> T:
-        """``value`` as this option's type.
+        """Return ``value`` as this option's type.
 
         Raises:
             OptionError: It does not fit.
@@ -89,7 +89,7 @@ def describe_type(kind: type[Any]) -> str:
 
 
 def write_value(value: object) -> str:
-    """``value`` as it would be written in YAML or the environment."""
+    """Return ``value`` as it would be written in YAML or the environment."""
     if isinstance(value, timedelta):
         short = timedelta() < value < timedelta(seconds=1)
         return f"{value / timedelta(milliseconds=1):g} ms" if short else f"{value.total_seconds():g} s"

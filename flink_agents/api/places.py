@@ -26,7 +26,7 @@ def place_of(func: Any) -> str:
 
 
 def place_of_class(target: type) -> str:
-    """``file:line in Class``, or the full name where the source is not at hand."""
+    """Return ``file:line in Class``, or the full name where the source is not at hand."""
     name = target.__qualname__
     try:
         _, line = inspect.getsourcelines(target)
@@ -47,7 +47,7 @@ def caller_place(depth: int) -> str:
 
 
 def short_path(path: str) -> str:
-    """``path`` relative to the working directory where it lies below it."""
+    """Return ``path`` relative to the working directory where it lies below it."""
     try:
         relative = os.path.relpath(path)
     except ValueError:
@@ -62,7 +62,7 @@ def unwrap(func: Any) -> Any:
 
 
 def describe(value: object) -> str:
-    """``value`` for an error text, without addresses."""
+    """Return ``value`` for an error text, without addresses."""
     if callable(value):
         return f"{type(value).__name__} {getattr(value, '__qualname__', None) or type(value).__qualname__}"
     if type(value).__repr__ is object.__repr__:

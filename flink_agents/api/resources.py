@@ -91,7 +91,7 @@ ResourceKind = Annotated[
 
 
 def check_resource_type(value: ResourceType | str, where: str | None = None) -> ResourceType:
-    """``value`` as a type.
+    """Return ``value`` as a type.
 
     Raises:
         AgentDefinitionError: There is no such type, and nothing that is installed provides one.

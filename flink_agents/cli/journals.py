@@ -212,7 +212,7 @@ async def prune_key(
 
 
 async def totals(store: ActionStateStore) -> dict[str, Any]:
-    """Totals of the store, and who may append to it."""
+    """Return the totals of the store, and the owners that may append to it."""
     stats = await store.stats()
     return {
         "store": store.store_id,

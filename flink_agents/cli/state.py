@@ -335,5 +335,5 @@ def _cell(value: Any) -> str:
 
 
 def _plain(text: str) -> str:
-    """``text`` on one line, without characters that a terminal would obey or cannot show."""
+    """Return ``text`` on one line, without characters that a terminal would obey or cannot show."""
     return "".join(one if one.isprintable() else one.encode("unicode_escape").decode() for one in text)

@@ -18,7 +18,7 @@ from typing import Any
 
 
 def fingerprint(parts: Mapping[str, Any]) -> str:
-    """64 hexadecimal digits of what :func:`recovery_parts` gave."""
+    """Return 64 hexadecimal digits that identify what :func:`recovery_parts` gave."""
     covered = json.dumps(parts, sort_keys=True, separators=(",", ":"), ensure_ascii=True)
     return hashlib.sha256(covered.encode("ascii")).hexdigest()
 

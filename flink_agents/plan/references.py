@@ -107,7 +107,7 @@ class FunctionRef(Frozen):
 
 
 def type_text(declared: Any) -> str:
-    """``declared`` as text: ``module:qualname`` of a class, a built-in's name, else its repr."""
+    """Return ``declared`` as text: ``module:qualname`` of a class, a built-in's name, else its repr."""
     if declared is None or declared is type(None):
         return "None"
     if inspect.isclass(declared) and not getattr(declared, "__args__", None):

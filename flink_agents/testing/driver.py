@@ -113,7 +113,7 @@ class Driver:
         return self._event_time.holds or self._config.get(AgentOptions.FORGET_SETTLED_AFTER) is not None
 
     def _with_timers(self, backend: FakeBackend) -> list[str]:
-        """Keys with timers besides such ones."""
+        """Return the keys with timers besides such ones."""
         # A timer may serve all keys, whichever key has it.
         waits = self._event_time.holds and any(state.pending for state in backend.keys.values())
         return [
@@ -149,7 +149,7 @@ class Driver:
             fire(due[1], kind, due[0])
 
     def _next_timer(self, kind: str, until: int) -> tuple[int, str] | None:
-        """Time and key of the first timer that is due; timers of one time fire in the order of keys."""
+        """Return time and key of the first timer that is due; of one time, that of the first key."""
         due = (
             (at, key)
             for subtask in self._subtasks

@@ -117,7 +117,7 @@ class Faults:
 
 
 class FaultyStore(ActionStateStore):
-    """See the module.
+    """A store that fails where a test wants it to.
 
     Args:
         store: What keeps the records.

@@ -57,7 +57,7 @@ def _conditions() -> frozenset[str]:
 
 @pytest.fixture
 def agent_harness() -> Iterator[Callable[..., OperatorHarness]]:
-    """A function with the arguments of :class:`OperatorHarness`."""
+    """Return a function with the arguments of :class:`OperatorHarness`."""
     from flink_agents.testing.harness import OperatorHarness
 
     made: list[OperatorHarness] = []
@@ -73,7 +73,7 @@ def agent_harness() -> Iterator[Callable[..., OperatorHarness]]:
 
 @pytest.fixture
 def agents_environment() -> Callable[..., AgentsExecutionEnvironment]:
-    """A function that makes an environment.
+    """Return a function that makes an environment.
 
     Its arguments: ``flink``, a mapping of Flink options; ``config``, a mapping of options;
     ``parallelism``, 1 unless given.
@@ -97,7 +97,7 @@ def agents_environment() -> Callable[..., AgentsExecutionEnvironment]:
 
 @pytest.fixture(scope="session")
 def kafka_broker(tmp_path_factory: pytest.TempPathFactory) -> Iterator[KafkaBroker]:
-    """A broker without encryption; the first use starts it. A test that cannot have it fails."""
+    """Yield a broker without encryption, which the first use starts. A test that cannot have it fails."""
     from flink_agents.testing.kafka import KafkaBroker
 
     with KafkaBroker(tmp_path_factory.mktemp("kafka")) as broker:

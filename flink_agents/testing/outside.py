@@ -93,7 +93,7 @@ class Outside:
     # -- what happens ------------------------------------------------------------------
 
     def go_on(self, forget: bool) -> None:
-        """From here on functions are called, and what they answer is kept.
+        """Call functions from here on, and keep what they answer.
 
         Args:
             forget: Whether nothing can be asked for any more that was kept before.
@@ -108,7 +108,7 @@ class Outside:
         self._most_made = {asked: _in_all_runs(made) for asked, made in self._made.items()}
 
     def repeat(self, stored: Counter[Asked] | None = None) -> None:
-        """From here on functions answer as they did; those whose answer is ``stored`` are not asked."""
+        """Repeat the answers of functions from here on; nobody asks for those that are ``stored``."""
         self.repeats = True
         self._begin_execution()
         with self._lock:
@@ -117,7 +117,7 @@ class Outside:
                     self._over.update(answer.order for answer in answers)
 
     def repeated(self, stored: Counter[Asked]) -> list[str]:
-        """Functions that were called since the crash although all of their calls are ``stored``."""
+        """Return the functions called since the crash although all of their calls are ``stored``."""
         found: list[str] = []
         for asked, count in stored.items():
             executions = self._executed.get(asked, {})
@@ -310,7 +310,7 @@ def _sets() -> defaultdict[Asked, defaultdict[Execution, set[int]]]:
 
 
 def _in_all_runs(counts: Mapping[Execution, int]) -> int:
-    """Of each run, the most in one execution; of all of them, the sum."""
+    """Sum over all runs the most calls that a run made in one execution."""
     most: dict[int, int] = {}
     for (run, _), count in counts.items():
         most[run] = max(count, most.get(run, 0))

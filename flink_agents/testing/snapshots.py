@@ -39,7 +39,7 @@ def sum_of(groups: Iterable[LocalMetricGroup]) -> dict[str, int | float]:
 
 
 def gauges_of(group: LocalMetricGroup, prefix: str = "") -> Iterator[str]:
-    """Dotted names of the gauges of a group."""
+    """Return the dotted names of the gauges of a group."""
     yield from (prefix + name for name, metric in group.metrics.items() if isinstance(metric, Gauge))
     for name, inner in group.groups.items():
         yield from gauges_of(inner, f"{prefix}{name}.")

@@ -25,6 +25,7 @@ from flink_agents.connectors.action_state.kafka.settings import KafkaSettings
 from flink_agents.connectors.action_state.kafka.store import KafkaStore
 from tests.kafka.kafka_stopping_process import POINTS
 from tests.kafka.kafka_stores import (
+    batches,
     indexes,
     journal_in,
     opened,
@@ -216,18 +217,22 @@ def test_a_new_owner_that_is_overtaken_while_it_waits_decides_nothing(
         monkeypatch.setattr(takeover_module.ClaimsWriter, "fence", slow_fence)
         slow = asyncio.create_task(opened(settings))
         await waits.wait()
-        # It looked for the ends before this; the old owner's lease is over.
+        # It has looked for the ends: what is appended now lies behind its fence, and before the next one.
+        append = asyncio.create_task(old.append(journal, [record(index=1)]))
+        while len(await asyncio.to_thread(batches, settings)) < 2:
+            assert not append.done()
         newest = await opened(settings)
-        await newest.rebuild()
-        await newest.append(journal, [record(index=1)])
+        await append
         goes_on.set()
         overtaken = await slow
         for store in (old, overtaken):
             with pytest.raises(StaleOwnerError):
                 await store.append(journal, [record(index=2)])
-        await newest.append(journal, [record(index=3)])
-        assert indexes(await newest.scan(journal)) == [0, 1, 3]
-        for store in (old, overtaken, newest):
+        last = await opened(settings)
+        for store in (newest, last):
+            await store.rebuild()
+            assert indexes(await store.scan(journal)) == [0, 1]
+        for store in (old, overtaken, newest, last):
             await store.close()
 
     run(body())

@@ -18,6 +18,7 @@ from kafka.structs import TopicPartition
 
 from flink_agents import Agent, AgentsExecutionEnvironment, EventTime, InputEvent, OutputEvent, action
 from flink_agents.testing.kafka import KafkaBroker
+from flink_agents.testing.kafka.artifacts import download
 
 pytestmark = pytest.mark.minicluster
 
@@ -31,12 +32,12 @@ RECORDS = 40
 
 @pytest.fixture(scope="module")
 def connector() -> Path:
-    """The jar file of Flink's connector; of an earlier test run where there was one."""
+    """The jar file of Flink's connector, in jgo's cache."""
     import jgo
     from jgo.config import GlobalSettings
 
     (artifact,) = jgo.resolve(CONNECTOR, repositories=GlobalSettings.load().repositories)
-    return Path(artifact.resolve())
+    return download(artifact)
 
 
 class LatecomingAgent(Agent):

@@ -66,7 +66,7 @@ def read(function: Callable[..., Any], owners: Iterable[Any] = ()) -> Reading:
 
 
 def owners_named_by(function: Callable[..., Any], owners: Iterable[Any] = ()) -> list[Any]:
-    """Classes and objects that ``function`` mentions, for example a constructor that keeps them."""
+    """Return the classes and objects that ``function``, such as a constructor that keeps them, mentions."""
     reader = Reader(function, owners)
     plain = plain_function(function)
     if plain is not None:
@@ -183,7 +183,7 @@ class Reader:
 
 
 def _top(value: Any) -> str:
-    """Top-level package of a module, class, function or object."""
+    """Return the top-level package of a module, class, function or object."""
     if isinstance(value, ModuleType):
         return value.__name__.split(".")[0]
     named = value if isinstance(value, type | FunctionType) else plain_function(value) or type(value)
@@ -252,7 +252,7 @@ def definitions_of(owner: Any, name: str) -> list[Any]:
 
 
 def events_of_annotation(function: FunctionType) -> Iterator[type[Event]]:
-    """Classes of events that the return annotation of ``function`` names."""
+    """Return the classes of events that the return annotation of ``function`` names."""
     if "return" not in function.__annotations__:
         return
     # Alone: annotations of parameters may name what only type checkers see.

@@ -118,7 +118,7 @@ def _names(code: CodeType) -> Iterator[str]:
 
 
 def _functions(names: Iterable[str], function: FunctionType, owners: Iterable[type]) -> Iterator[Any]:
-    """Functions of the same module, methods of the agent and closures that may be meant by ``names``."""
+    """Yield functions of the module, methods of the agent and closures that ``names`` may mean."""
     for name in names:
         methods = [inspect.getattr_static(owner, name, None) for owner in owners]
         for found in (function.__globals__.get(name), *methods):

@@ -18,7 +18,7 @@ A = TypeVar("A", bound=Agent)
 
 
 def instance_of(agent: Agent | type[Agent]) -> Agent:
-    """``agent`` itself, or an instance of the class ``agent``.
+    """Return ``agent`` itself, or an instance of the class ``agent``.
 
     Raises:
         AgentDefinitionError: It is neither.
@@ -46,7 +46,7 @@ def instance_of(agent: Agent | type[Agent]) -> Agent:
 
 
 def parameter_types(agent_class: type[Agent]) -> dict[str, Any]:
-    """Types of the constructor's parameters, by name; ``Any`` where there is no annotation."""
+    """Return the types of the constructor's parameters, by name; ``Any`` where there is no annotation."""
     constructor: Any = agent_class.__init__
     if constructor is Agent.__init__:
         return {}
@@ -121,7 +121,7 @@ def make_instance(
 
 
 def json_or_reason(value: Any) -> tuple[Any, str | None]:
-    """``value`` as JSON, and why that is not ``value`` itself (None where it is)."""
+    """Return ``value`` as JSON, and why that is not ``value`` itself (None where it is)."""
     try:
         written = to_jsonable_python(value)
         json.dumps(written, allow_nan=False, ensure_ascii=False).encode()

@@ -147,7 +147,7 @@ def _added_resource(name: str, kind: ResourceType, value: Any, place: str) -> Re
 
 
 def _marked(agent_class: type[Agent], attribute: str) -> Iterator[tuple[str, Any, Any]]:
-    """Name, mark and member of each marked member that the class ends up with."""
+    """Yield name, mark and member of each marked member that the class ends up with."""
     marks: dict[str, ActionMark | ResourceMark] = {}
     members: dict[str, Any] = {}
     for owner in reversed(agent_class.__mro__):

@@ -44,5 +44,5 @@ def _mermaid_shape(node: Node) -> str:
 
 
 def _mermaid_text(text: str) -> str:
-    """``text`` inside quotes: what Mermaid or HTML would read as markup becomes an entity."""
+    """Return ``text`` inside quotes: what Mermaid or HTML would read as markup becomes an entity."""
     return "".join(one if one.isalnum() or one in " _-.,:()" else f"#{ord(one)};" for one in one_line(text))

@@ -61,7 +61,7 @@ def _describe_resource(resource: ResourcePlan) -> str:
 
 
 def one_line(text: str) -> str:
-    """``text`` in one line, without control characters that a terminal would obey."""
+    """Return ``text`` in one line, without control characters that a terminal would obey."""
     return "".join(
         one if one.isprintable() else "\N{REPLACEMENT CHARACTER}" for one in " ".join(text.split())
     )

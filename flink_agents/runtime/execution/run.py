@@ -108,6 +108,11 @@ class Run:
         self.lineage = InputLineage(self.identity, key_text, sequence_number)
 
     @property
+    def recorded(self) -> bool:
+        """Whether anything of it is recorded."""
+        return self.journal is not None and self.journal.begun
+
+    @property
     def identified(self) -> bool:
         """Whether an action has seen what follows from the run's number, and may tell others.
 

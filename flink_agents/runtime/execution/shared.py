@@ -115,6 +115,11 @@ class RunEnvironment:
         self.clients = Clients(agent)
         self._resources: dict[tuple[str, ResourceType], Any] = {}
 
+    @property
+    def may_record(self) -> bool:
+        """Whether there is a store, and any action of the agent may make a durable call."""
+        return self.journals is not None and any(one.may_be_recorded for one in self.agent.actions)
+
     def register_durable(self, durable: Durable) -> None:
         """Let actions make durable calls; the agent loop registers itself, when it is made."""
         self.durable = self._around_durable(durable)

@@ -106,7 +106,7 @@ def watch_operators(
 
 
 def task_configuration(context: RuntimeContext) -> dict[str, str]:
-    """Flink's configuration, as the TaskManager and the job know it; empty in process mode.
+    """Return Flink's configuration, as the TaskManager and the job know it; empty in process mode.
 
     PyFlink's context does not show it. It has what was given on the command line of the TaskManager,
     and, in a local cluster, what the cluster was made with, which no file has.
@@ -198,7 +198,7 @@ def transformation_ids_before(stream: DataStream) -> set[int]:
 
 
 def transformation_id(stream: DataStream) -> int:
-    """Id of the transformation that makes ``stream``."""
+    """Return the id of the transformation that makes ``stream``."""
     return _java(stream).getTransformation().getId()
 
 
@@ -253,7 +253,7 @@ class Collector:
         self._iterator = _java(stream).collectAsync()
 
     def batches(self) -> Iterator[list[bytes]]:
-        """Lists of records, each as its pickled bytes, until the stream ends."""
+        """Yield lists of records, each as its pickled bytes, until the stream ends."""
         import pickle
 
         jvm = _jvm()

@@ -59,7 +59,7 @@ def job_failed(job_name: str, java_text: str) -> JobFailedError:
 
 
 def _failure(java_text: str) -> tuple[str, str]:
-    """Class name and text of the Python exception, or of the innermost Java cause."""
+    """Return class name and text of the Python exception, or of the innermost Java cause."""
     found = next(_PYTHON_EXCEPTION.finditer(java_text), None)
     if found is not None:
         return found["cls"], _JAVA_FRAME.split(found["text"], maxsplit=1)[0].rstrip()

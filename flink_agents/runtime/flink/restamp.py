@@ -32,7 +32,7 @@ def envelope_type() -> TypeInformation:
 
 
 def untimed(tag: str = "") -> str:
-    """Tag of the side output for what has no timestamp, instead of ``tag`` or the main output."""
+    """Return the tag of the side output for what has no timestamp, instead of ``tag`` or the main output."""
     return f"untimed/{tag}"
 
 

@@ -48,7 +48,7 @@ def stream_type(output_type: Any) -> TypeInformation:
 
 
 def columns_of(schema: Any) -> dict[str, TypeInformation]:
-    """Column names and types of a table.
+    """Return the column names and types of a table.
 
     Args:
         schema: A pydantic model class, a mapping of names to Python types or PyFlink

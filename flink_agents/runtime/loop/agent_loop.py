@@ -351,7 +351,7 @@ class AgentLoop:
                 self._clock(),
                 None,
                 actor.memory,
-                waiting.ordered,
+                waiting.ordered or actor.unrecorded,
                 identity_of(waiting.records),
             )
             self._steps.begin(run, waiting.record)

@@ -54,6 +54,7 @@ class Commits:
         low: LowWatermark | None,
         forgetting: Forgetting | None,
     ) -> None:
+        self._shared = shared
         self._state = state
         self._journals = shared.journals
         self._metrics = shared.run_metrics
@@ -66,6 +67,7 @@ class Commits:
         emission = Emission()
         self._memory(changes := run.short_term.changes())
         self._outputs(run, None, emission)
+        self._records(run, head, None)
         self._number(run, head, None)
         self._head(head, timers)
         run.short_term.committed(changes)
@@ -88,7 +90,7 @@ class Commits:
             self._memory(changes)
             self._input(waiting.number, actor)
             self._outputs(run, waiting.number, emission)
-            self._records(run, actor)
+            self._records(run, head, actor)
             self._number(run, head, actor)
             if head.overtaken or waiting.overtakes:
                 self._overtaken.committed(actor, run.sequence_number, waiting.overtakes)
@@ -134,19 +136,25 @@ class Commits:
         else:
             self._low.commit(run, number, emission)
 
-    def _records(self, run: Run, actor: KeyActor) -> None:
+    def _records(self, run: Run, head: Head, actor: KeyActor | None) -> None:
         """Step 4: keep in the head where the records of the runs that follow can lie.
 
         The marker was taken when the run ended, so that it lies before all that the next run records,
         which may have begun. Taken now, it would hide records of that one from a restore.
+
+        Of a run without records the head keeps that there was one: the runs behind it record what they read.
         """
-        journal = run.journal
-        if journal is None or not journal.begun or self._journals is None:
+        if self._journals is None:
             return
-        actor.head.store = self._journals.store_id
-        if journal.end is not None:
-            actor.head.marker = journal.end
-        actor.unpruned += 1
+        if not run.recorded:
+            if self._shared.may_record:
+                head.unrecorded = True
+            return
+        head.store = self._journals.store_id
+        if run.journal is not None and run.journal.end is not None:
+            head.marker = run.journal.end
+        if actor is not None:
+            actor.unpruned += 1
 
     def _number(self, run: Run, head: Head, actor: KeyActor | None) -> None:
         """Step 5: let the next run of the key have a number behind that of this one.

@@ -344,9 +344,7 @@ class AgentProcessor(ABC):
 
         The journal has the input's digest, so that it is taken before an action changes the input in place.
         """
-        if self._shared.journals is None or not any(
-            one.may_be_recorded for one in self._shared.agent.actions
-        ):
+        if not self._shared.may_record:
             return None
         try:
             return self._packed(record, timestamp)
@@ -371,6 +369,7 @@ class AgentProcessor(ABC):
             self._clock(),
             self._state.memory,
             memory,
+            traced=head.unrecorded,
         )
 
     def _is_held_back(self, key_text: str) -> bool:

@@ -123,7 +123,7 @@ class Listener(Protocol):
     """One who wants to know the answers. The thread that asks calls all methods."""
 
     def asking(self) -> None:
-        """The next question is about to be sent."""
+        """Note that the next question is about to be sent."""
         ...
 
     def answered(self, view: CheckpointView) -> None:
@@ -135,7 +135,7 @@ class Listener(Protocol):
         ...
 
     def ended(self, error: BaseException) -> None:
-        """Nobody asks any more: the thread that did so has ended, for a reason that should not exist."""
+        """Note that nobody asks any more: the thread has ended, for a reason that should not exist."""
         ...
 
 

@@ -309,7 +309,7 @@ class Pruner(Listener):
             self.take(due[0].journals, 0.0)
 
     def _not_enabled(self) -> None:
-        """The job takes no checkpoints: each restart begins anew, and needs all records."""
+        """Keep all records, as the job takes no checkpoints: each restart begins anew."""
         if self._disabled < 0:
             return  # it did, so that this is said of a job that just restarts
         self._disabled += 1
@@ -321,7 +321,7 @@ class Pruner(Listener):
         self._show()
 
     def _reach(self) -> None:
-        """Flink answers; from now on, nothing is pruned without its answers."""
+        """Note that Flink answers; from now on, nothing is pruned without its answers."""
         self._reached = self._ever_reached = True
         self._restored.clear()
         self._known = Seen()

@@ -76,7 +76,7 @@ class ValueCodec:
         self._packers = _Packers(self._tagged)
 
     def encode(self, value: Any) -> bytes:
-        """``value`` as bytes.
+        """Return ``value`` as bytes.
 
         Raises:
             UnserializableValueError: State cannot hold it; the text names the part and its type.
@@ -128,7 +128,7 @@ class ValueCodec:
             return self.decode(self.encode(value))
 
     def _tagged(self, value: Any) -> Any:
-        """``value`` in terms of what MessagePack knows, to any depth by being called again."""
+        """Return ``value`` in terms of what MessagePack knows, to any depth by being called again."""
         kind = type(value)
         leaf = _LEAVES.get(kind)
         if leaf is not None:
@@ -243,7 +243,7 @@ def is_of_class(content: dict[Any, Any]) -> bool:
 
 
 def _order(item: Any) -> str:
-    """Sorts the items of a set, so that equal sets have equal bytes, in every process."""
+    """Sort the items of a set, so that equal sets have equal bytes, in every process."""
     if isinstance(item, frozenset):
         return f"{{{sorted(map(_order, item))}}}"
     if isinstance(item, tuple):

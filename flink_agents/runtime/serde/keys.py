@@ -24,7 +24,7 @@ _FIX = "return a str, int, bool, float, bytes, None, UUID, date, datetime, Decim
 
 
 def escape(text: str) -> str:
-    """``text`` as printable ASCII; reversed by :func:`unescape`."""
+    """Return ``text`` as printable ASCII; reversed by :func:`unescape`."""
     if text.isascii() and text.isprintable() and "\\" not in text:
         return text
     # Not JSON, which makes one character of two surrogates.

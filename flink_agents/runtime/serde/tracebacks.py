@@ -5,7 +5,7 @@ from __future__ import annotations
 import os
 import sysconfig
 import traceback
-from types import CodeType, TracebackType
+from types import TracebackType
 from typing import Any
 
 import flink_agents
@@ -23,14 +23,9 @@ _PACKAGE = os.path.dirname(os.path.abspath(flink_agents.__file__)) + os.sep
 
 
 def place(file: str, line: int, name: str) -> str:
-    """``file:line in name``, the file relative to the working directory where it lies below."""
+    """Return ``file:line in name``, the file relative to the working directory where it lies below."""
     relative = os.path.relpath(file) if os.path.isabs(file) else file
     return f"{file if relative.startswith('..') else relative}:{line} in {name}"
-
-
-def place_of_code(code: CodeType) -> str:
-    """Return the place where a function is defined."""
-    return place(code.co_filename, code.co_firstlineno, code.co_qualname)
 
 
 def is_users(file: str) -> bool:
@@ -91,7 +86,7 @@ def _innermost(error: BaseException) -> str | None:
 
 
 def users_traceback(error: BaseException) -> str:
-    """``error``'s traceback as text, beginning at the author's first frame."""
+    """Return ``error``'s traceback as text, beginning at the author's first frame."""
     start: TracebackType | None = error.__traceback__
     at = start
     while at is not None and not is_users(at.tb_frame.f_code.co_filename):

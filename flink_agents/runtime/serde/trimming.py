@@ -49,7 +49,7 @@ def cut(text: str, limit: int) -> str:
 
 
 def trimmed(codec: ValueCodec, value: Any, limit: int) -> Any:
-    """``value`` with its larger parts cut, so that its encoding has about ``limit`` bytes at most.
+    """Return ``value`` with its larger parts cut, so that its encoding has about ``limit`` bytes at most.
 
     Texts and bytes keep their begin, lists and dictionaries as many entries as there is room for. What
     is of another class becomes the begin of its representation.

@@ -80,7 +80,7 @@ def _candidates(module: str) -> Iterator[str]:
 
 
 def _inner_imports() -> frozenset[str]:
-    """Modules that functions of the agent's own code import when they are called."""
+    """Return the modules that functions of the agent's own code import when they are called."""
     # Read anew where there are more modules than before: bytes may name many that are not there.
     return _read_imports(len(sys.modules), len(_homes))
 
@@ -96,7 +96,7 @@ def _read_imports(modules: int, homes: int) -> frozenset[str]:
 
 
 def own_modules() -> list[str]:
-    """Modules of the agent's own code that are there, and those of the same kind that they use."""
+    """Return the modules of the agent's own code that are there, and those of the same kind that they use."""
     seen: dict[str, None] = {}
     ahead = [name for name in _homes if name in sys.modules]
     while ahead:

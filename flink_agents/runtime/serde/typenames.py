@@ -77,7 +77,7 @@ def is_data_class(cls: Any) -> bool:
 
 
 def shorten(value: object) -> str:
-    """``value`` for an error text: its representation, or what that raised, in few characters."""
+    """Return ``value`` for an error text: its representation, or what that raised, in few characters."""
     try:
         text = str.__str__(repr(value))
     except BaseException as error:

@@ -122,10 +122,10 @@ def _fetch(repositories: dict[str, str]) -> list[Path]:
     logging = jgo.resolve(f"{LOGGING}:{version}", repositories=repositories)
     artifacts += [one for one in logging if (one.groupId, one.artifactId) not in known]
     with ThreadPoolExecutor(_DOWNLOADS) as pool:
-        return list(pool.map(_download, artifacts))
+        return list(pool.map(download, artifacts))
 
 
-def _download(artifact: Any) -> Path:
+def download(artifact: Any) -> Path:
     """Return the file of an artifact of jgo, which is complete."""
     for attempt in range(1, _TRIES + 1):
         try:

@@ -8,7 +8,6 @@ import time
 from collections.abc import Mapping
 from dataclasses import dataclass, replace
 from pathlib import Path
-from types import TracebackType
 from typing import TYPE_CHECKING, Any
 
 from flink_agents.api.errors import BrokerError, BrokerMismatchError, BrokerStartError
@@ -98,12 +97,7 @@ class KafkaBroker:
             self._guard = Guard(self.data)
         return self
 
-    def __exit__(
-        self,
-        exc_type: type[BaseException] | None,
-        exc_value: BaseException | None,
-        traceback: TracebackType | None,
-    ) -> None:
+    def __exit__(self, *raised: object) -> None:
         if self._guard is not None:
             self.stop()
             self._guard.release()

@@ -98,7 +98,7 @@ def answers(options: dict[str, Any]) -> bool:
 
 
 def _listens(address: str) -> bool:
-    """Spares the client, which logs every failure, most of the waiting."""
+    """Tell whether the port is open: a client that waits for it instead logs each failure."""
     host, _, port = address.partition(":")
     try:
         with socket.create_connection((host, int(port)), timeout=1) as connection:

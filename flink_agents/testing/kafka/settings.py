@@ -128,7 +128,7 @@ def read_state(path: Path) -> BrokerState | None:
 
 
 def client_options(state: BrokerState, certificate: Path) -> dict[str, Any]:
-    """Arguments for the clients of kafka-python."""
+    """Return the arguments for the clients of kafka-python."""
     options: dict[str, Any] = {
         "bootstrap_servers": f"{HOST}:{state.port}",
         "security_protocol": state.security,

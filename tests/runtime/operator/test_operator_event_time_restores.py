@@ -19,12 +19,12 @@ MakeHarness = Callable[..., OperatorHarness]
 @pytest.fixture
 def without_keys(monkeypatch: pytest.MonkeyPatch) -> None:
     """Nobody says which keys have inputs in state, as on PyFlink's public way."""
-    plain = OperatorHarness._host
+    host_of = OperatorHarness._host
 
-    def host(self: OperatorHarness, *arguments: Any) -> Host:
-        return replace(plain(self, *arguments), keys=None)
+    def host_without(self: OperatorHarness, *arguments: Any) -> Host:
+        return replace(host_of(self, *arguments), keys=None)
 
-    monkeypatch.setattr(OperatorHarness, "_host", host)
+    monkeypatch.setattr(OperatorHarness, "_host", host_without)
 
 
 @pytest.mark.parametrize("parallelism", [1, 3])

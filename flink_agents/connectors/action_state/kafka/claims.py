@@ -342,7 +342,7 @@ class Claims:
         return found[::-1]
 
     def void_from(self, token: str) -> dict[int, int]:
-        """From which offset on records of that owner do not count, by partition.
+        """Return the offset from which on records of that owner do not count, by partition.
 
         Empty where all of them count, or where it is not decided yet (:meth:`undecided`).
         """

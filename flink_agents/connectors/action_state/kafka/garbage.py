@@ -178,7 +178,7 @@ class Garbage:
     # -- what is to be done -----------------------------------------------------------
 
     def take_dead(self) -> list[Batch]:
-        """Batches that can be removed, once."""
+        """Take the batches that can be removed, once."""
         if not self._dead:
             return []
         with self._lock:
@@ -196,7 +196,7 @@ class Garbage:
         self._keeps = True
 
     def take_sparse(self, limit: int, owner: Owner) -> list[tuple[JournalKey, int]]:
-        """Removals that are to be written anew: most of what their batches have is not needed.
+        """Take removals that are to be written anew, as most of their batches is not needed.
 
         Only of journals of the owner's group, or that the owner wrote itself: of others it may not know yet
         that they were forgotten.

@@ -187,7 +187,7 @@ def unpack_marker(data: bytes) -> Marker | None:
 
 
 def pack_claim(kind: str, token: str, content: Any) -> tuple[bytes, bytes]:
-    """Key and value of a record of the topic of claims."""
+    """Return the key and the value of a record of the topic of claims."""
     return pack_claim_key(kind, token), bytes([VERSION]) + _packers.pack(content)
 
 
@@ -197,7 +197,7 @@ def pack_claim_key(kind: str, token: str) -> bytes:
 
 
 def unpack_claim_key(key: bytes | None) -> tuple[str, str] | None:
-    """Kind and token; None for a record that is none of this store."""
+    """Return kind and token; None for a record that is none of this store."""
     try:
         kind, token = _unpack(key or b"")
     except (StoreFormatError, TypeError, ValueError):
@@ -206,7 +206,7 @@ def unpack_claim_key(key: bytes | None) -> tuple[str, str] | None:
 
 
 def unpack_claim(key: bytes | None, value: bytes | None) -> tuple[str, str, Any] | None:
-    """Kind, token and content; None for a record that is none of this store, or was removed."""
+    """Return kind, token and content; None for a record of another store, or a removed one."""
     if key is None or not value or value[:1] != bytes([VERSION]):
         return None
     try:

@@ -36,7 +36,7 @@ class Markers:
         return pack_marker(Marker(topic, partition, offset, self._writer, subtask, parallelism))
 
     def start(self, marker: bytes | None, partition: int, pending: bool) -> int | None:
-        """From where on a partition is needed for a key; None where its marker is of no use."""
+        """Return the offset from which on a key needs a partition; None where its marker is of no use."""
         if marker is None:
             return 0 if pending else self._floors.get(partition, 0)
         read = unpack_marker(marker)

@@ -75,7 +75,7 @@ class KafkaSettings:
 
     @classmethod
     def from_options(cls, options: Mapping[str, Any]) -> KafkaSettings:
-        """Settings out of the options of a job.
+        """Return the settings out of the options of a job.
 
         Raises:
             OptionError: An option is unknown, missing, or has a value that does not fit.

@@ -185,7 +185,7 @@ def _is_new(connection: sqlite3.Connection, path: Path) -> bool:
 
 
 def _identity(connection: sqlite3.Connection) -> tuple[int, int, int]:
-    """Application, version and number of tables; for a moment in which nobody makes them."""
+    """Return application, version and number of tables, while nobody makes tables."""
     return (
         connection.execute("PRAGMA application_id").fetchone()[0],
         connection.execute("PRAGMA user_version").fetchone()[0],
@@ -237,7 +237,7 @@ def begin(connection: sqlite3.Connection, busy_seconds: float) -> None:
 
 
 def log_path(path: Path) -> Path:
-    """SQLite's write-ahead log of the file."""
+    """Return the path of SQLite's write-ahead log of the file."""
     return path.with_name(path.name + "-wal")
 
 

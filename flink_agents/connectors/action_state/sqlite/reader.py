@@ -32,7 +32,7 @@ def _one_state(connection: sqlite3.Connection) -> Iterator[None]:
 
 
 def _find(connection: sqlite3.Connection, journal: JournalKey) -> tuple[int, int] | None:
-    """Id of the journal, and the last run that was pruned."""
+    """Return the id of the journal, and the last run that was pruned."""
     return connection.execute(
         "SELECT id, pruned_through FROM journals WHERE journal_id = ? AND key = ?",
         (encode_text(journal.journal_id), encode_text(journal.key)),

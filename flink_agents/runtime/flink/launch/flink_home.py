@@ -111,7 +111,7 @@ class FlinkHome:
         return [str(self.root / "bin" / f"{part}.sh"), "start-foreground", *arguments]
 
     def flink(self, *arguments: str) -> list[str]:
-        """Flink's command line, for example ``flink("run", "-py", "job.py")``."""
+        """Run Flink's command line, for example ``flink("run", "-py", "job.py")``."""
         return [str(self.root / "bin" / "flink"), *arguments]
 
     @property
@@ -228,7 +228,7 @@ def write_configuration(packaged: Path, path: Path, options: Mapping[str, Any]) 
 
 
 def with_shared_classes(options: Mapping[str, Any]) -> dict[str, Any]:
-    """``options`` with :data:`SHARED_CLASSES` beside the patterns that they have."""
+    """Return ``options`` with :data:`SHARED_CLASSES` beside the patterns that they have."""
     given = [one for one in str(options.get(PARENT_FIRST) or "").split(";") if one]
     missing = [one for one in SHARED_CLASSES if one not in given]
     return {**options, PARENT_FIRST: ";".join([*given, *missing])}

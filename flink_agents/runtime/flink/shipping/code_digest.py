@@ -120,7 +120,7 @@ def _arrive(interpreter: str, modules: tuple[ModuleCode, ...]) -> CodeCheck:
 
 
 def interpreter_name() -> str:
-    """Equal where the same source becomes the same code."""
+    """Return a name that is equal where the same source becomes the same code."""
     return f"{platform.python_implementation()} {platform.python_version()} -O{sys.flags.optimize}"
 
 
@@ -183,12 +183,8 @@ def _compare(claimed: ModuleCode, remember: bool) -> None:
     if module is None or spec is None:
         return
     with module_renewal.lock:
-        known_spec, known_digest = _accepted.get(claimed.name, (None, b""))
-        if known_spec is spec and known_digest == claimed.whole:
-            return
-        differing = _differing(claimed, module)
-        if differing or known_spec is spec:
-            raise _stale(claimed, module, differing)
+        if _differs(claimed, module):
+            raise _stale(claimed, module, _differing(claimed, module))
         if remember:
             _accepted[claimed.name] = (spec, claimed.whole)
 
