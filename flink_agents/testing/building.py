@@ -57,7 +57,7 @@ class Builder(Driver):
         backend.watermark = self.current_watermark
         tags = [*plan.side_outputs, DEAD_LETTER_TAG, LATE_TAG]
         blueprint = Blueprint(
-            plan, code, self._config, self._event_time, tags, self._watermarks, self._make_store
+            bind(plan, code), self._config, self._event_time, tags, self._watermarks, self._make_store
         )
         made = assemble(blueprint, self._host(number, parallelism, backend))
         if made.low is not None:

@@ -19,7 +19,7 @@ from flink_agents.api.errors import AgentsError
 from flink_agents.api.event_time import EventTime
 from flink_agents.api.logs import MAX_TRACEBACK, bounded
 from flink_agents.api.options import AgentOptions, Configuration
-from flink_agents.plan import AgentCode, AgentPlan
+from flink_agents.plan import AgentCode, AgentPlan, BoundAgent, bind
 from flink_agents.runtime.flink import compat as flink_compat
 from flink_agents.runtime.flink.attempts import Attempt
 from flink_agents.runtime.flink.fast.ways import FastPath, Ways
@@ -94,19 +94,20 @@ class ActionExecutionOperator(KeyedProcessFunction):
             type_modules.know([self._key_module])
         task = flink_compat.task_info(runtime_context)
         module_renewal.operator_opens(task.job_id, task.job_name)
-        plan = AgentPlan.from_json(self._plan)
+        agent = bind(AgentPlan.from_json(self._plan), self._code)
+        name = agent.plan.name
         fast: bool = self._config.get(AgentOptions.FAST_PATH)
         # All states are registered before anybody goes from key to key of them.
         ttl: timedelta | None = self._config.get(AgentOptions.SHORT_TERM_TTL)
         state = flink_compat.keyed_state(runtime_context, None if ttl is None else _milliseconds(ttl))
-        ways = self._ways = Ways(self, runtime_context, self._tags, fast, plan.name)
-        subtask = assemble(self._blueprint(plan), self._host(runtime_context, task, state, ways))
+        ways = self._ways = Ways(self, runtime_context, self._tags, fast, name)
+        subtask = assemble(self._blueprint(agent), self._host(runtime_context, task, state, ways))
         self._envelopes = Envelopes(subtask.low) if subtask.low is not None else None
-        group = runtime_context.get_metrics_group().add_group(METRIC_GROUP).add_group(plan.name)
+        group = runtime_context.get_metrics_group().add_group(METRIC_GROUP).add_group(name)
         own = subtask.shared.run_metrics.group
         self._metrics = FlinkMetrics((subtask.shared.metrics, group), (own, group.add_group(own.name)))
         processor = subtask.processor
-        self._attempt = Attempt((task.job_id, plan.name, task.subtask), processor.close)
+        self._attempt = Attempt((task.job_id, name, task.subtask), processor.close)
         self._attempt.begin()
         try:
             processor.open(ways.timers)
@@ -117,11 +118,9 @@ class ActionExecutionOperator(KeyedProcessFunction):
         if isinstance(processor, HeartbeatProcessor):
             self._go_fast(processor, subtask.low)
 
-    def _blueprint(self, plan: AgentPlan) -> Blueprint:
+    def _blueprint(self, agent: BoundAgent) -> Blueprint:
         make_store = self._store.make if self._store is not None else None
-        return Blueprint(
-            plan, self._code, self._config, self._event_time, self._streams, self._watermarks, make_store
-        )
+        return Blueprint(agent, self._config, self._event_time, self._streams, self._watermarks, make_store)
 
     def _host(
         self, context: RuntimeContext, task: flink_compat.TaskInfo, state: KeyedState, ways: Ways

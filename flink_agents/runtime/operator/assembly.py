@@ -15,7 +15,7 @@ from flink_agents.api.action_state import ActionStateStore, Owner
 from flink_agents.api.durable import OnPlanChange
 from flink_agents.api.event_time import EventTime
 from flink_agents.api.options import AgentOptions, Configuration
-from flink_agents.plan import AgentCode, AgentPlan, bind
+from flink_agents.plan import BoundAgent
 from flink_agents.runtime.execution.shared import Durable, RunEnvironment
 from flink_agents.runtime.journal.calls import Call
 from flink_agents.runtime.journal.journals import Journals
@@ -38,11 +38,10 @@ Outlet = Callable[[Emission], None]
 
 @dataclass(frozen=True)
 class Blueprint:
-    """What all subtasks of an operator have in common.
+    """What a subtask executes.
 
     Attributes:
-        plan: The agent's plan.
-        code: What the plan's functions are, where they cannot be imported.
+        agent: The agent, bound to its code; of each subtask its own.
         config: Options of the job.
         event_time: What happens to timestamps and watermarks.
         streams: Tags of the side outputs; each is a stream of its own.
@@ -50,8 +49,7 @@ class Blueprint:
         make_store: Makes the store of durable calls; None where there are none.
     """
 
-    plan: AgentPlan
-    code: AgentCode
+    agent: BoundAgent
     config: Configuration
     event_time: EventTime
     streams: Sequence[str]
@@ -110,17 +108,16 @@ def assemble(blueprint: Blueprint, host: Host) -> Subtask:
     """Build a subtask. Its processor is not open yet.
 
     Args:
-        blueprint: What all subtasks of the operator have in common.
+        blueprint: What it executes.
         host: What it runs in.
     """
-    plan, config = blueprint.plan, blueprint.config
+    agent, config = blueprint.agent, blueprint.config
     job_id: str = config.get(AgentOptions.JOB_IDENTIFIER) or host.job_id
-    agent = bind(plan, blueprint.code)
     codec = ValueCodec(config.get(AgentOptions.ALLOW_PICKLE))
     metrics = RunMetrics(action.name for action in agent.actions)
     journals = _journals(blueprint, host, job_id, codec, metrics)
     shared = RunEnvironment(
-        agent, plan.name, config, LocalMetricGroup(), metrics, codec, journals, host.around_durable
+        agent, agent.plan.name, config, LocalMetricGroup(), metrics, codec, journals, host.around_durable
     )
     low: LowWatermark | None = None
     if blueprint.event_time.holds:
@@ -134,7 +131,7 @@ def _journals(
     blueprint: Blueprint, host: Host, job_id: str, codec: ValueCodec, metrics: RunMetrics
 ) -> Journals | None:
     """Where durable calls are recorded; None where there is no store."""
-    make, plan = blueprint.make_store, blueprint.plan
+    make, plan = blueprint.make_store, blueprint.agent.plan
     if make is None:
         return None
     owner = Owner.create(host.job_id, journal_name(job_id, plan.name), host.subtask, host.parallelism)

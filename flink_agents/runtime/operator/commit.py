@@ -65,11 +65,12 @@ class Commits:
     def inline(self, run: Run, head: Head, timers: Timers) -> Emission:
         """Commit a run that never waited: neither its input is in state, nor has it a journal."""
         emission = Emission()
-        self._memory(run.short_term.changes())
+        self._memory(changes := run.short_term.changes())
         self._outputs(run, None, emission)
         self._records(run, head, None)
         self._number(run, head, None)
         self._head(head, timers)
+        run.short_term.committed(changes)
         return emission
 
     def harvest(self, actor: KeyActor, emission: Emission, timers: Timers) -> None:

@@ -153,7 +153,8 @@ class HeartbeatProcessor(AgentProcessor):
         if actor.head.has_pending:
             self._feed(actor)
         else:
-            del self._actors[key_text], self._key_of[key_text]
+            self._let_go(actor)
+            del self._key_of[key_text]
 
     # -- the end of a bounded input -------------------------------------------------------
 

@@ -109,7 +109,7 @@ class TimerProcessor(AgentProcessor):
         if actor.head.has_pending:
             self._look_again(actor, fired, timers)
         else:
-            del self._actors[actor.key_text]
+            self._let_go(actor)
             timers.delete_event_time_timer(START)
 
     def _look_again(self, actor: KeyActor, fired: int | None, timers: Timers) -> None:

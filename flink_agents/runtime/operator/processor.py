@@ -30,6 +30,7 @@ from flink_agents.runtime.operator.emission import NOTHING, Emission
 from flink_agents.runtime.operator.feeding import Feeder
 from flink_agents.runtime.operator.forgetting import Forgetting
 from flink_agents.runtime.operator.heads import Heads
+from flink_agents.runtime.operator.kept_keys import KeptKeys
 from flink_agents.runtime.operator.loop_waits import LoopWaits
 from flink_agents.runtime.operator.low_watermark import LowWatermark
 from flink_agents.runtime.operator.overtaken import Overtaken
@@ -91,6 +92,7 @@ class AgentProcessor(ABC):
         self._low = low
         self._inline: bool = config.get(AgentOptions.INLINE)
         self._actors: dict[str, KeyActor] = {}
+        self._kept = KeptKeys(shared.memory_expires)
         self._steps = StepExecutor(shared)
         self._feeder = Feeder(shared, state)
         waits = LoopWaits(shared, self._steps, clock, self._feeder, check_cancelled, low, to_look_at)
@@ -125,18 +127,24 @@ class AgentProcessor(ABC):
             self._feed(actor)
             self._fed(actor, timers)
             return NOTHING
-        heads = self._heads
-        head = heads.read(key_text) or heads.new()
+        heads, kept = self._heads, self._kept.get(key_text)
+        head = kept.head if kept is not None else heads.read(key_text) or heads.new()
         if head.has_pending or not self._inline or heads.may_have_records(head, key_text, False):
             self._enqueue(head, key_text, record, timestamp, timers)
             return NOTHING
+        memory = kept.memory if kept is not None else {}
+        whole = head.next_seq == 0 if kept is None else kept.whole
         packed = self._packed_early(record, timestamp)
-        run = self._new_run(head, key_text, timestamp)
+        run = self._new_run(head, key_text, timestamp, memory)
+        if whole:
+            run.short_term.load(whole)
         self._steps.begin(run, record)
         step = self._steps.advance(run)
         if step is None:
-            return self._commits.inline(run, head, timers)
-        self._hand_over(head, step, record, packed, timers)
+            emission = self._commits.inline(run, head, timers)
+            self._kept.keep(key_text, head, memory, whole)
+            return emission
+        self._hand_over(head, step, record, packed, whole, timers)
         return NOTHING
 
     @abstractmethod
@@ -193,6 +201,7 @@ class AgentProcessor(ABC):
     def _forget(self, key_text: str, timestamp: int, timers: Timers) -> None:
         """Remove the head of the current key, which has no actor, if nothing needs it any more."""
         if self._forgetting is not None and timestamp < START:
+            self._kept.drop(key_text)
             head = self._heads.read(key_text)
             if head is not None:
                 self._forgetting.look(head, key_text, timers)
@@ -228,9 +237,9 @@ class AgentProcessor(ABC):
         self._state.head.update(head.pack())
 
     def _hand_over(
-        self, head: Head, step: Invocation, record: Any, packed: bytes | None, timers: Timers
+        self, head: Head, step: Invocation, record: Any, packed: bytes | None, whole: bool, timers: Timers
     ) -> None:
-        """Let the loop go on with a run that began on this thread."""
+        """Let the loop go on with a run that began here, and that knows the ``whole`` memory, or a part."""
         run = step.run
         try:
             packed = packed or self._packed(record, run.timestamp)
@@ -242,8 +251,8 @@ class AgentProcessor(ABC):
         # It began here since no attempt had recorded anything of the key.
         self._heads.mark(head, run.key_text, unread=False)
         self._store(head, run.key_text, packed, run.timestamp, timers)
-        # Reading all of a map is the dearest call of state; before its first run a key has no memory.
-        memory = run.short_term.load(is_empty=head.next_seq == 0)
+        # Reading all of a map is the dearest call of state.
+        memory = run.short_term.load(whole)
         actor = self._new_actor(head, run.key_text, memory, False, timers, unread=False)
         number = actor.loaded
         actor.loaded += 1
@@ -254,7 +263,12 @@ class AgentProcessor(ABC):
 
     def _wake(self, head: Head, key_text: str, pending: bool, timers: Timers) -> KeyActor:
         """An actor for a key that has none, but has inputs in state."""
-        known: dict[str, bytes | None] = {unescape(path): data for path, data in self._state.memory.items()}
+        kept = self._kept.get(key_text)
+        known: dict[str, bytes | None]
+        if kept is not None and kept.whole:
+            known = kept.memory
+        else:
+            known = {unescape(path): data for path, data in self._state.memory.items()}
         actor = self._new_actor(head, key_text, known, pending, timers)
         if pending and self._low is not None:
             decode = self._shared.codec.decode
@@ -286,8 +300,14 @@ class AgentProcessor(ABC):
         if self._forgetting is not None:
             self._forgetting.busy(key_text)
         self._actors[key_text] = actor
+        self._kept.drop(key_text)
         self._made(actor, timers)
         return actor
+
+    def _let_go(self, actor: KeyActor) -> None:
+        """Remove the actor of a key of which nothing waits any more. The loop is done with it."""
+        del self._actors[actor.key_text]
+        self._kept.keep(actor.key_text, actor.head, actor.memory, True)
 
     @abstractmethod
     def _made(self, actor: KeyActor, timers: Timers) -> None:
@@ -333,7 +353,13 @@ class AgentProcessor(ABC):
 
     # -- runs -------------------------------------------------------------------------
 
-    def _new_run(self, head: Head, key_text: str, timestamp: int | None) -> Run:
+    def _new_run(
+        self,
+        head: Head,
+        key_text: str,
+        timestamp: int | None,
+        memory: dict[str, bytes | None] | None = None,
+    ) -> Run:
         return Run(
             self._shared,
             head.journal_id,
@@ -342,6 +368,7 @@ class AgentProcessor(ABC):
             timestamp,
             self._clock(),
             self._state.memory,
+            memory,
             traced=head.unrecorded,
         )
 
