@@ -104,6 +104,20 @@ class Clients:
         """
         self._agent.client(name)
 
+    def is_open(self, name: str) -> bool:
+        """Whether the client ``name`` is open."""
+        client = self._clients.get(name)
+        return client is not None and client.opened.done() and not client.task.done()
+
+    def opens_in(self, name: str) -> asyncio.Task[None] | None:
+        """The task that opens the client ``name``, if one does."""
+        client = self._clients.get(name)
+        return None if client is None or client.opened.done() else client.task
+
+    def lives_in(self, task: object) -> str | None:
+        """The name of the client that lives in ``task``, if one does. For any thread."""
+        return next((name for name, client in list(self._clients.items()) if client.task is task), None)
+
     async def get(self, name: str) -> Outcome:
         """The client ``name``, opened at the first call; where that fails, the next call tries again."""
         client = self._clients.get(name)

@@ -12,11 +12,13 @@ import inspect
 import queue
 import threading
 from collections.abc import Awaitable, Callable, Coroutine
+from contextlib import nullcontext
 from functools import lru_cache, partial
 from typing import Any, Protocol
 
 from flink_agents.api.durable import NOT_DONE, DurableCallable, RetryableError
 from flink_agents.api.logs import bounded_logger
+from flink_agents.api.observers import Phase
 from flink_agents.api.policies import RetryPolicy
 from flink_agents.runtime.concurrency.outcomes import (
     Outcome,
@@ -34,7 +36,7 @@ from flink_agents.runtime.execution.call_scope import await_inside, call_inside
 from flink_agents.runtime.execution.context import Invocation
 from flink_agents.runtime.execution.retry import Trial, next_trial
 from flink_agents.runtime.journal.calls import Call
-from flink_agents.runtime.metrics.run_metrics import RunMetrics
+from flink_agents.runtime.metrics.observers import Observers
 from flink_agents.runtime.serde.tracebacks import text_of
 
 _log = bounded_logger("flink_agents.durable")
@@ -80,7 +82,7 @@ class CallAttempts:
         what: What it calls.
         call: The call.
         threads: Where functions are called that are not ``async def``.
-        metrics: The runtime's metrics.
+        observers: Who is told of further attempts.
         in_flight: Is told when the function is executed.
 
     Attributes:
@@ -93,14 +95,14 @@ class CallAttempts:
         what: DurableCallable,
         call: Call,
         threads: Threads,
-        metrics: RunMetrics,
+        observers: Observers,
         in_flight: CallInFlight,
     ) -> None:
         self._step = step
         self._what = what
         self._call = call
         self._threads = threads
-        self._metrics = metrics
+        self._observers = observers
         self.in_flight = in_flight
         self.number = 0
 
@@ -148,7 +150,8 @@ class CallAttempts:
             return None
         following = next_trial(policy, trial, error, f"{self._step.path}\x00{self._call.index}")
         if following is not None:
-            self._metrics.count("action_call_retries", self._step.action.name)
+            state, action = self._step.run.state, self._step.action.name
+            self._observers.call_retried(state, action, self._what.identity, self.number + 1)
             _log.info(
                 "%s: attempt %d of durable call %s, key %r, failed; next in %.3g s: %s: %s",
                 self._step.action.where,
@@ -164,10 +167,8 @@ class CallAttempts:
     async def _pause(self, seconds: float) -> None:
         """Wait, and let others have the place among what is executed meanwhile."""
         place = self._step.trial.place if self._step.trial is not None else None
-        if place is None:
-            await asyncio.sleep(seconds)
-            return
-        with place.lent():
+        what = f"a pause before attempt {self.number + 1} of durable call {self._what.identity}"
+        with self._step.run.state.waiting(Phase.RETRY, what), place.lent() if place else nullcontext():
             await asyncio.sleep(seconds)
 
     async def _invoke(self, function: partial[Any], is_async: bool) -> Any:
@@ -179,7 +180,8 @@ class CallAttempts:
     async def _result_of(self, function: partial[Any], is_async: bool) -> Any:
         if is_async:
             self.in_flight.enter()
-            return await self._in_time(await_inside(function.func, function()))
+            self.in_flight.awaited = function()
+            return await self._in_time(await_inside(function.func, self.in_flight.awaited))
         results: list[Any] = []
 
         def call() -> None:
@@ -194,6 +196,7 @@ class CallAttempts:
         # A function that is not async def may still return something to be awaited.
         if not inspect.isawaitable(result):
             return result
+        self.in_flight.awaited = result
         return await self._in_time(await_inside(function.func, result))
 
     def _in_time(self, coroutine: Coroutine[Any, Any, Any]) -> Coroutine[Any, Any, Any]:

@@ -22,7 +22,6 @@ from flink_agents.api.logs import bounded_logger
 from flink_agents.api.memory import MemoryScope
 from flink_agents.api.options import AgentOptions
 from flink_agents.runtime.concurrency.timeouts import WorkerPool
-from flink_agents.runtime.durable.awaiting import waits_of
 from flink_agents.runtime.durable.call_attempts import CallingThread, Threads
 from flink_agents.runtime.durable.call_execution import CallExecution, PendingCall
 from flink_agents.runtime.durable.call_values import (
@@ -34,6 +33,7 @@ from flink_agents.runtime.durable.recording import Recording, journal_of
 from flink_agents.runtime.execution.context import Invocation
 from flink_agents.runtime.execution.delivery import Delivery, Pending, current_delivery
 from flink_agents.runtime.execution.shared import RunEnvironment
+from flink_agents.runtime.execution.stacks import waits_of
 from flink_agents.runtime.execution.steps import StepExecutor
 from flink_agents.runtime.journal.calls import (
     Call,
@@ -77,7 +77,7 @@ class DurableCalls:
     ) -> None:
         self._shared = shared
         self._codec = shared.codec
-        self._metrics = shared.run_metrics
+        self._observers = shared.observers
         self._loop = loop
         self._loop_thread = 0
         self._pool = pool
@@ -146,7 +146,7 @@ class DurableCalls:
         if what.wants_key or what.reconciler is not None:
             arguments.key = idempotency_key(step, call)
         execution = CallExecution(
-            self._recording, self._codec, self._metrics, step, delivery, what, call, arguments, threads
+            self._recording, self._codec, self._observers, step, delivery, what, call, arguments, threads
         )
         return self._outcome(step, call, execution)
 
@@ -155,10 +155,12 @@ class DurableCalls:
         journals = self._shared.journals
         if journals is not None and journals.on_call is not None:
             journals.on_call(step, call)
+        state, action, function = step.run.state, step.action.name, call.identity.function
         if call.recorded is not None:
-            self._metrics.count("action_calls_replayed", step.action.name)
-        elif step.run.journal is not None and step.run.journal.replayed:
-            self._metrics.count("action_calls_reexecuted", step.action.name)
+            self._observers.call_replayed(state, action, function)
+        else:
+            again = step.run.journal is not None and step.run.journal.replayed
+            self._observers.call_begun(state, action, function, again)
         return await execution.value()
 
     # -- executions -------------------------------------------------------------------
@@ -281,16 +283,17 @@ class DurableCalls:
     async def _add_end(self, step: Invocation, calls: StepCalls, record: ActionRecord) -> None:
         outcomes = dict(calls.unrecorded)
         await self._recording.stored(journal_of(step).add_action(step.path, record, outcomes))
+        self._observers.recorded(step.run.state, step.action.name, 1 + len(outcomes))
         calls.keep(outcomes)
 
     async def void(self, step: Invocation) -> None:
         """Make void what an execution recorded."""
-        self._metrics.count("action_mismatches", step.action.name)
+        self._observers.action_mismatched(step.run.state, step.action.name)
         await self._recording.stored(journal_of(step).void(step.path))
 
     def replay(self, step: Invocation, record: ActionRecord, steps: StepExecutor) -> None:
         """Take the end of an execution from its record."""
-        self._metrics.count("action_replays", step.action.name)
+        self._observers.action_replayed(step.run.state, step.action.name)
         step.run.write(MemoryScope.SHORT_TERM, record.short_term)
         step.run.write(MemoryScope.SENSORY, record.sensory)
         for kind, content in record.events:

@@ -25,6 +25,7 @@ from flink_agents.api.errors import (
 from flink_agents.api.events import Event, Lineage, lineage_of_sent, stamp, with_lineage
 from flink_agents.api.memory import MemoryObject, MemoryRef, MemoryScope
 from flink_agents.api.metrics import MetricGroup
+from flink_agents.api.observers import Phase
 from flink_agents.api.options import Configuration
 from flink_agents.api.resources import ResourceType, Tool
 from flink_agents.plan import BoundAction
@@ -33,6 +34,7 @@ from flink_agents.runtime.execution.action_waits import in_turn
 from flink_agents.runtime.execution.call_scope import inside, name_of
 from flink_agents.runtime.execution.delivery import Delivery
 from flink_agents.runtime.execution.limits import LeaveThread, Place
+from flink_agents.runtime.execution.phases import RunState
 from flink_agents.runtime.execution.retry import Trial
 from flink_agents.runtime.execution.run import Run
 from flink_agents.runtime.execution.shared import Durable, RunEnvironment
@@ -56,6 +58,7 @@ class Invocation:
         side: Pairs of tag and value for side outputs, or None.
         awaited: What it returned and has to be awaited, or None.
         mark: Where its writes to memory begin.
+        task: The task that awaits the author's code, or None.
         tasks: What it started on the loop, or None.
         trial: What is known of it where it is no first attempt on Flink's thread, or None.
         calls: Its durable calls, or None.
@@ -76,6 +79,7 @@ class Invocation:
         "sent",
         "shared",
         "side",
+        "task",
         "tasks",
         "trial",
     )
@@ -88,6 +92,7 @@ class Invocation:
         self.sent: list[Event] = []
         self.side: list[tuple[str, Any]] | None = None
         self.awaited: Any = None
+        self.task: asyncio.Task[Any] | None = None
         self.tasks: list[Any] | None = None
         self.trial: Trial | None = None
         self.calls: StepCalls | None = None
@@ -115,6 +120,11 @@ class Invocation:
     def adopt(self) -> None:
         """Belong to this thread from here on."""
         self._thread = get_ident()
+
+    @property
+    def thread(self) -> int:
+        """The thread that executes it."""
+        return self._thread
 
     def end(self) -> None:
         """From here on every use of the context is an error."""
@@ -345,7 +355,7 @@ class InvocationContext(RunnerContext):
                 found="a def action",
                 fix=f"write async def, and client = await ctx.client({name!r})",
             )
-        return _client(clients, name)
+        return _client(clients, name, self._of.run.state)
 
     @property
     def config(self) -> Configuration:
@@ -414,8 +424,12 @@ class InvocationContext(RunnerContext):
         return self._of.shared.metrics.get_sub_group(self._of.action.name)
 
 
-async def _client(clients: Clients, name: str) -> Any:
-    return (await in_turn("a client", lambda: clients.get(name))).peek()
+async def _client(clients: Clients, name: str, state: RunState) -> Any:
+    if clients.is_open(name):
+        return (await in_turn("a client", lambda: clients.get(name))).peek()
+    with state.waiting(Phase.CLIENT, f"the client {name!r} to open") as wait:
+        wait.awaited = lambda: clients.opens_in(name)
+        return (await in_turn("a client", lambda: clients.get(name))).peek()
 
 
 def _copy(value: Any) -> Any:

@@ -28,10 +28,12 @@ from typing import Any
 from aiolimiter import AsyncLimiter
 
 from flink_agents.api.errors import ContextMisuseError
+from flink_agents.api.observers import Phase
 from flink_agents.api.policies import RateLimit
 from flink_agents.api.resources import Tool
 from flink_agents.plan import BoundAction, BoundAgent
 from flink_agents.runtime.execution.action_waits import in_turn
+from flink_agents.runtime.execution.phases import RunState
 
 SLICE_SECONDS = 0.1
 """How often a thread that waits for a limit looks whether the attempt of the job has ended."""
@@ -83,22 +85,31 @@ class Slots:
 
 
 class Place:
-    """The place that one execution of an action has among all that are executed.
+    """The slot that one execution of an action has among all that are executed.
 
     Args:
-        slots: The places.
+        slots: The slots.
+        state: The state of the run.
+
+    Attributes:
+        state: See above.
     """
 
-    __slots__ = ("_ended", "_held", "_slots", "_waits")
+    __slots__ = ("_ended", "_held", "_slots", "_waits", "state")
 
-    def __init__(self, slots: Slots) -> None:
+    def __init__(self, slots: Slots, state: RunState) -> None:
         self._slots = slots
+        self.state = state
         self._held = False
         self._ended = False
         self._waits = 0
 
     async def __aenter__(self) -> Place:
-        await self._slots.take()
+        if self._slots.full:
+            with self.state.waiting(Phase.SLOT, "a slot of run.max-in-flight"):
+                await self._slots.take()
+        else:
+            await self._slots.take()
         self._held = True
         return self
 
@@ -130,14 +141,16 @@ class Place:
 
 
 class Limiter:
-    """The limits of one action or tool, an asynchronous context manager.
+    """The limits of one action or tool.
 
     Args:
+        owner: Whose limits they are, for people.
         max_concurrency: How many may run at a time, or None.
         rate: How many may begin in a time, or None.
     """
 
-    def __init__(self, max_concurrency: int | None, rate: RateLimit | None) -> None:
+    def __init__(self, owner: str, max_concurrency: int | None, rate: RateLimit | None) -> None:
+        self._owner = owner
         self._slots = None if max_concurrency is None else Slots(max_concurrency)
         self._rate = None if rate is None else AsyncLimiter(rate.calls, rate.per)
 
@@ -148,13 +161,25 @@ class Limiter:
             return True
         return self._rate is not None and not self._rate.has_capacity()
 
-    async def acquire(self) -> None:
-        """Wait until one more may begin. The rate counts from there, and so comes last."""
+    async def acquire(self, state: RunState | None) -> None:
+        """Wait until one more may begin. The rate counts from there, and so comes last.
+
+        Args:
+            state: The state of the run that waits; None outside of any.
+        """
         if self._slots is not None:
-            await self._slots.take()
+            if state is not None and self._slots.full:
+                with state.waiting(Phase.LIMIT, f"max_concurrency of {self._owner}"):
+                    await self._slots.take()
+            else:
+                await self._slots.take()
         if self._rate is not None:
             try:
-                await self._rate.acquire()
+                if state is not None and not self._rate.has_capacity():
+                    with state.waiting(Phase.LIMIT, f"rate limit of {self._owner}"):
+                        await self._rate.acquire()
+                else:
+                    await self._rate.acquire()
             except BaseException:
                 self.release()
                 raise
@@ -163,12 +188,6 @@ class Limiter:
         """Say that one has ended."""
         if self._slots is not None:
             self._slots.give()
-
-    async def __aenter__(self) -> None:
-        await self.acquire()
-
-    async def __aexit__(self, *exception: object) -> None:
-        self.release()
 
 
 class RuntimeSignal(BaseException):
@@ -195,7 +214,7 @@ class Limits:
 
     def __init__(self, agent: BoundAgent) -> None:
         self._actions = {
-            action.name: Limiter(action.settings.max_concurrency, action.settings.rate_limit)
+            action.name: Limiter("the action", action.settings.max_concurrency, action.settings.rate_limit)
             for action in agent.actions
             if action.settings.max_concurrency is not None or action.settings.rate_limit is not None
         }
@@ -227,7 +246,9 @@ class Limits:
         if settings.max_concurrency is None and settings.rate_limit is None:
             return tool
         if tool.name not in self._tools:
-            self._tools[tool.name] = Limiter(settings.max_concurrency, settings.rate_limit)
+            self._tools[tool.name] = Limiter(
+                f"tool {tool.name!r}", settings.max_concurrency, settings.rate_limit
+            )
         limiter = self._tools[tool.name]
         if inspect.iscoroutinefunction(tool.func):
             return tool.through(lambda function: self._async(function, limiter, place))
@@ -329,8 +350,9 @@ async def _acquire(limiter: Limiter, place: Place | None) -> None:
 
 
 async def _take(limiter: Limiter, place: Place | None) -> None:
+    state = None if place is None else place.state
     if place is not None and limiter.busy:
         with place.lent():
-            await limiter.acquire()
+            await limiter.acquire(state)
     else:
-        await limiter.acquire()
+        await limiter.acquire(state)

@@ -2,11 +2,12 @@
 
 from __future__ import annotations
 
-from collections.abc import Awaitable, Mapping
+from collections.abc import Awaitable, Mapping, Sequence
 from typing import Any, Protocol
 
 from flink_agents.api.durable import DurableCallable
 from flink_agents.api.errors import StoreNotConfiguredError
+from flink_agents.api.observers import RunObserver
 from flink_agents.api.options import AgentOptions, Configuration
 from flink_agents.api.resources import ResourceType, check_resource_type
 from flink_agents.plan import BoundAgent
@@ -17,6 +18,7 @@ from flink_agents.runtime.execution.limits import Limits
 from flink_agents.runtime.execution.routing import Routes
 from flink_agents.runtime.journal.journals import Journals
 from flink_agents.runtime.metrics.metrics import LocalMetricGroup
+from flink_agents.runtime.metrics.observers import Observers
 from flink_agents.runtime.metrics.run_metrics import RunMetrics
 from flink_agents.runtime.serde import type_modules
 from flink_agents.runtime.serde.codec import ValueCodec
@@ -69,8 +71,10 @@ class RunEnvironment:
         metrics: What actions measure.
         codec: Encodes memory.
         journals: Where durable calls are recorded; None where there is no store.
+        observers: Who is told what runs do, besides the runtime's metrics.
 
     Attributes:
+        observers: Everybody who is told what runs do.
         durable: Makes durable calls.
         run_metrics: What the runtime measures.
         limits: Limits of actions and tools.
@@ -87,6 +91,7 @@ class RunEnvironment:
         metrics: LocalMetricGroup,
         codec: ValueCodec,
         journals: Journals | None = None,
+        observers: Sequence[RunObserver] = (),
     ) -> None:
         type_modules.know(agent.modules(), config.get(AgentOptions.STATE_MODULES))
         self.agent = agent
@@ -94,6 +99,7 @@ class RunEnvironment:
         self.config = config
         self.metrics = metrics
         self.run_metrics = RunMetrics(action.name for action in agent.actions)
+        self.observers = Observers(self.run_metrics, observers)
         self.codec = codec
         self.events = EventRecords(codec, agent.event_types)
         self.journals = journals

@@ -14,30 +14,27 @@ from collections import deque
 from collections.abc import Callable, Coroutine
 from concurrent import futures
 from datetime import timedelta
-from time import monotonic
 from typing import Any, TypeVar
 
 from flink_agents.api.durable import OnMismatch
 from flink_agents.api.logs import bounded_logger
+from flink_agents.api.observers import Phase
 from flink_agents.api.options import AgentOptions
 from flink_agents.runtime.concurrency import clients
-from flink_agents.runtime.concurrency.outcomes import is_close
-from flink_agents.runtime.concurrency.timeouts import Deadline, LoopThreads, WorkerPool, within
-from flink_agents.runtime.durable.call_values import mismatch_error
+from flink_agents.runtime.concurrency.timeouts import LoopThreads, WorkerPool
 from flink_agents.runtime.durable.durable_calls import DurableCalls
-from flink_agents.runtime.execution.context import Invocation
-from flink_agents.runtime.execution.delivery import current_delivery
-from flink_agents.runtime.execution.limits import Place, RuntimeSignal, Slots
-from flink_agents.runtime.execution.retry import Trial
+from flink_agents.runtime.execution.limits import Slots
+from flink_agents.runtime.execution.phases import RunState
 from flink_agents.runtime.execution.run import Run
 from flink_agents.runtime.execution.shared import RunEnvironment
-from flink_agents.runtime.execution.steps import ENDS, FAILURES, StepExecutor
+from flink_agents.runtime.execution.steps import StepExecutor
 from flink_agents.runtime.journal.other_jobs import identity_of
 from flink_agents.runtime.loop.action_loop import ActionLoop
 from flink_agents.runtime.loop.action_tasks import CLOSE_SECONDS, cancel_tasks, current_step, make_task
 from flink_agents.runtime.loop.actor import KeyActor, Unread, Waiting, cancelled_itself
+from flink_agents.runtime.loop.attempts import Attempts
 from flink_agents.runtime.loop.garbage import collect_garbage_less_often
-from flink_agents.runtime.loop.replays import Replays
+from flink_agents.runtime.loop.replays import MAX_TOLD, Replays
 from flink_agents.runtime.loop.watch import Watch
 from flink_agents.runtime.metrics.run_metrics import clock
 
@@ -81,7 +78,6 @@ class AgentLoop:
         self._to_look_at = to_look_at
         self._steps = steps
         self._clock = clock
-        self._slots = Slots(shared.config.get(AgentOptions.MAX_IN_FLIGHT))
         self._pool = WorkerPool(shared.config.get(AgentOptions.POOL_SIZE))
         self._closing = False
         self._stopped = False
@@ -97,7 +93,6 @@ class AgentLoop:
         self.failure: BaseException | None = None
         self.expected = 0.0
         self.deviation = 0.0
-        self._durations = shared.run_metrics.on_loop
         collect_garbage_less_often()
         # Where nothing can be recorded, no order of outcomes has to be kept.
         self._loop = ActionLoop() if shared.journals is not None else asyncio.new_event_loop()
@@ -109,6 +104,10 @@ class AgentLoop:
                 shared, self._loop, self._pool, self._fail, lambda: self._closing, on_mismatch
             )
             shared.durable = self._durable
+        slots = Slots(shared.config.get(AgentOptions.MAX_IN_FLIGHT))
+        self._attempts = Attempts(
+            shared, steps, slots, self._pool, self._durable, lambda: self._closing or self.failure is not None
+        )
         self.replays = Replays(shared, self._loop, self._begin)
         self._watch = Watch(shared, self._loop, self._tasks, current_step)
         self._thread = threading.Thread(target=self._serve, name="agent-loop", daemon=True)
@@ -128,13 +127,14 @@ class AgentLoop:
 
     def age(self, actor: KeyActor) -> float:
         """Seconds since the present run of ``actor`` began."""
-        return monotonic() - actor.begun
+        state = actor.state
+        return 0.0 if state is None else clock() - state.begun
 
     def submit(self, actor: KeyActor, waiting: Waiting) -> None:
         """Let ``actor`` run one more input."""
         self._submitted += 1
         actor.submitted += 1
-        actor.queue.append(waiting)
+        actor.put(waiting, self._shared.observers)
         self._wake_for(actor)
 
     def read(self, actor: KeyActor) -> None:
@@ -185,8 +185,14 @@ class AgentLoop:
             return self._progress.wait_for(lambda: self.progress > seen or self.failure is not None, seconds)
 
     def held_back(self) -> str:
-        """See :meth:`Replays.held_back`."""
-        return self.replays.held_back()
+        """What has not ended, and waits for what, in words; empty where nothing goes on."""
+        now = clock()
+        states = [actor.state for actor in list(self._tasks.values()) if actor.state is not None]
+        told = [state.told(now) for state in states if state.in_flight or state.phase is Phase.RECORDS]
+        if len(told) > MAX_TOLD:
+            told[MAX_TOLD:] = [f"and so do {len(told) - MAX_TOLD} more runs"]
+        runs = f"runs go on: {'; '.join(told)}" if told else ""
+        return ". ".join(filter(None, (runs, self.replays.held_back())))
 
     def close(self, wait: bool = True) -> None:
         """Cancel all that runs; no step begins any more.
@@ -289,16 +295,17 @@ class AgentLoop:
         told = False
         try:
             if actor.order is Unread.UNREAD:
-                actor.begun = actor.started = monotonic()
+                actor.state = self._reading(actor)
                 await self.replays.read(actor)
                 self._read += 1
             while self.failure is None and (actor.queue or self._pull(actor)):
                 waiting = actor.queue.popleft()
                 actor.seq = waiting.seq
                 self._begun += 1
-                begun = actor.begun = actor.started = monotonic()
+                begun = clock()
+                actor.state = waiting.begin(begun)
                 await self._execute(actor, waiting)
-                took = monotonic() - begun
+                took = clock() - begun
                 if took >= self._watch.stuck_after:
                     self._watch.ended(actor, took)
                 off = took - self.expected
@@ -315,11 +322,18 @@ class AgentLoop:
             self._fail(error)
         finally:
             actor.running = False
+            if actor.state is not None:
+                # A run that ended well is past this phase.
+                actor.state.fail()
             if self.failure is not None:
                 actor.abandon()
             if not told or actor.order is not None or self.failure is not None:
                 # The end of a run has not told Flink's thread, or did before the actor was idle.
                 self._notify(actor)
+
+    def _reading(self, actor: KeyActor) -> RunState:
+        """The state of the run that is next, while its records are read."""
+        return RunState(actor.key_text, actor.next_seq, self._shared.observers, Phase.RECORDS, clock())
 
     def _pull(self, actor: KeyActor) -> bool:
         """Choose one more input that is in memory; whether there is one."""
@@ -353,160 +367,10 @@ class AgentLoop:
                 actor.memory,
                 waiting.ordered,
                 identity_of(waiting.records),
+                waiting.state,
             )
             self._steps.begin(run, waiting.record)
         self.replays.attach(actor, run, waiting)
-        if step is not None:
-            await self._finish(actor, step)
-        for action, event in run.steps:
-            following = Invocation(self._shared, run, action, event)
-            if not self._replayed(following):
-                await self._finish(actor, following)
+        await self._steps.execute(run, self._attempts, step)
         self.replays.ended(actor, run, waiting)
         actor.finish(run, waiting)
-
-    def _replayed(self, step: Invocation) -> bool:
-        """Whether the whole of a step came from its record."""
-        journal = step.run.journal
-        if journal is None or not journal.replayed or self._durable is None:
-            return False
-        record = journal.step(step.path).action
-        if record is not None:
-            self._durable.replay(step, record, self._steps)
-        return record is not None
-
-    async def _finish(self, actor: KeyActor, step: Invocation | None) -> None:
-        """Execute a step, or the rest of one that Flink's thread began, attempt by attempt."""
-        while step is not None:
-            if step.trial is None:
-                step.trial = Trial()
-            elif step.trial.delay:
-                await asyncio.sleep(step.trial.delay)
-                # How long a run takes here, and so when to look at it, is told without its pauses.
-                actor.begun += step.trial.delay
-            step = await self._attempt(step)
-
-    async def _attempt(self, step: Invocation) -> Invocation | None:
-        """Execute a step; returns its next attempt, or None."""
-        durable = self._durable
-        if durable is not None:
-            durable.begin(step)
-        limiter = self._shared.limits.of_action(step.action)
-        try:
-            if limiter is None:
-                await self._in_place(step)
-            else:
-                async with limiter:
-                    await self._in_place(step)
-            if durable is not None:
-                if (going_on := durable.finish(step)) is not None:
-                    await going_on
-                if step.calls is not None:
-                    await durable.end(step)
-        except RuntimeSignal:
-            raise
-        except FAILURES as error:
-            self._end_at_once(step, error)
-            if durable is not None and (going_on := durable.finish(step)) is not None:
-                await going_on
-            return await self._failed(step, error)
-        else:
-            self._steps.succeed(step)
-            return None
-        finally:
-            if step.tasks is not None:
-                await self._end_tasks(step)
-
-    async def _end_tasks(self, step: Invocation) -> None:
-        """Cancel the tasks that an execution left behind, and wait for their end."""
-        tasks, step.tasks = step.tasks or [], None
-        await cancel_tasks([task for task in tasks if not task.done()])
-
-    def _end_at_once(self, step: Invocation, error: BaseException) -> None:
-        """Raise where nothing can be awaited any more."""
-        if self._closing or self.failure is not None:
-            # Whatever it is: at the end of the attempt, no action has failed by itself.
-            step.end()
-            step.let_go()
-            raise error if is_close(error) else asyncio.CancelledError from error
-        if isinstance(error, ENDS):
-            # It may close this coroutine. No policy passes it by.
-            self._steps.failed(step, error)
-
-    async def _failed(self, step: Invocation, error: BaseException) -> Invocation | None:
-        """End an attempt that raised; returns the next one, or None where the run goes on without."""
-        durable = self._durable
-        if step.calls is None or durable is None:
-            return self._steps.failed(step, error)
-        mismatch = step.calls.mismatch
-        if mismatch is None:
-            before = len(step.run.side_outputs)
-            following = self._steps.failed(step, error)
-            if following is None:
-                await durable.end_failed(step, step.run.side_outputs[before:])
-            return following
-        if durable.on_mismatch is OnMismatch.RERUN:
-            await durable.void(step)
-            return self._steps.anew(step)
-        self._steps.refuse(step, mismatch_error(step, mismatch), durable.on_mismatch)
-        return None
-
-    async def _in_place(self, step: Invocation) -> None:
-        """Call and await a step while it has a place among all that is executed."""
-        timeout = step.action.settings.timeout
-        assert step.trial is not None
-        async with Place(self._slots) as step.trial.place:
-            begun = clock()
-            if step.awaited is None:
-                await self._call(step)
-            if step.awaited is not None:
-                if timeout is None:
-                    await self._wait(step)
-                else:
-                    rest = max(0.0, begun + timeout - clock())
-                    await within(Deadline.of(step.action), self._wait(step), rest)
-            self._durations[step.action.name].add(clock() - begun)
-
-    async def _wait(self, step: Invocation) -> None:
-        current_step.set(step)
-        if self._durable is not None:
-            self._durable.enter(step)
-        try:
-            await self._steps.wait(step)
-        except BaseException as error:
-            if step.delivery is not None and not isinstance(error, asyncio.CancelledError):
-                # Its calls took effect, or will: they are not cancelled with what waits for them.
-                step.delivery.failing = True
-            raise
-        finally:
-            current_delivery.set(None)
-            current_step.set(None)
-            if step.tasks is not None:
-                # While its outcomes are still delivered: their clean-up may wait for some.
-                await self._end_tasks(step)
-
-    async def _call(self, step: Invocation) -> None:
-        if step.action.is_async:
-            # This makes the coroutine; none of the author's code runs yet.
-            self._steps.call(step)
-        elif step.action.settings.timeout is None:
-            await self._pool.run(lambda: self._call_in_pool(step))
-        else:
-            await self._call_within(step)
-
-    def _call_in_pool(self, step: Invocation) -> None:
-        step.adopt()
-        self._steps.call(step)
-
-    async def _call_within(self, step: Invocation) -> None:
-        """Call a step in a thread that goes on where its time is over: with a memory of its own."""
-        run = step.run
-        step.run = run.fork()
-        try:
-            await self._pool.run_within(lambda: self._call_in_pool(step), Deadline.of(step.action))
-            run.adopt(step.run)
-        except BaseException:
-            step.end()
-            raise
-        finally:
-            step.run = run

@@ -25,7 +25,7 @@ from flink_agents.runtime.execution.shared import RunEnvironment
 from flink_agents.runtime.execution.steps import StepExecutor
 from flink_agents.runtime.journal.journals import check_store
 from flink_agents.runtime.journal.other_jobs import OtherJobs, origins_of
-from flink_agents.runtime.loop.actor import KeyActor, Unread, Waiting
+from flink_agents.runtime.loop.actor import KeyActor, Unread, Waiting, load_of
 from flink_agents.runtime.loop.agent_loop import AgentLoop
 from flink_agents.runtime.metrics.run_metrics import clock
 from flink_agents.runtime.operator.emission import Emission
@@ -158,7 +158,7 @@ class AgentProcessor:
             if self._forgetting is not None:
                 self._forgetting.settled(head, timers)
             self._state.head.update(head.pack())
-            self._metrics.events += 1
+            run.state.commit()
             return run
         self._hand_over(head, step, record, packed, timers)
         return NOTHING
@@ -411,12 +411,11 @@ class AgentProcessor:
         if not actor.finished:
             return
         head = actor.head
-        now, metrics = clock(), self._metrics
+        now = clock()
         while actor.finished:
-            run, waiting, changes, ended = actor.finished.popleft()
+            run, waiting, changes, _ = actor.finished.popleft()
             number = waiting.number
-            metrics.harvest.add(now - ended)
-            metrics.events += 1
+            run.state.commit(now)
             write_nodes(self._state.memory, changes)
             self._state.pending.remove(number)
             if self._low is None:
@@ -519,9 +518,7 @@ class AgentProcessor:
 
     def _load(self) -> dict[str, int]:
         """How many runs are where; see ``RunMetrics.load``."""
-        parked = sum(actor.parked for actor in list(self._actors.values()))
-        begun, waiting = (self._loop.in_flight, self._loop.load) if self._loop is not None else (0, 0)
-        return {"in_flight": begun, "queued": max(0, waiting - begun), "parked": parked}
+        return load_of(list(self._actors.values()))
 
     def _check_failure(self) -> None:
         if self._loop is not None and self._loop.failure is not None:
