@@ -30,7 +30,7 @@ class Phase(Enum):
             names what resumes it; then it is queued again, and a replay leads to where it was.
         FINISHED: All of its actions have ended; its commit is to come.
         COMMITTED: Its effects are in state, and its outputs have left.
-        FAILED: An error ended it, and with it the task attempt.
+        FAILED: An error ended it, and with it the task attempt; or the end of the task attempt did.
     """
 
     QUEUED = "queued"
@@ -61,7 +61,11 @@ IN_FLIGHT = WAITS | {Phase.RUNNING}
 FOLLOWS: Mapping[Phase | None, frozenset[Phase]] = {
     None: frozenset((Phase.QUEUED, Phase.RUNNING, Phase.RECORDS, Phase.INPUT)),
     Phase.QUEUED: frozenset((Phase.RUNNING, Phase.FAILED)),
-    **dict.fromkeys(IN_FLIGHT, IN_FLIGHT | {Phase.SUSPENDED, Phase.FINISHED, Phase.COMMITTED, Phase.FAILED}),
+    **dict.fromkeys(
+        IN_FLIGHT,
+        # It is queued where Flink's thread hands it over.
+        IN_FLIGHT | {Phase.QUEUED, Phase.SUSPENDED, Phase.FINISHED, Phase.COMMITTED, Phase.FAILED},
+    ),
     Phase.RECORDS: frozenset((Phase.QUEUED, Phase.FAILED)),
     Phase.INPUT: frozenset((Phase.QUEUED,)),
     Phase.SUSPENDED: frozenset((Phase.QUEUED,)),

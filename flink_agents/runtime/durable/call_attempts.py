@@ -9,9 +9,8 @@ from __future__ import annotations
 
 import asyncio
 import inspect
-import queue
 import threading
-from collections.abc import Awaitable, Callable, Coroutine
+from collections.abc import Callable, Coroutine
 from contextlib import nullcontext
 from functools import lru_cache, partial
 from typing import Any, Protocol
@@ -20,10 +19,9 @@ from flink_agents.api.durable import NOT_DONE, DurableCallable, RetryableError
 from flink_agents.api.logs import bounded_logger
 from flink_agents.api.observers import Phase
 from flink_agents.api.policies import RetryPolicy
+from flink_agents.runtime.concurrency.bridge import Errands, hand_to
 from flink_agents.runtime.concurrency.outcomes import (
     Outcome,
-    StoppedIteration,
-    awaited_outcome,
     cancelled_from_outside,
     is_close,
     outcome_of,
@@ -40,9 +38,6 @@ from flink_agents.runtime.metrics.observers import Observers
 from flink_agents.runtime.serde.tracebacks import text_of
 
 _log = bounded_logger("flink_agents.durable")
-
-SLICE_SECONDS = 0.1
-"""How often a thread that waits looks whether the attempt of the job has ended."""
 
 
 class Threads(Protocol):
@@ -209,54 +204,20 @@ class CallAttempts:
 
 
 class CallingThread:
-    """The thread of an action that makes a durable call, and calls the function itself."""
+    """The thread of an action that makes a durable call, and calls the function itself.
+
+    Attributes:
+        errands: What the thread does while it waits for the call.
+    """
 
     def __init__(self) -> None:
-        self._work: queue.SimpleQueue[Callable[[], bool]] = queue.SimpleQueue()
-
-    def wait_for(
-        self,
-        loop: asyncio.AbstractEventLoop,
-        make: Callable[[], Awaitable[Any]],
-        closed: Callable[[], bool],
-    ) -> Any:
-        """Await on ``loop`` what ``make`` gives there, and do meanwhile what it hands to this thread.
-
-        Args:
-            loop: The agent loop.
-            make: Called by the loop's thread.
-            closed: Whether the attempt of the job has ended.
-
-        Raises:
-            asyncio.CancelledError: The attempt of the job has ended.
-        """
-        ended: list[asyncio.Task[Outcome]] = []
-
-        def end(task: asyncio.Task[Outcome]) -> None:
-            ended.append(task)
-            self._work.put(lambda: True)
-
-        def begin() -> None:
-            loop.create_task(awaited_outcome(_awaited(make))).add_done_callback(end)
-
-        try:
-            loop.call_soon_threadsafe(begin)
-        except RuntimeError:
-            # The loop is closed.
-            raise asyncio.CancelledError from None
-        while True:
-            try:
-                if self._work.get(timeout=SLICE_SECONDS)():
-                    return _result_of(ended[0])
-            except queue.Empty:
-                if closed():
-                    raise asyncio.CancelledError from None
+        self.errands = Errands()
 
     async def run(self, function: Callable[[], None]) -> None:
         """See :class:`Threads`."""
         loop = asyncio.get_running_loop()
         done: asyncio.Future[Outcome] = loop.create_future()
-        self._work.put(partial(_call, function, loop, done))
+        self.errands.put(partial(_call, function, loop, done))
         (await done).result()
 
     async def run_within(self, function: Callable[[], None], deadline: Deadline) -> None:
@@ -281,24 +242,9 @@ def _call(
         if not done.done():
             done.set_result(outcome)
 
-    try:
-        loop.call_soon_threadsafe(tell)
-    except RuntimeError:
-        # The loop is closed: nobody waits any more.
-        pass
+    # Where the loop is closed, nobody waits any more.
+    hand_to(loop, tell)
     return False
-
-
-def _result_of(task: asyncio.Task[Outcome]) -> Any:
-    """The result of a task, for code that is no coroutine: that can raise ``StopIteration``."""
-    try:
-        return task.result().result()
-    except StoppedIteration as stopped:
-        raise stopped.stop from stopped.stop.__cause__
-
-
-async def _awaited(awaitable: Awaitable[Any] | Callable[[], Awaitable[Any]]) -> Any:
-    return await (awaitable() if callable(awaitable) else awaitable)
 
 
 @lru_cache(maxsize=1)

@@ -21,6 +21,7 @@ from flink_agents.api.errors import (
 from flink_agents.api.logs import bounded_logger
 from flink_agents.api.memory import MemoryScope
 from flink_agents.api.options import AgentOptions
+from flink_agents.runtime.concurrency.bridge import CANCEL_SECONDS, Bridge
 from flink_agents.runtime.concurrency.timeouts import WorkerPool
 from flink_agents.runtime.durable.call_attempts import CallingThread, Threads
 from flink_agents.runtime.durable.call_execution import CallExecution, PendingCall
@@ -45,9 +46,6 @@ from flink_agents.runtime.journal.calls import (
 )
 from flink_agents.runtime.journal.records import ActionRecord
 
-CLOSE_SECONDS = 5.0
-"""How long the end of an execution waits for calls that were cancelled."""
-
 _log = bounded_logger("flink_agents.durable")
 
 
@@ -56,10 +54,9 @@ class DurableCalls:
 
     Args:
         shared: What all runs share.
-        loop: The agent loop.
+        bridge: Leads to the agent loop, and says whether the task attempt is over.
         pool: Threads for functions that are not ``async def``.
         fail: Ends the attempt of the job because of an error.
-        closed: Whether it has ended.
         on_mismatch: What happens where a replay asks for another call than was recorded.
 
     Attributes:
@@ -69,20 +66,19 @@ class DurableCalls:
     def __init__(
         self,
         shared: RunEnvironment,
-        loop: asyncio.AbstractEventLoop,
+        bridge: Bridge,
         pool: WorkerPool,
         fail: Callable[[BaseException], None],
-        closed: Callable[[], bool],
         on_mismatch: OnMismatch,
     ) -> None:
         self._shared = shared
         self._codec = shared.codec
         self._observers = shared.observers
-        self._loop = loop
+        self._bridge = bridge
         self._loop_thread = 0
         self._pool = pool
-        self._closed = closed
-        self._recording = Recording(loop, fail, closed)
+        self._closed = bridge.is_over
+        self._recording = Recording(bridge.loop, fail, bridge.is_over)
         self.in_flight = self._recording.in_flight
         self.on_mismatch = on_mismatch
         grace: timedelta = shared.config.get(AgentOptions.GRACE)
@@ -124,7 +120,7 @@ class DurableCalls:
             )
         step.place()
         thread = CallingThread()
-        return thread.wait_for(self._loop, lambda: self._call(step, what, args, kwargs, thread), self._closed)
+        return self._bridge.wait_for(lambda: self._call(step, what, args, kwargs, thread), thread.errands)
 
     def _call(
         self,
@@ -211,7 +207,7 @@ class DurableCalls:
         for task in others:
             task.cancel()
         if others and not self._closed():
-            await asyncio.wait(others, timeout=CLOSE_SECONDS)
+            await asyncio.wait(others, timeout=CANCEL_SECONDS)
         if delivery.calls.unsure and not self._closed():
             # Stored twice, they count once.
             unsure = delivery.calls.take_unsure()
@@ -221,7 +217,7 @@ class DurableCalls:
     async def _end_calls(self, step: Invocation, going_on: dict[asyncio.Task[Any], Pending]) -> None:
         if not going_on or self._closed():
             return
-        _, late = await asyncio.wait(going_on, timeout=CLOSE_SECONDS)
+        _, late = await asyncio.wait(going_on, timeout=CANCEL_SECONDS)
         for task in late:
             if going_on[task].ended:
                 # It is being recorded.

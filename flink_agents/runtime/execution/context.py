@@ -12,6 +12,8 @@ from functools import lru_cache
 from threading import get_ident
 from typing import Any, cast
 
+from typing_extensions import override
+
 from flink_agents.api.context import RunnerContext
 from flink_agents.api.durable import DurableCallable
 from flink_agents.api.errors import (
@@ -264,39 +266,39 @@ class InvocationContext(RunnerContext):
     # -- where we are -----------------------------------------------------------------
 
     @property
+    @override
     def agent_name(self) -> str:
-        """See :class:`RunnerContext`."""
         return self._of.shared.agent_name
 
     @property
+    @override
     def action_name(self) -> str:
-        """See :class:`RunnerContext`."""
         return self._of.action.name
 
     @property
+    @override
     def key(self) -> Any:
-        """See :class:`RunnerContext`."""
         return self._of.run.key
 
     @property
+    @override
     def sequence_number(self) -> int:
-        """See :class:`RunnerContext`."""
         self._of.run.identify()
         return self._of.run.sequence_number
 
     @property
+    @override
     def timestamp(self) -> int | None:
-        """See :class:`RunnerContext`."""
         return self._of.run.timestamp
 
     # -- events -----------------------------------------------------------------------
 
+    @override
     def send_event(self, event: Event) -> None:
-        """See :class:`RunnerContext`."""
         self._of.emit(event)
 
+    @override
     def emit_to(self, tag: str, value: Any) -> None:
-        """See :class:`RunnerContext`."""
         self._of.guard()
         if not isinstance(tag, str) or tag not in self._of.shared.side_outputs:
             raise UnknownSideOutputError(
@@ -312,17 +314,19 @@ class InvocationContext(RunnerContext):
     # -- memory -----------------------------------------------------------------------
 
     @property
+    @override
     def sensory_memory(self) -> MemoryObject:
-        """See :class:`RunnerContext`; each access to the object is guarded."""
+        """Return the memory; each access to the object is guarded."""
         return TreeObject(self._of.run.sensory, "", self._of.guard)
 
     @property
+    @override
     def short_term_memory(self) -> MemoryObject:
-        """See :class:`RunnerContext`; each access to the object is guarded."""
+        """Return the memory; each access to the object is guarded."""
         return TreeObject(self._of.run.short_term, "", self._of.guard)
 
+    @override
     def resolve(self, ref: MemoryRef) -> Any:
-        """See :class:`RunnerContext`."""
         self._of.guard()
         tree = self._of.run.sensory if ref.scope is MemoryScope.SENSORY else self._of.run.short_term
         value = tree.get(ref.path, _MISSING, self._of.guard)
@@ -335,16 +339,16 @@ class InvocationContext(RunnerContext):
 
     # -- resources and configuration --------------------------------------------------
 
+    @override
     def get_resource(self, name: str, resource_type: ResourceType | str) -> Any:
-        """See :class:`RunnerContext`."""
         self._of.guard()
         found = self._of.shared.resource(name, resource_type)
         if isinstance(found, Tool):
             return self._of.shared.limits.limited(found, self._of.place)
         return found
 
+    @override
     def client(self, name: str) -> Awaitable[Any]:
-        """See :class:`RunnerContext`."""
         self._of.guard()
         clients = self._of.shared.clients
         clients.check(name)
@@ -358,13 +362,13 @@ class InvocationContext(RunnerContext):
         return _client(clients, name, self._of.run.state)
 
     @property
+    @override
     def config(self) -> Configuration:
-        """See :class:`RunnerContext`."""
         return self._of.shared.config
 
     @property
+    @override
     def action_config(self) -> Mapping[str, Any]:
-        """See :class:`RunnerContext`."""
         if self._config is None:
             self._config = {name: _copy(value) for name, value in self._of.action.config.items()}
         return self._config
@@ -388,19 +392,21 @@ class InvocationContext(RunnerContext):
 
     # -- time and chance --------------------------------------------------------------
 
+    @override
     def now(self) -> datetime:
-        """See :class:`RunnerContext`."""
         return datetime.fromtimestamp(self._of.run.started_at / 1000, UTC)
 
+    @override
     def uuid4(self) -> uuid.UUID:
-        """See :class:`RunnerContext`; derived by BLAKE2b from the path of the event."""
+        """Derive a UUID by BLAKE2b from the path of the event."""
         self._of.guard()
         digest = self._digest(f"uuid4/{self._draws}")
         self._draws += 1
         return uuid.UUID(bytes=digest, version=4)
 
+    @override
     def random(self) -> random.Random:
-        """See :class:`RunnerContext`; seeded by BLAKE2b from the path of the event."""
+        """Seed a generator by BLAKE2b from the path of the event."""
         self._of.guard()
         if self._random is None:
             self._random = _Random(int.from_bytes(self._digest("random"), "big"))
@@ -414,13 +420,13 @@ class InvocationContext(RunnerContext):
     # -- metrics ----------------------------------------------------------------------
 
     @property
+    @override
     def agent_metric_group(self) -> MetricGroup:
-        """See :class:`RunnerContext`."""
         return self._of.shared.metrics
 
     @property
+    @override
     def action_metric_group(self) -> MetricGroup:
-        """See :class:`RunnerContext`."""
         return self._of.shared.metrics.get_sub_group(self._of.action.name)
 
 

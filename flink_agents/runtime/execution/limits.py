@@ -9,19 +9,12 @@ that it calls waits for a limit.
 from __future__ import annotations
 
 import asyncio
-import contextlib
 import functools
 import inspect
 from collections import deque
-from collections.abc import AsyncIterator, Callable, Coroutine, Iterator
-from concurrent.futures import (
-    CancelledError as ThreadCancelledError,
-    Future,
-    TimeoutError as ThreadTimeoutError,
-)
+from collections.abc import AsyncIterator, Callable, Iterator
 from contextlib import asynccontextmanager, contextmanager
 from contextvars import ContextVar
-from functools import partial
 from threading import get_ident
 from typing import Any
 
@@ -32,11 +25,9 @@ from flink_agents.api.observers import Phase
 from flink_agents.api.policies import RateLimit
 from flink_agents.api.resources import Tool
 from flink_agents.plan import BoundAction, BoundAgent
+from flink_agents.runtime.concurrency.bridge import Bridge
 from flink_agents.runtime.execution.action_waits import in_turn
 from flink_agents.runtime.execution.phases import RunState
-
-SLICE_SECONDS = 0.1
-"""How often a thread that waits for a limit looks whether the attempt of the job has ended."""
 
 
 class Slots:
@@ -219,17 +210,12 @@ class Limits:
             if action.settings.max_concurrency is not None or action.settings.rate_limit is not None
         }
         self._tools: dict[str, Limiter] = {}
-        self._loop: asyncio.AbstractEventLoop | None = None
+        self._bridge: Bridge | None = None
         self._thread = 0
-        self._closed = False
 
-    def open(self, loop: asyncio.AbstractEventLoop, thread: int) -> None:
-        """Belong to ``loop``, which runs in ``thread``."""
-        self._loop, self._thread = loop, thread
-
-    def close(self) -> None:
-        """Let nobody wait any more."""
-        self._closed = True
+    def open(self, bridge: Bridge, thread: int) -> None:
+        """Belong to the loop that ``bridge`` leads to, which runs in ``thread``."""
+        self._bridge, self._thread = bridge, thread
 
     def of_action(self, action: BoundAction) -> Limiter | None:
         """The limits of ``action``, if it has any."""
@@ -279,55 +265,18 @@ class Limits:
                 )
             if limiter in _within.get():
                 return function(*args, **kwargs)
-            self._wait_for(lambda: _acquire(limiter, held))
+            bridge = self._bridge
+            assert bridge is not None
+            bridge.wait_for(lambda: _acquire(limiter, held))
             token = _within.set((*_within.get(), limiter))
             try:
                 return function(*args, **kwargs)
             finally:
                 _within.reset(token)
-                self._call_soon(limiter.release)
+                # A closed loop has nobody who waits.
+                bridge.hand(limiter.release)
 
         return call
-
-    def _wait_for(self, make: Callable[[], Coroutine[Any, Any, None]]) -> None:
-        """Run a coroutine on the loop, and wait for it on this thread."""
-        loop = self._loop
-        assert loop is not None
-        future: Future[None] = Future()
-
-        def begin() -> None:
-            loop.create_task(make()).add_done_callback(partial(_tell, future))
-
-        try:
-            loop.call_soon_threadsafe(begin)
-        except RuntimeError:
-            # The loop is closed.
-            raise asyncio.CancelledError from None
-        while True:
-            try:
-                return future.result(SLICE_SECONDS)
-            except ThreadCancelledError:
-                raise asyncio.CancelledError from None
-            except ThreadTimeoutError:
-                if self._closed:
-                    # The end of the loop ends the task, if it ever began.
-                    raise asyncio.CancelledError from None
-
-    def _call_soon(self, function: Callable[[], None]) -> None:
-        assert self._loop is not None
-        # A closed loop has nobody who waits.
-        with contextlib.suppress(RuntimeError):
-            self._loop.call_soon_threadsafe(function)
-
-
-def _tell(future: Future[None], task: asyncio.Task[None]) -> None:
-    """Let ``future`` end as ``task`` did."""
-    if task.cancelled():
-        future.cancel()
-    elif (error := task.exception()) is not None:
-        future.set_exception(error)
-    else:
-        future.set_result(None)
 
 
 @asynccontextmanager

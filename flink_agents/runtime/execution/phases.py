@@ -68,17 +68,10 @@ class RunState:
         action_run: The execution of an action that is under way outside of Flink's thread, or None.
     """
 
-    __slots__ = (
-        "_key_text",
-        "_observers",
-        "_waits",
-        "action_run",
-        "begun",
-        "phase",
-        "sequence_number",
-        "since",
-        "started",
-    )
+    # What most runs never change is kept by the class: one is made for each event.
+    started = begun = 0.0
+    action_run: Invocation | None = None
+    _waits: dict[Wait, None] | None = None
 
     def __init__(
         self,
@@ -92,9 +85,9 @@ class RunState:
         self.sequence_number = sequence_number
         self._observers = observers
         self.phase = phase
-        self.since = self.begun = self.started = since
-        self.action_run: Invocation | None = None
-        self._waits: dict[Wait, None] | None = None
+        self.since = since
+        if since:
+            self.begun = self.started = since
         if observers.phase_changed is not None:
             observers.phase_changed(self, None)
 

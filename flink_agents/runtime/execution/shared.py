@@ -5,6 +5,8 @@ from __future__ import annotations
 from collections.abc import Awaitable, Mapping, Sequence
 from typing import Any, Protocol
 
+from typing_extensions import override
+
 from flink_agents.api.durable import DurableCallable
 from flink_agents.api.errors import StoreNotConfiguredError
 from flink_agents.api.observers import RunObserver
@@ -40,13 +42,13 @@ class Durable(Protocol):
         ...
 
 
-class NothingDurable:
+class NothingDurable(Durable):
     """Refuses durable calls: there is no store."""
 
+    @override
     def call(
         self, step: Any, what: DurableCallable, args: tuple[Any, ...], kwargs: Mapping[str, Any]
     ) -> Awaitable[Any]:
-        """See :class:`Durable`."""
         raise StoreNotConfiguredError(
             "a durable call has no store that it could be recorded in",
             expected="the option action-state.store",
@@ -54,10 +56,10 @@ class NothingDurable:
             fix="set action-state.store to 'sqlite', or to another store that all workers reach",
         )
 
+    @override
     def call_from_thread(
         self, step: Any, what: DurableCallable, args: tuple[Any, ...], kwargs: Mapping[str, Any]
     ) -> Any:
-        """See :class:`Durable`."""
         return self.call(step, what, args, kwargs)
 
 

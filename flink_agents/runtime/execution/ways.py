@@ -58,6 +58,9 @@ class Inline:
 
     def __init__(self, steps: StepExecutor) -> None:
         self._steps = steps
+        # Found once, since each event that needs nothing else comes by here.
+        self._call = steps.call
+        self._ended = steps.observers.action_ended
 
     def replayed(self, step: Invocation) -> bool:
         """No run begins here of which anything is recorded."""
@@ -73,7 +76,7 @@ class Inline:
             raise HandOver(step)
         began = clock()
         try:
-            self._steps.call(step)
+            self._call(step)
         except LeaveThread:
             raise HandOver(self._steps.leave_thread(step)) from None
         if step.awaited is not None:
@@ -81,7 +84,7 @@ class Inline:
         if step.trial is not None:
             # The author's code caught what should have led away from here.
             raise HandOver(self._steps.leave_thread(step))
-        self._steps.observers.action_ended(step.run.state, step.action.name, clock() - began, True)
+        self._ended(step.run.state, step.action.name, clock() - began, True)
 
     async def failed(self, step: Invocation, error: BaseException) -> Invocation | None:
         """Follow the policies of the action."""

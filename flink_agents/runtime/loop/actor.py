@@ -76,7 +76,7 @@ class Waiting:
 
 
 class KeyActor:
-    """See the module.
+    """The work of one key that is not committed.
 
     Args:
         key_text: Canonical text of the key.

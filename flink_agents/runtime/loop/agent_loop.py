@@ -20,7 +20,7 @@ from flink_agents.api.durable import OnMismatch
 from flink_agents.api.logs import bounded_logger
 from flink_agents.api.observers import Phase
 from flink_agents.api.options import AgentOptions
-from flink_agents.runtime.concurrency import clients
+from flink_agents.runtime.concurrency.bridge import CANCEL_SECONDS, CLIENT_CLOSE_SECONDS, Bridge
 from flink_agents.runtime.concurrency.timeouts import LoopThreads, WorkerPool
 from flink_agents.runtime.durable.durable_calls import DurableCalls
 from flink_agents.runtime.execution.limits import Slots
@@ -30,7 +30,7 @@ from flink_agents.runtime.execution.shared import RunEnvironment
 from flink_agents.runtime.execution.steps import StepExecutor
 from flink_agents.runtime.journal.other_jobs import identity_of
 from flink_agents.runtime.loop.action_loop import ActionLoop
-from flink_agents.runtime.loop.action_tasks import CLOSE_SECONDS, cancel_tasks, current_step, make_task
+from flink_agents.runtime.loop.action_tasks import cancel_tasks, current_step, make_task
 from flink_agents.runtime.loop.actor import KeyActor, Unread, Waiting, cancelled_itself
 from flink_agents.runtime.loop.attempts import Attempts
 from flink_agents.runtime.loop.garbage import collect_garbage_less_often
@@ -45,12 +45,9 @@ T = TypeVar("T")
 PAUSE_SECONDS = 0.003
 """As long as inputs come, new runs are started once in so many seconds."""
 
-SLICE_SECONDS = 0.05
-"""How often Flink's thread looks whether it was cancelled while the store is opened."""
-
 
 class AgentLoop:
-    """See the module.
+    """Executes the runs of one subtask in a thread of its own.
 
     Args:
         shared: What all runs share.
@@ -61,7 +58,6 @@ class AgentLoop:
     Attributes:
         failure: The error that ends the attempt, or None.
         ended: Number of runs that ended.
-        progress: Grows with each run that ends, and wherever Flink's thread is to look at an actor.
         replays: Chooses what runs next where runs were recorded.
         expected: How long a run takes here, in seconds: a moving average.
         deviation: How far runs are from that, in seconds: a moving average.
@@ -84,12 +80,11 @@ class AgentLoop:
         self._inbox: deque[KeyActor] = deque()
         self._woken = False
         self._tasks: dict[asyncio.Task[None], KeyActor] = {}
-        self._progress = threading.Condition()
         # Each is written by one thread only.
         self._submitted = self._asked = 0
         self._pulled = self._read = 0
         self._begun = 0
-        self.ended = self.progress = 0
+        self.ended = 0
         self.failure: BaseException | None = None
         self.expected = 0.0
         self.deviation = 0.0
@@ -97,18 +92,17 @@ class AgentLoop:
         # Where nothing can be recorded, no order of outcomes has to be kept.
         self._loop = ActionLoop() if shared.journals is not None else asyncio.new_event_loop()
         self._loop.set_default_executor(LoopThreads())
+        self._bridge = Bridge(self._loop, lambda: self._closing)
         self._durable: DurableCalls | None = None
         if shared.journals is not None:
             on_mismatch = OnMismatch(shared.config.get(AgentOptions.ON_MISMATCH))
-            self._durable = DurableCalls(
-                shared, self._loop, self._pool, self._fail, lambda: self._closing, on_mismatch
-            )
+            self._durable = DurableCalls(shared, self._bridge, self._pool, self._fail, on_mismatch)
             shared.durable = self._durable
         slots = Slots(shared.config.get(AgentOptions.MAX_IN_FLIGHT))
         self._attempts = Attempts(
             shared, steps, slots, self._pool, self._durable, lambda: self._closing or self.failure is not None
         )
-        self.replays = Replays(shared, self._loop, self._begin)
+        self.replays = Replays(shared, self._bridge, self._begin)
         self._watch = Watch(shared, self._loop, self._tasks, current_step)
         self._thread = threading.Thread(target=self._serve, name="agent-loop", daemon=True)
         self._thread.start()
@@ -119,6 +113,11 @@ class AgentLoop:
     def load(self) -> int:
         """Number of runs that wait here or are executed, and of keys whose records are read."""
         return self._submitted + self._pulled - self.ended + self._asked - self._read
+
+    @property
+    def progress(self) -> int:
+        """Grows with each run that ends, and wherever Flink's thread is to look at an actor."""
+        return self._bridge.progress
 
     @property
     def in_flight(self) -> int:
@@ -144,19 +143,13 @@ class AgentLoop:
 
     def ask(self, question: Coroutine[Any, Any, T]) -> futures.Future[T]:
         """The answer to ``question``, which this loop finds; it is cancelled where the loop has ended."""
-        try:
-            return asyncio.run_coroutine_threadsafe(question, self._loop)
-        except RuntimeError:
-            question.close()
-            unasked: futures.Future[T] = futures.Future()
-            unasked.cancel()
-            return unasked
+        return self._bridge.ask(question)
 
     def _wake_for(self, actor: KeyActor) -> None:
         self._inbox.append(actor)
         if not self._woken:
             self._woken = True
-            self._loop.call_soon_threadsafe(self._drain)
+            self._bridge.hand(self._drain)
 
     def open_store(self, check_cancelled: Callable[[], None]) -> None:
         """Open the store of durable calls; returns when no other attempt can append any more.
@@ -165,24 +158,20 @@ class AgentLoop:
             StoreError: It cannot be opened.
         """
         journals = self._shared.journals
-        if journals is None:
-            return
-        opening = asyncio.run_coroutine_threadsafe(journals.open(), self._loop)
-        # Not by the time-out of result(): the store may raise such an error itself.
-        while not futures.wait([opening], SLICE_SECONDS).done:
-            check_cancelled()
-        opening.result()
+        if journals is not None:
+            self._bridge.answer(journals.open(), check_cancelled)
 
     def end_of_input(self) -> None:
         """Say that no further input comes, so that nobody waits for one."""
         if self._shared.journals is not None and not self.replays.no_more_input:
             self.replays.no_more_input = True
-            self._loop.call_soon_threadsafe(self.replays.end_of_input)
+            self._bridge.hand(self.replays.end_of_input)
 
     def wait_for_progress(self, seen: int, seconds: float) -> bool:
         """Return True when there is more ``progress`` than was seen; False where there is not in time."""
-        with self._progress:
-            return self._progress.wait_for(lambda: self.progress > seen or self.failure is not None, seconds)
+        return self._bridge.wait_for_progress(
+            lambda: self.progress > seen or self.failure is not None, seconds
+        )
 
     def held_back(self) -> str:
         """What has not ended, and waits for what, in words; empty where nothing goes on."""
@@ -203,19 +192,18 @@ class AgentLoop:
         if not self._closing:
             self._closing = True
             self._pool.close()
-            self._shared.limits.close()
-            self._loop.call_soon_threadsafe(self._begin_stop)
+            self._bridge.hand(self._begin_stop)
         if wait:
             grace: timedelta = self._shared.config.get(AgentOptions.GRACE)
-            self._thread.join(grace.total_seconds() + 2 * CLOSE_SECONDS + clients.CLOSE_SECONDS)
-            self._pool.join(CLOSE_SECONDS)
+            self._thread.join(grace.total_seconds() + 2 * CANCEL_SECONDS + CLIENT_CLOSE_SECONDS)
+            self._pool.join(CANCEL_SECONDS)
 
     # -- the loop's thread ------------------------------------------------------------
 
     def _serve(self) -> None:
         asyncio.set_event_loop(self._loop)
         self._loop.set_task_factory(make_task)
-        self._shared.limits.open(self._loop, threading.get_ident())
+        self._shared.limits.open(self._bridge, threading.get_ident())
         self._shared.clients.open(self._loop)
         self._watch.open()
         if self._durable is not None:
@@ -261,7 +249,7 @@ class AgentLoop:
         if self._shared.journals is None:
             return
         try:
-            await asyncio.wait_for(self._shared.journals.close(), CLOSE_SECONDS)
+            await asyncio.wait_for(self._shared.journals.close(), CANCEL_SECONDS)
         except (Exception, asyncio.CancelledError):
             _log.exception("the store of durable calls could not be closed")
 
@@ -349,9 +337,7 @@ class AgentLoop:
     def _notify(self, actor: KeyActor | None = None) -> None:
         if actor is not None and self._to_look_at is not None:
             self._to_look_at.append(actor)
-        with self._progress:
-            self.progress += 1
-            self._progress.notify_all()
+        self._bridge.notify()
 
     async def _execute(self, actor: KeyActor, waiting: Waiting) -> None:
         run, step = waiting.run, waiting.step

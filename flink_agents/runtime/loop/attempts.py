@@ -65,6 +65,7 @@ class Attempts:
         assert step.trial is not None
         state = step.run.state
         state.action_run = step
+        step.adopt()
         with state.waiting(Phase.RETRY, f"a pause before attempt {len(step.trial.failed) + 1}"):
             await asyncio.sleep(step.trial.delay)
         # How long a run takes here, and so when to look at it, is told without its pauses.
@@ -73,6 +74,7 @@ class Attempts:
     def perform(self, step: Invocation) -> Awaitable[None]:
         """Execute one attempt, and record its end if it made durable calls."""
         step.run.state.action_run = step
+        step.adopt()
         if step.trial is None:
             step.trial = Trial()
         return self._perform(step)
@@ -191,6 +193,7 @@ class Attempts:
                 await self._pool.run(call)
             else:
                 await self._pool.run_within(call, deadline)
+        step.adopt()
 
     async def _call_within(self, step: Invocation) -> None:
         """Call an action in a thread that goes on where its time is over: with a memory of its own."""

@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-import asyncio
-import contextlib
 from collections.abc import Callable
 from functools import partial
 
@@ -11,6 +9,7 @@ from flink_agents.api.action_state import RecordKind
 from flink_agents.api.logs import bounded_logger
 from flink_agents.api.observers import Phase
 from flink_agents.api.options import AgentOptions
+from flink_agents.runtime.concurrency.bridge import Bridge
 from flink_agents.runtime.execution.phases import RunState
 from flink_agents.runtime.execution.run import Run
 from flink_agents.runtime.execution.shared import RunEnvironment
@@ -45,7 +44,7 @@ class Replays:
 
     Args:
         shared: What all runs share.
-        loop: The agent loop.
+        bridge: Leads to the agent loop.
         begin: Lets an actor go on; only for the loop's thread.
 
     Attributes:
@@ -53,11 +52,9 @@ class Replays:
         uncached: How many of the inputs that Flink's thread left in memory the loop has chosen.
     """
 
-    def __init__(
-        self, shared: RunEnvironment, loop: asyncio.AbstractEventLoop, begin: Callable[[KeyActor], None]
-    ) -> None:
+    def __init__(self, shared: RunEnvironment, bridge: Bridge, begin: Callable[[KeyActor], None]) -> None:
         self._shared = shared
-        self._loop = loop
+        self._bridge = bridge
         self._begin = begin
         self._seconds: float = shared.config.get(AgentOptions.REORDER_TIMEOUT).total_seconds()
         self._held: dict[KeyActor, None] = {}
@@ -174,11 +171,8 @@ class Replays:
         held = RunState(actor.key_text, actor.next_seq, self._shared.observers, Phase.INPUT, clock())
         actor.state = held
         self._held[actor] = None
-        # The loop is closed at the end of the attempt.
-        with contextlib.suppress(RuntimeError):
-            self._loop.call_soon_threadsafe(
-                self._loop.call_later, self._seconds, self._overdue, actor, held.since
-            )
+        bridge = self._bridge
+        bridge.hand(bridge.loop.call_later, self._seconds, self._overdue, actor, held.since)
 
     def _let_go(self, actor: KeyActor) -> RunState | None:
         """Hold inputs back no more; returns the state of the run that waited for its input, if one did."""

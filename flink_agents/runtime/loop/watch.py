@@ -24,6 +24,7 @@ from typing import Any
 from flink_agents.api.logs import bounded_logger
 from flink_agents.api.observers import Phase
 from flink_agents.api.options import AgentOptions
+from flink_agents.runtime.concurrency.bridge import WATCH_JOIN_SECONDS, hand_to
 from flink_agents.runtime.execution.context import Invocation
 from flink_agents.runtime.execution.phases import RunState, Wait
 from flink_agents.runtime.execution.shared import RunEnvironment
@@ -48,16 +49,13 @@ MAX_TASKS = 5
 WINDOW_SECONDS = 30.0
 """After so long without a run the thread sleeps; ``loop_lag_ms`` looks back once or twice as far."""
 
-JOIN_SECONDS = 5.0
-"""How long the end of the loop waits for the thread, which may be writing to the log."""
-
 _FIX = "await what waits; call what blocks or computes by asyncio.to_thread or in a def action, blocking=True"
 _NEVER = float("inf")
 _RUN: Any = getattr(asyncio.Handle, "_run", None)
 
 
 class Watch:
-    """See the module.
+    """Watches one agent loop, from a thread of its own.
 
     Args:
         shared: What all runs share.
@@ -115,7 +113,7 @@ class Watch:
         self._end.set()
         self._busy.set()
         if self._thread is not None:
-            self._thread.join(JOIN_SECONDS)
+            self._thread.join(WATCH_JOIN_SECONDS)
 
     def wake(self) -> None:
         """Say that there is something to watch."""
@@ -212,10 +210,7 @@ class Watch:
         """Ask the loop to turn, and see what it does where it has not."""
         if self._asked is None:
             self._asked = time.monotonic()
-            try:
-                self._loop.call_soon_threadsafe(self._turn)
-            except RuntimeError:
-                # It is closed.
+            if not hand_to(self._loop, self._turn):
                 self._end.set()
         self._end.wait(self._interval)
         self._log_notes()

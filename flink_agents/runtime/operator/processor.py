@@ -19,6 +19,7 @@ from typing import Any
 
 from flink_agents.api.errors import UnserializableValueError
 from flink_agents.api.options import AgentOptions
+from flink_agents.runtime.concurrency.bridge import FLINK_SLICE_SECONDS
 from flink_agents.runtime.execution.context import Invocation
 from flink_agents.runtime.execution.run import Run
 from flink_agents.runtime.execution.shared import RunEnvironment
@@ -52,9 +53,6 @@ DRAIN = START + 1
 
 NOTHING = Emission()
 """What leaves where nothing is committed. Nobody changes it."""
-
-SLICE_SECONDS = 0.05
-"""How long Flink's thread waits before it looks whether it was cancelled."""
 
 
 class _Refused(Exception):
@@ -204,7 +202,7 @@ class AgentProcessor:
             TimeoutError: There is none in time; the text says which inputs wait for others.
         """
         until = clock() + seconds
-        while not self._agent_loop.wait_for_progress(seen, min(seconds, SLICE_SECONDS)):
+        while not self._agent_loop.wait_for_progress(seen, min(seconds, FLINK_SLICE_SECONDS)):
             if clock() >= until:
                 held = self._agent_loop.held_back()
                 raise TimeoutError(f"no run ended within {seconds:g} s" + (held and f": {held}"))
@@ -512,7 +510,7 @@ class AgentProcessor:
         self._metrics.backpressure += clock() - began
 
     def _wait(self, seen: int) -> None:
-        self._agent_loop.wait_for_progress(seen, SLICE_SECONDS)
+        self._agent_loop.wait_for_progress(seen, FLINK_SLICE_SECONDS)
         self._check_cancelled()
         self._check_failure()
 
