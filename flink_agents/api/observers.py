@@ -23,7 +23,7 @@ class Phase(Enum):
         RETRY: It pauses before the next attempt.
         CLIENT: It waits until a client is open.
         THREAD: It waits for a thread of the pool.
-        RECORDS: Records of its key are being read, which say what the run is.
+        RECORDS: Records of its key are being read, which say which run is next; that begins as another one.
         INPUT: It was recorded, and waits for its input to come again.
         SUSPENDED: Only state and records are left of it: it has no coroutine, no thread and no slot. It left
             :data:`RUNNING`, or a wait, when everything that it did was recorded. An entry of its key's state
@@ -66,7 +66,7 @@ FOLLOWS: Mapping[Phase | None, frozenset[Phase]] = {
         # It is queued where Flink's thread hands it over.
         IN_FLIGHT | {Phase.QUEUED, Phase.SUSPENDED, Phase.FINISHED, Phase.COMMITTED, Phase.FAILED},
     ),
-    Phase.RECORDS: frozenset((Phase.QUEUED, Phase.FAILED)),
+    Phase.RECORDS: frozenset((Phase.FAILED,)),
     Phase.INPUT: frozenset((Phase.QUEUED,)),
     Phase.SUSPENDED: frozenset((Phase.QUEUED,)),
     Phase.FINISHED: frozenset((Phase.COMMITTED,)),

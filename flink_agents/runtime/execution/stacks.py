@@ -7,7 +7,8 @@ import gc
 import inspect
 import os
 import sys
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
 from traceback import FrameSummary, StackSummary
 from types import CodeType, FrameType
 from typing import Any
@@ -94,16 +95,34 @@ class Stack:
             return "asyncio.gather"
         return "a future" if asyncio.isfuture(self.last) else "its turn on the loop"
 
-    def __str__(self) -> str:
-        """The stack from the author's first frame on, without frames of this package."""
+    def seen(self, others: Sequence[str] = ()) -> Seen:
+        """The stack as it is now, from the author's first frame on, without frames of this package."""
         files = [frame.f_code.co_filename for frame in self.frames]
         start = next((at for at, file in enumerate(files) if is_users(file)), 0)
         shown = [frame for frame in self.frames[start:] if not frame.f_code.co_filename.startswith(_RUNTIME)]
-        lines = [
-            FrameSummary(frame.f_code.co_filename, _line(frame), frame.f_code.co_name)
+        summaries = [
+            FrameSummary(frame.f_code.co_filename, _line(frame), frame.f_code.co_name, lookup_line=False)
             for frame in shown[-MAX_LINES:]
         ]
-        return "".join(StackSummary.from_list(lines).format()).rstrip("\n")
+        return Seen(summaries, tuple(others))
+
+
+@dataclass(frozen=True)
+class Seen:
+    """What was seen of a stack. Source lines are read when it becomes text, which another thread can do.
+
+    Attributes:
+        frames: Its frames, innermost last.
+        others: Further lines of the text.
+    """
+
+    frames: list[FrameSummary]
+    others: tuple[str, ...]
+
+    def __str__(self) -> str:
+        """The frames, and the further lines."""
+        lines = "".join(StackSummary.from_list(self.frames).format())
+        return "".join([lines, *(f"{one}\n" for one in self.others)]).rstrip("\n")
 
 
 def waits_of(task: asyncio.Task[Any]) -> str:

@@ -116,6 +116,8 @@ class StepExecutor:
             while attempt is not None:
                 if attempt.trial is not None and attempt.trial.delay:
                     await way.pause(attempt)
+                if run.journal is not None:
+                    way.begin(attempt)
                 following: Invocation | None = None
                 try:
                     if (awaitable := way.perform(attempt)) is not None:

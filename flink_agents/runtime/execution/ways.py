@@ -36,6 +36,10 @@ class Way(Protocol):
         """Wait until a further attempt may begin."""
         ...
 
+    def begin(self, step: Invocation) -> None:
+        """Prepare a step of a run that is recorded. What this raises is no failure of the action."""
+        ...
+
     def perform(self, step: Invocation) -> Awaitable[None] | None:
         """Execute a step; returns what is to be awaited until it has ended."""
         ...
@@ -69,6 +73,9 @@ class Inline:
     async def pause(self, step: Invocation) -> None:
         """Leave the pause to the loop."""
         raise HandOver(step)
+
+    def begin(self, step: Invocation) -> None:
+        """No run is recorded on this thread."""
 
     def perform(self, step: Invocation) -> None:
         """Call the action, if it may be executed on this thread; begin it anew in the pool otherwise."""

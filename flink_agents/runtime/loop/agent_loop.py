@@ -285,6 +285,7 @@ class AgentLoop:
             if actor.order is Unread.UNREAD:
                 actor.state = self._reading(actor)
                 await self.replays.read(actor)
+                actor.state = None
                 self._read += 1
             while self.failure is None and (actor.queue or self._pull(actor)):
                 waiting = actor.queue.popleft()

@@ -71,6 +71,11 @@ class Attempts:
         # How long a run takes here, and so when to look at it, is told without its pauses.
         state.begun += step.trial.delay
 
+    def begin(self, step: Invocation) -> None:
+        """See that the calls of an action run are compared with those that were recorded."""
+        if self._durable is not None:
+            self._durable.begin(step)
+
     def perform(self, step: Invocation) -> Awaitable[None]:
         """Execute one attempt, and record its end if it made durable calls."""
         step.run.state.action_run = step
@@ -81,8 +86,6 @@ class Attempts:
 
     async def _perform(self, step: Invocation) -> None:
         durable = self._durable
-        if durable is not None:
-            durable.begin(step)
         limiter = self._limits.of_action(step.action)
         if limiter is None:
             await self._in_slot(step)
@@ -166,10 +169,10 @@ class Attempts:
         finally:
             current_delivery.set(None)
             current_step.set(None)
+            step.task = None
             if step.tasks is not None:
                 # While its outcomes are still delivered: their clean-up may wait for some.
                 await self.end_tasks(step)
-            step.task = None
 
     async def _call(self, step: Invocation) -> None:
         if step.action.is_async:

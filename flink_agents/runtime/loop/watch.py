@@ -175,12 +175,10 @@ class Watch:
                 stack += inner
         if in_thread:
             waits = "its thread of the pool" + (f", and that for {waits}" if wait is not None else "")
-        lines = [str(stack), *_other_tasks(step, stack)]
         text = "%s: %s, runs for %.3g s so far, and waits for %s\n%s"
         where = stack.where or step.action.where
-        self._note(
-            logging.WARNING, text, where, _describe(step), seconds, waits, "\n".join(filter(None, lines))
-        )
+        seen = stack.seen(_other_tasks(step, stack))
+        self._note(logging.WARNING, text, where, _describe(step), seconds, waits, seen)
 
     def _inside(self, wait: Wait, step: Invocation) -> Stack | None:
         """The stack of what leads to the end of a wait; None where that is not known."""
@@ -247,7 +245,7 @@ class Watch:
         where = stack.where or (step.action.where if step is not None else name_of(frames[0]))
         does = "blocks the agent loop" if alone else "is one of many that keep the agent loop busy"
         text = "%s: %s, %s, which has not turned for %.3g s: no other run goes on\n%s\n  fix: %s"
-        _log.warning(text, where, what, does, late, stack, _FIX)
+        _log.warning(text, where, what, does, late, stack.seen(), _FIX)
 
     def _step_of_run(self, task: Any) -> Invocation | None:
         """The step of the run that ``task`` executes, if it does: also where a condition is looked at."""

@@ -25,9 +25,16 @@ class World:
 
     def close(self) -> None:
         if not self.loop.is_closed():
+            self.bridge.ask(self._end_tasks()).result(30)
             self.bridge.hand(self.loop.stop)
             self.thread.join(30)
             self.loop.close()
+
+    async def _end_tasks(self) -> None:
+        tasks = asyncio.all_tasks() - {asyncio.current_task()}
+        for task in tasks:
+            task.cancel()
+        await asyncio.gather(*tasks, return_exceptions=True)
 
 
 @pytest.fixture
