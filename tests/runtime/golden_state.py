@@ -1,7 +1,8 @@
-"""State as version 1 of the format wrote it, in ``golden_state.json``.
+"""State as earlier versions of the format wrote it, in ``golden_state.json`` and ``golden_state_2.json``.
 
-The file is never rewritten, since savepoints are not either: a change of the format gets a
-version and a file of its own. ``python tests/runtime/golden_state.py`` made it.
+The first file has version 1 of all formats. The second one has version 2 of the entries of ``pending``, which
+have a kind. No file is ever rewritten, since savepoints are not either: a change of the format gets a version
+and a file of its own. ``python tests/runtime/golden_state.py`` made the latest one.
 """
 
 from __future__ import annotations
@@ -10,15 +11,13 @@ import json
 from pathlib import Path
 from typing import Any
 
-from core_values import SUPPORTED
-
 from flink_agents import Agent, InputEvent, OutputEvent
-from flink_agents.runtime.serde.codec import ValueCodec
 from flink_agents.runtime.state.keyed_state import Head
 from flink_agents.testing import OperatorHarness, Snapshot
 from flink_agents.testing.fake_state import KeyState
 
 FILE = Path(__file__).with_name("golden_state.json")
+FILE_2 = Path(__file__).with_name("golden_state_2.json")
 
 HEADS: dict[str, Head] = {
     "new": Head("job"),
@@ -58,7 +57,7 @@ def restored(entry: dict[str, Any]) -> Snapshot:
 
 
 def written() -> dict[str, Any]:
-    """The content of the file as today's code would write it."""
+    """The content of the latest file, as today's code writes it."""
     one = harness(inline=True)
     one.push("first", timestamp=1)
     other = harness(inline=False)
@@ -67,8 +66,6 @@ def written() -> dict[str, Any]:
     other.push(None)
     ((key, state),) = other.snapshot().keys.items()
     return {
-        "values": {name: ValueCodec().encode(value).hex() for name, value in SUPPORTED.items()},
-        "heads": {name: head.pack().hex() for name, head in HEADS.items()},
         "operator": {
             "key": key,
             "head": (state.head or b"").hex(),
@@ -81,4 +78,4 @@ def written() -> dict[str, Any]:
 
 
 if __name__ == "__main__":
-    FILE.write_text(json.dumps(written(), indent=1) + "\n")
+    FILE_2.write_text(json.dumps(written(), indent=1) + "\n")

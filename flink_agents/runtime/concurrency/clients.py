@@ -12,11 +12,9 @@ from flink_agents.api.errors import ResourceUnavailableError
 from flink_agents.api.logs import bounded_logger
 from flink_agents.plan import BoundAgent
 from flink_agents.plan.analysis.functions import is_async_generator, is_generator
+from flink_agents.runtime.concurrency.bridge import CLIENT_CLOSE_SECONDS
 from flink_agents.runtime.concurrency.outcomes import Outcome, cancelled_from_outside, is_close
 from flink_agents.runtime.serde.tracebacks import users_traceback
-
-CLOSE_SECONDS = 3.0
-"""How long the end of an attempt waits for clients to close."""
 
 _log = bounded_logger("flink_agents.clients")
 
@@ -104,6 +102,20 @@ class Clients:
         """
         self._agent.client(name)
 
+    def is_open(self, name: str) -> bool:
+        """Whether the client ``name`` is open."""
+        client = self._clients.get(name)
+        return client is not None and client.opened.done() and not client.task.done()
+
+    def opens_in(self, name: str) -> asyncio.Task[None] | None:
+        """The task that opens the client ``name``, if one does."""
+        client = self._clients.get(name)
+        return None if client is None or client.opened.done() else client.task
+
+    def lives_in(self, task: object) -> str | None:
+        """The name of the client that lives in ``task``, if one does. For any thread."""
+        return next((name for name, client in list(self._clients.items()) if client.task is task), None)
+
     async def get(self, name: str) -> Outcome:
         """The client ``name``, opened at the first call; where that fails, the next call tries again."""
         client = self._clients.get(name)
@@ -119,9 +131,9 @@ class Clients:
             client.end()
         if not tasks:
             return
-        _, late = await asyncio.wait(tasks, timeout=CLOSE_SECONDS)
+        _, late = await asyncio.wait(tasks, timeout=CLIENT_CLOSE_SECONDS)
         for task in late:
-            _log.warning("the client %s did not close within %g s", tasks[task].name, CLOSE_SECONDS)
+            _log.warning("the client %s did not close within %g s", tasks[task].name, CLIENT_CLOSE_SECONDS)
             task.cancel()
 
 

@@ -13,10 +13,8 @@ from typing import Any, TypeVar
 from flink_agents.api.errors import ActionTimeoutError
 from flink_agents.api.logs import bounded_logger
 from flink_agents.plan import BoundAction
+from flink_agents.runtime.concurrency.bridge import CANCEL_SECONDS, hand_to
 from flink_agents.runtime.concurrency.outcomes import Outcome, awaited_outcome, carried, outcome_of
-
-CANCEL_SECONDS = 5.0
-"""How long an action may go on after it was cancelled, before nobody waits for it any more."""
 
 _log = bounded_logger("flink_agents.loop")
 
@@ -152,7 +150,8 @@ class WorkerPool:
         begun = loop.create_future()
 
         def call() -> Outcome:
-            loop.call_soon_threadsafe(begun.set_result, None)
+            if not hand_to(loop, begun.set_result, None):
+                raise RuntimeError("the agent loop is closed, so that nothing begins any more")
             return self._call(function)
 
         future = loop.run_in_executor(self._threads, call)

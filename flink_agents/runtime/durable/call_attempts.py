@@ -9,19 +9,19 @@ from __future__ import annotations
 
 import asyncio
 import inspect
-import queue
 import threading
-from collections.abc import Awaitable, Callable, Coroutine
+from collections.abc import Callable, Coroutine
+from contextlib import nullcontext
 from functools import lru_cache, partial
 from typing import Any, Protocol
 
 from flink_agents.api.durable import NOT_DONE, DurableCallable, RetryableError
 from flink_agents.api.logs import bounded_logger
+from flink_agents.api.observers import Phase
 from flink_agents.api.policies import RetryPolicy
+from flink_agents.runtime.concurrency.bridge import Errands, hand_to
 from flink_agents.runtime.concurrency.outcomes import (
     Outcome,
-    StoppedIteration,
-    awaited_outcome,
     cancelled_from_outside,
     is_close,
     outcome_of,
@@ -34,13 +34,10 @@ from flink_agents.runtime.execution.call_scope import await_inside, call_inside
 from flink_agents.runtime.execution.context import Invocation
 from flink_agents.runtime.execution.retry import Trial, next_trial
 from flink_agents.runtime.journal.calls import Call
-from flink_agents.runtime.metrics.run_metrics import RunMetrics
+from flink_agents.runtime.metrics.observers import Observers
 from flink_agents.runtime.serde.tracebacks import text_of
 
 _log = bounded_logger("flink_agents.durable")
-
-SLICE_SECONDS = 0.1
-"""How often a thread that waits looks whether the attempt of the job has ended."""
 
 
 class Threads(Protocol):
@@ -80,14 +77,14 @@ class CallAttempts:
         what: What it calls.
         call: The call.
         threads: Where functions are called that are not ``async def``.
-        metrics: The runtime's metrics.
+        observers: Who is told of further attempts.
         in_flight: Is told when the function is executed.
 
     Attributes:
         number: How many attempts were made.
     """
 
-    __slots__ = ("_call", "_metrics", "_step", "_threads", "_what", "in_flight", "number")
+    __slots__ = ("_call", "_observers", "_step", "_threads", "_what", "in_flight", "number")
 
     def __init__(
         self,
@@ -95,14 +92,14 @@ class CallAttempts:
         what: DurableCallable,
         call: Call,
         threads: Threads,
-        metrics: RunMetrics,
+        observers: Observers,
         in_flight: CallInFlight,
     ) -> None:
         self._step = step
         self._what = what
         self._call = call
         self._threads = threads
-        self._metrics = metrics
+        self._observers = observers
         self.in_flight = in_flight
         self.number = 0
 
@@ -153,7 +150,8 @@ class CallAttempts:
             return None
         following = next_trial(policy, trial, error, f"{self._step.path}\x00{self._call.index}")
         if following is not None:
-            self._metrics.count("action_call_retries", self._step.action.name)
+            state, action = self._step.run.state, self._step.action.name
+            self._observers.call_retried(state, action, self._what.identity, self.number + 1)
             _log.info(
                 "%s: attempt %d of durable call %s, key %r, failed; next in %.3g s: %s: %s",
                 self._step.action.where,
@@ -169,10 +167,8 @@ class CallAttempts:
     async def _pause(self, seconds: float) -> None:
         """Wait, and let others have the place among what is executed meanwhile."""
         place = self._step.trial.place if self._step.trial is not None else None
-        if place is None:
-            await asyncio.sleep(seconds)
-            return
-        with place.lent():
+        what = f"a pause before attempt {self.number + 1} of durable call {self._what.identity}"
+        with self._step.run.state.waiting(Phase.RETRY, what), place.lent() if place else nullcontext():
             await asyncio.sleep(seconds)
 
     def _result_of(self, function: partial[Any], is_async: bool) -> Coroutine[Any, Any, Any]:
@@ -180,7 +176,8 @@ class CallAttempts:
         if not is_async:
             return self._result_in_thread(function)
         self.in_flight.enter()
-        return self._in_time(await_inside(function.func, function()))
+        self.in_flight.awaited = function()
+        return self._in_time(await_inside(function.func, self.in_flight.awaited))
 
     async def _result_in_thread(self, function: partial[Any]) -> Any:
         results: list[Any] = []
@@ -197,6 +194,7 @@ class CallAttempts:
         # A function that is not async def may still return something to be awaited.
         if not inspect.isawaitable(result):
             return result
+        self.in_flight.awaited = result
         return await self._in_time(await_inside(function.func, result))
 
     def _in_time(self, coroutine: Coroutine[Any, Any, Any]) -> Coroutine[Any, Any, Any]:
@@ -209,54 +207,20 @@ class CallAttempts:
 
 
 class CallingThread:
-    """The thread of an action that makes a durable call, and calls the function itself."""
+    """The thread of an action that makes a durable call, and calls the function itself.
+
+    Attributes:
+        errands: What the thread does while it waits for the call.
+    """
 
     def __init__(self) -> None:
-        self._work: queue.SimpleQueue[Callable[[], bool]] = queue.SimpleQueue()
-
-    def wait_for(
-        self,
-        loop: asyncio.AbstractEventLoop,
-        make: Callable[[], Awaitable[Any]],
-        closed: Callable[[], bool],
-    ) -> Any:
-        """Await on ``loop`` what ``make`` gives there, and do meanwhile what it hands to this thread.
-
-        Args:
-            loop: The agent loop.
-            make: Called by the loop's thread.
-            closed: Whether the attempt of the job has ended.
-
-        Raises:
-            asyncio.CancelledError: The attempt of the job has ended.
-        """
-        ended: list[asyncio.Task[Outcome]] = []
-
-        def end(task: asyncio.Task[Outcome]) -> None:
-            ended.append(task)
-            self._work.put(lambda: True)
-
-        def begin() -> None:
-            loop.create_task(awaited_outcome(_awaited(make))).add_done_callback(end)
-
-        try:
-            loop.call_soon_threadsafe(begin)
-        except RuntimeError:
-            # The loop is closed.
-            raise asyncio.CancelledError from None
-        while True:
-            try:
-                if self._work.get(timeout=SLICE_SECONDS)():
-                    return _result_of(ended[0])
-            except queue.Empty:
-                if closed():
-                    raise asyncio.CancelledError from None
+        self.errands = Errands()
 
     async def run(self, function: Callable[[], None]) -> None:
         """See :class:`Threads`."""
         loop = asyncio.get_running_loop()
         done: asyncio.Future[Outcome] = loop.create_future()
-        self._work.put(partial(_call, function, loop, done))
+        self.errands.put(partial(_call, function, loop, done))
         (await done).result()
 
     async def run_within(self, function: Callable[[], None], deadline: Deadline) -> None:
@@ -281,24 +245,9 @@ def _call(
         if not done.done():
             done.set_result(outcome)
 
-    try:
-        loop.call_soon_threadsafe(tell)
-    except RuntimeError:
-        # The loop is closed: nobody waits any more.
-        pass
+    # Where the loop is closed, nobody waits any more.
+    hand_to(loop, tell)
     return False
-
-
-def _result_of(task: asyncio.Task[Outcome]) -> Any:
-    """The result of a task, for code that is no coroutine: that can raise ``StopIteration``."""
-    try:
-        return task.result().result()
-    except StoppedIteration as stopped:
-        raise stopped.stop from stopped.stop.__cause__
-
-
-async def _awaited(awaitable: Awaitable[Any] | Callable[[], Awaitable[Any]]) -> Any:
-    return await (awaitable() if callable(awaitable) else awaitable)
 
 
 @lru_cache(maxsize=1)

@@ -18,7 +18,7 @@ from flink_agents.runtime.execution.context import Invocation
 from flink_agents.runtime.execution.delivery import Delivery, OwnFuture, Pending, current_delivery, outside
 from flink_agents.runtime.journal.calls import Call, Outcome, is_cancelled
 from flink_agents.runtime.journal.records import CallRecord
-from flink_agents.runtime.metrics.run_metrics import RunMetrics
+from flink_agents.runtime.metrics.observers import Observers
 from flink_agents.runtime.serde import exceptions as failures
 from flink_agents.runtime.serde.codec import ValueCodec
 
@@ -29,7 +29,7 @@ class CallExecution:
     Args:
         recording: Stores what it records.
         codec: Encodes values.
-        metrics: The runtime's metrics.
+        observers: Who is told of the call.
         step: The execution of the action.
         delivery: Gives the action what it waits for.
         what: What is called.
@@ -43,7 +43,7 @@ class CallExecution:
         "_call",
         "_codec",
         "_delivery",
-        "_metrics",
+        "_observers",
         "_recording",
         "_step",
         "_threads",
@@ -54,7 +54,7 @@ class CallExecution:
         self,
         recording: Recording,
         codec: ValueCodec,
-        metrics: RunMetrics,
+        observers: Observers,
         step: Invocation,
         delivery: Delivery,
         what: DurableCallable,
@@ -64,7 +64,7 @@ class CallExecution:
     ) -> None:
         self._recording = recording
         self._codec = codec
-        self._metrics = metrics
+        self._observers = observers
         self._step = step
         self._delivery = delivery
         self._what = what
@@ -94,7 +94,7 @@ class CallExecution:
                 return await self._beside_others()
             assert isinstance(outcome, CallRecord)
             return self._given(outcome, None)
-        in_flight = self._recording.in_flight.begin(self._step.run.key_text)
+        in_flight = self._recording.in_flight.begin(self._step.run, self._what.identity, in_own_task=True)
         attempts = self._attempts(in_flight)
         # What the function does belongs to nobody's order.
         current_delivery.set(None)
@@ -158,7 +158,7 @@ class CallExecution:
     async def _perform(self, pending: PendingCall) -> None:
         """Make the call, record how it ended, and let that be delivered."""
         self._delivery.performing.append(pending)
-        in_flight = self._recording.in_flight.begin()
+        in_flight = self._recording.in_flight.begin(self._step.run, self._what.identity)
         try:
             await self._make(pending, self._attempts(in_flight))
         finally:
@@ -201,7 +201,7 @@ class CallExecution:
         delivery.settle(ended, record)
 
     def _attempts(self, in_flight: CallInFlight) -> CallAttempts:
-        return CallAttempts(self._step, self._what, self._call, self._threads, self._metrics, in_flight)
+        return CallAttempts(self._step, self._what, self._call, self._threads, self._observers, in_flight)
 
     @property
     def _tells_outside(self) -> bool:
@@ -240,16 +240,18 @@ class CallExecution:
             record = _record(self._call, None, self._described(error), *place)
             await self._keep(record)
         if record.error is None:
-            self._metrics.count("action_calls_recorded", self._step.action.name)
+            step = self._step
+            self._observers.call_recorded(step.run.state, step.action.name, self._call.identity.function)
         return record
 
-    def _keep(self, record: CallRecord) -> Coroutine[Any, Any, None]:
+    async def _keep(self, record: CallRecord) -> None:
         """Store how the call ended, with what the action had seen before it and nobody has recorded."""
         calls, after = self._delivery.calls, self._call.after
         outcomes: dict[Any, Outcome] = calls.still_unrecorded(after) if after else {}
         outcomes[self._call.number] = record
         append = journal_of(self._step).add_outcomes(self._step.path, outcomes)
-        return self._recording.kept(calls, outcomes, append, late=True)
+        await self._recording.kept(calls, outcomes, append, late=True)
+        self._observers.recorded(self._step.run.state, self._step.action.name, len(outcomes))
 
     def _failed(self, raised: BaseException, attempts: int) -> CallRecord:
         """How a call ended that failed for good."""

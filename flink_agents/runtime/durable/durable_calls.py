@@ -21,8 +21,8 @@ from flink_agents.api.errors import (
 from flink_agents.api.logs import bounded_logger
 from flink_agents.api.memory import MemoryScope
 from flink_agents.api.options import AgentOptions
+from flink_agents.runtime.concurrency.bridge import CANCEL_SECONDS, Bridge
 from flink_agents.runtime.concurrency.timeouts import WorkerPool
-from flink_agents.runtime.durable.awaiting import waits_of
 from flink_agents.runtime.durable.call_attempts import CallingThread, Threads
 from flink_agents.runtime.durable.call_execution import CallExecution, PendingCall
 from flink_agents.runtime.durable.call_values import (
@@ -34,6 +34,7 @@ from flink_agents.runtime.durable.recording import Recording, journal_of
 from flink_agents.runtime.execution.context import Invocation
 from flink_agents.runtime.execution.delivery import Delivery, Pending, current_delivery
 from flink_agents.runtime.execution.shared import RunEnvironment
+from flink_agents.runtime.execution.stacks import waits_of
 from flink_agents.runtime.execution.steps import StepExecutor
 from flink_agents.runtime.journal.calls import (
     Call,
@@ -45,9 +46,6 @@ from flink_agents.runtime.journal.calls import (
 )
 from flink_agents.runtime.journal.records import ActionRecord
 
-CLOSE_SECONDS = 5.0
-"""How long the end of an execution waits for calls that were cancelled."""
-
 _log = bounded_logger("flink_agents.durable")
 
 
@@ -56,10 +54,9 @@ class DurableCalls:
 
     Args:
         shared: What all runs share.
-        loop: The agent loop.
+        bridge: Leads to the agent loop, and says whether the task attempt is over.
         pool: Threads for functions that are not ``async def``.
         fail: Ends the attempt of the job because of an error.
-        closed: Whether it has ended.
         on_mismatch: What happens where a replay asks for another call than was recorded.
 
     Attributes:
@@ -69,20 +66,19 @@ class DurableCalls:
     def __init__(
         self,
         shared: RunEnvironment,
-        loop: asyncio.AbstractEventLoop,
+        bridge: Bridge,
         pool: WorkerPool,
         fail: Callable[[BaseException], None],
-        closed: Callable[[], bool],
         on_mismatch: OnMismatch,
     ) -> None:
         self._shared = shared
         self._codec = shared.codec
-        self._metrics = shared.run_metrics
-        self._loop = loop
+        self._observers = shared.observers
+        self._bridge = bridge
         self._loop_thread = 0
         self._pool = pool
-        self._closed = closed
-        self._recording = Recording(loop, fail, closed)
+        self._closed = bridge.is_over
+        self._recording = Recording(bridge.loop, fail, bridge.is_over)
         self.in_flight = self._recording.in_flight
         self.on_mismatch = on_mismatch
         grace: timedelta = shared.config.get(AgentOptions.GRACE)
@@ -124,7 +120,7 @@ class DurableCalls:
             )
         step.place()
         thread = CallingThread()
-        return thread.wait_for(self._loop, lambda: self._call(step, what, args, kwargs, thread), self._closed)
+        return self._bridge.wait_for(lambda: self._call(step, what, args, kwargs, thread), thread.errands)
 
     def _call(
         self,
@@ -146,7 +142,7 @@ class DurableCalls:
         if what.wants_key or what.reconciler is not None:
             arguments.key = idempotency_key(step, call)
         execution = CallExecution(
-            self._recording, self._codec, self._metrics, step, delivery, what, call, arguments, threads
+            self._recording, self._codec, self._observers, step, delivery, what, call, arguments, threads
         )
         return self._outcome(step, call, execution)
 
@@ -155,10 +151,12 @@ class DurableCalls:
         journals = self._shared.journals
         if journals is not None and journals.on_call is not None:
             journals.on_call(step, call)
+        state, action, function = step.run.state, step.action.name, call.identity.function
         if call.recorded is not None:
-            self._metrics.count("action_calls_replayed", step.action.name)
-        elif step.run.journal is not None and step.run.journal.replayed:
-            self._metrics.count("action_calls_reexecuted", step.action.name)
+            self._observers.call_replayed(state, action, function)
+        else:
+            again = step.run.journal is not None and step.run.journal.replayed
+            self._observers.call_begun(state, action, function, again)
         return await execution.value()
 
     # -- executions -------------------------------------------------------------------
@@ -175,7 +173,7 @@ class DurableCalls:
     def enter(self, step: Invocation) -> None:
         """Let what runs in this task from here on belong to an execution."""
         delivery = self._delivery_of(step)
-        delivery.main, delivery.ready = asyncio.current_task(self._loop), 0
+        delivery.main, delivery.ready = asyncio.current_task(), 0
         current_delivery.set(delivery)
 
     def finish(self, step: Invocation) -> Coroutine[Any, Any, None] | None:
@@ -210,7 +208,7 @@ class DurableCalls:
         for task in others:
             task.cancel()
         if others and not self._closed():
-            await asyncio.wait(others, timeout=CLOSE_SECONDS)
+            await asyncio.wait(others, timeout=CANCEL_SECONDS)
         if delivery.calls.unsure and not self._closed():
             # Stored twice, they count once.
             unsure = delivery.calls.take_unsure()
@@ -220,7 +218,7 @@ class DurableCalls:
     async def _end_calls(self, step: Invocation, going_on: dict[asyncio.Task[Any], Pending]) -> None:
         if not going_on or self._closed():
             return
-        _, late = await asyncio.wait(going_on, timeout=CLOSE_SECONDS)
+        _, late = await asyncio.wait(going_on, timeout=CANCEL_SECONDS)
         for task in late:
             if going_on[task].ended:
                 # It is being recorded.
@@ -258,8 +256,9 @@ class DurableCalls:
         append = journal_of(step).add_action(step.path, record, outcomes)
         if not outcomes:
             await self._recording.stored(append)
+            self._observers.recorded(step.run.state, step.action.name, 1)
         else:
-            await self._store_end(calls, dict(outcomes), append)
+            await self._store_end(step, calls, dict(outcomes), append)
 
     async def end_failed(self, step: Invocation, side: list[tuple[str, Any]]) -> None:
         """Record the end of an execution that failed, and that the run goes on without.
@@ -275,7 +274,7 @@ class DurableCalls:
         try:
             outcomes = dict(calls.unrecorded)
             append = journal_of(step).add_action(step.path, record, outcomes)
-            await self._store_end(calls, outcomes, append)
+            await self._store_end(step, calls, outcomes, append)
         except (StateError, RecordTooLargeError):
             # The event cannot be recorded: a replay fails in the same way, since its outcomes are.
             outcomes = dict(calls.unrecorded)
@@ -284,19 +283,24 @@ class DurableCalls:
                 calls.keep(outcomes)
 
     async def _store_end(
-        self, calls: StepCalls, outcomes: Mapping[Number, Outcome], append: Coroutine[Any, Any, None]
+        self,
+        step: Invocation,
+        calls: StepCalls,
+        outcomes: Mapping[Number, Outcome],
+        append: Coroutine[Any, Any, None],
     ) -> None:
         await self._recording.stored(append)
+        self._observers.recorded(step.run.state, step.action.name, 1 + len(outcomes))
         calls.keep(outcomes)
 
     async def void(self, step: Invocation) -> None:
         """Make void what an execution recorded."""
-        self._metrics.count("action_mismatches", step.action.name)
+        self._observers.action_mismatched(step.run.state, step.action.name)
         await self._recording.stored(journal_of(step).void(step.path))
 
     def replay(self, step: Invocation, record: ActionRecord, steps: StepExecutor) -> None:
         """Take the end of an execution from its record."""
-        self._metrics.count("action_replays", step.action.name)
+        self._observers.action_replayed(step.run.state, step.action.name)
         step.run.write(MemoryScope.SHORT_TERM, record.short_term)
         step.run.write(MemoryScope.SENSORY, record.sensory)
         for kind, content in record.events:

@@ -8,9 +8,13 @@ from __future__ import annotations
 
 import asyncio
 from collections.abc import Callable
+from threading import get_ident
 from typing import Any
 
 from flink_agents.api.logs import bounded_logger
+from flink_agents.api.observers import Phase
+from flink_agents.runtime.execution.phases import Wait
+from flink_agents.runtime.execution.run import Run
 
 _log = bounded_logger("flink_agents.durable")
 
@@ -19,30 +23,41 @@ class AttemptEnded(Exception):
     """A call may not begin any more. Nobody but the runtime sees this."""
 
 
-class CallInFlight:
-    """One call that goes on.
+class CallInFlight(Wait):
+    """One call that goes on: its run waits for it.
 
     Args:
         closed: Whether the attempt of the job has ended.
-        key_text: Key of the run whose own task makes the call; None where another task does.
+        run: The run that makes it.
+        function: What is called.
+        in_own_task: Whether the run's own task makes the call.
 
     Attributes:
         closed: See above.
-        key_text: See above.
+        run: See above.
+        in_own_task: See above.
         inside: Whether the function, or the reconciler, is executed, or its result not yet taken.
         recording: Whether its result is being recorded.
         task: The task that makes the call.
         ended: Ends with the call; None as long as nobody waits for that.
     """
 
-    __slots__ = ("closed", "ended", "inside", "key_text", "recording", "task")
+    __slots__ = ("closed", "ended", "in_own_task", "inside", "recording", "run", "task")
 
-    def __init__(self, closed: Callable[[], bool], key_text: str | None = None) -> None:
+    def __init__(self, closed: Callable[[], bool], run: Run, function: str, in_own_task: bool) -> None:
+        super().__init__(Phase.CALL, function)
         self.closed = closed
-        self.key_text = key_text
+        self.run = run
+        self.in_own_task = in_own_task
         self.inside = self.recording = False
         self.task: asyncio.Task[Any] | None = None
         self.ended: asyncio.Future[None] | None = None
+
+    @property
+    def what(self) -> str:
+        """The call, and whether its result is being recorded."""
+        text = f"durable call {self._what}"
+        return f"{text}, whose result is being recorded" if self.recording else text
 
     def enter(self) -> None:
         """Note that the function begins; in the thread in which it does.
@@ -52,6 +67,7 @@ class CallInFlight:
         """
         # First this, then the look: whoever ends the attempt looks here afterwards.
         self.inside = True
+        self.thread = get_ident()
         if self.closed():
             self.inside = False
             raise AttemptEnded
@@ -59,6 +75,7 @@ class CallInFlight:
     def leave(self) -> None:
         """Note that its result was taken, or that nobody waits for it."""
         self.inside = False
+        self.awaited = self.thread = None
 
     @property
     def effective(self) -> bool:
@@ -81,16 +98,18 @@ class InFlight:
         self._going_on: set[CallInFlight] = set()
         self.over = False
 
-    def begin(self, key_text: str | None = None) -> CallInFlight:
-        """Count a call that the running task makes; ``key_text`` where that is the task of the run itself."""
-        call = CallInFlight(self._closed, key_text)
+    def begin(self, run: Run, function: str, in_own_task: bool = False) -> CallInFlight:
+        """Count a call of ``function`` that the running task makes, for which ``run`` waits."""
+        call = CallInFlight(self._closed, run, function, in_own_task)
         call.task = asyncio.current_task()
         self._going_on.add(call)
+        run.state.begin_wait(call)
         return call
 
     def end(self, call: CallInFlight) -> None:
         """Note that a call has ended, recorded or not."""
         self._going_on.discard(call)
+        call.run.state.end_wait(call)
         call.task = None
         if call.ended is not None and not call.ended.done():
             call.ended.set_result(None)
@@ -98,7 +117,7 @@ class InFlight:
     @property
     def keys(self) -> set[str]:
         """Keys whose runs make calls in their own tasks that must not be cancelled yet."""
-        return {call.key_text for call in self._going_on if call.effective and call.key_text is not None}
+        return {call.run.key_text for call in self._going_on if call.effective and call.in_own_task}
 
     async def drain(self, seconds: float) -> None:
         """Let what goes on end and be recorded, for so long at most; from then on, nothing is."""
@@ -122,5 +141,5 @@ class InFlight:
         self.over = True
         for call in list(self._going_on):
             # A call in the run's own task is cancelled with that.
-            if call.task is not None and call.key_text is None:
+            if call.task is not None and not call.in_own_task:
                 call.task.cancel()

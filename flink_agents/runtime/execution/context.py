@@ -12,6 +12,8 @@ from functools import lru_cache
 from threading import get_ident
 from typing import Any, cast
 
+from typing_extensions import override
+
 from flink_agents.api.context import RunnerContext
 from flink_agents.api.durable import DurableCallable
 from flink_agents.api.errors import (
@@ -25,6 +27,7 @@ from flink_agents.api.errors import (
 from flink_agents.api.events import Event, Lineage, lineage_of_sent, stamp, with_lineage
 from flink_agents.api.memory import MemoryObject, MemoryRef, MemoryScope
 from flink_agents.api.metrics import MetricGroup
+from flink_agents.api.observers import Phase
 from flink_agents.api.options import Configuration
 from flink_agents.api.resources import ResourceType, Tool
 from flink_agents.plan import BoundAction
@@ -33,6 +36,7 @@ from flink_agents.runtime.execution.action_waits import in_turn
 from flink_agents.runtime.execution.call_scope import inside, name_of
 from flink_agents.runtime.execution.delivery import Delivery
 from flink_agents.runtime.execution.limits import LeaveThread, Place
+from flink_agents.runtime.execution.phases import RunState
 from flink_agents.runtime.execution.retry import Trial
 from flink_agents.runtime.execution.run import Run
 from flink_agents.runtime.execution.shared import Durable, RunEnvironment
@@ -56,6 +60,7 @@ class Invocation:
         side: Pairs of tag and value for side outputs, or None.
         awaited: What it returned and has to be awaited, or None.
         mark: Where its writes to memory begin.
+        task: The task that awaits the author's code, or None.
         tasks: What it started on the loop, or None.
         trial: What is known of it where it is no first attempt on Flink's thread, or None.
         calls: Its durable calls, or None.
@@ -76,6 +81,7 @@ class Invocation:
         "sent",
         "shared",
         "side",
+        "task",
         "tasks",
         "trial",
     )
@@ -88,6 +94,7 @@ class Invocation:
         self.sent: list[Event] = []
         self.side: list[tuple[str, Any]] | None = None
         self.awaited: Any = None
+        self.task: asyncio.Task[Any] | None = None
         self.tasks: list[Any] | None = None
         self.trial: Trial | None = None
         self.calls: StepCalls | None = None
@@ -115,6 +122,11 @@ class Invocation:
     def adopt(self) -> None:
         """Belong to this thread from here on."""
         self._thread = get_ident()
+
+    @property
+    def thread(self) -> int:
+        """The thread that executes it."""
+        return self._thread
 
     def end(self) -> None:
         """From here on every use of the context is an error."""
@@ -254,39 +266,39 @@ class InvocationContext(RunnerContext):
     # -- where we are -----------------------------------------------------------------
 
     @property
+    @override
     def agent_name(self) -> str:
-        """See :class:`RunnerContext`."""
         return self._of.shared.agent_name
 
     @property
+    @override
     def action_name(self) -> str:
-        """See :class:`RunnerContext`."""
         return self._of.action.name
 
     @property
+    @override
     def key(self) -> Any:
-        """See :class:`RunnerContext`."""
         return self._of.run.key
 
     @property
+    @override
     def sequence_number(self) -> int:
-        """See :class:`RunnerContext`."""
         self._of.run.identify()
         return self._of.run.sequence_number
 
     @property
+    @override
     def timestamp(self) -> int | None:
-        """See :class:`RunnerContext`."""
         return self._of.run.timestamp
 
     # -- events -----------------------------------------------------------------------
 
+    @override
     def send_event(self, event: Event) -> None:
-        """See :class:`RunnerContext`."""
         self._of.emit(event)
 
+    @override
     def emit_to(self, tag: str, value: Any) -> None:
-        """See :class:`RunnerContext`."""
         self._of.guard()
         if not isinstance(tag, str) or tag not in self._of.shared.side_outputs:
             raise UnknownSideOutputError(
@@ -302,17 +314,19 @@ class InvocationContext(RunnerContext):
     # -- memory -----------------------------------------------------------------------
 
     @property
+    @override
     def sensory_memory(self) -> MemoryObject:
-        """See :class:`RunnerContext`; each access to the object is guarded."""
+        """Return the memory; each access to the object is guarded."""
         return TreeObject(self._of.run.sensory, "", self._of.guard)
 
     @property
+    @override
     def short_term_memory(self) -> MemoryObject:
-        """See :class:`RunnerContext`; each access to the object is guarded."""
+        """Return the memory; each access to the object is guarded."""
         return TreeObject(self._of.run.short_term, "", self._of.guard)
 
+    @override
     def resolve(self, ref: MemoryRef) -> Any:
-        """See :class:`RunnerContext`."""
         self._of.guard()
         tree = self._of.run.sensory if ref.scope is MemoryScope.SENSORY else self._of.run.short_term
         value = tree.get(ref.path, _MISSING, self._of.guard)
@@ -325,16 +339,16 @@ class InvocationContext(RunnerContext):
 
     # -- resources and configuration --------------------------------------------------
 
+    @override
     def get_resource(self, name: str, resource_type: ResourceType | str) -> Any:
-        """See :class:`RunnerContext`."""
         self._of.guard()
         found = self._of.shared.resource(name, resource_type)
         if isinstance(found, Tool):
             return self._of.shared.limits.limited(found, self._of.place)
         return found
 
+    @override
     def client(self, name: str) -> Awaitable[Any]:
-        """See :class:`RunnerContext`."""
         self._of.guard()
         clients = self._of.shared.clients
         clients.check(name)
@@ -345,16 +359,16 @@ class InvocationContext(RunnerContext):
                 found="a def action",
                 fix=f"write async def, and client = await ctx.client({name!r})",
             )
-        return _client(clients, name)
+        return _client(clients, name, self._of.run.state)
 
     @property
+    @override
     def config(self) -> Configuration:
-        """See :class:`RunnerContext`."""
         return self._of.shared.config
 
     @property
+    @override
     def action_config(self) -> Mapping[str, Any]:
-        """See :class:`RunnerContext`."""
         if self._config is None:
             self._config = {name: _copy(value) for name, value in self._of.action.config.items()}
         return self._config
@@ -378,19 +392,21 @@ class InvocationContext(RunnerContext):
 
     # -- time and chance --------------------------------------------------------------
 
+    @override
     def now(self) -> datetime:
-        """See :class:`RunnerContext`."""
         return datetime.fromtimestamp(self._of.run.started_at / 1000, UTC)
 
+    @override
     def uuid4(self) -> uuid.UUID:
-        """See :class:`RunnerContext`; derived by BLAKE2b from the path of the event."""
+        """Derive a UUID by BLAKE2b from the path of the event."""
         self._of.guard()
         digest = self._digest(f"uuid4/{self._draws}")
         self._draws += 1
         return uuid.UUID(bytes=digest, version=4)
 
+    @override
     def random(self) -> random.Random:
-        """See :class:`RunnerContext`; seeded by BLAKE2b from the path of the event."""
+        """Seed a generator by BLAKE2b from the path of the event."""
         self._of.guard()
         if self._random is None:
             self._random = _Random(int.from_bytes(self._digest("random"), "big"))
@@ -404,18 +420,22 @@ class InvocationContext(RunnerContext):
     # -- metrics ----------------------------------------------------------------------
 
     @property
+    @override
     def agent_metric_group(self) -> MetricGroup:
-        """See :class:`RunnerContext`."""
         return self._of.shared.metrics
 
     @property
+    @override
     def action_metric_group(self) -> MetricGroup:
-        """See :class:`RunnerContext`."""
         return self._of.shared.metrics.get_sub_group(self._of.action.name)
 
 
-async def _client(clients: Clients, name: str) -> Any:
-    return (await in_turn("a client", lambda: clients.get(name))).peek()
+async def _client(clients: Clients, name: str, state: RunState) -> Any:
+    if clients.is_open(name):
+        return (await in_turn("a client", lambda: clients.get(name))).peek()
+    with state.waiting(Phase.CLIENT, f"the client {name!r} to open") as wait:
+        wait.awaited = lambda: clients.opens_in(name)
+        return (await in_turn("a client", lambda: clients.get(name))).peek()
 
 
 def _copy(value: Any) -> Any:

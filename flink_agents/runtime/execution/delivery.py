@@ -98,7 +98,7 @@ class Ended:
 
 
 class Delivery:
-    """See the module. One for each execution of an action.
+    """Delivers the outcomes that one execution of an action waits for.
 
     Args:
         calls: The outcomes of the execution.

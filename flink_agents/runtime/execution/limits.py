@@ -9,32 +9,25 @@ that it calls waits for a limit.
 from __future__ import annotations
 
 import asyncio
-import contextlib
 import functools
 import inspect
 from collections import deque
-from collections.abc import AsyncIterator, Callable, Coroutine, Iterator
-from concurrent.futures import (
-    CancelledError as ThreadCancelledError,
-    Future,
-    TimeoutError as ThreadTimeoutError,
-)
+from collections.abc import AsyncIterator, Callable, Iterator
 from contextlib import asynccontextmanager, contextmanager
 from contextvars import ContextVar
-from functools import partial
 from threading import get_ident
 from typing import Any
 
 from aiolimiter import AsyncLimiter
 
 from flink_agents.api.errors import ContextMisuseError
+from flink_agents.api.observers import Phase
 from flink_agents.api.policies import RateLimit
 from flink_agents.api.resources import Tool
 from flink_agents.plan import BoundAction, BoundAgent
+from flink_agents.runtime.concurrency.bridge import Bridge
 from flink_agents.runtime.execution.action_waits import in_turn
-
-SLICE_SECONDS = 0.1
-"""How often a thread that waits for a limit looks whether the attempt of the job has ended."""
+from flink_agents.runtime.execution.phases import RunState
 
 
 class Slots:
@@ -83,22 +76,31 @@ class Slots:
 
 
 class Place:
-    """The place that one execution of an action has among all that are executed.
+    """The slot that one execution of an action has among all that are executed.
 
     Args:
-        slots: The places.
+        slots: The slots.
+        state: The state of the run.
+
+    Attributes:
+        state: See above.
     """
 
-    __slots__ = ("_ended", "_held", "_slots", "_waits")
+    __slots__ = ("_ended", "_held", "_slots", "_waits", "state")
 
-    def __init__(self, slots: Slots) -> None:
+    def __init__(self, slots: Slots, state: RunState) -> None:
         self._slots = slots
+        self.state = state
         self._held = False
         self._ended = False
         self._waits = 0
 
     async def __aenter__(self) -> Place:
-        await self._slots.take()
+        if self._slots.full:
+            with self.state.waiting(Phase.SLOT, "a slot of run.max-in-flight"):
+                await self._slots.take()
+        else:
+            await self._slots.take()
         self._held = True
         return self
 
@@ -130,14 +132,16 @@ class Place:
 
 
 class Limiter:
-    """The limits of one action or tool, an asynchronous context manager.
+    """The limits of one action or tool.
 
     Args:
+        owner: Whose limits they are, for people.
         max_concurrency: How many may run at a time, or None.
         rate: How many may begin in a time, or None.
     """
 
-    def __init__(self, max_concurrency: int | None, rate: RateLimit | None) -> None:
+    def __init__(self, owner: str, max_concurrency: int | None, rate: RateLimit | None) -> None:
+        self._owner = owner
         self._slots = None if max_concurrency is None else Slots(max_concurrency)
         self._rate = None if rate is None else AsyncLimiter(rate.calls, rate.per)
 
@@ -148,13 +152,25 @@ class Limiter:
             return True
         return self._rate is not None and not self._rate.has_capacity()
 
-    async def acquire(self) -> None:
-        """Wait until one more may begin. The rate counts from there, and so comes last."""
+    async def acquire(self, state: RunState | None) -> None:
+        """Wait until one more may begin. The rate counts from there, and so comes last.
+
+        Args:
+            state: The state of the run that waits; None outside of any.
+        """
         if self._slots is not None:
-            await self._slots.take()
+            if state is not None and self._slots.full:
+                with state.waiting(Phase.LIMIT, f"max_concurrency of {self._owner}"):
+                    await self._slots.take()
+            else:
+                await self._slots.take()
         if self._rate is not None:
             try:
-                await self._rate.acquire()
+                if state is not None and not self._rate.has_capacity():
+                    with state.waiting(Phase.LIMIT, f"rate limit of {self._owner}"):
+                        await self._rate.acquire()
+                else:
+                    await self._rate.acquire()
             except BaseException:
                 self.release()
                 raise
@@ -163,12 +179,6 @@ class Limiter:
         """Say that one has ended."""
         if self._slots is not None:
             self._slots.give()
-
-    async def __aenter__(self) -> None:
-        await self.acquire()
-
-    async def __aexit__(self, *exception: object) -> None:
-        self.release()
 
 
 class RuntimeSignal(BaseException):
@@ -195,22 +205,17 @@ class Limits:
 
     def __init__(self, agent: BoundAgent) -> None:
         self._actions = {
-            action.name: Limiter(action.settings.max_concurrency, action.settings.rate_limit)
+            action.name: Limiter("the action", action.settings.max_concurrency, action.settings.rate_limit)
             for action in agent.actions
             if action.settings.max_concurrency is not None or action.settings.rate_limit is not None
         }
         self._tools: dict[str, Limiter] = {}
-        self._loop: asyncio.AbstractEventLoop | None = None
+        self._bridge: Bridge | None = None
         self._thread = 0
-        self._closed = False
 
-    def open(self, loop: asyncio.AbstractEventLoop, thread: int) -> None:
-        """Belong to ``loop``, which runs in ``thread``."""
-        self._loop, self._thread = loop, thread
-
-    def close(self) -> None:
-        """Let nobody wait any more."""
-        self._closed = True
+    def open(self, bridge: Bridge, thread: int) -> None:
+        """Belong to the loop that ``bridge`` leads to, which runs in ``thread``."""
+        self._bridge, self._thread = bridge, thread
 
     def of_action(self, action: BoundAction) -> Limiter | None:
         """The limits of ``action``, if it has any."""
@@ -227,7 +232,9 @@ class Limits:
         if settings.max_concurrency is None and settings.rate_limit is None:
             return tool
         if tool.name not in self._tools:
-            self._tools[tool.name] = Limiter(settings.max_concurrency, settings.rate_limit)
+            self._tools[tool.name] = Limiter(
+                f"tool {tool.name!r}", settings.max_concurrency, settings.rate_limit
+            )
         limiter = self._tools[tool.name]
         if inspect.iscoroutinefunction(tool.func):
             return tool.through(lambda function: self._async(function, limiter, place))
@@ -258,55 +265,18 @@ class Limits:
                 )
             if limiter in _within.get():
                 return function(*args, **kwargs)
-            self._wait_for(lambda: _acquire(limiter, held))
+            bridge = self._bridge
+            assert bridge is not None
+            bridge.wait_for(lambda: _acquire(limiter, held))
             token = _within.set((*_within.get(), limiter))
             try:
                 return function(*args, **kwargs)
             finally:
                 _within.reset(token)
-                self._call_soon(limiter.release)
+                # A closed loop has nobody who waits.
+                bridge.hand(limiter.release)
 
         return call
-
-    def _wait_for(self, make: Callable[[], Coroutine[Any, Any, None]]) -> None:
-        """Run a coroutine on the loop, and wait for it on this thread."""
-        loop = self._loop
-        assert loop is not None
-        future: Future[None] = Future()
-
-        def begin() -> None:
-            loop.create_task(make()).add_done_callback(partial(_tell, future))
-
-        try:
-            loop.call_soon_threadsafe(begin)
-        except RuntimeError:
-            # The loop is closed.
-            raise asyncio.CancelledError from None
-        while True:
-            try:
-                return future.result(SLICE_SECONDS)
-            except ThreadCancelledError:
-                raise asyncio.CancelledError from None
-            except ThreadTimeoutError:
-                if self._closed:
-                    # The end of the loop ends the task, if it ever began.
-                    raise asyncio.CancelledError from None
-
-    def _call_soon(self, function: Callable[[], None]) -> None:
-        assert self._loop is not None
-        # A closed loop has nobody who waits.
-        with contextlib.suppress(RuntimeError):
-            self._loop.call_soon_threadsafe(function)
-
-
-def _tell(future: Future[None], task: asyncio.Task[None]) -> None:
-    """Let ``future`` end as ``task`` did."""
-    if task.cancelled():
-        future.cancel()
-    elif (error := task.exception()) is not None:
-        future.set_exception(error)
-    else:
-        future.set_result(None)
 
 
 @asynccontextmanager
@@ -329,8 +299,9 @@ async def _acquire(limiter: Limiter, place: Place | None) -> None:
 
 
 async def _take(limiter: Limiter, place: Place | None) -> None:
+    state = None if place is None else place.state
     if place is not None and limiter.busy:
         with place.lent():
-            await limiter.acquire()
+            await limiter.acquire(state)
     else:
-        await limiter.acquire()
+        await limiter.acquire(state)

@@ -9,17 +9,21 @@ from __future__ import annotations
 import copy
 from collections import deque
 from collections.abc import Iterator, Mapping
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from flink_agents.api.events import Event, InputEvent, InputLineage, stamp
 from flink_agents.api.memory import MemoryScope
-from flink_agents.plan import BoundAction
+from flink_agents.api.observers import Phase
+from flink_agents.runtime.execution.phases import RunState
 from flink_agents.runtime.execution.shared import RunEnvironment
 from flink_agents.runtime.journal.run_journal import RunJournal
 from flink_agents.runtime.journal.traced_memory import TracedTree
 from flink_agents.runtime.serde.keys import decode_key
 from flink_agents.runtime.state.keyed_state import MapSlot
 from flink_agents.runtime.state.memory import MemoryTree, Undo
+
+if TYPE_CHECKING:
+    from flink_agents.runtime.execution.context import Invocation
 
 _MISSING = object()
 
@@ -39,13 +43,15 @@ class Run:
         traced: Note what is read of it, also where it does not expire.
         identity: Identity of the job that the run began in, from which its ids follow; by default, that
             which the key's runs belong to.
+        state: What the run is doing; by default, it begins to run on Flink's thread.
 
     Attributes:
         queue: Events that no action has seen yet.
-        steps: What is still to be executed: pairs of action and event, in order.
+        steps: What is still to be executed, in order, each made when it is its turn.
         outputs: What the run emitted to the main output.
         side_outputs: Pairs of tag and value.
         emitted: Number of events that its actions emitted.
+        state: What the run is doing.
         short_term: Memory of the key.
         journal: Its records; None where nothing can be recorded.
         lineage: What the ids of its events follow from.
@@ -68,6 +74,7 @@ class Run:
         "short_term",
         "side_outputs",
         "started_at",
+        "state",
         "steps",
         "timestamp",
     )
@@ -84,8 +91,10 @@ class Run:
         known: dict[str, bytes | None] | None = None,
         traced: bool = False,
         identity: str | None = None,
+        state: RunState | None = None,
     ) -> None:
         self._shared = shared
+        self.state = state or RunState(key_text, sequence_number, shared.observers, Phase.RUNNING)
         self.journal_id = journal_id
         self.identity = identity or journal_id
         self.key_text = key_text
@@ -99,7 +108,7 @@ class Run:
         )
         self._sensory: MemoryTree | None = None
         self.queue: deque[Event] = deque()
-        self.steps: Iterator[tuple[BoundAction, Event]] = iter(())
+        self.steps: Iterator[Invocation] = iter(())
         self.outputs: list[Any] = []
         self.side_outputs: list[tuple[str, Any]] = []
         self.emitted = 0

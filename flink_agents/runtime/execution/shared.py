@@ -2,11 +2,14 @@
 
 from __future__ import annotations
 
-from collections.abc import Awaitable, Callable, Mapping
+from collections.abc import Awaitable, Callable, Mapping, Sequence
 from typing import Any, Protocol
+
+from typing_extensions import override
 
 from flink_agents.api.durable import DurableCallable
 from flink_agents.api.errors import StoreNotConfiguredError
+from flink_agents.api.observers import RunObserver
 from flink_agents.api.options import AgentOptions, Configuration
 from flink_agents.api.resources import ResourceType, check_resource_type
 from flink_agents.plan import BoundAgent
@@ -17,6 +20,7 @@ from flink_agents.runtime.execution.limits import Limits
 from flink_agents.runtime.execution.routing import Routes
 from flink_agents.runtime.journal.journals import Journals
 from flink_agents.runtime.metrics.metrics import LocalMetricGroup
+from flink_agents.runtime.metrics.observers import Observers
 from flink_agents.runtime.metrics.run_metrics import RunMetrics
 from flink_agents.runtime.serde import type_modules
 from flink_agents.runtime.serde.codec import ValueCodec
@@ -38,13 +42,13 @@ class Durable(Protocol):
         ...
 
 
-class NothingDurable:
+class NothingDurable(Durable):
     """Refuses durable calls: there is no store."""
 
+    @override
     def call(
         self, step: Any, what: DurableCallable, args: tuple[Any, ...], kwargs: Mapping[str, Any]
     ) -> Awaitable[Any]:
-        """See :class:`Durable`."""
         raise StoreNotConfiguredError(
             "a durable call has no store that it could be recorded in",
             expected="the option action-state.store",
@@ -52,10 +56,10 @@ class NothingDurable:
             fix="set action-state.store to 'sqlite', or to another store that all workers reach",
         )
 
+    @override
     def call_from_thread(
         self, step: Any, what: DurableCallable, args: tuple[Any, ...], kwargs: Mapping[str, Any]
     ) -> Any:
-        """See :class:`Durable`."""
         return self.call(step, what, args, kwargs)
 
 
@@ -71,8 +75,10 @@ class RunEnvironment:
         codec: Encodes memory.
         journals: Where durable calls are recorded; None where there is no store.
         around_durable: Makes what actions call out of what makes durable calls; for tests.
+        observers: Who is told what runs do, besides the runtime's metrics.
 
     Attributes:
+        observers: Everybody who is told what runs do.
         durable: Makes durable calls.
         run_metrics: See above.
         limits: Limits of actions and tools.
@@ -91,6 +97,7 @@ class RunEnvironment:
         codec: ValueCodec,
         journals: Journals | None = None,
         around_durable: Callable[[Durable], Durable] = lambda durable: durable,
+        observers: Sequence[RunObserver] = (),
     ) -> None:
         type_modules.know(agent.modules(), config.get(AgentOptions.STATE_MODULES))
         self.agent = agent
@@ -98,6 +105,7 @@ class RunEnvironment:
         self.config = config
         self.metrics = metrics
         self.run_metrics = run_metrics
+        self.observers = Observers(run_metrics, observers)
         self.codec = codec
         self.events = EventRecords(codec, agent.event_types)
         self.journals = journals

@@ -1,7 +1,8 @@
 """Walks the chain of a run and executes its actions; the same on every thread.
 
-A *step* is one execution of one action on one event. ``StepExecutor`` knows what a step may do
-and what follows from its end. It never waits: what has to be awaited is handed to the caller.
+A *step* is one attempt of an action on an event. ``StepExecutor`` knows what a step may do and what follows
+from its end. What it does with a step that has to wait is the matter of a :class:`Way`: on Flink's thread,
+which must not wait, the step is handed over to the agent loop.
 """
 
 from __future__ import annotations
@@ -9,13 +10,13 @@ from __future__ import annotations
 import inspect
 from collections.abc import AsyncGenerator, Awaitable, Iterable, Iterator
 from contextlib import aclosing, closing
+from itertools import chain
 from typing import Any, cast
 
 from flink_agents.api.durable import OnMismatch
 from flink_agents.api.errors import (
     ActionFailedError,
     ActionInterruptedError,
-    ActionTimeoutError,
     AgentsError,
     RetriesExhaustedError,
     UnhandledEventError,
@@ -27,11 +28,11 @@ from flink_agents.api.policies import DEAD_LETTER_TAG, DeadLetter, FailedAttempt
 from flink_agents.plan import BoundAction
 from flink_agents.runtime.concurrency.outcomes import thrown
 from flink_agents.runtime.execution.context import Invocation, context_type
-from flink_agents.runtime.execution.limits import LeaveThread, RuntimeSignal
+from flink_agents.runtime.execution.limits import RuntimeSignal
 from flink_agents.runtime.execution.retry import Trial, is_retryable, next_trial, record
 from flink_agents.runtime.execution.run import Run
 from flink_agents.runtime.execution.shared import RunEnvironment
-from flink_agents.runtime.metrics.run_metrics import clock
+from flink_agents.runtime.execution.ways import HandOver, Inline, Way
 from flink_agents.runtime.serde.tracebacks import text_of, users_place, users_traceback
 from flink_agents.runtime.serde.typenames import shorten
 
@@ -50,12 +51,15 @@ class StepExecutor:
 
     Args:
         shared: What all runs share.
+
+    Attributes:
+        observers: Who is told of what runs do.
     """
 
     def __init__(self, shared: RunEnvironment) -> None:
         self._shared = shared
-        self._metrics = shared.run_metrics
-        self._durations = shared.run_metrics.here
+        self.observers = shared.observers
+        self._inline = Inline(self)
         self._context_type = context_type(shared.agent.context_class)
         self._on_error = OnError(shared.agent.on_error or shared.config.get(AgentOptions.ON_ERROR))
         self._retry = shared.agent.retry
@@ -85,30 +89,49 @@ class StepExecutor:
             ActionFailedError: An action raised and its policy is to fail.
             UnhandledEventError: No action accepted an event and the policy is to fail.
         """
-        for action, event in run.steps:
-            step = Invocation(self._shared, run, action, event)
-            if action.off_thread:
-                return step
-            began = clock()
-            try:
-                self.call(step)
-            except LeaveThread:
-                return self._leave_thread(step)
-            except RuntimeSignal:
-                raise
-            except FAILURES as error:
-                following = self.failed(step, error)
-                if following is not None:
-                    return following
-            else:
-                if step.awaited is not None:
-                    return step
-                if step.trial is not None:
-                    # The author's code caught what should have led away from here.
-                    return self._leave_thread(step)
-                self.succeed(step)
-                self._durations[action.name].add(clock() - began)
-        return None
+        try:
+            # Nothing is awaited on this way, so that the coroutine ends at once.
+            self.execute(run, self._inline).send(None)
+        except StopIteration:
+            return None
+        except HandOver as handing_over:
+            return handing_over.step
+        except BaseException:
+            run.state.fail()
+            raise
+        raise AssertionError("a step waits on Flink's thread")
+
+    async def execute(self, run: Run, way: Way, first: Invocation | None = None) -> None:
+        """Execute what is left of a run, step by step and attempt by attempt.
+
+        Args:
+            run: The run.
+            way: What is done with its steps.
+            first: The step that it goes on with, where another thread began it.
+        """
+        for step in run.steps if first is None else chain((first,), run.steps):
+            if run.journal is not None and step is not first and way.replayed(step):
+                continue
+            attempt: Invocation | None = step
+            while attempt is not None:
+                if attempt.trial is not None and attempt.trial.delay:
+                    await way.pause(attempt)
+                if run.journal is not None:
+                    way.begin(attempt)
+                following: Invocation | None = None
+                try:
+                    if (awaitable := way.perform(attempt)) is not None:
+                        await awaitable
+                except RuntimeSignal:
+                    raise
+                except FAILURES as error:
+                    following = await way.failed(attempt, error)
+                else:
+                    self.succeed(attempt)
+                finally:
+                    if attempt.tasks is not None:
+                        await way.end_tasks(attempt)
+                attempt = following
 
     # -- one step ---------------------------------------------------------------------
 
@@ -164,9 +187,7 @@ class StepExecutor:
             ActionFailedError: There is none, and the policy is to fail.
         """
         error = thrown(error)
-        self._metrics.count("action_failures", step.action.name)
-        if isinstance(error, ActionTimeoutError):
-            self._metrics.count("action_timeouts", step.action.name)
+        self.observers.action_failed(step.run.state, step.action.name, error)
         retry = self._retry_of(step.action)
         if retry is not None and not isinstance(error, ENDS):
             seed = f"{step.event.id}\x00{step.action.name}"
@@ -190,7 +211,7 @@ class StepExecutor:
             ActionFailedError: The policy is to fail.
         """
         self._take_back(step)
-        self._metrics.count("action_mismatches", step.action.name)
+        self.observers.action_mismatched(step.run.state, step.action.name)
         where = step.action.where
         if policy is not OnMismatch.DEAD_LETTER:
             raise self._action_failed(step, error, where, ()) from error
@@ -233,7 +254,7 @@ class StepExecutor:
         self._take_back(step)
         following = Invocation(self._shared, step.run, step.action, step.event)
         following.trial = trial
-        self._metrics.count("action_retries", step.action.name)
+        self.observers.action_retried(step.run.state, step.action.name, len(trial.failed) + 1)
         _log.info(
             "%s: attempt %d of action %s of agent %s, key %r, sequence %d, failed; next in %.3g s: %s: %s",
             users_place(error, step.action),
@@ -248,7 +269,7 @@ class StepExecutor:
         )
         return following
 
-    def _leave_thread(self, step: Invocation) -> Invocation:
+    def leave_thread(self, step: Invocation) -> Invocation:
         """Begin a step anew that must not go on here; the next time it does not even begin here."""
         self._take_back(step)
         step.action.off_thread = True
@@ -260,7 +281,7 @@ class StepExecutor:
 
     # -- the chain --------------------------------------------------------------------
 
-    def _walk(self, run: Run) -> Iterator[tuple[BoundAction, Event]]:
+    def _walk(self, run: Run) -> Iterator[Invocation]:
         """What is to be executed next, as long as there is something."""
         queue, routes = run.queue, self._shared.routes
         while queue:
@@ -270,7 +291,7 @@ class StepExecutor:
             for action in route.actions if route is not None else ():
                 accepted = action.settings.when is None or self._accepts(run, action, event)
                 if accepted:
-                    yield action, event
+                    yield Invocation(self._shared, run, action, event)
                 # A condition that raised is a failure of the action, with its own policy.
                 handled = handled or accepted is not False
             if not handled:
@@ -279,10 +300,13 @@ class StepExecutor:
     def _accepts(self, run: Run, action: BoundAction, event: Event) -> bool | None:
         """Whether the condition of ``action`` holds; None if it raised."""
         assert action.settings.when is not None
+        if run.state.started:
+            # The watchdog names the action whose condition blocks the loop.
+            run.state.action_run = Invocation(self._shared, run, action, event)
         try:
             return bool(action.settings.when(event))
         except FAILURES as error:
-            self._metrics.count("action_failures", action.name)
+            self.observers.action_failed(run.state, action.name, error)
             self.fail(Invocation(self._shared, run, action, event), error)
             return None
 
@@ -359,7 +383,7 @@ class StepExecutor:
     ) -> None:
         """Leave a trace of an event that the agent goes on without."""
         name = action.name if action is not None else None
-        self._metrics.count("events_dead_lettered" if policy is OnError.DEAD_LETTER else "events_ignored")
+        self.observers.event_given_up(run.state, event.event_type, policy is OnError.DEAD_LETTER)
         _log.warning(
             "%s: %s of agent %s, key %r, sequence %d (%s): %s: %s",
             where or "unhandled",

@@ -34,7 +34,7 @@ class _ActionHandle(asyncio.Handle):
 
 
 class ActionLoop(asyncio.SelectorEventLoop):
-    """See the module."""
+    """An asyncio loop that counts the handles of each execution of an action."""
 
     # typeshed gives the parameters of these methods types that no override can repeat.
     def call_soon(self, callback: Any, *args: Any, context: Context | None = None) -> asyncio.Handle:

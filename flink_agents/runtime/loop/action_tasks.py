@@ -8,12 +8,10 @@ from contextvars import ContextVar
 from typing import Any
 
 from flink_agents.api.logs import bounded_logger
+from flink_agents.runtime.concurrency.bridge import CANCEL_SECONDS
 from flink_agents.runtime.execution.context import Invocation
 from flink_agents.runtime.execution.delivery import current_delivery
 from flink_agents.runtime.loop.action_loop import make_action_task
-
-CLOSE_SECONDS = 5.0
-"""How long somebody waits for tasks that were cancelled."""
 
 _log = bounded_logger("flink_agents.loop")
 
@@ -41,6 +39,6 @@ async def cancel_tasks(tasks: Collection[asyncio.Task[Any]]) -> None:
     for task in tasks:
         task.cancel()
     if tasks:
-        _, late = await asyncio.wait(tasks, timeout=CLOSE_SECONDS)
+        _, late = await asyncio.wait(tasks, timeout=CANCEL_SECONDS)
         for task in late:
             _log.warning("a task did not end when it was cancelled: %r", task)

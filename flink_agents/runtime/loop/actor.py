@@ -11,17 +11,20 @@ from __future__ import annotations
 
 import threading
 from collections import deque
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, field
 from enum import Enum
 from typing import Any
 
 from flink_agents.api.action_state import Record
 from flink_agents.api.errors import ContextMisuseError
+from flink_agents.api.observers import Phase
 from flink_agents.runtime.execution.context import Invocation
+from flink_agents.runtime.execution.phases import RunState
 from flink_agents.runtime.execution.run import Run
 from flink_agents.runtime.journal.order import InputOrder
 from flink_agents.runtime.journal.other_jobs import Origin
+from flink_agents.runtime.metrics.observers import Observers
 from flink_agents.runtime.metrics.run_metrics import clock
 from flink_agents.runtime.serde.keys import decode_key
 from flink_agents.runtime.state.keyed_state import Head
@@ -49,6 +52,7 @@ class Waiting:
         overtakes: Recorded runs whose inputs did not come in time, and that it is the first to overtake.
         settled: Whether no recorded run of the key is left when it begins, besides itself.
         ordered: Whether recorded runs of the key were left when it was chosen.
+        state: What the run is doing; None before it is in the queue.
     """
 
     record: Any
@@ -62,10 +66,17 @@ class Waiting:
     overtakes: tuple[int, ...] = ()
     settled: bool = True
     ordered: bool = False
+    state: RunState | None = None
+
+    def begin(self, now: float) -> RunState:
+        """Begin to execute the run, which is in the queue."""
+        assert self.state is not None
+        self.state.begin(now)
+        return self.state
 
 
 class KeyActor:
-    """See the module.
+    """The work of one key that is not committed.
 
     Args:
         key_text: Canonical text of the key.
@@ -92,7 +103,6 @@ class KeyActor:
         order: Which input runs next, as long as recorded runs are left; UNREAD where that is not known
             yet, None where inputs run as they arrive.
         cached: Inputs that were not chosen and are in memory, encoded, by number.
-        held: Since when its inputs wait for that of the next recorded run (``run_metrics.clock``); or None.
         overdue: Whether inputs wait no longer for that of the next recorded run.
         pulled: Number of inputs that the loop chose.
         loaded: Number of the first input in ``pending`` that was neither chosen nor cached.
@@ -101,8 +111,7 @@ class KeyActor:
         ahead: How many inputs in ``pending`` were missing at first: they were committed before older ones.
         gone: How many of them were found to be missing.
         running: Whether the loop works on the actor.
-        begun: Time (``time.monotonic``) at which its present run began, later by its pauses.
-        started: Time at which that run really began.
+        state: What its present run is doing, or the last one; also a run that waits for its input or records.
         timer: Time of the timer that will look at the actor, or None.
         far: Whether that is the time at which its inputs have waited for too long.
         noted: The last run up to which its records were noted to be needed by nobody but a restore.
@@ -113,7 +122,6 @@ class KeyActor:
     __slots__ = (
         "ahead",
         "begin",
-        "begun",
         "cached",
         "committed",
         "far",
@@ -121,7 +129,6 @@ class KeyActor:
         "fresh",
         "gone",
         "head",
-        "held",
         "journal_id",
         "key_text",
         "loaded",
@@ -139,7 +146,7 @@ class KeyActor:
         "queue",
         "running",
         "seq",
-        "started",
+        "state",
         "submitted",
         "timer",
         "unpruned",
@@ -168,10 +175,9 @@ class KeyActor:
         self.lock = threading.Lock()
         self.order: InputOrder | Unread | None = None
         self.cached: dict[int, bytes] = {}
-        self.held: float | None = None
+        self.state: RunState | None = None
         self.overdue = False
         self.running = False
-        self.begun = self.started = 0.0
         self.submitted = self.pulled = self.committed = self.gone = 0
         self.timer: int | None = None
         self.far = False
@@ -193,6 +199,23 @@ class KeyActor:
         """Whether none of its inputs runs, was chosen to, or waits for its commit. For Flink's thread."""
         return not (self.queue or self.running or self.finished)
 
+    @property
+    def held(self) -> float | None:
+        """Since when its inputs wait for that of the next recorded run (``run_metrics.clock``); or None."""
+        state = self.state
+        return state.since if state is not None and state.phase is Phase.INPUT else None
+
+    def put(self, waiting: Waiting, observers: Observers) -> None:
+        """Put an input into the queue of those that were chosen."""
+        now = clock()
+        if waiting.run is not None:
+            waiting.state = waiting.run.state
+        if waiting.state is None:
+            waiting.state = RunState(self.key_text, waiting.seq, observers, Phase.QUEUED, now)
+        else:
+            waiting.state.enter(Phase.QUEUED, now)
+        self.queue.append(waiting)
+
     def finish(self, run: Run, waiting: Waiting) -> None:
         """Take over what ``run`` changed. Called by the loop."""
         changes = run.short_term.changes()
@@ -200,15 +223,30 @@ class KeyActor:
         self.unrecorded = self.unrecorded or not run.recorded
         # It may wait for its commit for long, and is needed no more.
         waiting.record, waiting.packed = None, b""
-        waiting.run = waiting.step = None
+        waiting.run = waiting.step = waiting.state = None
         waiting.records = []
-        self.finished.append((run, waiting, changes, clock()))
+        now = clock()
+        run.state.finish(now)
+        self.finished.append((run, waiting, changes, now))
 
     def abandon(self) -> None:
         """Let go of inputs whose runs have not gone on, and never will."""
         for waiting in self.queue:
             if waiting.step is not None:
                 waiting.step.let_go()
+
+
+def load_of(actors: Iterable[KeyActor]) -> dict[str, int]:
+    """How many runs of ``actors`` are in flight, queued and parked, by those words. For any thread."""
+    in_flight = queued = parked = 0
+    for actor in actors:
+        state = actor.state
+        if state is not None:
+            in_flight += state.in_flight
+            queued += state.phase is Phase.RECORDS
+        queued += len(actor.queue)
+        parked += actor.parked
+    return {"in_flight": in_flight, "queued": queued, "parked": parked}
 
 
 def cancelled_itself(actor: KeyActor) -> ContextMisuseError:

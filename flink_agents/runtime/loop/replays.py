@@ -2,14 +2,15 @@
 
 from __future__ import annotations
 
-import asyncio
-import contextlib
 from collections.abc import Callable
 from functools import partial
 
 from flink_agents.api.action_state import RecordKind
 from flink_agents.api.logs import bounded_logger
+from flink_agents.api.observers import Phase
 from flink_agents.api.options import AgentOptions
+from flink_agents.runtime.concurrency.bridge import Bridge
+from flink_agents.runtime.execution.phases import RunState
 from flink_agents.runtime.execution.run import Run
 from flink_agents.runtime.execution.shared import RunEnvironment
 from flink_agents.runtime.journal.journals import Journals
@@ -43,7 +44,7 @@ class Replays:
 
     Args:
         shared: What all runs share.
-        loop: The agent loop.
+        bridge: Leads to the agent loop.
         begin: Lets an actor go on; only for the loop's thread.
 
     Attributes:
@@ -51,11 +52,9 @@ class Replays:
         uncached: How many of the inputs that Flink's thread left in memory the loop has chosen.
     """
 
-    def __init__(
-        self, shared: RunEnvironment, loop: asyncio.AbstractEventLoop, begin: Callable[[KeyActor], None]
-    ) -> None:
+    def __init__(self, shared: RunEnvironment, bridge: Bridge, begin: Callable[[KeyActor], None]) -> None:
         self._shared = shared
-        self._loop = loop
+        self._bridge = bridge
         self._begin = begin
         self._seconds: float = shared.config.get(AgentOptions.REORDER_TIMEOUT).total_seconds()
         self._held: dict[KeyActor, None] = {}
@@ -101,7 +100,7 @@ class Replays:
             if not actor.queue and (chosen := self.choose(actor, actor.cached.get)) is not None:
                 actor.pulled += 1
                 self.uncached += 1
-                actor.queue.append(chosen)
+                actor.put(chosen, self._shared.observers)
             if not actor.queue:
                 self.hold(actor)
             return bool(actor.queue)
@@ -142,7 +141,7 @@ class Replays:
         journals.left(actor.journal_id, actor.key_text, order.recorded)
         actor.cached.pop(choice.number, None)
         actor.next_seq = max(actor.next_seq, choice.seq + 1)
-        self._let_go(actor)
+        held = self._let_go(actor)
         record, timestamp = self._shared.codec.decode(packed)
         settled = not order.recorded
         self.let_drained_go(actor, order)
@@ -156,6 +155,7 @@ class Replays:
             overtakes=choice.overtakes,
             settled=settled,
             ordered=True,
+            state=held if held is not None and held.sequence_number == choice.seq else None,
         )
 
     def hold(self, actor: KeyActor) -> None:
@@ -168,17 +168,19 @@ class Replays:
         if order.next(actor.next_seq, True) is not None:
             return
         self._shared.run_metrics.count("inputs_held_back")
-        actor.held = clock()
+        held = RunState(actor.key_text, actor.next_seq, self._shared.observers, Phase.INPUT, clock())
+        actor.state = held
         self._held[actor] = None
-        # The loop is closed at the end of the attempt.
-        with contextlib.suppress(RuntimeError):
-            self._loop.call_soon_threadsafe(
-                self._loop.call_later, self._seconds, self._overdue, actor, actor.held
-            )
+        bridge = self._bridge
+        bridge.hand(bridge.loop.call_later, self._seconds, self._overdue, actor, held.since)
 
-    def _let_go(self, actor: KeyActor) -> None:
-        actor.held = None
+    def _let_go(self, actor: KeyActor) -> RunState | None:
+        """Hold inputs back no more; returns the state of the run that waited for its input, if one did."""
         self._held.pop(actor, None)
+        if actor.held is None:
+            return None
+        held, actor.state = actor.state, None
+        return held
 
     def let_drained_go(self, actor: KeyActor, order: InputOrder) -> None:
         """Let the inputs of a key run as they arrive, once no recorded run is left."""

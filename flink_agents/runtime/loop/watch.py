@@ -4,7 +4,7 @@ A thread asks the loop now and then to turn. At some of these turns the loop loo
 runs are. Where it does not turn for long, the thread takes the stack of the loop's thread, and what
 has stood there all the time is what blocks it. When nothing has run for a while, the thread sleeps.
 
-A run pays for one noted time and one comparison; all else is read from frames when it is needed.
+What a run does and waits for, its phases say. Frames are read for the author's own lines only.
 """
 
 from __future__ import annotations
@@ -22,19 +22,13 @@ from types import FrameType
 from typing import Any
 
 from flink_agents.api.logs import bounded_logger
+from flink_agents.api.observers import Phase
 from flink_agents.api.options import AgentOptions
-from flink_agents.runtime.durable.awaiting import (
-    Sight,
-    client_in,
-    is_suspended,
-    look_at,
-    look_at_frames,
-    name_of,
-    stack_of,
-    step_in,
-)
+from flink_agents.runtime.concurrency.bridge import WATCH_JOIN_SECONDS, hand_to
 from flink_agents.runtime.execution.context import Invocation
+from flink_agents.runtime.execution.phases import RunState, Wait
 from flink_agents.runtime.execution.shared import RunEnvironment
+from flink_agents.runtime.execution.stacks import Stack, name_of
 from flink_agents.runtime.loop.actor import KeyActor
 from flink_agents.runtime.serde.keys import decode_key
 
@@ -49,11 +43,11 @@ SHORTEST_SECONDS, LONGEST_SECONDS = 0.001, 1.0
 MANY = 20
 """How many runs are reported in full at a time, and how many keys of the others are named."""
 
+MAX_TASKS = 5
+"""How many tasks of a step are described."""
+
 WINDOW_SECONDS = 30.0
 """After so long without a run the thread sleeps; ``loop_lag_ms`` looks back once or twice as far."""
-
-JOIN_SECONDS = 5.0
-"""How long the end of the loop waits for the thread, which may be writing to the log."""
 
 _FIX = "await what waits; call what blocks or computes by asyncio.to_thread or in a def action, blocking=True"
 _NEVER = float("inf")
@@ -61,7 +55,7 @@ _RUN: Any = getattr(asyncio.Handle, "_run", None)
 
 
 class Watch:
-    """See the module.
+    """Watches one agent loop, from a thread of its own.
 
     Args:
         shared: What all runs share.
@@ -84,6 +78,7 @@ class Watch:
         self._loop = loop
         self._runs = runs
         self._current = current
+        self._clients = shared.clients
         self.stuck_after = _seconds(shared.config.get(AgentOptions.STUCK_AFTER))
         self._blocked_after = _seconds(shared.config.get(AgentOptions.BLOCKED_AFTER))
         shortest = min(self.stuck_after, self._blocked_after) / LOOKS
@@ -94,7 +89,7 @@ class Watch:
         self._thread: threading.Thread | None = None
         self._busy, self._end = threading.Event(), threading.Event()
         # Of the loop's thread.
-        self._reported: dict[KeyActor, float] = {}
+        self._reported: dict[KeyActor, RunState] = {}
         self._next_look = self._used = 0.0
         self._loop_thread = 0
         # What the loop's thread says to the other one, and the question.
@@ -118,7 +113,7 @@ class Watch:
         self._end.set()
         self._busy.set()
         if self._thread is not None:
-            self._thread.join(JOIN_SECONDS)
+            self._thread.join(WATCH_JOIN_SECONDS)
 
     def wake(self) -> None:
         """Say that there is something to watch."""
@@ -148,34 +143,49 @@ class Watch:
 
     def _look(self, now: float) -> None:
         """Report the runs that have become too old."""
-        oldest, reported = now - self.stuck_after, self._reported
-        old = [
-            (task, actor)
-            for task, actor in self._runs.items()
-            if actor.started <= oldest and reported.get(actor) != actor.started
-        ]
         told, others = 0, list[KeyActor]()
-        for task, actor in old:
-            if not is_suspended(task):
-                # It has not begun: the time is that of a run before.
+        for task, actor in self._runs.items():
+            state = actor.state
+            if state is None or not (state.in_flight or state.phase is Phase.RECORDS):
                 continue
-            reported[actor] = actor.started
+            if state.started > now - self.stuck_after or self._reported.get(actor) is state:
+                continue
+            self._reported[actor] = state
             self._stuck.inc()
-            seen = look_at(task) if told < MANY else None
-            if seen is None:
+            if state.action_run is None or told >= MANY:
                 others.append(actor)
             else:
                 told += 1
-                self._report(*seen, now - actor.started)
+                self._report(task, state, state.action_run, now - state.started)
         if others:
             keys = ", ".join(repr(_key(actor)) for actor in others[:MANY])
             more = ", ..." if len(others) > MANY else ""
             text = "agent %s: %d more runs take longer than %.3g s: keys %s%s"
             self._note(logging.WARNING, text, self._agent, len(others), self.stuck_after, keys, more)
 
-    def _report(self, step: Invocation, sight: Sight, seconds: float) -> None:
+    def _report(self, task: asyncio.Task[Any], state: RunState, step: Invocation, seconds: float) -> None:
+        in_thread = step.thread != self._loop_thread and state.phase is not Phase.THREAD
+        stack = Stack.of_thread(step.thread) if in_thread else Stack.of(step.task or task)
+        waits, wait = stack.awaits, state.wait
+        if wait is not None:
+            waits = wait.what
+            inner = self._inside(wait, step)
+            if inner is not None:
+                waits += f", and that for {inner.awaits}"
+                stack += inner
+        if in_thread:
+            waits = "its thread of the pool" + (f", and that for {waits}" if wait is not None else "")
         text = "%s: %s, runs for %.3g s so far, and waits for %s\n%s"
-        self._note(logging.WARNING, text, sight.where, _describe(step), seconds, sight.waits, sight)
+        where = stack.where or step.action.where
+        seen = stack.seen(_other_tasks(step, stack))
+        self._note(logging.WARNING, text, where, _describe(step), seconds, waits, seen)
+
+    def _inside(self, wait: Wait, step: Invocation) -> Stack | None:
+        """The stack of what leads to the end of a wait; None where that is not known."""
+        if wait.thread not in (None, self._loop_thread, step.thread):
+            return Stack.of_thread(wait.thread)
+        awaited = wait.awaited() if callable(wait.awaited) else wait.awaited
+        return None if awaited is None else Stack.of(awaited)
 
     def _note(self, level: int, text: str, *args: Any) -> None:
         """Let the thread log something."""
@@ -198,10 +208,7 @@ class Watch:
         """Ask the loop to turn, and see what it does where it has not."""
         if self._asked is None:
             self._asked = time.monotonic()
-            try:
-                self._loop.call_soon_threadsafe(self._turn)
-            except RuntimeError:
-                # It is closed.
+            if not hand_to(self._loop, self._turn):
                 self._end.set()
         self._end.wait(self._interval)
         self._log_notes()
@@ -230,13 +237,20 @@ class Watch:
         self._blocked.inc()
         # What has been there all the time blocks the loop. Otherwise it is one of many.
         alone = (episode.same - 1) * self._interval >= self._blocked_after
-        step = step_in(frames) or _step_of(handle, self._current)
-        sight = look_at_frames(frames)
-        what = _describe(step) if step is not None else f"{client_in(frames)}agent {self._agent}"
-        where = sight.where or (step.action.where if step is not None else name_of(frames[0]))
+        stack, task = Stack(frames[::-1]), asyncio.current_task(self._loop)
+        step = _step_of(handle, self._current) or self._step_of_run(task)
+        client = self._clients.lives_in(task) if step is None else None
+        what = f"client {client!r} of agent {self._agent}" if client is not None else f"agent {self._agent}"
+        what = _describe(step) if step is not None else what
+        where = stack.where or (step.action.where if step is not None else name_of(frames[0]))
         does = "blocks the agent loop" if alone else "is one of many that keep the agent loop busy"
         text = "%s: %s, %s, which has not turned for %.3g s: no other run goes on\n%s\n  fix: %s"
-        _log.warning(text, where, what, does, late, sight, _FIX)
+        _log.warning(text, where, what, does, late, stack.seen(), _FIX)
+
+    def _step_of_run(self, task: Any) -> Invocation | None:
+        """The step of the run that ``task`` executes, if it does: also where a condition is looked at."""
+        actor = self._runs.get(task)
+        return None if actor is None or actor.state is None else actor.state.action_run
 
     def _log_notes(self) -> None:
         while self._notes:
@@ -294,7 +308,7 @@ class _Lag:
 
 def _executing(loop: asyncio.AbstractEventLoop, thread: int) -> tuple[list[FrameType], Any]:
     """Frames of what ``loop`` executes, innermost first, and its handle; None where it waits."""
-    frames = stack_of(thread)
+    frames = Stack.of_thread(thread).frames[::-1]
     for at, frame in enumerate(frames):
         if _RUN is not None and frame.f_code is _RUN.__code__:
             return frames[:at], frame.f_locals.get("self")
@@ -308,6 +322,21 @@ def _step_of(handle: Any, current: ContextVar[Invocation | None]) -> Invocation 
     else:
         context = getattr(handle, "_context", None)
     return None if context is None else context.get(current)
+
+
+def _other_tasks(step: Invocation, stack: Stack) -> list[str]:
+    """A line for each task that a step made and whose frames are not in ``stack``."""
+    seen, texts = set(map(id, stack.frames)), list[str]()
+    for task in step.tasks or ():
+        inner = Stack.of(task)
+        if task.done() or not inner.frames or id(inner.frames[-1]) in seen:
+            continue
+        seen.update(map(id, inner.frames))
+        where = inner.where or name_of(inner.frames[0])
+        texts.append(f"  task {task.get_name()!r}: {where}, waits for {inner.awaits}")
+    if len(texts) > MAX_TASKS:
+        texts[MAX_TASKS:] = [f"  and {len(texts) - MAX_TASKS} more tasks"]
+    return texts
 
 
 def _describe(step: Invocation) -> str:

@@ -10,6 +10,8 @@ from collections.abc import Callable, Iterable, Iterator
 from threading import Lock
 from typing import Any, TypeVar
 
+from typing_extensions import override
+
 from flink_agents.api.metrics import Counter, Gauge, Histogram, Meter, MetricGroup
 
 WINDOW = 1000
@@ -25,17 +27,17 @@ class LocalCounter(Counter):
         self._count = 0
         self._lock = Lock()
 
+    @override
     def inc(self, n: int = 1) -> None:
-        """See :class:`Counter`."""
         with self._lock:
             self._count += n
 
+    @override
     def dec(self, n: int = 1) -> None:
-        """See :class:`Counter`."""
         self.inc(-n)
 
+    @override
     def get_count(self) -> int:
-        """See :class:`Counter`."""
         return self._count
 
 
@@ -46,13 +48,13 @@ class LocalMeter(Meter):
         self._count = 0
         self._lock = Lock()
 
+    @override
     def mark(self, n: int = 1) -> None:
-        """See :class:`Meter`."""
         with self._lock:
             self._count += n
 
+    @override
     def get_count(self) -> int:
-        """See :class:`Meter`."""
         return self._count
 
 
@@ -62,12 +64,12 @@ class LocalGauge(Gauge):
     def __init__(self) -> None:
         self._value: int | float = 0
 
+    @override
     def set(self, value: int | float) -> None:
-        """See :class:`Gauge`."""
         self._value = value
 
+    @override
     def get_value(self) -> int | float:
-        """See :class:`Gauge`."""
         return self._value
 
 
@@ -79,8 +81,8 @@ class LocalHistogram(Histogram):
         self._lock = Lock()
         self._window: deque[float] = deque(maxlen=WINDOW)
 
+    @override
     def update(self, value: int | float) -> None:
-        """See :class:`Histogram`."""
         with self._lock:
             self._count += 1
             self._window.append(value)
@@ -91,12 +93,13 @@ class LocalHistogram(Histogram):
             self._count += count
             self._window.extend(values)
 
+    @override
     def get_count(self) -> int:
-        """See :class:`Histogram`."""
         return self._count
 
+    @override
     def quantile(self, q: float) -> float:
-        """See :class:`Histogram`; the nearest-rank method."""
+        """Return a quantile by the nearest-rank method."""
         with self._lock:
             values = sorted(self._window)
         if not values:
@@ -121,24 +124,24 @@ class LocalMetricGroup(MetricGroup):
         self.metrics: dict[str, Counter | Meter | Gauge | Histogram] = {}
         self.groups: dict[str, LocalMetricGroup] = {}
 
+    @override
     def get_sub_group(self, name: str) -> LocalMetricGroup:
-        """See :class:`MetricGroup`."""
         return self.groups.setdefault(name, LocalMetricGroup(name))
 
+    @override
     def get_counter(self, name: str) -> Counter:
-        """See :class:`MetricGroup`."""
         return self._metric(name, LocalCounter)
 
+    @override
     def get_meter(self, name: str) -> Meter:
-        """See :class:`MetricGroup`."""
         return self._metric(name, LocalMeter)
 
+    @override
     def get_gauge(self, name: str) -> Gauge:
-        """See :class:`MetricGroup`."""
         return self._metric(name, LocalGauge)
 
+    @override
     def get_histogram(self, name: str) -> LocalHistogram:
-        """See :class:`MetricGroup`."""
         return self._metric(name, LocalHistogram)
 
     def values(self, prefix: str = "") -> Iterator[tuple[str, Any]]:

@@ -9,10 +9,12 @@ from __future__ import annotations
 import time
 from collections.abc import Callable, Iterable, Mapping
 
+from flink_agents.api.errors import ActionTimeoutError
 from flink_agents.api.metrics import Counter
+from flink_agents.api.observers import ObservedRun, RunObserver
 from flink_agents.runtime.metrics.metrics import WINDOW, LocalMetricGroup
 
-clock = time.perf_counter
+clock = time.monotonic
 
 
 class Durations:
@@ -40,8 +42,8 @@ class Durations:
         return count, [self._latest[number % WINDOW] for number in latest]
 
 
-class RunMetrics:
-    """The metrics of a subtask that the runtime keeps by itself.
+class RunMetrics(RunObserver):
+    """The metrics of a subtask that the runtime keeps by itself: the first observer of its runs.
 
     Args:
         actions: Names of the agent's actions.
@@ -86,6 +88,59 @@ class RunMetrics:
             read: Gives their values by name; called by any thread, whenever somebody looks.
         """
         self._gauges.append((prefix, read))
+
+    # -- what runs do -----------------------------------------------------------------
+
+    def action_ended(self, run: ObservedRun, action: str, seconds: float, inline: bool) -> None:
+        """Add to the latencies of the action; each thread has numbers of its own."""
+        (self.here if inline else self.on_loop)[action].add(seconds)
+
+    def action_failed(self, run: ObservedRun, action: str, error: BaseException) -> None:
+        """Count a failure, and whether it was a timeout."""
+        self.count("action_failures", action)
+        if isinstance(error, ActionTimeoutError):
+            self.count("action_timeouts", action)
+
+    def action_retried(self, run: ObservedRun, action: str, attempt: int) -> None:
+        """Count a further attempt."""
+        self.count("action_retries", action)
+
+    def action_replayed(self, run: ObservedRun, action: str) -> None:
+        """Count an action that came from its record."""
+        self.count("action_replays", action)
+
+    def action_mismatched(self, run: ObservedRun, action: str) -> None:
+        """Count a replay that asked for something else than was recorded."""
+        self.count("action_mismatches", action)
+
+    def event_given_up(self, run: ObservedRun, event_type: str, dead_letter: bool) -> None:
+        """Count an event that a run goes on without."""
+        self.count("events_dead_lettered" if dead_letter else "events_ignored")
+
+    def call_begun(self, run: ObservedRun, action: str, function: str, again: bool) -> None:
+        """Count a call that a replay makes again."""
+        if again:
+            self.count("action_calls_reexecuted", action)
+
+    def call_retried(self, run: ObservedRun, action: str, function: str, attempt: int) -> None:
+        """Count a further attempt of a call."""
+        self.count("action_call_retries", action)
+
+    def call_recorded(self, run: ObservedRun, action: str, function: str) -> None:
+        """Count a recorded result."""
+        self.count("action_calls_recorded", action)
+
+    def call_replayed(self, run: ObservedRun, action: str, function: str) -> None:
+        """Count a call that got its recorded outcome."""
+        self.count("action_calls_replayed", action)
+
+    def committed(self, run: ObservedRun, seconds: float | None) -> None:
+        """Count a commit, and how long its run had to wait for it. Only for Flink's thread."""
+        self.events += 1
+        if seconds is not None:
+            self.harvest.add(seconds)
+
+    # -- what is read -----------------------------------------------------------------
 
     def _read(self) -> None:
         """Bring the group up to date."""

@@ -25,12 +25,11 @@ from flink_agents.runtime.metrics.run_metrics import RunMetrics
 from flink_agents.runtime.operator.emission import Emission
 from flink_agents.runtime.operator.heartbeat import HeartbeatProcessor
 from flink_agents.runtime.operator.key_timers import TimerProcessor
-from flink_agents.runtime.operator.keys import Keys
 from flink_agents.runtime.operator.low_watermark import LowWatermark
 from flink_agents.runtime.operator.processor import AgentProcessor
 from flink_agents.runtime.retention.pruning import Pruner
 from flink_agents.runtime.serde.codec import ValueCodec
-from flink_agents.runtime.state.keyed_state import KeyedState
+from flink_agents.runtime.state.keyed_state import KeyedState, Keys
 
 Outlet = Callable[[Emission], None]
 """Takes what leaves in a beat, while its key is current."""

@@ -57,7 +57,6 @@ class Commits:
         self._shared = shared
         self._state = state
         self._journals = shared.journals
-        self._metrics = shared.run_metrics
         self._overtaken = overtaken
         self._low = low
         self._forgetting = forgetting
@@ -71,6 +70,7 @@ class Commits:
         self._number(run, head, None)
         self._head(head, timers)
         run.short_term.committed(changes)
+        run.state.commit()
         return emission
 
     def harvest(self, actor: KeyActor, emission: Emission, timers: Timers) -> None:
@@ -84,9 +84,10 @@ class Commits:
         if not actor.finished:
             return
         head, now = actor.head, clock()
+        committed: list[Run] = []
         while actor.finished:
-            run, waiting, changes, ended = actor.finished.popleft()
-            self._metrics.harvest.add(now - ended)
+            run, waiting, changes, _ = actor.finished.popleft()
+            committed.append(run)
             self._memory(changes)
             self._input(waiting.number, actor)
             self._outputs(run, waiting.number, emission)
@@ -97,6 +98,8 @@ class Commits:
         # A fork takes over what its origin recorded before its first run begins: that is in its own journal.
         head.forked()
         self._head(head, timers)
+        for run in committed:
+            run.state.commit(now)
         self._prunable(actor)
 
     def restored(self, actor: KeyActor) -> None:
@@ -130,7 +133,6 @@ class Commits:
 
         The low watermark learns here that the input holds it no longer, but only a timer raises it.
         """
-        self._metrics.events += 1
         if self._low is None:
             emission.take(run)
         else:

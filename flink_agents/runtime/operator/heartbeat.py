@@ -19,10 +19,9 @@ from flink_agents.runtime.loop.actor import KeyActor
 from flink_agents.runtime.metrics.run_metrics import clock
 from flink_agents.runtime.operator.emission import NOTHING, Emission
 from flink_agents.runtime.operator.harvest import next_beat
-from flink_agents.runtime.operator.keys import Keys
 from flink_agents.runtime.operator.low_watermark import LowWatermark
 from flink_agents.runtime.operator.processor import DRAIN, START, AgentProcessor
-from flink_agents.runtime.state.keyed_state import KeyedState, Timers
+from flink_agents.runtime.state.keyed_state import KeyedState, Keys, Timers
 
 MOST_COMMITS = 1000
 """After so many actors a beat ends, so that inputs and checkpoints have their turn."""

@@ -13,10 +13,9 @@ from flink_agents.runtime.loop.actor import KeyActor
 from flink_agents.runtime.metrics.run_metrics import clock as seconds
 from flink_agents.runtime.operator.emission import NOTHING, Emission
 from flink_agents.runtime.operator.harvest import next_look
-from flink_agents.runtime.operator.keys import Keys
 from flink_agents.runtime.operator.low_watermark import LowWatermark
 from flink_agents.runtime.operator.processor import DRAIN, START, AgentProcessor
-from flink_agents.runtime.state.keyed_state import KeyedState, Timers
+from flink_agents.runtime.state.keyed_state import KeyedState, Keys, Timers
 
 
 class TimerProcessor(AgentProcessor):

@@ -13,6 +13,7 @@ from collections.abc import Callable, Coroutine
 from concurrent.futures import Future
 from typing import Any, TypeVar
 
+from flink_agents.runtime.concurrency.bridge import FLINK_SLICE_SECONDS
 from flink_agents.runtime.execution.shared import RunEnvironment
 from flink_agents.runtime.execution.steps import StepExecutor
 from flink_agents.runtime.loop.actor import KeyActor
@@ -20,9 +21,6 @@ from flink_agents.runtime.loop.agent_loop import AgentLoop
 from flink_agents.runtime.metrics.run_metrics import clock
 from flink_agents.runtime.operator.feeding import Feeder
 from flink_agents.runtime.operator.low_watermark import LowWatermark
-
-SLICE_SECONDS = 0.05
-"""How long Flink's thread waits before it looks whether it was cancelled."""
 
 T = TypeVar("T")
 
@@ -97,7 +95,7 @@ class LoopWaits:
 
     def wait(self, seen: int) -> None:
         """Wait until there is more progress than was seen, for a slice at most."""
-        self.loop.wait_for_progress(seen, SLICE_SECONDS)
+        self.loop.wait_for_progress(seen, FLINK_SLICE_SECONDS)
         self._check_cancelled()
         self.check_failure()
 
@@ -126,7 +124,7 @@ class LoopWaits:
             TimeoutError: There is none in time; the text says which inputs wait for others.
         """
         until = clock() + seconds
-        while not self.loop.wait_for_progress(seen, min(seconds, SLICE_SECONDS)):
+        while not self.loop.wait_for_progress(seen, min(seconds, FLINK_SLICE_SECONDS)):
             if clock() >= until:
                 held = self.loop.held_back()
                 raise TimeoutError(f"no run ended within {seconds:g} s" + (held and f": {held}"))

@@ -24,7 +24,7 @@ from flink_agents.runtime.execution.run import Run
 from flink_agents.runtime.execution.shared import RunEnvironment
 from flink_agents.runtime.execution.steps import StepExecutor
 from flink_agents.runtime.journal.other_jobs import origins_of
-from flink_agents.runtime.loop.actor import KeyActor, Unread, Waiting
+from flink_agents.runtime.loop.actor import KeyActor, Unread, Waiting, load_of
 from flink_agents.runtime.operator.commit import Commits
 from flink_agents.runtime.operator.emission import NOTHING, Emission
 from flink_agents.runtime.operator.feeding import Feeder
@@ -383,7 +383,4 @@ class AgentProcessor(ABC):
 
     def _load(self) -> dict[str, int]:
         """How many runs are in flight, queued and parked, by those words."""
-        parked = sum(actor.parked for actor in list(self._actors.values()))
-        loop = self._waits.made
-        begun, waiting = (loop.in_flight, loop.load) if loop is not None else (0, 0)
-        return {"in_flight": begun, "queued": max(0, waiting - begun), "parked": parked}
+        return load_of(list(self._actors.values()))

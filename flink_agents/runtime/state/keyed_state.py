@@ -3,19 +3,22 @@
 Three keyed states, whose names and formats are part of every savepoint:
 
 ``head``     bytes of a :class:`Head`; read and written once an event
-``pending``  number of arrival -> an input that waits (``codec`` bytes of ``[record, timestamp]``)
+``pending``  number of arrival -> an entry with its kind, as ``state.pending`` packs it: an input that
+             waits, as ``codec`` bytes of ``[record, timestamp]``
 ``memory``   escaped path -> short-term memory (``codec`` bytes; one zero byte for an object)
 """
 
 from __future__ import annotations
 
 import threading
-from collections.abc import Callable, Iterable
-from typing import Any, Protocol, TypeVar
+from collections.abc import Callable, Sequence
+from typing import Any, Protocol
 
 import msgpack
 
 from flink_agents.api.errors import StateFormatError
+from flink_agents.runtime.state.pending import PendingInputs
+from flink_agents.runtime.state.slots import MapSlot, ValueSlot
 
 HEAD_STATE = "head"
 PENDING_STATE = "pending"
@@ -35,44 +38,6 @@ class _Packers(threading.local):
 
 
 _packers = _Packers()
-
-K = TypeVar("K")
-
-
-class ValueSlot(Protocol):
-    """A value of the current key."""
-
-    def value(self) -> bytes | None:
-        """The bytes, or None."""
-        ...
-
-    def update(self, value: bytes) -> None:
-        """Replace the bytes."""
-        ...
-
-    def clear(self) -> None:
-        """Remove the bytes."""
-        ...
-
-
-class MapSlot(Protocol[K]):
-    """A map of the current key."""
-
-    def get(self, key: K) -> bytes | None:
-        """The bytes under ``key``, or None."""
-        ...
-
-    def put(self, key: K, value: bytes) -> None:
-        """Set the bytes under ``key``."""
-        ...
-
-    def remove(self, key: K) -> None:
-        """Remove ``key``."""
-        ...
-
-    def items(self) -> Iterable[tuple[K, bytes]]:
-        """All entries."""
-        ...
 
 
 class Timers(Protocol):
@@ -95,6 +60,26 @@ class Timers(Protocol):
         ...
 
 
+class Keys(Protocol):
+    """The keys of a subtask. State and timers are always those of the current one."""
+
+    def text(self) -> str:
+        """Canonical text of the current key."""
+        ...
+
+    def current_key(self) -> Any:
+        """The current key, for :meth:`switch`."""
+        ...
+
+    def switch(self, key: Any, /) -> None:
+        """Make a key current."""
+        ...
+
+    def waiting(self) -> Sequence[tuple[str, Any]]:
+        """Text and key of all keys that have inputs in state. Any key may be current afterwards."""
+        ...
+
+
 class KeyedState:
     """The three states of an operator, each bound to whatever key is current."""
 
@@ -102,7 +87,7 @@ class KeyedState:
 
     def __init__(self, head: ValueSlot, pending: MapSlot[int], memory: MapSlot[str]) -> None:
         self.head = head
-        self.pending = pending
+        self.pending = PendingInputs(pending)
         self.memory = memory
 
 

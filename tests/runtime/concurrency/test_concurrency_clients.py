@@ -269,7 +269,7 @@ def test_client_that_raises_at_close_is_logged_and_ends_nothing_else(
 def test_client_that_does_not_end_is_left_in_bounded_time(
     caplog: pytest.LogCaptureFixture, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(clients, "CLOSE_SECONDS", 0.01)
+    monkeypatch.setattr(clients, "CLIENT_CLOSE_SECONDS", 0.01)
     before = set(threading.enumerate())
     with caplog.at_level(logging.WARNING, logger="flink_agents"):
         with OperatorHarness(Rude) as harness:

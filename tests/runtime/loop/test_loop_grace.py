@@ -8,7 +8,7 @@ import time
 from collections import Counter
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass
-from typing import Any
+from typing import Any, cast
 
 import pytest
 
@@ -434,7 +434,7 @@ def test_whoever_ends_an_attempt_sees_each_call_that_begins(moment: str) -> None
             seen.append(begun.inside)
         return ended[0]
 
-    begun = CallInFlight(closed)
+    begun = CallInFlight(closed, cast("Any", None), "call", False)
     if moment == "inside":
         begun.enter()
         assert begun.inside

@@ -101,12 +101,12 @@ def test_run_that_has_not_begun_is_not_taken_for_the_one_before(reports: Reports
 
     async def act(event: InputEvent, ctx: Any) -> None:
         if event.input == "looks":
-            # Its task is there, but has not begun: the actor still has the time of its last run.
+            # Its task is there, but has not begun: the actor still has the state of its last run.
             (actor,) = [one for key, one in agent_loop()._actors.items() if key == "squick"]
             inner = agent_loop()._waits.made
             task = asyncio.create_task(inner._work(actor))
             inner._watch._runs = {task: actor}
-            inner._watch._look(actor.started + 3600)
+            inner._watch._look(actor.state.started + 3600)
             looked.set()
 
     with harness_of(act, {"run.stuck-after": "1 h", "loop.blocked-after": "0 s"}) as harness:
@@ -231,7 +231,7 @@ def reports_of_two(act: Any, reports: Reports, config: dict[str, Any], **options
 @pytest.mark.parametrize(
     ("config", "options", "expected"),
     [
-        ({"run.max-in-flight": 1}, {}, "a place among run.max-in-flight"),
+        ({"run.max-in-flight": 1}, {}, "a slot of run.max-in-flight"),
         ({}, {"max_concurrency": 1}, "max_concurrency of the action"),
         ({}, {"rate_limit": RateLimit(1, per=3600)}, "rate limit of the action"),
     ],
@@ -339,7 +339,9 @@ def test_limit_of_a_tool_that_a_thread_waits_for_is_named(reports: Reports) -> N
             harness.settle()
     finally:
         leave.set()
-    assert text.splitlines()[0].endswith("its thread of the pool, and that for a limit of tool 'keep'")
+    assert text.splitlines()[0].endswith(
+        "its thread of the pool, and that for max_concurrency of tool 'keep'"
+    )
     seen_at(text, "act", 'ctx.get_resource("keep", "tool")(1)')
 
 

@@ -20,10 +20,12 @@ from flink_agents.api.errors import StateFormatError, UnknownTypeNameError
 from flink_agents.runtime.serde import typenames
 from flink_agents.runtime.serde.codec import ValueCodec
 from flink_agents.runtime.state.keyed_state import Head
+from flink_agents.runtime.state.pending import unpack_input
 from flink_agents.testing.fake_state import KeyState
 
 CODEC = ValueCodec()
 GOLDEN: dict[str, Any] = json.loads(golden_state.FILE.read_text())
+GOLDEN_2: dict[str, Any] = json.loads(golden_state.FILE_2.read_text())
 
 
 @pytest.mark.parametrize(("name", "data"), GOLDEN["values"].items(), ids=GOLDEN["values"].keys())
@@ -46,9 +48,10 @@ def test_stored_head_is_still_read_and_written_back(name: str, data: str) -> Non
     assert head.pack() == bytes.fromhex(data)
 
 
-def test_stored_operator_goes_on() -> None:
+@pytest.mark.parametrize("golden", [GOLDEN, GOLDEN_2], ids=["version 1", "version 2"])
+def test_stored_operator_goes_on(golden: dict[str, Any]) -> None:
     harness = golden_state.harness(inline=True)
-    harness.restore(golden_state.restored(GOLDEN["operator"]))
+    harness.restore(golden_state.restored(golden["operator"]))
     assert harness.pending(golden_state.KEY) == 2
     assert harness.memory(golden_state.KEY) == {"count.all": 1, "ünïcode \\ .seen": ["first"]}
     assert harness.push("last", timestamp=9) == []
@@ -57,6 +60,17 @@ def test_stored_operator_goes_on() -> None:
         (3, 2, None, ["first", {"second": (1,)}, None]),
         (4, 3, 9, ["first", {"second": (1,)}, None, "last"]),
     ]
+
+
+def test_entries_that_wait_have_a_kind_and_both_versions_hold_the_same_inputs() -> None:
+    """A replay knows its input by the digest of its bytes, which no version of an entry changes."""
+    with_kinds, without = (golden["operator"]["pending"] for golden in (GOLDEN_2, GOLDEN))
+    assert with_kinds == golden_state.written()["operator"]["pending"]
+    assert [data[:4] for data in with_kinds.values()] == ["0200", "0200"]
+    first, second = (
+        [unpack_input(bytes.fromhex(data)) for data in one.values()] for one in (with_kinds, without)
+    )
+    assert first == second == [bytes.fromhex(data) for data in without.values()]
 
 
 # -- state that cannot be read -------------------------------------------------------
@@ -92,6 +106,9 @@ def test_broken_head_is_a_named_error(data: bytes, text: str) -> None:
         ("pending", {}, "lacks an input"),
         ("pending", {0: b"\x09"}, "version 9"),
         ("pending", {0: b"\x01\xc1"}, "cannot be read"),
+        ("pending", {0: b"\x02\x01\x01\xc0"}, "kind 1"),
+        ("pending", {0: b"\x02"}, "no kind"),
+        ("pending", {0: b"\x02\x00\x01\xc1"}, "cannot be read"),
         ("memory", {"count": (b"\x00", None), "count.all": (b"\x09", None)}, "version 9"),
         ("memory", {"count": (b"\x00", None), "count.all": (b"\x01\x93\x01", None)}, "cannot be read"),
     ],

@@ -1,0 +1,152 @@
+"""What can be told of runs, and who is told: the phases of a run, and the base class of observers.
+
+This is provisional: names and arguments may change until a release says otherwise.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from enum import Enum
+from typing import Any, Protocol
+
+
+class Phase(Enum):
+    """What a run is doing. A run is in one phase at a time.
+
+    Attributes:
+        QUEUED: Its input was chosen, and waits until the runs of its key before it have ended; or it began on
+            Flink's thread, and waits until the agent loop goes on with it.
+        RUNNING: The author's code is executed, or awaits something of its own.
+        CALL: It waits for a durable call.
+        SLOT: It waits for one of the slots of ``run.max-in-flight``.
+        LIMIT: It waits for a limit of an action or of a tool.
+        RETRY: It pauses before the next attempt.
+        CLIENT: It waits until a client is open.
+        THREAD: It waits for a thread of the pool.
+        RECORDS: Records of its key are being read, which say which run is next; that begins as another one.
+        INPUT: It was recorded, and waits for its input to come again.
+        SUSPENDED: Only state and records are left of it: it has no coroutine, no thread and no slot. It left
+            :data:`RUNNING`, or a wait, when everything that it did was recorded. An entry of its key's state
+            names what resumes it; then it is queued again, and a replay leads to where it was.
+        FINISHED: All of its actions have ended; its commit is to come.
+        COMMITTED: Its effects are in state, and its outputs have left.
+        FAILED: An error ended it, and with it the task attempt; or the end of the task attempt did.
+    """
+
+    QUEUED = "queued"
+    RUNNING = "running"
+    CALL = "waits for a durable call"
+    SLOT = "waits for a slot"
+    LIMIT = "waits for a limit"
+    RETRY = "pauses before the next attempt"
+    CLIENT = "waits for a client"
+    THREAD = "waits for a thread"
+    RECORDS = "waits for its records"
+    INPUT = "waits for its input"
+    SUSPENDED = "suspended"
+    FINISHED = "finished"
+    COMMITTED = "committed"
+    FAILED = "failed"
+
+    # Members are compared by identity. The method that Enum has would hash the name each time.
+    __hash__ = object.__hash__
+
+
+WAITS = frozenset((Phase.CALL, Phase.SLOT, Phase.LIMIT, Phase.RETRY, Phase.CLIENT, Phase.THREAD))
+"""The phases in which one of a run's actions waits for the runtime."""
+
+IN_FLIGHT = WAITS | {Phase.RUNNING}
+"""The phases of a run that is executed."""
+
+FOLLOWS: Mapping[Phase | None, frozenset[Phase]] = {
+    None: frozenset((Phase.QUEUED, Phase.RUNNING, Phase.RECORDS, Phase.INPUT)),
+    Phase.QUEUED: frozenset((Phase.RUNNING, Phase.FAILED)),
+    **dict.fromkeys(
+        IN_FLIGHT,
+        # It is queued where Flink's thread hands it over.
+        IN_FLIGHT | {Phase.QUEUED, Phase.SUSPENDED, Phase.FINISHED, Phase.COMMITTED, Phase.FAILED},
+    ),
+    Phase.RECORDS: frozenset((Phase.FAILED,)),
+    Phase.INPUT: frozenset((Phase.QUEUED,)),
+    Phase.SUSPENDED: frozenset((Phase.QUEUED,)),
+    Phase.FINISHED: frozenset((Phase.COMMITTED,)),
+    Phase.COMMITTED: frozenset(),
+    Phase.FAILED: frozenset(),
+}
+"""The phases that can follow each phase, and those that a run can begin with, under None."""
+
+
+class ObservedRun(Protocol):
+    """What an observer can ask of a run."""
+
+    @property
+    def key(self) -> Any:
+        """The key."""
+        ...
+
+    @property
+    def sequence_number(self) -> int:
+        """The number of the run within its key."""
+        ...
+
+    @property
+    def phase(self) -> Phase:
+        """What the run is doing."""
+        ...
+
+    @property
+    def since(self) -> float:
+        """When that phase began (``time.monotonic``); 0.0 where no time was taken, on Flink's thread."""
+        ...
+
+    @property
+    def waits_for(self) -> str:
+        """What the run waits for, in words; empty where the phase says it all."""
+        ...
+
+
+class RunObserver:
+    """Is told what runs do. A subclass overrides the methods that it wants to be called.
+
+    Methods are called by the thread that executes the run: Flink's, the agent loop's or one of the pool. They
+    must neither block nor raise; what one raises is logged.
+    """
+
+    def phase_changed(self, run: ObservedRun, before: Phase | None) -> None:
+        """Note that ``run`` has left the phase ``before``; None where it begins."""
+
+    def action_ended(self, run: ObservedRun, action: str, seconds: float, inline: bool) -> None:
+        """Note how long an attempt of an action took, on Flink's thread where ``inline``."""
+
+    def action_failed(self, run: ObservedRun, action: str, error: BaseException) -> None:
+        """Note that an attempt of an action raised."""
+
+    def action_retried(self, run: ObservedRun, action: str, attempt: int) -> None:
+        """Note that an action is to be executed for the ``attempt``-th time."""
+
+    def action_replayed(self, run: ObservedRun, action: str) -> None:
+        """Note that the whole of an action came from its record."""
+
+    def action_mismatched(self, run: ObservedRun, action: str) -> None:
+        """Note that a replay of an action did not make the calls that were recorded."""
+
+    def event_given_up(self, run: ObservedRun, event_type: str, dead_letter: bool) -> None:
+        """Note that a run goes on without an event."""
+
+    def call_begun(self, run: ObservedRun, action: str, function: str, again: bool) -> None:
+        """Note that a durable call is made: ``again`` where a replay found no record of it."""
+
+    def call_retried(self, run: ObservedRun, action: str, function: str, attempt: int) -> None:
+        """Note that a durable call is to be made for the ``attempt``-th time."""
+
+    def call_recorded(self, run: ObservedRun, action: str, function: str) -> None:
+        """Note that the result of a durable call was recorded."""
+
+    def call_replayed(self, run: ObservedRun, action: str, function: str) -> None:
+        """Note that a durable call got its recorded outcome."""
+
+    def recorded(self, run: ObservedRun, action: str, records: int) -> None:
+        """Note that the store has acknowledged ``records`` records of calls, waits and ends of actions."""
+
+    def committed(self, run: ObservedRun, seconds: float | None) -> None:
+        """Note a commit, ``seconds`` after the end of the run; None for a run on Flink's thread."""

@@ -1,0 +1,169 @@
+"""The bridge between the agent loop, Flink's thread and the threads of actions.
+
+Flink's thread and the threads of actions hand functions and coroutines to the loop, and wait for what comes
+of them. Nobody waits without end: a thread looks once in a slice of time whether the task attempt is over,
+and what is cancelled gets so many seconds to end. All of these times stand here.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import queue
+import threading
+from collections.abc import Awaitable, Callable, Coroutine
+from concurrent import futures
+from contextvars import Context
+from typing import Any, TypeVar
+
+from flink_agents.runtime.concurrency.outcomes import Outcome, StoppedIteration, awaited_outcome
+
+FLINK_SLICE_SECONDS = 0.05
+"""How long Flink's thread waits before it looks whether it was cancelled."""
+
+THREAD_SLICE_SECONDS = 0.1
+"""How long a thread of an action waits before it looks whether the task attempt is over."""
+
+CANCEL_SECONDS = 5.0
+"""How long somebody waits for the end of an action, a task or a call that was cancelled."""
+
+CLIENT_CLOSE_SECONDS = 3.0
+"""How long the end of a task attempt waits for clients to close."""
+
+WATCH_JOIN_SECONDS = 5.0
+"""How long the end of the loop waits for the watchdog, which may be writing to the log."""
+
+T = TypeVar("T")
+
+
+def hand_to(
+    loop: asyncio.AbstractEventLoop,
+    function: Callable[..., object],
+    *args: Any,
+    context: Context | None = None,
+) -> bool:
+    """Let ``loop`` call a function, from any thread; returns False where the loop is closed."""
+    try:
+        loop.call_soon_threadsafe(function, *args, context=context)
+    except RuntimeError:
+        return False
+    return True
+
+
+class Errands:
+    """What the loop wants a waiting thread to do meanwhile: a function returns whether the wait is over."""
+
+    def __init__(self) -> None:
+        self._queue: queue.SimpleQueue[Callable[[], bool]] = queue.SimpleQueue()
+        self.put = self._queue.put
+
+    def do_until(self, is_over: Callable[[], bool]) -> None:
+        """Do errands until one says that the wait is over.
+
+        Args:
+            is_over: Whether the task attempt is over.
+
+        Raises:
+            asyncio.CancelledError: The task attempt is over.
+        """
+        while True:
+            try:
+                if self._queue.get(timeout=THREAD_SLICE_SECONDS)():
+                    return
+            except queue.Empty:
+                if is_over():
+                    # Nobody on the loop will answer any more.
+                    raise asyncio.CancelledError from None
+
+
+class Bridge:
+    """The bridge of one agent loop.
+
+    Args:
+        loop: The loop.
+        is_over: Whether the task attempt is over, so that threads of actions wait no longer.
+
+    Attributes:
+        loop: See above.
+        is_over: See above.
+        progress: Grows with each call of :meth:`notify`.
+    """
+
+    def __init__(self, loop: asyncio.AbstractEventLoop, is_over: Callable[[], bool]) -> None:
+        self.loop = loop
+        self.is_over = is_over
+        self.progress = 0
+        self._progress = threading.Condition()
+
+    # -- to the loop ------------------------------------------------------------------
+
+    def hand(self, function: Callable[..., object], *args: Any, context: Context | None = None) -> bool:
+        """Let the loop call a function; returns False where the loop is closed."""
+        return hand_to(self.loop, function, *args, context=context)
+
+    def ask(self, question: Coroutine[Any, Any, T]) -> futures.Future[T]:
+        """The answer to ``question``, which the loop finds; it is cancelled where the loop is closed."""
+        try:
+            return asyncio.run_coroutine_threadsafe(question, self.loop)
+        except RuntimeError:
+            question.close()
+            unasked: futures.Future[T] = futures.Future()
+            unasked.cancel()
+            return unasked
+
+    def answer(self, question: Coroutine[Any, Any, T], check: Callable[[], None]) -> T:
+        """Wait for the answer to ``question`` on Flink's thread, which ``check`` may end by raising."""
+        asked = self.ask(question)
+        # Not by the time-out of result(): the question may raise such an error itself.
+        while not futures.wait([asked], FLINK_SLICE_SECONDS).done:
+            check()
+        return asked.result()
+
+    def wait_for(self, make: Callable[[], Awaitable[Any]], errands: Errands | None = None) -> Any:
+        """Await on the loop what ``make`` gives there; the thread of an action waits, and does ``errands``.
+
+        Raises:
+            asyncio.CancelledError: The task attempt is over.
+        """
+        errands = errands or Errands()
+        ended: list[asyncio.Task[Outcome]] = []
+
+        def end(task: asyncio.Task[Outcome]) -> None:
+            ended.append(task)
+            errands.put(lambda: True)
+
+        def begin() -> None:
+            self.loop.create_task(awaited_outcome(_awaited(make))).add_done_callback(end)
+
+        if not self.hand(begin):
+            raise asyncio.CancelledError
+        errands.do_until(self.is_over)
+        try:
+            return ended[0].result().result()
+        except StoppedIteration as stopped:
+            # The thread is no coroutine, and can raise it.
+            raise stopped.stop from stopped.stop.__cause__
+
+    # -- to Flink's thread ------------------------------------------------------------
+
+    def notify(self) -> None:
+        """Let Flink's thread look, if it waits."""
+        with self._progress:
+            self.progress += 1
+            self._progress.notify_all()
+
+    def wait_for_progress(self, until: Callable[[], bool], seconds: float) -> bool:
+        """Wait on Flink's thread until a condition holds, which :meth:`notify` may make true.
+
+        Args:
+            until: The condition.
+            seconds: How long at most.
+
+        Returns:
+            Whether it holds.
+        """
+        with self._progress:
+            return self._progress.wait_for(until, seconds)
+
+
+async def _awaited(make: Callable[[], Awaitable[Any]]) -> Any:
+    return await make()

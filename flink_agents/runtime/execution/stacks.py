@@ -1,0 +1,179 @@
+"""Stacks of what the author's code awaits or executes, read from coroutines and threads; for people."""
+
+from __future__ import annotations
+
+import asyncio
+import gc
+import inspect
+import os
+import sys
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+from traceback import FrameSummary, StackSummary
+from types import CodeType, FrameType
+from typing import Any
+
+from flink_agents.runtime.serde.tracebacks import is_users, place
+
+MAX_DEPTH = 200
+"""How far a chain of awaits is followed."""
+
+MAX_LINES = 30
+"""How many frames of a stack are shown: the innermost."""
+
+_RUNTIME = os.path.dirname(os.path.dirname(os.path.abspath(__file__))) + os.sep
+_WRAPPERS = frozenset(
+    ("FutureIter", "anext_awaitable", "async_generator_asend", "async_generator_athrow", "coroutine_wrapper")
+)
+"""Types that an awaiting coroutine shows in place of what it awaits."""
+
+
+class Stack:
+    """Frames of something that waits or is executed.
+
+    Args:
+        frames: The frames, outermost first.
+        last: What the innermost one awaits, where that has no frame.
+    """
+
+    def __init__(self, frames: list[FrameType], last: Any = None) -> None:
+        self.frames = frames
+        self.last = last
+
+    @classmethod
+    def of(cls, awaitable: Any) -> Stack:
+        """The stack of ``awaitable`` and of all that it awaits. ``asyncio`` shows the first frame only."""
+        frames: list[FrameType] = []
+        last = None
+        for _ in range(MAX_DEPTH):
+            if awaitable is None:
+                break
+            last = awaitable
+            frame, awaitable = _open(awaitable)
+            if frame is not None:
+                frames.append(frame)
+                if frame.f_code is asyncio.wait_for.__code__ and awaitable is not None:
+                    # Python 3.11 lets it await a future of its own in place of this task.
+                    awaitable = frame.f_locals.get("fut", awaitable)
+                last = None if awaitable is None else last
+        return cls(frames, last)
+
+    @classmethod
+    def of_thread(cls, thread: int) -> Stack:
+        """The stack of a thread."""
+        frame = sys._current_frames().get(thread)
+        frames: list[FrameType] = []
+        while frame is not None:
+            frames.append(frame)
+            frame = frame.f_back
+        return cls(frames[::-1])
+
+    def __add__(self, inner: Stack) -> Stack:
+        """This stack with another one inside of it."""
+        return Stack([*self.frames, *inner.frames], inner.last)
+
+    @property
+    def where(self) -> str | None:
+        """The innermost line of the author's, or None."""
+        for frame in reversed(self.frames):
+            if is_users(frame.f_code.co_filename):
+                return place(frame.f_code.co_filename, _line(frame), frame.f_code.co_qualname)
+        return None
+
+    @property
+    def awaits(self) -> str:
+        """What the innermost frame awaits, in words."""
+        for frame in reversed(self.frames):
+            if is_users(frame.f_code.co_filename):
+                break
+            tell = _TELL.get(frame.f_code)
+            if tell is not None:
+                return tell(frame)
+        if self.frames and not is_users(self.frames[-1].f_code.co_filename):
+            return name_of(self.frames[-1])
+        if type(self.last).__name__ == "_GatheringFuture":
+            return "asyncio.gather"
+        return "a future" if asyncio.isfuture(self.last) else "its turn on the loop"
+
+    def seen(self, others: Sequence[str] = ()) -> Seen:
+        """The stack as it is now, from the author's first frame on, without frames of this package."""
+        files = [frame.f_code.co_filename for frame in self.frames]
+        start = next((at for at, file in enumerate(files) if is_users(file)), 0)
+        shown = [frame for frame in self.frames[start:] if not frame.f_code.co_filename.startswith(_RUNTIME)]
+        summaries = [
+            FrameSummary(frame.f_code.co_filename, _line(frame), frame.f_code.co_name, lookup_line=False)
+            for frame in shown[-MAX_LINES:]
+        ]
+        return Seen(summaries, tuple(others))
+
+
+@dataclass(frozen=True)
+class Seen:
+    """What was seen of a stack. Source lines are read when it becomes text, which another thread can do.
+
+    Attributes:
+        frames: Its frames, innermost last.
+        others: Further lines of the text.
+    """
+
+    frames: list[FrameSummary]
+    others: tuple[str, ...]
+
+    def __str__(self) -> str:
+        """The frames, and the further lines."""
+        lines = "".join(StackSummary.from_list(self.frames).format())
+        return "".join([lines, *(f"{one}\n" for one in self.others)]).rstrip("\n")
+
+
+def waits_of(task: asyncio.Task[Any]) -> str:
+    """Where the author's code waits in ``task``, and for what, in words."""
+    stack = Stack.of(task)
+    awaited = stack.frames[-1] if stack.frames and not is_users(stack.frames[-1].f_code.co_filename) else None
+    what = name_of(awaited) if awaited is not None else type(stack.last).__name__
+    return f"{stack.where or task.get_name()}, which awaits {what}"
+
+
+def name_of(frame: FrameType) -> str:
+    """Module and name of the function of ``frame``."""
+    return f"{frame.f_globals.get('__name__')}.{frame.f_code.co_qualname}"
+
+
+def _open(awaitable: Any) -> tuple[FrameType | None, Any]:
+    """Frame of ``awaitable``, if it has one, and what it awaits."""
+    if inspect.iscoroutine(awaitable):
+        return awaitable.cr_frame, awaitable.cr_await
+    if inspect.isgenerator(awaitable):
+        return awaitable.gi_frame, awaitable.gi_yieldfrom
+    if inspect.isasyncgen(awaitable):
+        return awaitable.ag_frame, awaitable.ag_await
+    if isinstance(awaitable, asyncio.Task):
+        return None, awaitable.get_coro()
+    if asyncio.isfuture(awaitable) or type(awaitable).__name__ not in _WRAPPERS:
+        return None, None
+    # These name nothing of what they hold, but the garbage collector knows.
+    return None, next((one for one in gc.get_referents(awaitable) if _is_awaited(one)), None)
+
+
+def _is_awaited(value: Any) -> bool:
+    known = inspect.iscoroutine(value) or inspect.isgenerator(value) or inspect.isasyncgen(value)
+    return known or asyncio.isfuture(value) or type(value).__name__ in _WRAPPERS
+
+
+def _line(frame: FrameType) -> int:
+    return frame.f_lineno or frame.f_code.co_firstlineno
+
+
+def _tell_sleep(frame: FrameType) -> str:
+    return f"asyncio.sleep({frame.f_locals.get('delay')!r})"
+
+
+def _tell_thread(frame: FrameType) -> str:
+    function = frame.f_locals.get("func")
+    return f"asyncio.to_thread({getattr(function, '__qualname__', type(function).__qualname__)})"
+
+
+_TELL: dict[CodeType, Callable[[FrameType], str]] = {
+    asyncio.sleep.__code__: _tell_sleep,
+    asyncio.to_thread.__code__: _tell_thread,
+}
+"""Functions of ``asyncio`` whose arguments say what they wait for."""

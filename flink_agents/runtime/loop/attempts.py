@@ -1,0 +1,212 @@
+"""Attempts of actions on the agent loop: each has its limits, its slot, its thread and its deadline."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Awaitable, Callable
+
+from flink_agents.api.durable import OnMismatch
+from flink_agents.api.observers import Phase
+from flink_agents.runtime.concurrency.outcomes import is_close
+from flink_agents.runtime.concurrency.timeouts import Deadline, WorkerPool, within
+from flink_agents.runtime.durable.call_values import mismatch_error
+from flink_agents.runtime.durable.durable_calls import DurableCalls
+from flink_agents.runtime.execution.context import Invocation
+from flink_agents.runtime.execution.delivery import current_delivery
+from flink_agents.runtime.execution.limits import Place, Slots
+from flink_agents.runtime.execution.retry import Trial
+from flink_agents.runtime.execution.shared import RunEnvironment
+from flink_agents.runtime.execution.steps import ENDS, StepExecutor
+from flink_agents.runtime.loop.action_tasks import cancel_tasks, current_step
+from flink_agents.runtime.metrics.run_metrics import clock
+
+
+class Attempts:
+    """What the executor does on the agent loop with an action run, which may have to wait.
+
+    Args:
+        shared: What all runs share.
+        steps: The executor.
+        slots: The slots of ``run.max-in-flight``.
+        pool: Threads for ``def`` actions.
+        durable: Makes durable calls; None where there is no store.
+        is_over: Whether the task attempt has ended, so that nothing can be awaited any more.
+    """
+
+    def __init__(
+        self,
+        shared: RunEnvironment,
+        steps: StepExecutor,
+        slots: Slots,
+        pool: WorkerPool,
+        durable: DurableCalls | None,
+        is_over: Callable[[], bool],
+    ) -> None:
+        self._limits = shared.limits
+        self._observers = shared.observers
+        self._steps = steps
+        self._slots = slots
+        self._pool = pool
+        self._durable = durable
+        self._is_over = is_over
+
+    def replayed(self, step: Invocation) -> bool:
+        """Take the whole of an action run from its record; returns whether there is one."""
+        journal = step.run.journal
+        if journal is None or not journal.replayed or self._durable is None:
+            return False
+        record = journal.step(step.path).action
+        if record is not None:
+            self._durable.replay(step, record, self._steps)
+        return record is not None
+
+    async def pause(self, step: Invocation) -> None:
+        """Wait until the attempt may begin."""
+        assert step.trial is not None
+        state = step.run.state
+        state.action_run = step
+        step.adopt()
+        with state.waiting(Phase.RETRY, f"a pause before attempt {len(step.trial.failed) + 1}"):
+            await asyncio.sleep(step.trial.delay)
+        # How long a run takes here, and so when to look at it, is told without its pauses.
+        state.begun += step.trial.delay
+
+    def begin(self, step: Invocation) -> None:
+        """See that the calls of an action run are compared with those that were recorded."""
+        if self._durable is not None:
+            self._durable.begin(step)
+
+    def perform(self, step: Invocation) -> Awaitable[None]:
+        """Execute one attempt, and record its end if it made durable calls."""
+        step.run.state.action_run = step
+        step.adopt()
+        if step.trial is None:
+            step.trial = Trial()
+        return self._perform(step)
+
+    async def _perform(self, step: Invocation) -> None:
+        durable = self._durable
+        limiter = self._limits.of_action(step.action)
+        if limiter is None:
+            await self._in_slot(step)
+        else:
+            await limiter.acquire(step.run.state)
+            try:
+                await self._in_slot(step)
+            finally:
+                limiter.release()
+        if durable is not None:
+            if (going_on := durable.finish(step)) is not None:
+                await going_on
+            if step.calls is not None:
+                await durable.end(step)
+
+    async def failed(self, step: Invocation, error: BaseException) -> Invocation | None:
+        """End an attempt that raised; returns the next one, or None where the run goes on without."""
+        self._end_at_once(step, error)
+        durable = self._durable
+        if durable is not None and (going_on := durable.finish(step)) is not None:
+            await going_on
+        if step.calls is None or durable is None:
+            return self._steps.failed(step, error)
+        mismatch = step.calls.mismatch
+        if mismatch is None:
+            before = len(step.run.side_outputs)
+            following = self._steps.failed(step, error)
+            if following is None:
+                await durable.end_failed(step, step.run.side_outputs[before:])
+            return following
+        if durable.on_mismatch is OnMismatch.RERUN:
+            await durable.void(step)
+            return self._steps.anew(step)
+        self._steps.refuse(step, mismatch_error(step, mismatch), durable.on_mismatch)
+        return None
+
+    async def end_tasks(self, step: Invocation) -> None:
+        """Cancel the tasks that an attempt left behind, and wait for their end."""
+        tasks, step.tasks = step.tasks or [], None
+        await cancel_tasks([task for task in tasks if not task.done()])
+
+    def _end_at_once(self, step: Invocation, error: BaseException) -> None:
+        """Raise where nothing can be awaited any more."""
+        if self._is_over():
+            # Whatever it is: at the end of the task attempt, no action has failed by itself.
+            step.end()
+            step.let_go()
+            raise error if is_close(error) else asyncio.CancelledError from error
+        if isinstance(error, ENDS):
+            # It may close this coroutine. No policy passes it by.
+            self._steps.failed(step, error)
+
+    async def _in_slot(self, step: Invocation) -> None:
+        """Call and await an action while it has a slot among all that is executed."""
+        timeout = step.action.settings.timeout
+        assert step.trial is not None
+        async with Place(self._slots, step.run.state) as step.trial.place:
+            begun = clock()
+            if step.awaited is None:
+                await self._call(step)
+            if step.awaited is not None:
+                if timeout is None:
+                    await self._wait(step)
+                else:
+                    rest = max(0.0, begun + timeout - clock())
+                    await within(Deadline.of(step.action), self._wait(step), rest)
+            self._observers.action_ended(step.run.state, step.action.name, clock() - begun, False)
+
+    async def _wait(self, step: Invocation) -> None:
+        current_step.set(step)
+        step.task = asyncio.current_task()
+        if self._durable is not None:
+            self._durable.enter(step)
+        try:
+            await self._steps.wait(step)
+        except BaseException as error:
+            if step.delivery is not None and not isinstance(error, asyncio.CancelledError):
+                # Its calls took effect, or will: they are not cancelled with what waits for them.
+                step.delivery.failing = True
+            raise
+        finally:
+            current_delivery.set(None)
+            current_step.set(None)
+            step.task = None
+            if step.tasks is not None:
+                # While its outcomes are still delivered: their clean-up may wait for some.
+                await self.end_tasks(step)
+
+    async def _call(self, step: Invocation) -> None:
+        if step.action.is_async:
+            # This makes the coroutine; none of the author's code runs yet.
+            self._steps.call(step)
+        elif step.action.settings.timeout is None:
+            await self._in_pool(step)
+        else:
+            await self._call_within(step)
+
+    async def _in_pool(self, step: Invocation, deadline: Deadline | None = None) -> None:
+        state = step.run.state
+
+        def call() -> None:
+            state.end_wait(wait)
+            step.adopt()
+            self._steps.call(step)
+
+        with state.waiting(Phase.THREAD, "a thread of the pool") as wait:
+            if deadline is None:
+                await self._pool.run(call)
+            else:
+                await self._pool.run_within(call, deadline)
+        step.adopt()
+
+    async def _call_within(self, step: Invocation) -> None:
+        """Call an action in a thread that goes on where its time is over: with a memory of its own."""
+        run = step.run
+        step.run = run.fork()
+        try:
+            await self._in_pool(step, Deadline.of(step.action))
+            run.adopt(step.run)
+        except BaseException:
+            step.end()
+            raise
+        finally:
+            step.run = run

@@ -1,0 +1,86 @@
+"""The entries of ``pending``: what waits in the state of a key, each with its kind.
+
+An entry of version 2 is the version, a byte for the kind, and the bytes of what waits. Version 1 knew inputs
+only, and wrote their ``codec`` bytes alone. What a run records of its input is the digest of these ``codec``
+bytes, so that it does not depend on the version of the entry.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+from enum import IntEnum
+
+from flink_agents.api.errors import StateFormatError
+from flink_agents.runtime.state.slots import MapSlot
+
+
+class PendingKind(IntEnum):
+    """What an entry is.
+
+    Attributes:
+        INPUT: An input that waits for its run. Its bytes are those of ``[record, timestamp]``.
+        RESUMPTION: A suspended run is to go on. No version writes one yet.
+        SIGNAL: A message for a suspended run. No version writes one yet.
+    """
+
+    INPUT = 0
+    RESUMPTION = 1
+    SIGNAL = 2
+
+
+_VERSION = 2
+_INPUT = bytes((_VERSION, PendingKind.INPUT))
+
+
+def pack_input(packed: bytes) -> bytes:
+    """The entry of an input, of which ``packed`` are the bytes."""
+    return _INPUT + packed
+
+
+def unpack_input(entry: bytes) -> bytes:
+    """The bytes of the input that ``entry`` holds.
+
+    Raises:
+        StateFormatError: The entry is of a kind that this version cannot act upon.
+    """
+    if entry[:1] != _INPUT[:1]:
+        # An entry of version 1 has no kind. Any other version is refused where the bytes are decoded.
+        return entry
+    if entry[1:2] != _INPUT[1:]:
+        raise StateFormatError(
+            "what waits in the state of a key is of a kind that this version cannot act upon",
+            expected=f"kind {PendingKind.INPUT.value} (an input)",
+            found=f"kind {entry[1]}" if len(entry) > 1 else "no kind",
+            fix="run the version of flink-agents-python that wrote it, or a newer one",
+        )
+    return entry[2:]
+
+
+class PendingInputs:
+    """The inputs that wait, by number, of whatever key is current.
+
+    Args:
+        entries: The entries in state.
+    """
+
+    __slots__ = ("_entries",)
+
+    def __init__(self, entries: MapSlot[int]) -> None:
+        self._entries = entries
+
+    def get(self, key: int) -> bytes | None:
+        """The bytes of input ``key``, or None."""
+        entry = self._entries.get(key)
+        return None if entry is None else unpack_input(entry)
+
+    def put(self, key: int, value: bytes) -> None:
+        """Let an input wait under the number ``key``."""
+        self._entries.put(key, pack_input(value))
+
+    def remove(self, key: int) -> None:
+        """Remove input ``key``."""
+        self._entries.remove(key)
+
+    def items(self) -> Iterable[tuple[int, bytes]]:
+        """All inputs that wait."""
+        return [(number, unpack_input(entry)) for number, entry in self._entries.items()]

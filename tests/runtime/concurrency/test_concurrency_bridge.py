@@ -1,0 +1,125 @@
+"""Threads and the loop hand each other functions, coroutines and what comes of them."""
+
+from __future__ import annotations
+
+import asyncio
+import threading
+from collections.abc import Iterator
+from concurrent.futures import CancelledError as NeverAsked
+from typing import Any
+
+import pytest
+
+from flink_agents.runtime.concurrency.bridge import Bridge, Errands
+
+
+class World:
+    """A loop in a thread, and whether the task attempt is over."""
+
+    def __init__(self) -> None:
+        self.is_over = False
+        self.loop = asyncio.new_event_loop()
+        self.bridge = Bridge(self.loop, lambda: self.is_over)
+        self.thread = threading.Thread(target=self.loop.run_forever, daemon=True)
+        self.thread.start()
+
+    def close(self) -> None:
+        if not self.loop.is_closed():
+            self.bridge.ask(self._end_tasks()).result(30)
+            self.bridge.hand(self.loop.stop)
+            self.thread.join(30)
+            self.loop.close()
+
+    async def _end_tasks(self) -> None:
+        tasks = asyncio.all_tasks() - {asyncio.current_task()}
+        for task in tasks:
+            task.cancel()
+        await asyncio.gather(*tasks, return_exceptions=True)
+
+
+@pytest.fixture
+def world() -> Iterator[World]:
+    made = World()
+    yield made
+    made.close()
+
+
+async def here() -> int:
+    return threading.get_ident()
+
+
+async def never() -> None:
+    await asyncio.Event().wait()
+
+
+def test_a_thread_gets_what_the_loop_finds(world: World) -> None:
+    assert world.bridge.wait_for(here) == world.thread.ident
+    assert world.bridge.answer(here(), lambda: None) == world.thread.ident
+    assert world.bridge.ask(here()).result(30) == world.thread.ident
+
+
+@pytest.mark.parametrize(
+    "error", [ValueError("no"), StopIteration(3), SystemExit(4), asyncio.CancelledError()]
+)
+def test_a_thread_gets_what_the_loop_raises(error: BaseException, world: World) -> None:
+    class Raises:
+        def __await__(self) -> Any:
+            yield from asyncio.sleep(0).__await__()
+            raise error
+
+    expected = RuntimeError if isinstance(error, StopIteration) else type(error)
+    with pytest.raises(expected):
+        world.bridge.wait_for(Raises)
+    # The loop goes on.
+    assert world.bridge.wait_for(here) == world.thread.ident
+
+
+def test_a_waiting_thread_does_errands(world: World) -> None:
+    errands, done = Errands(), list[int]()
+
+    async def send() -> str:
+        ended = asyncio.get_running_loop().create_future()
+
+        def errand() -> bool:
+            done.append(threading.get_ident())
+            world.bridge.hand(ended.set_result, "sent")
+            return False
+
+        errands.put(errand)
+        return await ended
+
+    assert world.bridge.wait_for(send, errands) == "sent"
+    assert done == [threading.get_ident()]
+
+
+def test_a_thread_waits_no_longer_than_the_task_attempt(world: World) -> None:
+    world.bridge.hand(setattr, world, "is_over", True)
+    with pytest.raises(asyncio.CancelledError):
+        world.bridge.wait_for(never)
+
+
+def test_flinks_thread_waits_no_longer_than_its_check_allows(world: World) -> None:
+    class Cancelled(Exception):
+        pass
+
+    def check() -> None:
+        raise Cancelled
+
+    with pytest.raises(Cancelled):
+        world.bridge.answer(never(), check)
+
+
+def test_flinks_thread_sees_progress(world: World) -> None:
+    seen = world.bridge.progress
+    assert not world.bridge.wait_for_progress(lambda: world.bridge.progress > seen, 0.0)
+    world.bridge.hand(world.bridge.notify)
+    assert world.bridge.wait_for_progress(lambda: world.bridge.progress > seen, 30)
+
+
+def test_a_closed_loop_answers_nobody_and_keeps_nobody_waiting(world: World) -> None:
+    world.close()
+    assert not world.bridge.hand(print)
+    with pytest.raises(NeverAsked):
+        world.bridge.ask(here()).result(30)
+    with pytest.raises(asyncio.CancelledError):
+        world.bridge.wait_for(here)
