@@ -189,8 +189,9 @@ def test_more_memory_than_fits_into_a_record(limit: int) -> None:
 
 
 def test_runs_without_a_time_to_live_record_nothing_more() -> None:
+    """Unless they come behind a run of which nothing is recorded: ``test_loop_unrecorded`` has that."""
     faults = Faults()
     with OperatorHarness(one_action(read_and_write), store=faults.store) as harness:
-        harness.push_all(["first", "second"])
+        harness.push("second")
         kinds = [(record.kind, record.index) for _, records, _ in faults.appends for record in records]
     assert kinds == [(RecordKind.RUN, 0), (RecordKind.CALL, 0), (RecordKind.ACTION, 1)]

@@ -20,6 +20,7 @@ from flink_agents.api.errors import ActionFailedError, RecordedFailureError, Unk
 from flink_agents.runtime.serde import exceptions as failures, type_modules, typenames
 from flink_agents.runtime.serde.codec import ValueCodec
 from flink_agents.runtime.serde.keys import decode_key, escape
+from flink_agents.runtime.state.keyed_state import Head
 from flink_agents.testing import OperatorHarness
 from flink_agents.testing.fake_state import KeyState
 
@@ -361,7 +362,8 @@ def kept(name: str, config: dict[str, Any]) -> OperatorHarness:
         return OutputEvent(output=type(ctx.short_term_memory.get("kept")).__name__)
 
     harness = OperatorHarness(Agent(name="a").add_action("read", InputEvent, read), config=config)
-    state = KeyState(memory={"kept": (tagged(13, [name, {"number": 1}]), None)})
+    head = Head("harness", next_seq=1).pack()
+    state = KeyState(head, memory={"kept": (tagged(13, [name, {"number": 1}]), None)})
     snapshot = harness.snapshot()
     harness.restore(type(snapshot)({"i0": state}, 0, {}, snapshot.max_parallelism))
     return harness
