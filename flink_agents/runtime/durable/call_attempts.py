@@ -70,7 +70,7 @@ def raised_by(error: BaseException) -> BaseException:
 
 
 class CallAttempts:
-    """See the module. One is made for each call.
+    """Makes the attempts of one durable call.
 
     Args:
         step: The execution of an action that calls.
@@ -217,14 +217,14 @@ class CallingThread:
         self.errands = Errands()
 
     async def run(self, function: Callable[[], None]) -> None:
-        """See :class:`Threads`."""
+        """Call a function in the waiting thread."""
         loop = asyncio.get_running_loop()
         done: asyncio.Future[Outcome] = loop.create_future()
         self.errands.put(partial(_call, function, loop, done))
         (await done).result()
 
     async def run_within(self, function: Callable[[], None], deadline: Deadline) -> None:
-        """See :class:`Threads`; in a thread of its own, since that cannot be stopped."""
+        """Call a function in a thread of its own, since that cannot be stopped."""
         loop = asyncio.get_running_loop()
         done: asyncio.Future[Outcome] = loop.create_future()
         threading.Thread(target=_call, args=(function, loop, done), name="agent-call", daemon=True).start()

@@ -24,7 +24,7 @@ from flink_agents.runtime.serde.codec import ValueCodec
 
 
 class CallExecution:
-    """See the module. Only for the thread of the agent loop.
+    """Makes one durable call, or gives back what was recorded of it. Only the agent loop uses it.
 
     Args:
         recording: Stores what it records.

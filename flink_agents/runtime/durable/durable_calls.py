@@ -50,7 +50,7 @@ _log = bounded_logger("flink_agents.durable")
 
 
 class DurableCalls:
-    """See the module.
+    """Makes the durable calls of actions, and records their ends.
 
     Args:
         shared: What all runs share.
@@ -97,7 +97,7 @@ class DurableCalls:
     def call(
         self, step: Invocation, what: DurableCallable, args: tuple[Any, ...], kwargs: Mapping[str, Any]
     ) -> Awaitable[Any]:
-        """See :class:`Durable`. The call's number is given here, before anything is awaited."""
+        """Make a call of an action on the loop. Its number is given here, before anything is awaited."""
         if threading.get_ident() != self._loop_thread:
             raise ContextMisuseError(
                 f"action {step.action.name!r} makes an asynchronous durable call, but is no async def",
@@ -110,7 +110,7 @@ class DurableCalls:
     def call_from_thread(
         self, step: Invocation, what: DurableCallable, args: tuple[Any, ...], kwargs: Mapping[str, Any]
     ) -> Any:
-        """See :class:`Durable`; from Flink's thread, the action moves to another one first."""
+        """Make a call of an action in a thread. One on Flink's thread moves to another thread first."""
         if threading.get_ident() == self._loop_thread:
             raise ContextMisuseError(
                 f"action {step.action.name!r} is async def and makes a durable call that blocks",
@@ -229,7 +229,7 @@ class DurableCalls:
     # -- begins and ends of executions ------------------------------------------------
 
     def begin(self, step: Invocation) -> None:
-        """See that an execution with recorded outcomes is checked at its end, even if it makes no call."""
+        """Have an execution with recorded outcomes checked at its end, even if it makes no call."""
         journal = step.run.journal
         if journal is not None and journal.begun and journal.step(step.path).outcomes:
             step.calls = self._delivery_of(step).calls

@@ -14,7 +14,7 @@ from flink_agents.runtime.journal.run_journal import RunJournal
 
 
 class Recording:
-    """See the module. Only for the thread of the agent loop.
+    """Stores records, and ends the attempt where that fails. Only the thread of the agent loop uses it.
 
     Args:
         loop: The agent loop.

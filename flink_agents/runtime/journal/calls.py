@@ -183,7 +183,7 @@ _NOTHING: Mapping[Number, Outcome] = {}
 
 
 class StepCalls:
-    """See the module.
+    """Numbers the outcomes of one execution, and matches them with those that were recorded.
 
     Args:
         records: What an earlier attempt recorded.
@@ -272,7 +272,7 @@ class StepCalls:
         return self.mismatch
 
     def check_end(self) -> None:
-        """See that all that was recorded was asked for.
+        """Check that all that was recorded was asked for.
 
         Raises:
             Mismatch: It was not.

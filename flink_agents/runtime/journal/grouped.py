@@ -31,7 +31,7 @@ GUARD = "\x00guard"
 
 
 class GroupedStore(ActionStateStore):
-    """See the module.
+    """Opens one store for each job whose journals the attempt owns, and leads each call to the right one.
 
     Args:
         own: The store of the job's own journals, and of what belongs to no job; not open yet.

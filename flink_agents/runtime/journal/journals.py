@@ -31,7 +31,7 @@ _log = bounded_logger("flink_agents.durable")
 
 
 class Journals:
-    """See the module.
+    """Gives the journals of all keys of a subtask.
 
     Args:
         store: The store; not open yet.
@@ -246,7 +246,7 @@ class Journals:
 
 
 def check_store(journals: Journals | None, store_id: str) -> None:
-    """See that the runs of a key were recorded in the store at hand.
+    """Check that the runs of a key were recorded in the store at hand.
 
     Args:
         journals: What is at hand; None where there is no store.

@@ -43,7 +43,7 @@ class Origin(NamedTuple):
 
 
 class OtherJobs:
-    """See the module.
+    """Decides on keys whose state another job has written.
 
     Args:
         config: Options of the job at hand.
@@ -56,7 +56,7 @@ class OtherJobs:
         self._policy = OnOtherJob(config.get(AgentOptions.ON_OTHER_JOB))
 
     def admit(self, head: Head, key_text: str, store_id: str) -> None:
-        """See whether this job may go on with a key, whose head becomes that of a fork where it is one.
+        """Check that this job may go on with a key; the head becomes that of a fork where it is one.
 
         Args:
             head: The key's head, as state has it.

@@ -39,7 +39,7 @@ class Plans:
         await self._store.remember_plan(self.fingerprint, data)
 
     async def check(self, fingerprint: str, actions: Iterable[str]) -> None:
-        """See that the present plan can go on with a run of another one.
+        """Check that the present plan can go on with a run of another one.
 
         Args:
             fingerprint: That of the plan that recorded the run.

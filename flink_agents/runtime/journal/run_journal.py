@@ -15,7 +15,7 @@ from flink_agents.runtime.serde.codec import ValueCodec
 
 
 class RunJournal:
-    """See the module. Only for the thread of the agent loop.
+    """Keeps the records of one run. Only the thread of the agent loop uses it.
 
     Args:
         store: Where records go.

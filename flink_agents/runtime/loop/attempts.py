@@ -72,7 +72,7 @@ class Attempts:
         state.begun += step.trial.delay
 
     def begin(self, step: Invocation) -> None:
-        """See that the calls of an action run are compared with those that were recorded."""
+        """Have the calls of an action run compared with those that were recorded."""
         if self._durable is not None:
             self._durable.begin(step)
 

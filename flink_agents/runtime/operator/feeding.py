@@ -17,7 +17,7 @@ from flink_agents.runtime.state.keyed_state import KeyedState
 
 
 class Feeder:
-    """See the module.
+    """Hands inputs from state to actors, as far as the loop has room.
 
     Args:
         shared: What all runs share.

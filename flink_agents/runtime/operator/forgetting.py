@@ -33,7 +33,7 @@ ANSWER_MS = 1000
 
 
 class Forgetting:
-    """See the module. Only for Flink's thread.
+    """Removes heads of keys that have nothing left to do. Only Flink's thread uses it.
 
     Args:
         shared: What all runs share.

@@ -14,7 +14,7 @@ from flink_agents.runtime.state.keyed_state import Head, KeyedState
 
 
 class Heads:
-    """See the module. Only for Flink's thread.
+    """Reads heads of keys without actors, and marks where their records can lie. Only Flink's thread uses it.
 
     Args:
         shared: What all runs share.

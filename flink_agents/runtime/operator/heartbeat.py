@@ -34,7 +34,7 @@ SOON_MS = 2
 
 
 class HeartbeatProcessor(AgentProcessor):
-    """See the module. What leaves in a beat goes to ``leave``, while its key is current.
+    """Commits with one timer for all keys. What leaves in a beat goes to ``leave``, while its key is current.
 
     Args:
         shared: What all runs share.
@@ -184,7 +184,7 @@ class HeartbeatProcessor(AgentProcessor):
     # -- the timer ------------------------------------------------------------------------
 
     def _arm(self, timers: Timers, new: KeyActor | None = None) -> None:
-        """See that a beat comes when something may have finished. Any key may be current.
+        """Have a beat come when something may have finished. Any key may be current.
 
         Args:
             timers: Timers of the current key.

@@ -41,7 +41,7 @@ class Kept(NamedTuple):
 
 
 class KeptKeys:
-    """See the module. Only for Flink's thread.
+    """Keeps heads and memory of the latest keys. Only Flink's thread uses it.
 
     Args:
         expires: Whether memory expires in state, so that nothing is kept.

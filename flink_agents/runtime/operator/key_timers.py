@@ -104,7 +104,7 @@ class TimerProcessor(AgentProcessor):
             self._waits.wait(seen)
 
     def _go_on(self, actor: KeyActor, fired: int | None, timers: Timers) -> None:
-        """See that somebody looks at the actor again, or let go of it."""
+        """Have somebody look at the actor again, or let go of it."""
         if actor.head.has_pending:
             self._look_again(actor, fired, timers)
         else:

@@ -26,7 +26,9 @@ T = TypeVar("T")
 
 
 class LoopWaits:
-    """See the module. Only for Flink's thread, but :attr:`made` and :meth:`close`.
+    """Makes the agent loop, and waits for it.
+
+    Only Flink's thread uses it, but for :attr:`made` and :meth:`close`.
 
     Args:
         shared: What all runs share.

@@ -67,7 +67,7 @@ class _Waiting:
 
 
 class LowWatermark:
-    """See the module. Only for Flink's thread.
+    """Computes the low watermark of a subtask, and says when to tell it. Only Flink's thread uses it.
 
     Args:
         event_time: What the agent was applied with.
@@ -203,7 +203,7 @@ class LowWatermark:
     # -- timers -----------------------------------------------------------------------
 
     def begin(self, timers: Timers) -> None:
-        """See that somebody looks, from the first input or timer on."""
+        """Have somebody look, from the first input or timer on."""
         if self._at is None:
             self._look_at(self._clock(), timers)
 

@@ -24,7 +24,7 @@ MAX_OVERTAKEN = 1000
 
 
 class Overtaken:
-    """See the module.
+    """Knows the recorded runs whose inputs did not come in time, and gives them up at last.
 
     Args:
         shared: What all runs share.

@@ -311,11 +311,11 @@ class AgentProcessor(ABC):
 
     @abstractmethod
     def _made(self, actor: KeyActor, timers: Timers) -> None:
-        """See that somebody looks at a new actor of the current key."""
+        """Have somebody look at a new actor of the current key."""
 
     @abstractmethod
     def _fed(self, actor: KeyActor, timers: Timers) -> None:
-        """See that somebody looks in time at an actor that has one more input."""
+        """Have somebody look in time at an actor that has one more input."""
 
     def _feed(self, actor: KeyActor) -> None:
         """Hand to the actor what waits in state, as far as there is room."""

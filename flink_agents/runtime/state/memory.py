@@ -11,6 +11,8 @@ from collections.abc import Callable
 from functools import lru_cache
 from typing import Any
 
+from typing_extensions import override
+
 from flink_agents.api.errors import MemoryPathError
 from flink_agents.api.memory import MemoryObject, MemoryRef, MemoryScope
 from flink_agents.runtime.serde.codec import ValueCodec
@@ -289,8 +291,8 @@ class TreeObject(MemoryObject):
             raise _malformed(path)
         return self._prefix + path
 
+    @override
     def get(self, path: str | MemoryRef, default: Any = None) -> Any:
-        """See :class:`MemoryObject`."""
         self._guard()
         if isinstance(path, MemoryRef):
             if path.scope is not self._tree.scope:
@@ -302,41 +304,41 @@ class TreeObject(MemoryObject):
             return self._tree.get(path.path, default, self._guard)
         return self._tree.get(self._full(path), default, self._guard)
 
+    @override
     def set(self, path: str, value: Any) -> MemoryRef:
-        """See :class:`MemoryObject`."""
         self._guard()
         return self._tree.set(self._full(path), value)
 
+    @override
     def append(self, path: str, value: Any) -> MemoryRef:
-        """See :class:`MemoryObject`."""
         self._guard()
         return self._tree.append(self._full(path), value)
 
+    @override
     def delete(self, path: str) -> bool:
-        """See :class:`MemoryObject`."""
         self._guard()
         return self._tree.delete(self._full(path))
 
+    @override
     def new_object(self, path: str, overwrite: bool = False) -> MemoryObject:
-        """See :class:`MemoryObject`."""
         self._guard()
         full = self._full(path)
         self._tree.new_object(full, overwrite)
         return TreeObject(self._tree, full, self._guard)
 
+    @override
     def exists(self, path: str) -> bool:
-        """See :class:`MemoryObject`."""
         self._guard()
         full = self._full(path)
         parents_of(full)
         return self._tree.raw(full) is not None
 
+    @override
     def field_names(self) -> list[str]:
-        """See :class:`MemoryObject`."""
         self._guard()
         start = len(self._prefix)
         return sorted({path[start:].split(".", 1)[0] for path in self._tree.below(self._prefix[:-1])})
 
+    @override
     def fields(self) -> dict[str, Any]:
-        """See :class:`MemoryObject`."""
         return {name: self.get(name) for name in self.field_names()}

@@ -81,7 +81,7 @@ class FlinkKeys:
         return JavaTimers(_attribute(self._context.timer_service(), "_j_timer_service"))
 
     def waiting(self) -> list[tuple[str, Any]]:
-        """See ``Keys``."""
+        """Text and key of all keys that have inputs in state."""
         pemja: Any = importlib.import_module("pemja")
         namespace = pemja.findClass("org.apache.flink.runtime.state.VoidNamespace").INSTANCE
         stream = self._get_keys(PENDING_STATE, namespace)
