@@ -14,10 +14,14 @@ from flink_agents.api.agent import Agent
 from flink_agents.api.context import RunnerContext
 from flink_agents.api.decorators import (
     action,
+    chat_model,
+    chat_model_connection,
     client,
+    embedding_model,
     prompt,
     resource,
     tool,
+    vector_store,
 )
 from flink_agents.api.durable import NOT_DONE, DurableCallable, OnMismatch, RetryableError, TerminalError
 from flink_agents.api.errors import AgentsError
@@ -76,21 +80,18 @@ __all__ = [
     "TerminalError",
     "Tool",
     "action",
+    "chat_model",
+    "chat_model_connection",
     "client",
+    "embedding_model",
     "prompt",
     "resource",
     "tool",
+    "vector_store",
 ]
 
 
-_NOT_PROVIDED = (
-    "chat_model_connection",
-    "chat_model_setup",
-    "embedding_model_connection",
-    "embedding_model_setup",
-    "mcp_server",
-    "vector_store",
-)
+_NOT_PROVIDED = ("mcp_server", "skills")
 """Decorators of resources that nothing provides yet: who asks for one of them is told so by name."""
 
 

@@ -45,15 +45,17 @@ class ResourceType(StrEnum):
     TOOL = "tool"
     PROMPT = "prompt"
     CLIENT = "client"
+    CHAT_MODEL = "chat_model"
     CHAT_MODEL_CONNECTION = "chat_model_connection"
-    CHAT_MODEL_SETUP = "chat_model_setup"
-    EMBEDDING_MODEL_CONNECTION = "embedding_model_connection"
-    EMBEDDING_MODEL_SETUP = "embedding_model_setup"
+    EMBEDDING_MODEL = "embedding_model"
     VECTOR_STORE = "vector_store"
     MCP_SERVER = "mcp_server"
+    SKILLS = "skills"
 
     @classmethod
     def _missing_(cls, value: object) -> ResourceType:
+        if value in _RETIRED:
+            return cls(_RETIRED[str(value)])
         provided = {point.name for point in entry_points(group=RESOURCE_PROVIDERS)}
         if not isinstance(value, str) or value not in provided:
             raise _unknown_type(value, [*(kind.value for kind in cls), *sorted(provided)])
@@ -62,6 +64,14 @@ class ResourceType(StrEnum):
         # Named again, also where it is unpickled, it is the same object.
         cls._value2member_map_[value] = member
         return member
+
+
+_RETIRED = {
+    "chat_model_setup": "chat_model",
+    "embedding_model_setup": "embedding_model",
+    "embedding_model_connection": "chat_model_connection",
+}
+"""Kinds of plans that older versions wrote, and what they are called now."""
 
 
 def _unknown_type(value: object, names: list[str]) -> AgentDefinitionError:
@@ -345,11 +355,14 @@ def _fill(text: str, variables: Mapping[str, Any]) -> str:
 
 
 REFERENCE_ARGUMENTS: Mapping[tuple[ResourceType, str], ResourceType] = {
-    (ResourceType.CHAT_MODEL_SETUP, "connection"): ResourceType.CHAT_MODEL_CONNECTION,
-    (ResourceType.CHAT_MODEL_SETUP, "prompt"): ResourceType.PROMPT,
-    (ResourceType.CHAT_MODEL_SETUP, "tools"): ResourceType.TOOL,
-    (ResourceType.EMBEDDING_MODEL_SETUP, "connection"): ResourceType.EMBEDDING_MODEL_CONNECTION,
-    (ResourceType.VECTOR_STORE, "embedding_model"): ResourceType.EMBEDDING_MODEL_SETUP,
+    (ResourceType.CHAT_MODEL, "connection"): ResourceType.CHAT_MODEL_CONNECTION,
+    (ResourceType.CHAT_MODEL, "fallback"): ResourceType.CHAT_MODEL,
+    (ResourceType.CHAT_MODEL, "prompt"): ResourceType.PROMPT,
+    (ResourceType.CHAT_MODEL, "tools"): ResourceType.TOOL,
+    (ResourceType.CHAT_MODEL, "mcp_servers"): ResourceType.MCP_SERVER,
+    (ResourceType.CHAT_MODEL, "skills"): ResourceType.SKILLS,
+    (ResourceType.EMBEDDING_MODEL, "connection"): ResourceType.CHAT_MODEL_CONNECTION,
+    (ResourceType.VECTOR_STORE, "embedding_model"): ResourceType.EMBEDDING_MODEL,
 }
 """Arguments that name another resource, and of which type."""
 

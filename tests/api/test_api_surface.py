@@ -12,7 +12,8 @@ NOT_DONE Agent AgentOptions AgentsError AgentsExecutionEnvironment ChatMessage C
 Configuration DeadLetter DeclaredResource DurableCallable Event EventTime FailedAttempt InputEvent
 MemoryObject MemoryRef MemoryScope NamedEvent OnError OnMismatch OutputEvent Prompt RateLimit
 ResourceDescriptor ResourceProvider ResourceRef ResourceType RetryPolicy RetryableError
-RunnerContext TerminalError Tool action client prompt resource tool
+RunnerContext TerminalError Tool action chat_model chat_model_connection client embedding_model prompt
+resource tool vector_store
 """.split()
 
 
