@@ -8,8 +8,9 @@ import uuid
 from abc import ABC, abstractmethod
 from collections.abc import AsyncIterator, Awaitable, Callable, Iterable, Mapping
 from datetime import datetime, timedelta
-from typing import Any, TypeVar
+from typing import Any, TypeVar, Unpack, overload
 
+from flink_agents.api.chat import ChatInput, ChatResult, ConversationOptions
 from flink_agents.api.durable import NOT_GIVEN, DurableCallable, durable_callable
 from flink_agents.api.events import Event
 from flink_agents.api.memory import MemoryObject, MemoryRef
@@ -33,6 +34,8 @@ class RunnerContext(ABC):
     A project adds methods of its own in a subclass without constructor, named by
     ``Agent.context_class``; the runtime supplies the rest.
     """
+
+    __given_to_tools__ = True
 
     # -- where we are -----------------------------------------------------------------
 
@@ -125,6 +128,67 @@ class RunnerContext(ABC):
             ResourceNotFoundError: The agent has no client of that name.
             ContextMisuseError: The action is no ``async def``.
         """
+
+    # -- models ------------------------------------------------------------------------
+
+    @overload
+    async def chat(
+        self,
+        model: str,
+        messages: ChatInput = "",
+        *,
+        output_type: None = None,
+        **options: Unpack[ConversationOptions],
+    ) -> ChatResult[str]: ...
+    @overload
+    async def chat(
+        self,
+        model: str,
+        messages: ChatInput = "",
+        *,
+        output_type: type[_T],
+        **options: Unpack[ConversationOptions],
+    ) -> ChatResult[_T]: ...
+    @overload
+    async def chat(
+        self,
+        model: str,
+        messages: ChatInput = "",
+        *,
+        output_type: Any,
+        **options: Unpack[ConversationOptions],
+    ) -> ChatResult[Any]: ...
+    async def chat(
+        self,
+        model: str,
+        messages: ChatInput = "",
+        *,
+        output_type: Any = None,
+        **options: Unpack[ConversationOptions],
+    ) -> ChatResult[Any]:
+        """Talk with the chat model ``model`` until it answers; for ``async def`` actions.
+
+        Each request and each call of a tool is a durable call of its own: after a crash, what was answered
+        is not asked again.
+
+        Args:
+            model: Name of the chat model.
+            messages: A text of the user, a ``ChatMessage`` or several, or messages of pydantic-ai.
+            output_type: Type of the answer: a pydantic model, a dataclass, or any other type that pydantic
+                describes. Default: a text.
+            **options: ``tools``, ``output_mode``, ``limits``, ``settings``, ``instructions``, ``history``,
+                ``variables`` and ``run_tools``, as ``ConversationOptions`` describes them.
+
+        Raises:
+            ResourceNotFoundError: The agent has no chat model of that name, or no such tool.
+            ResourceUnavailableError: A package or a secret is missing.
+            ModelRequestError: A request failed in all its attempts, as did those to the fallbacks.
+            UsageLimitExceededError: The conversation would use more than it may.
+            ModelOutputError: The model gave no output of that type.
+            ToolError: A tool ended the conversation.
+        """
+        resource = self.get_resource(model, ResourceType.CHAT_MODEL)
+        return await resource.chat(self, messages, output_type=output_type, **options)
 
     @property
     @abstractmethod

@@ -71,7 +71,14 @@
     │   ├── BrokerStartError             FA7002
     │   ├── BrokerPortInUseError         FA7003
     │   └── BrokerMismatchError          FA7004
-    └── RecoveryDifferenceError          FA8000  found by the test kit  (also an AssertionError)
+    ├── RecoveryDifferenceError          FA8000  found by the test kit  (also an AssertionError)
+    ├── ModelError                       FA9000  a chat model did not come to an answer
+    │   ├── ModelRequestError            FA9001
+    │   ├── UsageLimitExceededError      FA9002
+    │   └── ModelOutputError             FA9003
+    └── ToolError                        FA9100  a tool that a model called ended the conversation
+        ├── ToolRetriesExceededError     FA9101
+        └── ToolResultError              FA9102
 
 Each class has a stable ``code``; ``docs/errors.md`` has a section of that name. The
 first line of an error's text is the user's own place in the code where one is known,
@@ -83,6 +90,15 @@ from __future__ import annotations
 from typing import TYPE_CHECKING, Any
 
 from flink_agents.api.error_base import AgentsError, attempt_lines
+from flink_agents.api.model_errors import (
+    ModelError as ModelError,
+    ModelOutputError as ModelOutputError,
+    ModelRequestError as ModelRequestError,
+    ToolError as ToolError,
+    ToolResultError as ToolResultError,
+    ToolRetriesExceededError as ToolRetriesExceededError,
+    UsageLimitExceededError as UsageLimitExceededError,
+)
 from flink_agents.api.store_errors import (
     AppendOutcomeUnknownError as AppendOutcomeUnknownError,
     BrokerDownloadError as BrokerDownloadError,

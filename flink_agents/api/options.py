@@ -160,6 +160,13 @@ class AgentOptions(StoreOptions):
         "for ever.",
         minimum=timedelta(seconds=1),
     )
+    CHAT_MODELS = ConfigOption[dict[str, Any]](
+        "chat-models",
+        dict,
+        None,
+        "What a job says about a chat model in place of its agent: `chat-models.NAME.model`, `.base_url`, "
+        "`.max_concurrency`, `.limits.requests` or any other option of the chat model `NAME`.",
+    )
     RESTART_ATTEMPTS = ConfigOption(
         "local.restart.attempts",
         int,

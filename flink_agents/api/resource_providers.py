@@ -43,7 +43,11 @@ class DeclaredResource:
 
 
 class ResourceProvider(ABC):
-    """Makes the resources of one kind. It is made without arguments, in each process anew."""
+    """Makes the resources of one kind. It is made without arguments, in each process anew.
+
+    A resource that has a method ``aclose`` without arguments is closed at the end of the attempt: the method
+    is called on the agent loop, and what it returns is awaited.
+    """
 
     # Not abstract: most arguments are fine if `provide` can use them.
     def check(self, name: str, arguments: Mapping[str, Any]) -> None:  # noqa: B027
@@ -52,6 +56,18 @@ class ResourceProvider(ABC):
         Raises:
             ValueError: They cannot be right; the text becomes part of an error with the author's place.
         """
+
+    def check_declared(self, name: str, clazz: str, arguments: Mapping[str, Any]) -> None:
+        """The same, for kinds whose arguments depend on the class of the descriptor.
+
+        Raises:
+            ValueError: They cannot be right.
+        """
+        self.check(name, arguments)
+
+    # Not abstract: most providers import what they need when they are imported themselves.
+    def load(self) -> None:  # noqa: B027
+        """Import what takes long. It is called when a subtask begins, before its first input."""
 
     @abstractmethod
     def provide(self, declared: DeclaredResource) -> Any:
@@ -65,6 +81,8 @@ PROVIDERS = Providers(
     {
         "tool": "flink_agents.plan.binding.resources:ToolProvider",
         "prompt": "flink_agents.plan.binding.resources:PromptProvider",
+        "chat_model": "flink_agents.models.chat.provider:ChatModelProvider",
+        "chat_model_connection": "flink_agents.models.chat.provider:ConnectionProvider",
         "client": "flink_agents.plan.binding.resources:ClientProvider",
     },
 )

@@ -172,6 +172,25 @@ class BoundAgent:
             )
         )
 
+    def load_providers(self) -> None:
+        """Let the providers of the agent's resources import what they need.
+
+        Raises:
+            MissingExtraError: A package is missing.
+        """
+        for kind in dict.fromkeys(one.type for one in self.plan.resources):
+            try:
+                provider = provider_of(kind)
+            except ResourceUnavailableError:
+                # An action that asks for such a resource is told.
+                continue
+            if provider is not None:
+                provider.load()
+
+    def made_resources(self) -> list[Any]:
+        """The resources that were made, the latest first."""
+        return list(reversed(self._made.values()))
+
     def client(self, name: str) -> Callable[[], Any]:
         """The function that opens the client ``name``.
 

@@ -20,7 +20,8 @@ _LIBRARIES = (
     os.path.dirname(os.path.dirname(os.path.dirname(os.path.abspath(__file__)))) + os.sep,
 )
 
-_DURABLE = frozenset({"durable_execute", "durable_execute_async"})
+_DURABLE = frozenset({"durable_execute", "durable_execute_async", "chat"})
+"""Methods of the context that make durable calls."""
 
 
 def makes_durable_calls(agent: BoundAgent) -> bool:
