@@ -203,7 +203,7 @@ class ChatModelOptions(TypedDict, total=False):
     limits: UsageLimits | Mapping[str, Any]
     stream: bool
     timeout: float | None
-    retry: RetryTimes
+    retry: RetryTimes | Mapping[str, Any]
     fallback: Sequence[str]
     router: Router | Mapping[str, Any] | None
     max_concurrency: int | None

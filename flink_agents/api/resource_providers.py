@@ -95,7 +95,8 @@ def provider_of(kind: ResourceType) -> ResourceProvider | None:
     Raises:
         ResourceUnavailableError: Several do, or the one cannot be imported, or is none.
     """
-    if kind.value not in PROVIDERS.names():
+    # Entry points are searched for in files: not where it is known without them.
+    if kind.value not in PROVIDERS.built_in and kind.value not in PROVIDERS.names():
         return None
     made = PROVIDERS.load(kind.value)()
     if not isinstance(made, ResourceProvider):

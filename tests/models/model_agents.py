@@ -41,7 +41,7 @@ class Analyst(Agent):
             api_key={"env": KEY_VARIABLE},
             instructions="You judge orders.",
             tools=["price_of", "stock_of"],
-            retry={"initial_interval": 0.01, "max_attempts": 3},  # pyright: ignore[reportArgumentType]
+            retry={"initial_interval": 0.01, "max_attempts": 3},
         )
 
     @tool

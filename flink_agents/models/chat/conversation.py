@@ -142,31 +142,33 @@ class Conversation:
         if not calls:
             return self._take_text(response.text or "")
         told: list[ModelRequestPart] = []
-        for call in calls if self._gives_output_by_tool else ():
-            if call.tool_name == OUTPUT_TOOL:
-                assert self._terms.output is not None
-                try:
-                    output = self._terms.output.of_call(call)
-                except ValidationError as error:
-                    self._count_wrong_output(error)
-                    told.append(
-                        retried(
-                            call, ToolOutcome("retry", problems(error), "validation_error"), self._terms.now
-                        )
-                    )
-                else:
-                    self._say(self._closing(calls, call))
-                    return self._result(output)
-        rest = [call for call in calls if not (self._gives_output_by_tool and call.tool_name == OUTPUT_TOOL)]
+        for call in filter(self._gives_output, calls):
+            try:
+                output = self._output_of(call)
+            except ValidationError as error:
+                self._count_wrong_output(error)
+                wrong = ToolOutcome("retry", problems(error), "validation_error")
+                told.append(retried(call, wrong, self._terms.now))
+            else:
+                self._say(self._closing(calls, call))
+                return self._result(output)
+        rest = [call for call in calls if not self._gives_output(call)]
         if rest and not self._terms.run_tools:
             return self._result(response.text or "", rest)
         self._counter.call_tools(len(rest))
-        self._say([*told, *(await self._toolbox.call_all(rest) if rest else ())])
+        self._say([*told, *(await self._toolbox.call_all(rest))])
         return None
 
     @property
     def _gives_output_by_tool(self) -> bool:
         return bool(self._parameters.output_tools)
+
+    def _gives_output(self, call: ToolCallPart) -> bool:
+        return self._gives_output_by_tool and call.tool_name == OUTPUT_TOOL
+
+    def _output_of(self, call: ToolCallPart) -> Any:
+        assert self._terms.output is not None
+        return self._terms.output.of_call(call)
 
     def _closing(self, calls: Sequence[ToolCallPart], final: ToolCallPart) -> list[ModelRequestPart]:
         """What the transcript holds of each call behind the one that gave the output."""

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import importlib
+import sys
 from collections.abc import Mapping
 from typing import Any
 
@@ -68,7 +69,8 @@ def _of_class(what: str, clazz: str, arguments: Mapping[str, Any], kind: type[An
     module, _, qualname = clazz.partition(":")
     expected = f"{clazz}, a {kind.__name__} of pydantic-ai, or a function or class that makes one"
     try:
-        found: Any = importlib.import_module(module)
+        # A main script that still runs is there, and cannot be imported: its import would wait for its end.
+        found: Any = sys.modules.get(module) or importlib.import_module(module)
         for part in qualname.split("."):
             found = getattr(found, part)
         made = found if isinstance(found, kind) else found(**arguments)

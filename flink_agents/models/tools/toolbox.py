@@ -92,6 +92,7 @@ class Toolbox:
             Exception: What one of them raised.
         """
         if len(calls) == 1:
+            # Without a task of its own: most responses call one tool.
             return [await self._call(calls[0])]
         return await self._ctx.gather(*map(self._call, calls))
 

@@ -10,7 +10,9 @@ from collections.abc import Callable, Iterable, Iterator
 from types import CodeType, FunctionType, ModuleType
 from typing import Any
 
+from flink_agents.api.built_in_actions import BUILT_IN_ACTIONS
 from flink_agents.plan.binding.bind import BoundAgent
+from flink_agents.plan.references import FunctionRef
 
 _MAX_FOLLOWED = 10_000
 """How much code is looked at for one action."""
@@ -22,6 +24,9 @@ _LIBRARIES = (
 
 _DURABLE = frozenset({"durable_execute", "durable_execute_async", "chat"})
 """Methods of the context that make durable calls."""
+
+_BUILT_IN = frozenset(one.function for one in BUILT_IN_ACTIONS)
+"""Actions of this package, all of which make some."""
 
 
 def makes_durable_calls(agent: BoundAgent) -> bool:
@@ -96,6 +101,8 @@ def _makes_calls(action: Callable[..., Any], agent: BoundAgent) -> bool:
     Looks at the action, at methods of the agent and of its context class that it names, and at functions
     of the same modules. A call that is made by other code is not seen here.
     """
+    if str(FunctionRef.of(action)) in _BUILT_IN:
+        return True
     owners = [type(agent.instance), *filter(None, [agent.context_class])]
     ahead: list[Any] = [inspect.unwrap(action)]
     seen: set[int] = set()

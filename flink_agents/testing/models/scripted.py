@@ -57,7 +57,8 @@ class ScriptedModel(FunctionModel):
             if isinstance(part, TextPart):
                 yield part.content
             elif isinstance(part, ToolCallPart):
-                yield {index: DeltaToolCall(part.tool_name, part.args_as_json_str(), part.tool_call_id)}
+                arguments = part.args_as_json_str()
+                yield {index: DeltaToolCall(part.tool_name, arguments, tool_call_id=part.tool_call_id)}
 
     def _response(self, messages: Sequence[ModelMessage]) -> ModelResponse:
         number = len(self.asked)
