@@ -327,8 +327,6 @@ REFERENCE_ARGUMENTS: Mapping[tuple[ResourceType, str], ResourceType] = {
     (ResourceType.CHAT_MODEL, "fallback"): ResourceType.CHAT_MODEL,
     (ResourceType.CHAT_MODEL, "prompt"): ResourceType.PROMPT,
     (ResourceType.CHAT_MODEL, "tools"): ResourceType.TOOL,
-    (ResourceType.CHAT_MODEL, "mcp_servers"): ResourceType.MCP_SERVER,
-    (ResourceType.CHAT_MODEL, "skills"): ResourceType.SKILLS,
     (ResourceType.EMBEDDING_MODEL, "connection"): ResourceType.CHAT_MODEL_CONNECTION,
     (ResourceType.VECTOR_STORE, "embedding_model"): ResourceType.EMBEDDING_MODEL,
 }

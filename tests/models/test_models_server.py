@@ -100,7 +100,10 @@ def test_modes_of_output(model_server: Serve, agent_harness: Make, mode: str) ->
     harness = agent_harness(Judge(mode), config=options(server), crash="everywhere")
     assert harness.push("tea?") == [{"good": False, "reason": ""}]
     first, second = server.requests
-    assert ("response_format" in first.body) == (mode == "native")
+    assert first.body.get("response_format", {}).get("type") == {
+        "native": "json_schema",
+        "prompted": "json_object",
+    }.get(mode)
     assert ("good" in str(first.body["messages"])) == (mode == "prompted")
     assert "valid boolean" in second.text
 
@@ -113,6 +116,19 @@ def test_failures_that_pass(model_server: Serve, agent_harness: Make) -> None:
     assert harness.push("tea?") == ["good"]
     server.assert_complete()
     assert server.count == 3
+
+
+def test_metrics_count_what_was_sent(model_server: Serve) -> None:
+    server = model_server([Reply("busy", status=503), Reply("good", input_tokens=7, output_tokens=3)])
+    harness = OperatorHarness(Analyst(), config=options(server), crash=None, forced_replay=False)
+    assert harness.push("tea?") == ["good"]
+    assert {name: value for name, value in harness.metrics.items() if name.startswith("chat.")} == {
+        "chat.analyst.requests": 2,
+        "chat.analyst.failures": 1,
+        "chat.analyst.input_tokens": 7,
+        "chat.analyst.output_tokens": 3,
+    }
+    harness.close()
 
 
 def failure(harness: OperatorHarness, of: str = "tea?") -> str:
