@@ -99,8 +99,8 @@ class Subtask:
         self.store = made
         self.flink = Checkpoints()
         self.metrics = RunMetrics(())
-        self.journals = Journals(made, owner, ValueCodec(), compile_agent(Asking()))
-        self.journals.pruner = Pruner(Prune.CHECKPOINTS, 0, self.metrics, self.flink, True)
+        pruner = Pruner(Prune.CHECKPOINTS, 0, self.metrics, self.flink, True)
+        self.journals = Journals(made, owner, ValueCodec(), compile_agent(Asking()), pruner=pruner)
 
     async def see(self, key: str) -> None:
         """Run the only input of a key."""

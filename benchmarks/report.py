@@ -6,8 +6,10 @@ The report has the same shape for every case; each figure has its unit in its na
 ``parameters``  what the jobs were given, and ``rounds``
 ``ours``        each figure with ``min``, ``median`` and ``max`` over the rounds
 ``baselines``   the same by the name of the baseline
-``ratio``       ours divided by the baselines of the same round, for each figure that both have
-``difference``  ours less the baselines of the same round, for the same figures
+``ratio``       ours divided by the baselines of the same round, for each figure that both have; ``of_bare``
+                is ours divided by the events that the bare function takes per second
+``difference``  ours less the baselines of the same round, for the same figures; ``added_in_bare_events``
+                is the processor time that a call takes longer, divided by that of a bare event
 ``targets``     a list: ``part`` of the report, ``figure``, ``statistic``, ``at_least`` or ``at_most``,
                 what was ``measured``, and whether that is ``met``
 ``machine``     where it ran; ``load`` is the load average before the first round
@@ -23,6 +25,7 @@ import sys
 import time
 from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass, field
+from operator import sub, truediv
 from statistics import median
 from typing import Any, Literal
 
@@ -39,16 +42,62 @@ class Job:
     Attributes:
         name: Its name.
         command: Module and arguments; names in braces are parameters of the case.
-        figures: Which of the figures that it prints are reported.
+        figures: Which figures are reported of those that the job prints.
+        prefix: The report puts this before the name of a figure, so that two jobs of a case can print
+            a figure of the same name. ``figures`` has the names with it.
     """
 
     name: str
     command: str
     figures: tuple[str, ...]
+    prefix: str = ""
 
     def arguments(self, parameters: Parameters) -> list[str]:
         """What follows ``python -m``."""
         return self.command.format(**parameters).split()
+
+    def read(self, printed: Figures) -> Figures:
+        """Take the figures of the report from those that the job printed."""
+        return {figure: printed[figure.removeprefix(self.prefix)] for figure in self.figures}
+
+
+@dataclass(frozen=True)
+class Derived:
+    """A figure of the report that a round's other figures yield.
+
+    Attributes:
+        part: Part of the report that gets the figure.
+        figure: Its name.
+        compute: Computes it from the figures of our jobs and of the baselines in one round.
+    """
+
+    part: Literal["ratio", "difference"]
+    figure: str
+    compute: Callable[[Figures, Figures], float]
+
+
+def of_bare(figure: str, bare: str = "bare_events_per_second") -> Derived:
+    """A rate of ours over the rate of the bare function: it can be compared between machines.
+
+    Args:
+        figure: Our rate.
+        bare: The figure of the baseline that has the bare function's rate.
+    """
+    return Derived("ratio", "of_bare", lambda ours, beside: ours[figure] / beside[bare])
+
+
+def added_in_bare_events(figure: str, bare: str = "bare_events_per_second") -> Derived:
+    """The time that ours takes longer than its baseline, in units of the time of one bare event.
+
+    Args:
+        figure: Milliseconds of processor time that both jobs measure.
+        bare: The figure of the baseline that has the bare function's rate.
+    """
+    return Derived(
+        "difference",
+        "added_in_bare_events",
+        lambda ours, beside: (ours[figure] - beside[figure]) / (1000 / beside[bare]),
+    )
 
 
 @dataclass(frozen=True)
@@ -95,6 +144,7 @@ class Case:
         ours: Our jobs; no two have a figure of the same name.
         baselines: The baselines; no two have a figure of the same name.
         targets: The targets.
+        derived: Figures that the report computes from those of the jobs.
         rounds: How often each job runs, unless the command line says otherwise.
     """
 
@@ -103,6 +153,7 @@ class Case:
     ours: tuple[Job, ...]
     baselines: tuple[Job, ...]
     targets: tuple[Target, ...]
+    derived: tuple[Derived, ...] = ()
     rounds: int = 3
 
 
@@ -131,8 +182,7 @@ def measure(
         for jobs, found in ((case.baselines, beside), (case.ours, ours)):
             found.append({})
             for job in jobs:
-                printed = run(job.arguments(parameters))
-                figures = {figure: printed[figure] for figure in job.figures}
+                figures = job.read(run(job.arguments(parameters)))
                 progress(f"round {number + 1} {job.name}: {_line(figures)}")
                 found[-1] |= figures
     report: dict[str, Any] = {
@@ -140,8 +190,8 @@ def measure(
         "parameters": {**parameters, "rounds": rounds, "parallelism": 1},
         "ours": _summaries(ours),
         "baselines": {job.name: _summaries(beside, job.figures) for job in case.baselines},
-        "ratio": _summaries(_compare(ours, beside, lambda a, b: a / b)),
-        "difference": _summaries(_compare(ours, beside, lambda a, b: a - b)),
+        "ratio": _summaries(_compare(case, "ratio", ours, beside)),
+        "difference": _summaries(_compare(case, "difference", ours, beside)),
     }
     report["targets"] = [target.judge(report) for target in case.targets]
     report["machine"] = {
@@ -172,10 +222,12 @@ def run_job(arguments: list[str]) -> Figures:
     return figures
 
 
-def _compare(ours: Rounds, beside: Rounds, how: Callable[[float, float], float]) -> Rounds:
-    """Figures that both have, round by round."""
+def _compare(case: Case, part: Literal["ratio", "difference"], ours: Rounds, beside: Rounds) -> Rounds:
+    """Compare the figures that both have, and compute the derived ones, round by round."""
+    compare = truediv if part == "ratio" else sub
     return [
-        {figure: how(a[figure], b[figure]) for figure in a if figure in b}
+        {figure: compare(a[figure], b[figure]) for figure in a if figure in b}
+        | {derived.figure: derived.compute(a, b) for derived in case.derived if derived.part == part}
         for a, b in zip(ours, beside, strict=True)
     ]
 

@@ -16,9 +16,19 @@ from benchmarks import __main__ as command_line, durable, waiting
 from benchmarks.brokers import ADDRESS
 from benchmarks.cases import CASES
 from benchmarks.hold import Checks
-from benchmarks.report import Case, Figures, Job, Target, measure, run_job
+from benchmarks.report import (
+    Case,
+    Figures,
+    Job,
+    Target,
+    added_in_bare_events,
+    measure,
+    of_bare,
+    run_job,
+)
 
 ROOT = Path(__file__).parents[1]
+BARE = "bare"
 PARTS = ["case", "parameters", "ours", "baselines", "ratio", "difference", "targets", "machine"]
 
 
@@ -78,6 +88,57 @@ def test_jobs_are_compared_round_by_round_where_both_have_the_figure() -> None:
     assert report["difference"] == {"rate": {"min": -2.0, "median": 2.0, "max": 10.0}}
 
 
+def beside_bare() -> tuple[Case, Jobs]:
+    """A case whose job and whose baselines print figures of the same name, and two rounds of its figures."""
+    case = Case(
+        meaning="a case beside the bare function",
+        parameters={},
+        ours=(Job("ours", "ours", ("rate", "cpu_ms")),),
+        baselines=(Job("bare", "bare", ("bare_rate",), prefix="bare_"), Job("direct", "direct", ("cpu_ms",))),
+        targets=(
+            Target("ratio", "of_bare", "at_least", 0.25),
+            Target("difference", "added_in_bare_events", "at_most", 3.0),
+        ),
+        derived=(of_bare("rate", "bare_rate"), added_in_bare_events("cpu_ms", "bare_rate")),
+    )
+    jobs = Jobs(
+        {
+            "ours": [{"rate": 4000.0, "cpu_ms": 0.25}, {"rate": 3000.0, "cpu_ms": 0.5}],
+            "bare": [{"rate": 20_000.0}, {"rate": 10_000.0}],
+            "direct": [{"cpu_ms": 0.125}, {"cpu_ms": 0.125}],
+        }
+    )
+    return case, jobs
+
+
+def test_rates_are_compared_with_the_bare_function_of_the_same_round() -> None:
+    case, jobs = beside_bare()
+    report = measure("one", case, {}, 2, jobs)
+    # 0.125 ms more where a bare event takes 0.05 ms, and 0.375 ms more where it takes 0.1 ms.
+    assert report["difference"]["added_in_bare_events"] == {"min": 2.5, "median": 3.125, "max": 3.75}
+    assert report["ratio"] == {
+        "of_bare": {"min": 0.2, "median": 0.25, "max": 0.3},
+        "cpu_ms": {"min": 2.0, "median": 3.0, "max": 4.0},
+    }
+    assert [target["met"] for target in report["targets"]] == [True, False]
+
+
+def test_prefix_tells_figures_of_one_name_apart() -> None:
+    case, jobs = beside_bare()
+    report = measure("one", case, {}, 2, jobs)
+    assert set(report["baselines"]["bare"]) == {"bare_rate"}
+    assert report["baselines"]["bare"]["bare_rate"]["max"] == 20_000.0
+    assert "rate" not in report["ratio"], "our rate was divided by the bare one under its own name"
+
+
+@pytest.mark.parametrize("name", ["static", "async", "durable", "hold"])
+def test_case_prints_its_rate_of_the_bare_function(name: str) -> None:
+    case = CASES[name]
+    assert [job.command.split()[0] for job in case.baselines].count("benchmarks.bare") == 1
+    report = measure(name, case, case.parameters, 1, Invented(case))
+    assert report["ratio"]["of_bare"] == {"min": 1.0, "median": 1.0, "max": 1.0}
+
+
 def test_rounds_are_interleaved_and_jobs_get_their_parameters() -> None:
     _, jobs = measured()
     assert jobs.ran == [["limit", "0"], ["other"], ["first", "10"], ["second", "0.5"]] * 3
@@ -110,7 +171,8 @@ class Invented(Jobs):
 
     def __call__(self, arguments: list[str]) -> Figures:
         self.ran.append(arguments)
-        return {figure: 1.0 for job in (*self.case.ours, *self.case.baselines) for figure in job.figures}
+        jobs = (*self.case.ours, *self.case.baselines)
+        return {figure.removeprefix(job.prefix): 1.0 for job in jobs for figure in job.figures}
 
 
 @pytest.mark.parametrize("name", CASES)
@@ -132,12 +194,17 @@ def test_case_prints_one_object_with_its_targets_judged(
     ours = [figure for job in case.ours for figure in job.figures]
     beside = [figure for job in case.baselines for figure in job.figures]
     assert (len(set(ours)), len(set(beside))) == (len(ours), len(beside)), "two figures of one name"
-    assert set(report["ratio"]) == set(ours) & set(beside) > set(), "nothing of ours beside a baseline"
-    assert all(set(report["ratio"]) & set(job.figures) for job in case.baselines if job.name != "store alone")
+    derived = {figure.figure for figure in case.derived if figure.part == "ratio"}
+    assert set(report["ratio"]) - derived == set(ours) & set(beside) > set(), "nothing beside a baseline"
+    alone = {"store alone", BARE} if name != "static" else set[str]()
+    assert all(set(report["ratio"]) & set(job.figures) for job in case.baselines if job.name not in alone)
     assert len(jobs.ran) == 2 * (len(case.baselines) + len(case.ours))
     for module, *arguments in jobs.ran:
         assert find_spec(module) is not None
-        assert "7" in arguments, f"a job that the number of {size} does not reach"
+        # The bare function measures the machine, so that the size of a case does not change it.
+        assert "7" in arguments or (module, name != "static") == ("benchmarks.bare", True), (
+            f"a job that the number of {size} does not reach"
+        )
         assert module != waiting.__name__ or arguments[0] in waiting.JOBS
         assert module != durable.__name__ or arguments[0] in durable.JOBS
 
@@ -158,7 +225,8 @@ def test_the_store_is_what_durable_calls_are_recorded_in(
     assert json.loads(capsys.readouterr().out)["parameters"]["store"] == store
     used = [(module, arguments[1]) for module, *arguments in jobs.ran]
     without = [("benchmarks.durable", "none")] * 3
-    assert used == [*without, ("benchmarks.store", store), *[("benchmarks.durable", store)] * 3]
+    assert used[0][0] == "benchmarks.bare"
+    assert used[1:] == [*without, ("benchmarks.store", store), *[("benchmarks.durable", store)] * 3]
 
 
 @pytest.mark.parametrize("store", ["sqlite", "none"])

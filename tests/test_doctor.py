@@ -311,6 +311,6 @@ def test_demo_without_examples_is_an_error_without_traceback() -> None:
 
 
 def test_plan_formats_exclude_each_other() -> None:
-    result = CliRunner().invoke(main.app, ["plan", "show", "m:A", "--json", "--svg"])
+    result = CliRunner().invoke(main.app, ["plan", "show", "m:A", "--json", "--mermaid"])
     assert result.exit_code == 2
     assert "exclude each other" in result.stderr

@@ -136,3 +136,18 @@ def test_a_folder_is_no_store_of_modules() -> None:
     folders = {file.parent for part in parts for file in (ROOT / "flink_agents" / part).rglob("*.py")}
     full = {folder.name for folder in folders if len(list(folder.glob("*.py"))) - 1 > MOST_MODULES}
     assert full == set()
+
+
+@pytest.mark.parametrize(
+    "part",
+    ["RunEnvironment", "RunMetrics", "Journals", "LowWatermark", "TimerProcessor", "HeartbeatProcessor"],
+)
+def test_a_subtask_is_built_in_one_place(part: str) -> None:
+    """Else the test kit would drift from the operator, and the replay of a run from both."""
+    making = [
+        file.relative_to(ROOT / "flink_agents").as_posix()
+        for file in (ROOT / "flink_agents").rglob("*.py")
+        for node in ast.walk(ast.parse(file.read_text("utf-8")))
+        if isinstance(node, ast.Call) and isinstance(node.func, ast.Name) and node.func.id == part
+    ]
+    assert making == ["runtime/operator/assembly.py"]

@@ -1,1 +1,1 @@
-"""What users write agents with. ``flink_agents`` re-exports all of it."""
+"""The classes and functions that users write agents with; ``flink_agents`` exports all of them."""

@@ -1,4 +1,4 @@
-"""Where durable execution keeps what it recorded: the protocol of a store, and its data.
+"""The protocol of the stores that keep the records of durable execution, and the data in them.
 
 A store holds *journals*. A journal belongs to one key of one job; its records are appended and
 never changed. Each record belongs to a run, which has a sequence number. What records mean is
@@ -56,7 +56,7 @@ class JournalKey(NamedTuple):
 
 
 class RecordKind(IntEnum):
-    """What a record is; one byte in every store."""
+    """The kind of a record; every store keeps it as one byte."""
 
     RUN = 1
     """A run begins: what its input is."""
@@ -93,7 +93,7 @@ class Record:
 
 @dataclass(frozen=True)
 class Owner:
-    """Who may append: one attempt of one subtask. Made anew by :meth:`create` for each attempt.
+    """One attempt of one subtask, as the one who may append; each attempt makes its own by :meth:`create`.
 
     Attributes:
         job_id: Flink's id of the job; the same for all attempts.
@@ -111,11 +111,11 @@ class Owner:
 
     @classmethod
     def create(cls, job_id: str, group: str, subtask: int = 0, parallelism: int = 1) -> Owner:
-        """An owner with a token of its own."""
+        """Return an owner with a token of its own."""
         return cls(job_id, group, subtask, parallelism, secrets.token_hex(16))
 
     def outranks(self, other: Owner) -> bool:
-        """Whether ``other`` may not append any more once this owner has opened a store."""
+        """Tell whether ``other`` may not append any more once this owner has opened a store."""
         return self.group == other.group and (
             self.job_id != other.job_id
             or self.parallelism != other.parallelism
@@ -125,7 +125,7 @@ class Owner:
 
 @dataclass(frozen=True)
 class JournalInfo:
-    """What a store knows about a journal without reading its records.
+    """Facts about a journal that a store knows without reading its records.
 
     Attributes:
         journal: Which one.
@@ -231,21 +231,21 @@ class ActionStateStore(ABC):
                 may be appended in their place; the store takes no more appends.
         """
 
-    @abstractmethod
     async def read(self, journal: JournalKey, seq: int) -> list[Record]:
-        """All records of a run, in the order of their append; empty where nothing was recorded.
+        """Return all records of a run, in the order of their append; empty where nothing was recorded.
 
         It sees every append that has returned.
 
         Raises:
             RecordsPrunedError: The run was pruned.
         """
+        return await self.scan(journal, seq, seq)
 
     @abstractmethod
     async def scan(
         self, journal: JournalKey, from_seq: int | None = None, to_seq: int | None = None
     ) -> list[Record]:
-        """All records of some runs, by sequence number and then in the order of their append.
+        """Return all records of some runs, by sequence number and then in the order of their append.
 
         Args:
             journal: Where to look.
@@ -286,11 +286,11 @@ class ActionStateStore(ABC):
 
     @abstractmethod
     async def pruned_through(self, journal: JournalKey) -> int:
-        """The last run that was pruned; :data:`NOTHING_PRUNED` if none."""
+        """Return the last run that was pruned; :data:`NOTHING_PRUNED` if none."""
 
     @abstractmethod
     def may_have(self, journal: JournalKey, marker: bytes | None = None, pending: bool = True) -> bool:
-        """Whether something was recorded for ``journal`` before this owner opened the store.
+        """Tell whether something was recorded for ``journal`` before this owner opened the store.
 
         Also where all of it was pruned, as long as the store remembers that.
 
@@ -322,7 +322,7 @@ class ActionStateStore(ABC):
 
     @abstractmethod
     def recovery_marker(self, journal: JournalKey) -> bytes:
-        """A position at or before which no record of ``journal`` lies that is appended from now on.
+        """Return a position at or before which no record of ``journal`` lies that is appended from now on.
 
         Opaque, at most :data:`MAX_MARKER_BYTES` bytes; kept in Flink's state.
         """
@@ -331,7 +331,7 @@ class ActionStateStore(ABC):
     async def journals(
         self, journal_id: str | None = None, after: JournalKey | None = None, limit: int = 1000
     ) -> list[JournalInfo]:
-        """Journals in the order of ``journal_id`` and key, each as UTF-8 bytes.
+        """Return journals in the order of ``journal_id`` and key, each as UTF-8 bytes.
 
         Args:
             journal_id: Only those of this job.
@@ -341,7 +341,7 @@ class ActionStateStore(ABC):
 
     @abstractmethod
     async def stats(self) -> StoreStats:
-        """Totals; may take time in proportion to the store's size."""
+        """Return the totals, which may take time in proportion to the store's size."""
 
     async def remember_plan(self, fingerprint: str, data: bytes) -> None:
         """Keep ``data`` with a fingerprint, for all jobs; what is there already stays as it is.
@@ -361,17 +361,17 @@ class ActionStateStore(ABC):
         return records[0].data if records else None
 
     def metrics(self) -> Mapping[str, int]:
-        """What the store measures of itself, by name; the runtime shows it in the metric group ``store``."""
+        """Return the store's measurements by name, which the runtime shows in the group ``store``."""
         return {}
 
 
 def encode_text(text: str) -> bytes:
-    """``text`` as bytes, whatever is in it; the order of journals is that of these bytes."""
+    """Return ``text`` as bytes, whatever is in it; the order of journals is that of these bytes."""
     return text.encode("utf-8", "surrogatepass")
 
 
 def decode_text(data: bytes) -> str:
-    """The text that :func:`encode_text` was given."""
+    """Return the text that :func:`encode_text` was given."""
     return data.decode("utf-8", "surrogatepass")
 
 
@@ -399,7 +399,7 @@ def check_records(records: Sequence[Record], limit: int) -> None:
 
 
 def pruned_error(journal: JournalKey, seq: int, pruned_through: int) -> RecordsPrunedError:
-    """The error that says that run ``seq`` was pruned."""
+    """Return the error that says that run ``seq`` was pruned."""
     return RecordsPrunedError(
         f"run {seq} of key {journal.key[:200]!r} was pruned, so nobody can tell what it did",
         expected=f"a sequence number above {pruned_through}",
@@ -409,7 +409,7 @@ def pruned_error(journal: JournalKey, seq: int, pruned_through: int) -> RecordsP
 
 
 def stale_error(owner: Owner) -> StaleOwnerError:
-    """The error that says that ``owner`` may not append any more."""
+    """Return the error that says that ``owner`` may not append any more."""
     return StaleOwnerError(
         f"another attempt took over {owner.group!r}; this one may not record anything any more",
         found=f"job {owner.job_id}, subtask {owner.subtask} of {owner.parallelism}",
@@ -418,7 +418,7 @@ def stale_error(owner: Owner) -> StaleOwnerError:
 
 
 def in_use_error(owner: Owner, holder: str) -> JobIdentifierInUseError:
-    """The error that says that job ``holder`` lives and has the group of ``owner``."""
+    """Return the error that says that job ``holder`` lives and has the group of ``owner``."""
     return JobIdentifierInUseError(
         f"another job is running as {owner.group!r}",
         expected="one job for each job identifier",
@@ -429,5 +429,5 @@ def in_use_error(owner: Owner, holder: str) -> JobIdentifierInUseError:
 
 
 def closed_error(reason: str = "the store is not open") -> StoreClosedError:
-    """The error that says that the store cannot be used."""
+    """Return the error that says that the store cannot be used."""
     return StoreClosedError(reason, fix="call open() first, and nothing after close()")

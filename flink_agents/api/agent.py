@@ -23,7 +23,7 @@ from __future__ import annotations
 
 import copy
 from collections.abc import Callable, Mapping, Sequence
-from typing import Any, ClassVar, TypeVar, Unpack, overload
+from typing import Any, ClassVar, Self, Unpack, overload
 
 from flink_agents.api.context import RunnerContext
 from flink_agents.api.decorators import ActionMark, Trigger
@@ -33,11 +33,9 @@ from flink_agents.api.policies import OnError, RetryPolicy
 from flink_agents.api.resources import ResourceType, check_resource_type
 from flink_agents.api.settings import ActionOptions, ActionSettings
 
-A = TypeVar("A", bound="Agent")
-
 
 def _copy(argument: Any) -> Any:
-    """A copy, which the constructor cannot change; ``argument`` itself where it has none."""
+    """Return a copy, which the constructor cannot change; ``argument`` itself where it has none."""
     try:
         return copy.deepcopy(argument)
     except Exception:  # whatever a foreign class objects to: the plan refuses live objects by name
@@ -66,7 +64,7 @@ class Agent:
     on_unhandled: OnError | str | None = None
     retry: RetryPolicy | None = None
 
-    def __new__(cls: type[A], *args: Any, **kwargs: Any) -> A:
+    def __new__(cls, *args: Any, **kwargs: Any) -> Self:
         """Keep the arguments as they are now: they are the configuration in the plan."""
         self = object.__new__(cls)
         self.__dict__["__arguments__"] = (
@@ -85,33 +83,33 @@ class Agent:
 
     @overload
     def add_action(
-        self: A,
+        self,
         name: str,
         triggers: Sequence[Trigger] | Trigger,
         func: Callable[..., Any],
         *,
         emits: Sequence[Trigger] = (),
         **settings: Unpack[ActionOptions],
-    ) -> A: ...
+    ) -> Self: ...
     @overload
     def add_action(
-        self: A,
+        self,
         name: str,
         triggers: Sequence[Trigger] | Trigger,
         func: Callable[..., Any],
         *,
         emits: Sequence[Trigger] = (),
         **settings_and_config: Any,
-    ) -> A: ...
+    ) -> Self: ...
     def add_action(
-        self: A,
+        self,
         name: str,
         triggers: Sequence[Trigger] | Trigger,
         func: Callable[..., Any],
         *,
         emits: Sequence[Trigger] = (),
         **settings_and_config: Any,
-    ) -> A:
+    ) -> Self:
         """Add an action; returns the agent.
 
         Args:
@@ -132,14 +130,14 @@ class Agent:
         return self._add(name, triggers, func, emits, settings, config)
 
     def _add(
-        self: A,
+        self,
         name: str,
         triggers: Sequence[Trigger] | Trigger,
         func: Callable[..., Any],
         emits: Sequence[Trigger],
         settings: Mapping[str, Any],
         config: Mapping[str, Any],
-    ) -> A:
+    ) -> Self:
         where = place_of(func)
         actions = self.__dict__["__actions__"]
         if name in actions:
@@ -152,7 +150,7 @@ class Agent:
         actions[name] = (mark, func)
         return self
 
-    def add_resource(self: A, name: str, resource_type: ResourceType | str, resource: Any) -> A:
+    def add_resource(self, name: str, resource_type: ResourceType | str, resource: Any) -> Self:
         """Add a resource; returns the agent.
 
         Args:

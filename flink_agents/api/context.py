@@ -23,7 +23,7 @@ _T = TypeVar("_T")
 
 
 class RunnerContext(ABC):
-    """What an action sees of the run that it belongs to.
+    """An action's view of the run that it belongs to.
 
     A context belongs to one execution of one action. After that execution, or from another
     thread than the one that runs it, or inside a durable function, all that changes or reads the
@@ -101,7 +101,7 @@ class RunnerContext(ABC):
 
     @abstractmethod
     def resolve(self, ref: MemoryRef) -> Any:
-        """The value that ``ref`` names.
+        """Return the value that ``ref`` names.
 
         Raises:
             MemoryPathError: Nothing is stored there.
@@ -111,7 +111,7 @@ class RunnerContext(ABC):
 
     @abstractmethod
     def get_resource(self, name: str, resource_type: ResourceType | str) -> Any:
-        """The resource ``name`` of that type; made once per subtask.
+        """Return the resource ``name`` of that type; made once per subtask.
 
         Raises:
             ResourceNotFoundError: The agent has none of that name and type.
@@ -120,7 +120,7 @@ class RunnerContext(ABC):
 
     @abstractmethod
     def client(self, name: str) -> Awaitable[Any]:
-        """The client ``name``, to be awaited: opened at its first use, once per subtask.
+        """Return the client ``name``, to be awaited: opened at its first use, once per subtask.
 
         All actions of the subtask share it. It is closed when the attempt of the job ends.
 
@@ -198,10 +198,10 @@ class RunnerContext(ABC):
     @property
     @abstractmethod
     def action_config(self) -> Mapping[str, Any]:
-        """What the action was registered with besides triggers and policies: a copy for each execution."""
+        """The values that the action was registered with; each execution has a copy of them."""
 
     def get_action_config_value(self, key: str, default: Any = None) -> Any:
-        """The entry ``key`` of :attr:`action_config`."""
+        """Return the entry ``key`` of :attr:`action_config`."""
         return self.action_config.get(key, default)
 
     # -- durable calls ----------------------------------------------------------------
@@ -262,7 +262,7 @@ class RunnerContext(ABC):
         reconciler: Callable[..., Any] | None = NOT_GIVEN,
         **kwargs: Any,
     ) -> Awaitable[Any]:
-        """The same, to be awaited, for ``async def`` actions.
+        """Return the same, to be awaited, for ``async def`` actions.
 
         A call has its place in the order of calls from the moment at which this is called, so that
         calls may run side by side: ``await ctx.gather(ctx.durable_execute_async(...), ...)``.
@@ -306,7 +306,7 @@ class RunnerContext(ABC):
     async def as_completed(
         self, awaitables: Iterable[Awaitable[_T]], timeout: float | None = None
     ) -> AsyncIterator[_T]:
-        """Results in the order in which ``awaitables`` end: ``async for result in ctx.as_completed(...)``.
+        """Yield results as ``awaitables`` end: ``async for result in ctx.as_completed(...)``.
 
         ``asyncio.as_completed`` begins coroutines in the order of a set, which differs from one execution to
         the next, so that a replay could not follow it. This begins them in the order of the argument. What
@@ -364,7 +364,7 @@ class RunnerContext(ABC):
 
     @abstractmethod
     def now(self) -> datetime:
-        """The wall-clock time (UTC) at which this run began.
+        """Return the wall-clock time (UTC) at which this run began.
 
         A run that is repeated after it recorded something keeps the time of its first begin. One that
         recorded nothing begins at another time.
@@ -372,11 +372,11 @@ class RunnerContext(ABC):
 
     @abstractmethod
     def uuid4(self) -> uuid.UUID:
-        """A UUID that a replay of the run gets again; another one at each call."""
+        """Return a UUID that a replay of the run gets again; another one at each call."""
 
     @abstractmethod
     def random(self) -> random.Random:
-        """A random generator that a replay of the run gets again, seeded per action.
+        """Return a random generator that a replay of the run gets again, seeded per action.
 
         Not for secrets: the seed follows from job, key and sequence number.
         """

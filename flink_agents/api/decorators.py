@@ -35,7 +35,7 @@ RESOURCE_MARK = "__flink_agents_resource__"
 
 @dataclass(frozen=True)
 class ActionMark:
-    """What ``@action`` or ``add_action`` said about a function.
+    """The facts that ``@action`` or ``add_action`` stated about a function.
 
     Attributes:
         triggers: Event classes or type strings.
@@ -62,7 +62,7 @@ class ActionMark:
         config: Mapping[str, Any],
         name: str | None,
     ) -> ActionMark:
-        """What the author wrote, if it is right.
+        """Return what the author wrote, if it is right.
 
         Raises:
             UnknownTriggerError: A trigger is neither an event class nor a type string.
@@ -79,7 +79,7 @@ class ActionMark:
 
 @dataclass(frozen=True)
 class ResourceMark:
-    """What a resource decorator said about a function."""
+    """The facts that a resource decorator stated about a function."""
 
     type: ResourceType
     name: str | None = None
@@ -87,7 +87,7 @@ class ResourceMark:
 
 
 def check_triggers(triggers: object, what: str, where: str | None = None) -> tuple[Trigger, ...]:
-    """``triggers`` if each is an event class or a type string, and there is one.
+    """Return ``triggers`` if each is an event class or a type string, and there is one.
 
     Args:
         triggers: What the author wrote.
@@ -108,7 +108,7 @@ def check_triggers(triggers: object, what: str, where: str | None = None) -> tup
 
 
 def check_event_types(values: object, what: str, role: str, where: str | None = None) -> tuple[Trigger, ...]:
-    """``values``, or the one value, if each is an event class or a type string.
+    """Return ``values``, or the one value, if each is an event class or a type string.
 
     Raises:
         UnknownTriggerError: One is not.
@@ -131,7 +131,7 @@ def check_event_types(values: object, what: str, role: str, where: str | None = 
 
 
 def _sequence(values: object) -> tuple[object, ...]:
-    """What the author gave as several values; one value alone may stand for itself."""
+    """Return what the author gave as several values; one value alone may stand for itself."""
     if isinstance(values, str | type | Event) or not isinstance(values, Iterable):
         return (cast(object, values),)
     return tuple(cast("Iterable[object]", values))

@@ -48,7 +48,7 @@ class RetryableError(Exception):
 
 
 class OnMismatch(StrEnum):
-    """What happens where a replay asks for another call than was recorded.
+    """Policy for a replay that asks for another call than was recorded.
 
     Attributes:
         FAIL: The job fails, with both calls in the error.
@@ -62,7 +62,7 @@ class OnMismatch(StrEnum):
 
 
 class OnPlanChange(StrEnum):
-    """What happens where state was written by another plan of the agent.
+    """Policy for state that another plan of the agent wrote.
 
     Attributes:
         REFUSE: The job fails, and says what changed.
@@ -74,7 +74,7 @@ class OnPlanChange(StrEnum):
 
 
 class OnOtherJob(StrEnum):
-    """What happens to a key whose state was written by a job with another identity.
+    """Policy for a key whose state a job with another identity wrote.
 
     Attributes:
         REFUSE: The job fails, with both identities in the error. Where neither job has a
@@ -90,7 +90,7 @@ class OnOtherJob(StrEnum):
 
 
 class Prune(StrEnum):
-    """When records of runs that were committed are removed.
+    """Policy for the removal of records of committed runs.
 
     Attributes:
         CHECKPOINTS: When all checkpoints that Flink retains were taken after the commit.
@@ -161,12 +161,12 @@ class DurableCallable:
 
     @property
     def seconds(self) -> float | None:
-        """How long one attempt may take, in seconds."""
+        """The longest time of one attempt, in seconds."""
         return self.timeout.total_seconds() if isinstance(self.timeout, timedelta) else self.timeout
 
     @cached_property
     def is_async(self) -> bool:
-        """Whether the function is ``async def``."""
+        """True if the function is ``async def``."""
         return inspect.iscoroutinefunction(self.function)
 
     @cached_property
@@ -178,7 +178,7 @@ class DurableCallable:
 
     @cached_property
     def wants_key(self) -> bool:
-        """Whether the function asks for its idempotency key."""
+        """True if the function asks for its idempotency key."""
         signature = _signature_of(self.function)
         parameter = signature.parameters.get(IDEMPOTENCY_KEY) if signature is not None else None
         return parameter is not None and parameter.kind is not inspect.Parameter.POSITIONAL_ONLY
@@ -199,7 +199,7 @@ NOT_GIVEN: Any = _NotGiven.NOT_GIVEN
 def durable_callable(
     function: Callable[..., Any] | DurableCallable, kwargs: dict[str, Any], **settings: Any
 ) -> DurableCallable:
-    """``function`` with those of the settings that are given, which go before its own.
+    """Return ``function`` with those of the settings that are given, which go before its own.
 
     A ``DurableCallable`` has its settings already: what its function takes under the name of one is an
     argument of the call, and is moved to ``kwargs``.
@@ -242,12 +242,12 @@ def _ambiguous(function: Callable[..., Any], name: str) -> AgentConfigurationErr
 
 @lru_cache(maxsize=1024)
 def _plain(function: Callable[..., Any]) -> DurableCallable:
-    """``function`` without settings; what follows from it is found out once."""
+    """Return ``function`` without settings; what follows from it is found out once."""
     return DurableCallable(function)
 
 
 def takes(function: Callable[..., Any], name: str) -> bool:
-    """Whether ``function`` takes an argument of that name, be it by ``**kwargs``."""
+    """Tell whether ``function`` takes an argument of that name, be it by ``**kwargs``."""
     signature = _signature_of(function)
     if signature is None:
         return False
@@ -258,7 +258,7 @@ def takes(function: Callable[..., Any], name: str) -> bool:
 
 
 def _signature_of(function: Callable[..., Any]) -> inspect.Signature | None:
-    """The signature of ``function``; None where it has none, as some of extension modules."""
+    """Return the signature of ``function``; None where it has none, as some of extension modules."""
     try:
         return inspect.signature(function)
     except (TypeError, ValueError):

@@ -20,7 +20,7 @@ class AgentStream(ABC):
 
     @abstractmethod
     def to_datastream(self, output_type: Any = None) -> Any:
-        """The outputs as a PyFlink ``DataStream``.
+        """Return the outputs as a PyFlink ``DataStream``.
 
         Args:
             output_type: Python type or PyFlink ``TypeInformation`` of the values. Default:
@@ -29,7 +29,7 @@ class AgentStream(ABC):
 
     @abstractmethod
     def to_table(self, schema: Any = None) -> Any:
-        """The outputs as a PyFlink ``Table``.
+        """Return the outputs as a PyFlink ``Table``.
 
         Args:
             schema: Column names and types (a pydantic model, a ``DataTypes.ROW`` or a mapping
@@ -41,11 +41,11 @@ class AgentStream(ABC):
 
     @abstractmethod
     def to_list(self) -> list[Any]:
-        """A list that ``execute()`` fills with the outputs of a bounded job."""
+        """Return a list that ``execute()`` fills with the outputs of a bounded job."""
 
     @abstractmethod
     def side_output(self, tag: str) -> Any:
-        """The side output ``tag`` of the agent as a ``DataStream``.
+        """Return the side output ``tag`` of the agent as a ``DataStream``.
 
         Raises:
             UnknownSideOutputError: The agent declares no such tag.
@@ -53,11 +53,11 @@ class AgentStream(ABC):
 
     @abstractmethod
     def dead_letters(self) -> Any:
-        """The events that could not be handled, as a ``DataStream`` of ``DeadLetter``."""
+        """Return the events that could not be handled, as a ``DataStream`` of ``DeadLetter``."""
 
     @abstractmethod
     def late_outputs(self) -> Any:
-        """Outputs of runs that were not held for, as a ``DataStream``.
+        """Return the outputs of runs that were not held for, as a ``DataStream``.
 
         Raises:
             UnknownSideOutputError: The agent was not applied with ``late="side"``.
@@ -109,7 +109,7 @@ class AgentsExecutionEnvironment(ABC):
     def get_execution_environment(
         env: Any = None, t_env: Any = None, config: Mapping[str, Any] | None = None
     ) -> AgentsExecutionEnvironment:
-        """The environment around a PyFlink job.
+        """Return the environment around a PyFlink job.
 
         Args:
             env: A ``StreamExecutionEnvironment``. Default: a new one, in thread mode.
@@ -139,11 +139,11 @@ class AgentsExecutionEnvironment(ABC):
 
     @abstractmethod
     def from_datastream(self, stream: Any, key_selector: Callable[[Any], Any]) -> AgentInput:
-        """A PyFlink ``DataStream``; ``key_selector`` gives the key of a record."""
+        """Return a PyFlink ``DataStream``; ``key_selector`` gives the key of a record."""
 
     @abstractmethod
     def from_table(self, table: Any, key_selector: Callable[[Any], Any] | str) -> AgentInput:
-        """An insert-only PyFlink ``Table``; records are ``Row``, the key may be a column name.
+        """Return an insert-only PyFlink ``Table``; records are ``Row``, the key may be a column name.
 
         Raises:
             UnsupportedTableError: The table has updates or deletes.
@@ -151,7 +151,7 @@ class AgentsExecutionEnvironment(ABC):
 
     @abstractmethod
     def from_list(self, records: Iterable[Any], key_selector: Callable[[Any], Any]) -> AgentInput:
-        """Records that are at hand, as a bounded stream."""
+        """Return records that are at hand, as a bounded stream."""
 
     @abstractmethod
     def load_yaml(self, *paths: str | Path) -> AgentsExecutionEnvironment:
@@ -159,7 +159,7 @@ class AgentsExecutionEnvironment(ABC):
 
     @abstractmethod
     def collect(self, stream: Any) -> list[Any]:
-        """A list that ``execute()`` fills with the records of any ``DataStream`` of the bounded job."""
+        """Return a list that ``execute()`` fills with the records of a ``DataStream`` of the bounded job."""
 
     @abstractmethod
     def execute(self, job_name: str | None = None) -> Any:

@@ -2,13 +2,20 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+import difflib
+from collections.abc import Iterable, Sequence
 from typing import Any, ClassVar, Self, TypeVar
 
 E = TypeVar("E", bound="AgentsError")
 
 _SHOWN_ATTEMPTS = 5
 """How many attempts a text names from the beginning, and from the end."""
+
+
+def suggest(name: str, names: Iterable[str], otherwise: str, cutoff: float = 0.6) -> str:
+    """Return the fix for a name that is unknown: the nearest one of ``names``, else ``otherwise``."""
+    near = difflib.get_close_matches(name, list(names), n=1, cutoff=cutoff)
+    return f"did you mean {near[0]!r}?" if near else otherwise
 
 
 class AgentsError(Exception):
@@ -49,11 +56,11 @@ class AgentsError(Exception):
         return "\n".join(lines)
 
     def _details(self) -> list[str]:
-        """Lines of a class's own, between the message and what was expected."""
+        """Return lines of a class's own, between the message and what was expected."""
         return []
 
     def at(self, where: str | None) -> Self:
-        """The same error at another place: where the author wrote what is wrong."""
+        """Return the same error at another place: where the author wrote what is wrong."""
         return _rebuild(type(self), {**self.__dict__, "where": where or self.where})
 
     def __reduce__(self) -> tuple[Any, ...]:
@@ -68,7 +75,7 @@ def _rebuild(cls: type[E], attributes: dict[str, Any]) -> E:
 
 
 def attempt_lines(attempts: Sequence[object]) -> list[str]:
-    """One line for each attempt; of many, the first and the last ones."""
+    """Return one line for each attempt; of many, the first and the last ones."""
     lines = [" ".join(str(one).split()) for one in attempts]
     if len(lines) > 2 * _SHOWN_ATTEMPTS:
         left_out = f"... {len(lines) - 2 * _SHOWN_ATTEMPTS} more attempts ..."

@@ -191,7 +191,7 @@ class OptionError(AgentsError):
 
 
 class SetupError(AgentsError):
-    """This machine or process cannot run the job as it is."""
+    """The job cannot run on this machine or in this process as they are."""
 
     code = "FA2000"
 
@@ -437,7 +437,7 @@ class BranchesRecordedEarlierError(DurableCallMismatchError):
 
 
 class DurableResultError(RunError):
-    """What a durable call returned cannot be recorded."""
+    """The result of a durable call cannot be recorded."""
 
     code = "FA4014"
 

@@ -1,4 +1,4 @@
-"""What an agent does with event time, for ``apply(agent, event_time=...)``."""
+"""The treatment of event time by an agent, for ``apply(agent, event_time=...)``."""
 
 from __future__ import annotations
 
@@ -8,29 +8,21 @@ from datetime import timedelta
 from enum import StrEnum
 
 from flink_agents.api.errors import OptionError
-from flink_agents.api.options import ConfigOption
+from flink_agents.api.option_values import option
 
 LATE_TAG = "late-outputs"
 """Name of the side output that carries outputs of stragglers, with ``late="side"``."""
 
-_TIMEOUT = ConfigOption(
-    "hold_timeout",
-    timedelta,
-    timedelta(seconds=30),
-    "Give a timedelta, or a text such as '30 s'.",
-    minimum=timedelta(milliseconds=1),
+_TIMEOUT = option("hold_timeout", timedelta, "30 s", minimum="1 ms")(
+    "Give a timedelta, or a text such as '30 s'."
 )
-_IDLE = ConfigOption(
-    "idle_timeout",
-    timedelta,
-    timedelta(seconds=10),
-    "Give a timedelta, or a text such as '10 s'.",
-    minimum=timedelta(milliseconds=100),
+_IDLE = option("idle_timeout", timedelta, "10 s", minimum="100 ms")(
+    "Give a timedelta, or a text such as '10 s'."
 )
 
 
 class LateOutputs(StrEnum):
-    """What happens to the outputs of a run that did not end within ``hold_timeout``."""
+    """Policy for the outputs of a run that did not end within ``hold_timeout``."""
 
     EMIT = "emit"
     """They leave with their own timestamp; what follows decides, as for any late record."""
@@ -44,7 +36,7 @@ class LateOutputs(StrEnum):
 
 @dataclass(frozen=True)
 class EventTime:
-    """How an agent treats the event time of its input. Made by :meth:`none` or :meth:`hold`.
+    """An agent's treatment of the event time of its input; :meth:`none` and :meth:`hold` make one.
 
     Attributes:
         holds: Whether outputs carry the timestamp of their input, and the watermark behind the agent

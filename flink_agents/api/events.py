@@ -26,7 +26,7 @@ from flink_agents.api.places import place_of_class
 
 
 class Lineage:
-    """Where a sent event came from. Built by the runtime; read through ``Event``.
+    """The origin of a sent event, which the runtime notes and ``Event`` shows.
 
     Args:
         parent: Lineage of the event whose action sent this one; None for an input.
@@ -66,7 +66,7 @@ class Lineage:
         return self._digest
 
     def _step(self) -> str:
-        """What led to the event from its parent."""
+        """Return what led to the event from its parent."""
         return self.action
 
 

@@ -17,7 +17,7 @@ MAX_TRACEBACK = 20_000
 
 
 def bounded_logger(name: str) -> logging.Logger:
-    """The logger ``name``; what it is given to log is cut where it is too long."""
+    """Return the logger ``name``; what it is given to log is cut where it is too long."""
     logger = logging.getLogger(name)
     if not any(isinstance(one, _Bounded) for one in logger.filters):
         logger.addFilter(_Bounded())
@@ -25,7 +25,7 @@ def bounded_logger(name: str) -> logging.Logger:
 
 
 def bounded(text: str, most: int = MAX_CHARACTERS) -> str:
-    """``text``, without its middle where it is longer than ``most`` characters."""
+    """Return ``text``, without its middle where it is longer than ``most`` characters."""
     if len(text) <= most:
         return text
     head, tail = most * 3 // 4, most // 4

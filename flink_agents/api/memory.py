@@ -24,7 +24,7 @@ if TYPE_CHECKING:
 
 
 class MemoryScope(StrEnum):
-    """Which of an agent's memories a path belongs to."""
+    """One of an agent's memories, to which a path belongs."""
 
     SENSORY = "sensory"
     SHORT_TERM = "short-term"
@@ -43,7 +43,7 @@ class MemoryRef:
     path: str
 
     def resolve(self, ctx: RunnerContext) -> Any:
-        """The value that the pointer names now.
+        """Return the value that the pointer names now.
 
         Raises:
             MemoryPathError: Nothing is stored there (any more).
@@ -61,7 +61,7 @@ class MemoryObject(ABC):
 
     @abstractmethod
     def get(self, path: str | MemoryRef, default: Any = None) -> Any:
-        """The value at ``path``, a ``MemoryObject`` where it is an object, or ``default``.
+        """Return the value at ``path``, a ``MemoryObject`` where it is an object, or ``default``.
 
         Raises:
             MemoryPathError: The path is malformed, or leads through a plain value.
@@ -99,7 +99,7 @@ class MemoryObject(ABC):
 
     @abstractmethod
     def new_object(self, path: str, overwrite: bool = False) -> MemoryObject:
-        """The object at ``path``, created if missing.
+        """Return the object at ``path``, created if missing.
 
         Args:
             path: Where.
@@ -111,7 +111,7 @@ class MemoryObject(ABC):
 
     @abstractmethod
     def exists(self, path: str) -> bool:
-        """Whether a value or an object is at ``path``.
+        """Tell whether a value or an object is at ``path``.
 
         Raises:
             MemoryPathError: The path is malformed.
@@ -119,8 +119,8 @@ class MemoryObject(ABC):
 
     @abstractmethod
     def field_names(self) -> list[str]:
-        """Names of this object's own fields, sorted."""
+        """Return the names of this object's own fields, sorted."""
 
     @abstractmethod
     def fields(self) -> dict[str, Any]:
-        """This object's fields by name; nested objects as ``MemoryObject``."""
+        """Return the fields of this object by name, with nested objects as ``MemoryObject``."""

@@ -22,7 +22,7 @@ class Counter(ABC):
 
     @abstractmethod
     def get_count(self) -> int:
-        """The count of this subtask since it started."""
+        """Return the count of this subtask since it started."""
 
 
 class Meter(ABC):
@@ -34,7 +34,7 @@ class Meter(ABC):
 
     @abstractmethod
     def get_count(self) -> int:
-        """All events marked by this subtask since it started."""
+        """Return all events marked by this subtask since it started."""
 
 
 class Gauge(ABC):
@@ -46,7 +46,7 @@ class Gauge(ABC):
 
     @abstractmethod
     def get_value(self) -> int | float:
-        """The latest value; 0 before the first."""
+        """Return the latest value; 0 before the first."""
 
 
 class Histogram(ABC):
@@ -58,11 +58,11 @@ class Histogram(ABC):
 
     @abstractmethod
     def get_count(self) -> int:
-        """All values recorded by this subtask since it started."""
+        """Return all values recorded by this subtask since it started."""
 
     @abstractmethod
     def quantile(self, q: float) -> float:
-        """The value below which a share ``q`` (0 to 1) of the window lies; 0.0 if empty."""
+        """Return the value below which a share ``q`` (0 to 1) of the window lies; 0.0 if empty."""
 
 
 class MetricGroup(ABC):
@@ -70,20 +70,20 @@ class MetricGroup(ABC):
 
     @abstractmethod
     def get_sub_group(self, name: str) -> MetricGroup:
-        """The group ``name`` inside this one."""
+        """Return the group ``name`` inside this one."""
 
     @abstractmethod
     def get_counter(self, name: str) -> Counter:
-        """The counter ``name``."""
+        """Return the counter ``name``."""
 
     @abstractmethod
     def get_meter(self, name: str) -> Meter:
-        """The meter ``name``."""
+        """Return the meter ``name``."""
 
     @abstractmethod
     def get_gauge(self, name: str) -> Gauge:
-        """The gauge ``name``."""
+        """Return the gauge ``name``."""
 
     @abstractmethod
     def get_histogram(self, name: str) -> Histogram:
-        """The histogram ``name``."""
+        """Return the histogram ``name``."""

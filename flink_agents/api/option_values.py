@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import re
+from collections.abc import Callable
 from dataclasses import dataclass
 from datetime import timedelta
 from enum import Enum
@@ -37,7 +38,7 @@ class ConfigOption(Generic[T]):
     minimum: T | None = None
 
     def parse(self, value: object) -> T:
-        """``value`` as this option's type.
+        """Return ``value`` as this option's type.
 
         Raises:
             OptionError: It does not fit.
@@ -57,8 +58,23 @@ class ConfigOption(Generic[T]):
             ) from error
 
 
+def option(
+    key: str, kind: type[T], default: T | str | None = None, *, minimum: T | str | None = None
+) -> Callable[[str], ConfigOption[T]]:
+    """Begin an option: a line holds its name, type, default and minimum, and a call adds its meaning.
+
+    Default and minimum may be texts as users write them: ``option("a.pause", timedelta, "5 s")("...")``.
+    """
+
+    def declare(doc: str) -> ConfigOption[T]:
+        values = [None if value is None else _convert(kind, value) for value in (default, minimum)]
+        return ConfigOption(key, kind, values[0], doc, values[1])
+
+    return declare
+
+
 def describe_type(kind: type[Any]) -> str:
-    """How a value of an option of type ``kind`` is written."""
+    """Return how a value of an option of type ``kind`` is written."""
     if kind is timedelta:
         return "a duration such as '200 ms', '5 s', '2 min', '1 h' or '7 d'"
     if issubclass(kind, Enum):
@@ -73,7 +89,7 @@ def describe_type(kind: type[Any]) -> str:
 
 
 def write_value(value: object) -> str:
-    """``value`` as it would be written in YAML or the environment."""
+    """Return ``value`` as it would be written in YAML or the environment."""
     if isinstance(value, timedelta):
         short = timedelta() < value < timedelta(seconds=1)
         return f"{value / timedelta(milliseconds=1):g} ms" if short else f"{value.total_seconds():g} s"

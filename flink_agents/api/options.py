@@ -20,10 +20,11 @@ from datetime import timedelta
 from pathlib import Path
 from typing import Any, TypeVar, cast
 
+from flink_agents.api.durable import OnMismatch, OnOtherJob, OnPlanChange, Prune
+from flink_agents.api.error_base import suggest
 from flink_agents.api.errors import OptionError
-from flink_agents.api.option_values import ConfigOption
+from flink_agents.api.option_values import ConfigOption, option
 from flink_agents.api.policies import OnError, OnUnhandled
-from flink_agents.api.store_options import StoreOptions
 from flink_agents.api.store_providers import STORE_PREFIX, STORES, options_of_store, third_party_stores
 
 T = TypeVar("T")
@@ -32,163 +33,134 @@ FLINK_PREFIX = "flink-agents."
 ENVIRONMENT_PREFIX = "FLINK_AGENTS_"
 CONFIG_FILE_VARIABLE = "FLINK_AGENTS_CONFIG"
 
+_SEE_TABLE = "see the table of options in docs/configuration.md"
 
-class AgentOptions(StoreOptions):
+
+class AgentOptions:
     """All options of this package. Iterate with :func:`all_options`."""
 
-    JOB_IDENTIFIER = ConfigOption(
-        "job-identifier",
-        str,
-        None,
+    JOB_IDENTIFIER = option("job-identifier", str)(
         "Name of the job that stays the same across submissions. Ids of events and runs derive "
-        "from it. Default: Flink's job id at the first start, kept in state.",
+        "from it. Default: Flink's job id at the first start, kept in state."
     )
-    SHORT_TERM_TTL = ConfigOption(
-        "memory.short-term.ttl",
-        timedelta,
-        None,
-        "Time after which a short-term memory entry that was not written again is forgotten. Default: never.",
-        minimum=timedelta(milliseconds=1),
+    SHORT_TERM_TTL = option("memory.short-term.ttl", timedelta, minimum="1 ms")(
+        "Time after which a short-term memory entry that was not written again is forgotten. Default: never."
     )
-    ON_ERROR = ConfigOption(
-        "actions.on-error",
-        OnError,
-        OnError.FAIL,
-        "What happens when an action raises and neither the action nor its agent says.",
+    ON_ERROR = option("actions.on-error", OnError, OnError.FAIL)(
+        "What happens when an action raises and neither the action nor its agent says."
     )
-    ON_UNHANDLED = ConfigOption(
-        "events.on-unhandled",
-        OnUnhandled,
-        OnUnhandled.FAIL,
-        "What happens to an event that no action accepts, where its agent does not say.",
+    ON_UNHANDLED = option("events.on-unhandled", OnUnhandled, OnUnhandled.FAIL)(
+        "What happens to an event that no action accepts, where its agent does not say."
     )
-    MAX_EVENTS = ConfigOption(
-        "run.max-events",
-        int,
-        10_000,
-        "How many events one run may emit; a run beyond it fails instead of looping for ever.",
-        minimum=1,
+    MAX_EVENTS = option("run.max-events", int, 10_000, minimum=1)(
+        "How many events one run may emit; a run beyond it fails instead of looping for ever."
     )
-    CHECK_CODE = ConfigOption(
-        "run.check-code",
-        bool,
-        True,
-        "Refuse to start on a worker whose modules in memory are not those that the job was built with.",
+    CHECK_CODE = option("run.check-code", bool, True)(
+        "Refuse to start on a worker whose modules in memory are not those that the job was built with."
     )
-    INLINE = ConfigOption(
-        "run.inline",
-        bool,
-        True,
+    INLINE = option("run.inline", bool, True)(
         "Run def actions at once where nothing of the key is waiting. False stores each input in "
-        "state first and hands it to the agent loop.",
+        "state first and hands it to the agent loop."
     )
-    FAST_PATH = ConfigOption(
-        "run.fast-path",
-        bool,
-        True,
+    FAST_PATH = option("run.fast-path", bool, True)(
         "Call the operator, let outputs leave and commit runs by internals of PyFlink, where those found "
-        "are the known ones. False, or others are found: by PyFlink's public API, which is slower.",
+        "are the known ones. False, or others are found: by PyFlink's public API, which is slower."
     )
-    MAX_IN_FLIGHT = ConfigOption(
-        "run.max-in-flight",
-        int,
-        1000,
+    MAX_IN_FLIGHT = option("run.max-in-flight", int, 1000, minimum=1)(
         "How many actions of a subtask may be executed at a time outside of Flink's thread. One that "
-        "waits for a limit or for its next attempt does not count.",
-        minimum=1,
+        "waits for a limit or for its next attempt does not count."
     )
-    POOL_SIZE = ConfigOption(
-        "run.pool-size",
-        int,
-        16,
+    POOL_SIZE = option("run.pool-size", int, 16, minimum=1)(
         "How many threads of a subtask execute def actions that block, have a timeout or a limit, or "
-        "belong to a run that had to wait.",
-        minimum=1,
+        "belong to a run that had to wait."
     )
-    STUCK_AFTER = ConfigOption(
-        "run.stuck-after",
-        timedelta,
-        timedelta(minutes=5),
+    STUCK_AFTER = option("run.stuck-after", timedelta, "5 min", minimum="0 s")(
         "A run on the agent loop that takes longer is reported in the log, once, with what it waits for. "
-        "0 s: never.",
-        minimum=timedelta(),
+        "0 s: never."
     )
-    BLOCKED_AFTER = ConfigOption(
-        "loop.blocked-after",
-        timedelta,
-        timedelta(seconds=1),
+    BLOCKED_AFTER = option("loop.blocked-after", timedelta, "1 s", minimum="0 s")(
         "Code that keeps the agent loop from turning for longer is reported in the log while it does. "
-        "0 s: never.",
-        minimum=timedelta(),
+        "0 s: never."
     )
-    QUEUE_PER_KEY = ConfigOption(
-        "queue.max-per-key",
-        int,
-        100,
-        "How many waiting inputs of a key are kept in memory; more of them wait in state only.",
-        minimum=1,
+    QUEUE_PER_KEY = option("queue.max-per-key", int, 100, minimum=1)(
+        "How many waiting inputs of a key are kept in memory; more of them wait in state only."
     )
-    QUEUE_TOTAL = ConfigOption(
-        "queue.max-total",
-        int,
-        1000,
+    QUEUE_TOTAL = option("queue.max-total", int, 1000, minimum=1)(
         "How many inputs of a subtask may wait in memory, besides those that are executed, before "
-        "the subtask takes no more (backpressure).",
-        minimum=1,
+        "the subtask takes no more (backpressure)."
     )
-    ALLOW_PICKLE = ConfigOption(
-        "state.allow-pickle",
-        bool,
-        False,
+    ALLOW_PICKLE = option("state.allow-pickle", bool, False)(
         "Let memory and waiting events hold values of any class, by pickle. Such state cannot "
-        "be read after the class changes, and reading it runs code that the bytes name.",
+        "be read after the class changes, and reading it runs code that the bytes name."
     )
-    STATE_MODULES = ConfigOption(
-        "state.modules",
-        str,
-        None,
+    STATE_MODULES = option("state.modules", str)(
         "Modules, separated by commas, that may be imported to find the classes of values in state and "
         "in records; a package stands for all modules in it. Modules that the agent's code imports need "
-        "not be named.",
+        "not be named."
     )
-    FORGET_SETTLED_AFTER = ConfigOption(
-        "state.forget-settled-after",
-        timedelta,
-        None,
+    FORGET_SETTLED_AFTER = option("state.forget-settled-after", timedelta, minimum="1 s")(
         "After what time without an input state forgets a key that has no memory. A key that comes again "
         "has new idempotency keys, event ids and UUIDs. Default: state keeps 50 to 200 bytes of each key "
-        "for ever.",
-        minimum=timedelta(seconds=1),
+        "for ever."
     )
-    CHAT_MODELS = ConfigOption[dict[str, Any]](
-        "chat-models",
-        dict,
-        None,
+    CHAT_MODELS: ConfigOption[dict[str, Any]] = option("chat-models", dict)(
         "What a job says about a chat model in place of its agent: `chat-models.NAME.model`, `.base_url`, "
-        "`.max_concurrency`, `.limits.requests` or any other option of the chat model `NAME`.",
+        "`.max_concurrency`, `.limits.requests` or any other option of the chat model `NAME`."
     )
-    RESTART_ATTEMPTS = ConfigOption(
-        "local.restart.attempts",
-        int,
-        3,
+    RESTART_ATTEMPTS = option("local.restart.attempts", int, 3, minimum=0)(
         "How often a local job with checkpoints restarts before it fails, where Flink's "
-        "configuration names no restart strategy.",
-        minimum=0,
+        "configuration names no restart strategy."
     )
-    RESTART_DELAY = ConfigOption(
-        "local.restart.delay",
-        timedelta,
-        timedelta(seconds=1),
-        "Pause before such a restart.",
-        minimum=timedelta(),
+    RESTART_DELAY = option("local.restart.delay", timedelta, "1 s", minimum="0 s")(
+        "Pause before such a restart."
+    )
+
+    # -- durable execution, whatever its store; the options of a store stand with it -----
+
+    STORE = option("action-state.store", str)(
+        "Name of the store in which durable calls are recorded: sqlite, kafka, memory, or one that is "
+        "installed. Default: sqlite in a local job that makes such calls; a job on a cluster names one."
+    )
+    ON_MISMATCH = option("action-state.on-mismatch", OnMismatch, OnMismatch.FAIL)(
+        "What happens where a replay asks for another durable call than was recorded. rerun: what the "
+        "execution recorded is void, and it is executed anew."
+    )
+    REORDER_TIMEOUT = option("action-state.reorder-timeout", timedelta, "60 s", minimum="0 s")(
+        "How long a recorded run waits for its own input after a restore, before others of its key go on."
+    )
+    LATE_INPUT_TIMEOUT = option("action-state.late-input-timeout", timedelta, "1 d", minimum="0 s")(
+        "How long a recorded run that others have overtaken is kept for its input, after a restore."
+    )
+    ON_PLAN_CHANGE = option("action-state.on-plan-change", OnPlanChange, OnPlanChange.CONTINUE_COMPATIBLE)(
+        "What happens where state was written by another plan of the agent. refuse: the job fails. "
+        "continue-compatible: it fails only where unfinished work does not fit the new plan."
+    )
+    GRACE = option("action-state.grace", timedelta, "3 s", minimum="0 s")(
+        "How long durable calls may go on when an attempt of the job ends in a living process, so that they "
+        "are recorded and not made again. No other call begins then."
+    )
+    ON_OTHER_JOB = option("action-state.on-other-job", OnOtherJob, OnOtherJob.REFUSE)(
+        "What happens where state was written by a job with another job-identifier. refuse: the job fails. "
+        "fork: it records in journals of its own. continue: it goes on with those of the other job, which "
+        "must have ended."
+    )
+    PRUNE = option("action-state.prune", Prune, Prune.CHECKPOINTS)(
+        "When records of durable calls are removed. checkpoints: when all checkpoints that Flink retains "
+        "cover them, which its REST interface says. restore-only: after a restore, of keys that come again."
+    )
+    RETENTION = option("action-state.retention", timedelta, "0 s", minimum="0 s")(
+        "How much longer such records are kept, for debugging."
+    )
+    REST_ADDRESS = option("action-state.rest-address", str)(
+        "Where TaskManagers reach Flink's REST interface, such as jobmanager:8081 or https://host/path. "
+        "Default: what their Flink configuration says."
     )
 
 
 def all_options() -> dict[str, ConfigOption[Any]]:
-    """Every option of this package by key, in the order of declaration."""
-    options = (*vars(AgentOptions).values(), *vars(StoreOptions).values())
+    """Return every option of this package by key, in the order of declaration."""
     found: dict[str, ConfigOption[Any]] = {
-        option.key: option for option in options if isinstance(option, ConfigOption)
+        one.key: one for one in vars(AgentOptions).values() if isinstance(one, ConfigOption)
     }
     for store in STORES.built_in:
         found |= options_of_store(store) or {}
@@ -200,7 +172,7 @@ def _below(values: Mapping[str, T], prefix: str) -> dict[str, T]:
 
 
 def find_option(key: str, source: str) -> ConfigOption[Any]:
-    """The option named ``key``, as found in ``source``.
+    """Return the option named ``key``, as found in ``source``.
 
     Raises:
         OptionError: There is none; the text suggests a near name.
@@ -224,10 +196,10 @@ def find_option(key: str, source: str) -> ConfigOption[Any]:
 
 
 def _entry_of(key: str, options: Iterable[ConfigOption[Any]]) -> ConfigOption[Any] | None:
-    """The option of one entry, where ``key`` names an entry of one of ``options``."""
-    for option in options:
-        if option.type is dict and key.startswith(f"{option.key}.") and key != f"{option.key}.":
-            return ConfigOption(key, object, None, option.doc)
+    """Return the option of one entry, where ``key`` names an entry of one of ``options``."""
+    for one in options:
+        if one.type is dict and key.startswith(f"{one.key}.") and key != f"{one.key}.":
+            return ConfigOption(key, object, None, one.doc)
     return None
 
 
@@ -235,12 +207,8 @@ def _fix_of(key: str, options: Iterable[str]) -> str:
     store, dot, _ = key.removeprefix(STORE_PREFIX).partition(".")
     foreign = key.startswith(STORE_PREFIX) and bool(dot) and store not in STORES.built_in
     # An option of a store has much in common with others that are not meant.
-    near = difflib.get_close_matches(key, options, n=1, cutoff=0.9 if foreign else 0.6)
-    if near:
-        return f"did you mean {near[0]!r}?"
-    if foreign:
-        return f"install the store {store!r}, or correct its name"
-    return "see the table of options in docs/configuration.md"
+    otherwise = f"install the store {store!r}, or correct its name" if foreign else _SEE_TABLE
+    return suggest(key, options, otherwise, cutoff=0.9 if foreign else 0.6)
 
 
 class Configuration(Mapping[str, Any]):
@@ -268,21 +236,21 @@ class Configuration(Mapping[str, Any]):
         return self
 
     def get(self, option: ConfigOption[T] | str, default: Any = None) -> Any:  # pyright: ignore[reportIncompatibleMethodOverride]
-        """The value of ``option``: the one set, else ``default``, else the option's own."""
+        """Return the value of ``option``: the one set, else ``default``, else the option's own."""
         found = option if isinstance(option, ConfigOption) else find_option(option, "code")
         if found.key in self._values:
             return self._values[found.key]
         return default if default is not None else found.default
 
     def below(self, prefix: str) -> dict[str, Any]:
-        """The values that were set whose keys begin with ``prefix`` and a dot, by the rest of their keys.
+        """Return the values whose keys begin with ``prefix`` and a dot, by the rest of their keys.
 
         ``below("action-state.sqlite")`` are the options of the store ``sqlite``.
         """
         return _below(self._values, prefix)
 
     def over(self, lower: Mapping[str, Any]) -> Configuration:
-        """A configuration in which these values win over ``lower``."""
+        """Return a configuration in which these values win over ``lower``."""
         merged = Configuration()
         merged._values = {**lower, **self._values}
         return merged
@@ -298,7 +266,7 @@ class Configuration(Mapping[str, Any]):
 
     @classmethod
     def from_environment(cls, environ: Mapping[str, str] | None = None) -> Configuration:
-        """Options set by ``FLINK_AGENTS_...`` variables.
+        """Return options set by ``FLINK_AGENTS_...`` variables.
 
         Raises:
             OptionError: A variable with that prefix names no option, or a value does not fit.
@@ -316,7 +284,7 @@ class Configuration(Mapping[str, Any]):
 
     @classmethod
     def from_yaml(cls, path: str | Path) -> Configuration:
-        """Options of a YAML file: nested mappings or dotted keys.
+        """Return options of a YAML file: nested mappings or dotted keys.
 
         Raises:
             OptionError: The file cannot be read, is no YAML, or says something else than options.
@@ -335,7 +303,7 @@ class Configuration(Mapping[str, Any]):
 
     @classmethod
     def from_flink(cls, flink: Mapping[str, str]) -> Configuration:
-        """Options that stand in Flink's configuration behind ``flink-agents.``."""
+        """Return options that stand in Flink's configuration behind ``flink-agents.``."""
         values: dict[str | ConfigOption[Any], object] = {
             key[len(FLINK_PREFIX) :]: value for key, value in flink.items() if key.startswith(FLINK_PREFIX)
         }
@@ -345,7 +313,7 @@ class Configuration(Mapping[str, Any]):
     def load(
         cls, code: Mapping[str, Any] | None = None, flink: Mapping[str, str] | None = None
     ) -> Configuration:
-        """All sources in their order of precedence (see the module's text)."""
+        """Return all sources in their order of precedence (see the module's text)."""
         path = os.environ.get(CONFIG_FILE_VARIABLE)
         result = cls.from_yaml(path) if path else cls()
         result = cls.from_flink(flink or {}).over(result)
@@ -354,15 +322,15 @@ class Configuration(Mapping[str, Any]):
 
 
 def environment_name(key: str) -> str:
-    """The environment variable of the option ``key``."""
+    """Return the environment variable of the option ``key``."""
     return ENVIRONMENT_PREFIX + re.sub(r"[.-]", "_", key).upper()
 
 
 def _key_of_store(name: str) -> str | None:
-    """The key that a variable sets which names an entry of an option, or one of a store of a third party."""
-    for key, option in all_options().items():
+    """Return the key that a variable sets: an entry of an option, or a third party's option."""
+    for key, one in all_options().items():
         start = environment_name(f"{key}.")
-        if option.type is dict and name.startswith(start) and name != start:
+        if one.type is dict and name.startswith(start) and name != start:
             return f"{key}.{name[len(start) :].lower()}"
     for store in third_party_stores(STORE_PREFIX):
         start = environment_name(f"{STORE_PREFIX}{store}.")
@@ -379,9 +347,7 @@ def _unknown_variable(name: str, names: list[str]) -> OptionError:
         f"unknown option {name!r} in the environment",
         expected="one of " + ", ".join(names),
         found=repr(name),
-        fix=f"did you mean {words[near[0]]!r}?"
-        if near
-        else "see the table of options in docs/configuration.md",
+        fix=f"did you mean {words[near[0]]!r}?" if near else _SEE_TABLE,
     )
 
 

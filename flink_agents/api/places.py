@@ -9,7 +9,7 @@ from typing import Any, cast
 
 
 def place_of(func: Any) -> str:
-    """Where ``func`` is written, as ``file:line in name``; the file relative where that is shorter."""
+    """Return where ``func`` is written, as ``file:line in name``; the file relative where that is shorter."""
     plain: Any = inspect.unwrap(unwrap(func))
     while isinstance(plain, functools.partial):
         plain = cast("functools.partial[Any]", plain).func
@@ -26,7 +26,7 @@ def place_of(func: Any) -> str:
 
 
 def place_of_class(target: type) -> str:
-    """``file:line in Class``, or the full name where the source is not at hand."""
+    """Return ``file:line in Class``, or the full name where the source is not at hand."""
     name = target.__qualname__
     try:
         _, line = inspect.getsourcelines(target)
@@ -37,7 +37,7 @@ def place_of_class(target: type) -> str:
 
 
 def caller_place(depth: int) -> str:
-    """Where the caller's caller stands, as ``file:line in name``; with ``depth`` callers between."""
+    """Return where the caller's caller stands, as ``file:line in name``; with ``depth`` callers between."""
     frame = inspect.currentframe()
     for _ in range(depth + 2):
         frame = frame.f_back if frame is not None else None
@@ -47,7 +47,7 @@ def caller_place(depth: int) -> str:
 
 
 def short_path(path: str) -> str:
-    """``path`` relative to the working directory where it lies below it."""
+    """Return ``path`` relative to the working directory where it lies below it."""
     try:
         relative = os.path.relpath(path)
     except ValueError:
@@ -56,13 +56,13 @@ def short_path(path: str) -> str:
 
 
 def unwrap(func: Any) -> Any:
-    """The plain function inside a static or class method, or ``func`` itself."""
+    """Return the plain function inside a static or class method, or ``func`` itself."""
     wrapped: Any = func
     return wrapped.__func__ if type(wrapped) in (staticmethod, classmethod) else wrapped
 
 
 def describe(value: object) -> str:
-    """``value`` for an error text, without addresses."""
+    """Return ``value`` for an error text, without addresses."""
     if callable(value):
         return f"{type(value).__name__} {getattr(value, '__qualname__', None) or type(value).__qualname__}"
     if type(value).__repr__ is object.__repr__:

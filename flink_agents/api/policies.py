@@ -1,4 +1,4 @@
-"""What happens when an action fails or nothing accepts an event, and what is kept of it."""
+"""Policies for actions that fail and events that nothing accepts, and the record of such an event."""
 
 from __future__ import annotations
 
@@ -48,7 +48,7 @@ class RetryTimes(BaseModel):
 
 
 class RetryPolicy(RetryTimes):
-    """When and how often an action that raised is tried again. All times are in seconds.
+    """Policy for trying an action again that raised. All times are in seconds.
 
     What the failed attempt wrote and sent is taken back. While an action waits for its next
     attempt, its key waits and no other key does. When the policy gives up, ``on_error`` of the

@@ -30,11 +30,11 @@ class Providers:
     built_in: Mapping[str, str]
 
     def names(self) -> list[str]:
-        """All names that have a provider, sorted."""
+        """Return all names that have a provider, sorted."""
         return sorted({*self.built_in, *(point.name for point in entry_points(group=self.group))})
 
     def find(self, name: str) -> EntryPoint:
-        """The entry point of the provider of ``name``; nothing is imported.
+        """Return the entry point of the provider of ``name``; nothing is imported.
 
         Raises:
             AgentsError: There is none, or there are several.
@@ -53,7 +53,7 @@ class Providers:
         )
 
     def load(self, name: str) -> Any:
-        """What the entry point of ``name`` names, imported.
+        """Return what the entry point of ``name`` names, imported.
 
         Raises:
             AgentsError: There is none, or it cannot be imported.

@@ -71,7 +71,7 @@ class ResourceProvider(ABC):
 
     @abstractmethod
     def provide(self, declared: DeclaredResource) -> Any:
-        """What ``ctx.get_resource`` gives. It is asked once in each subtask, at the first use."""
+        """Return what ``ctx.get_resource`` gives. It is asked once in each subtask, at the first use."""
 
 
 PROVIDERS = Providers(
@@ -90,7 +90,7 @@ PROVIDERS = Providers(
 
 
 def provider_of(kind: ResourceType) -> ResourceProvider | None:
-    """The provider of a kind; None where nothing that is installed provides it.
+    """Return the provider of a kind; None where nothing that is installed provides it.
 
     Raises:
         ResourceUnavailableError: Several do, or the one cannot be imported, or is none.

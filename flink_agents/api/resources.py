@@ -8,7 +8,6 @@ Function tools, prompts and clients are provided by this package. Other kinds ar
 from __future__ import annotations
 
 import copy
-import difflib
 import inspect
 import re
 import string
@@ -19,6 +18,7 @@ from typing import Annotated, Any, Unpack, cast
 
 from pydantic import BaseModel, BeforeValidator, ConfigDict, WithJsonSchema, validate_call
 
+from flink_agents.api.error_base import suggest
 from flink_agents.api.errors import AgentDefinitionError
 from flink_agents.api.settings import LimitOptions, ToolSettings, check_settings
 from flink_agents.api.tool_schema import arguments_model, arguments_schema, given_parameters
@@ -66,14 +66,12 @@ _RETIRED = {
 
 
 def _unknown_type(value: object, names: list[str]) -> AgentDefinitionError:
-    near = difflib.get_close_matches(str(value), names, n=1)
+    install = f"install a distribution with an entry point {value!r} in the group {RESOURCE_PROVIDERS}"
     return AgentDefinitionError(
         f"{value!r} is no type of resource",
         expected="one of " + ", ".join(names),
         found=repr(value),
-        fix=f"did you mean {near[0]!r}?"
-        if near
-        else f"install a distribution with an entry point {value!r} in the group {RESOURCE_PROVIDERS}",
+        fix=suggest(str(value), names, install),
     )
 
 
@@ -94,7 +92,7 @@ ResourceKind = Annotated[
 
 
 def check_resource_type(value: ResourceType | str, where: str | None = None) -> ResourceType:
-    """``value`` as a type.
+    """Return ``value`` as a type.
 
     Raises:
         AgentDefinitionError: There is no such type, and nothing that is installed provides one.
@@ -182,7 +180,7 @@ class Tool:
         self._arguments.model_validate(dict(arguments))
 
     def through(self, wrap: Callable[[Callable[..., Any]], Callable[..., Any]]) -> Tool:
-        """A copy of this tool whose calls go through what ``wrap`` makes of the function."""
+        """Return a copy of this tool whose calls go through what ``wrap`` makes of the function."""
         made = copy.copy(self)
         made._validated = wrap(self._validated)
         return made
@@ -221,12 +219,12 @@ class Prompt(BaseModel):
 
     @classmethod
     def from_text(cls, text: str, role: str = "user") -> Prompt:
-        """A prompt of one message."""
+        """Return a prompt of one message."""
         return cls(messages=(ChatMessage(role=role, content=text),))
 
     @classmethod
     def from_messages(cls, messages: Sequence[ChatMessage]) -> Prompt:
-        """A prompt of several messages."""
+        """Return a prompt of several messages."""
         return cls(messages=tuple(messages))
 
     @property
@@ -240,7 +238,7 @@ class Prompt(BaseModel):
         return {name for message in self.messages for name in template_variables(message.content)}
 
     def format_messages(self, /, **variables: Any) -> list[ChatMessage]:
-        """The messages with ``variables`` filled in.
+        """Return the messages with ``variables`` filled in.
 
         Raises:
             AgentDefinitionError: A template cannot be filled in, a variable of it is missing, or
@@ -260,7 +258,7 @@ class Prompt(BaseModel):
         ]
 
     def format_string(self, /, **variables: Any) -> str:
-        """The texts of all messages with ``variables`` filled in, a line break between them."""
+        """Return the texts of all messages with ``variables`` filled in, a line break between them."""
         return "\n".join(message.content for message in self.format_messages(**variables))
 
 
@@ -268,7 +266,7 @@ _FIELD = re.compile(r"(?P<name>[^\W\d][^.\[\]{}]*)(?:\.[^.\[\]{}]+|\[[^\[\]{}]+\
 
 
 def template_variables(text: str, what: str = "a prompt", where: str | None = None) -> set[str]:
-    """Names of the variables in a template.
+    """Return the names of the variables in a template.
 
     Args:
         text: The template.
@@ -298,7 +296,7 @@ def template_variables(text: str, what: str = "a prompt", where: str | None = No
 
 
 def _fields(text: str, depth: int = 2) -> Iterator[str]:
-    """What stands in the braces, also in those inside a format such as ``{total:>{width}}``."""
+    """Yield what stands in the braces, also in those inside a format such as ``{total:>{width}}``."""
     for _, field, spec, conversion in string.Formatter().parse(text):
         if field is None:
             continue
@@ -334,7 +332,7 @@ REFERENCE_ARGUMENTS: Mapping[tuple[ResourceType, str], ResourceType] = {
 
 
 def references_of(resource_type: ResourceType, arguments: Mapping[str, Any]) -> list[ResourceRef]:
-    """The resources that ``arguments`` of a resource of ``resource_type`` name."""
+    """Return the resources that ``arguments`` of a resource of ``resource_type`` name."""
     found: list[ResourceRef] = []
     for argument, value in arguments.items():
         target = REFERENCE_ARGUMENTS.get((resource_type, argument))

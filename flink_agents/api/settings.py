@@ -1,4 +1,4 @@
-"""What can be said about the execution of an action or a tool, in one place.
+"""The settings for the execution of an action or a tool, all in one place.
 
 A setting is a field of :class:`PlainSettings`, where it is a value that JSON holds, and a key of
 :class:`ActionOptions`. From there it reaches decorator, builder, YAML, plan, ``plan show``, schemas and the
@@ -7,7 +7,6 @@ running action: ``action.settings`` has it.
 
 from __future__ import annotations
 
-import difflib
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from datetime import timedelta
@@ -16,6 +15,7 @@ from typing import Annotated, Any, TypedDict, TypeVar
 
 from pydantic import BaseModel, BeforeValidator, ConfigDict, Field, SkipValidation, ValidationError
 
+from flink_agents.api.error_base import suggest
 from flink_agents.api.errors import AgentDefinitionError
 from flink_agents.api.policies import OnError, OnUnhandled, RateLimit, RetryPolicy
 
@@ -25,7 +25,7 @@ Condition = Callable[[Any], bool]
 
 @dataclass(frozen=True)
 class Setting:
-    """How a setting is written and shown.
+    """The spelling of a setting in code, YAML and plans, and its text for people.
 
     Attributes:
         expected: What it has to be.
@@ -47,7 +47,7 @@ def _seconds(value: object) -> object:
 
 
 class Limits(BaseModel):
-    """How many calls may run or begin, of all keys of a subtask."""
+    """Limits for the calls that run or begin, for all keys of a subtask together."""
 
     model_config = ConfigDict(frozen=True, extra="forbid")
 
@@ -61,7 +61,7 @@ class Limits(BaseModel):
     ] = Field(default=None, description="How many may begin in a time in a subtask.")
 
     def texts(self) -> list[str]:
-        """What is set, in a few words each."""
+        """Return what is set, in a few words each."""
         kind = type(self)
         said = {name: value for name, value in self if value != kind.model_fields[name].default}
         return [
@@ -87,7 +87,7 @@ class PlainSettings(Limits):
     )
 
     def plain(self) -> dict[str, Any]:
-        """The values of these settings by name, as code has them."""
+        """Return the values of these settings by name, as code has them."""
         return {name: getattr(self, name) for name in PlainSettings.model_fields}
 
 
@@ -108,7 +108,7 @@ class ActionSettings(PlainSettings):
 
 
 class AgentSettings(BaseModel):
-    """What holds for all actions of an agent that do not say it themselves."""
+    """Settings of an agent for all of its actions that do not have their own."""
 
     model_config = ConfigDict(strict=True, extra="forbid")
 
@@ -146,7 +146,7 @@ class ActionOptions(LimitOptions, total=False):
 
 
 def settings_of(kind: type[BaseModel]) -> dict[str, Setting]:
-    """How each setting of ``kind`` is written, by name."""
+    """Return how each setting of ``kind`` is written, by name."""
     return {
         name: one
         for name, field in kind.model_fields.items()
@@ -156,7 +156,7 @@ def settings_of(kind: type[BaseModel]) -> dict[str, Setting]:
 
 
 def check_settings(kind: type[S], what: str, where: str | None, given: Mapping[str, Any]) -> S:
-    """The settings, if each is what it has to be.
+    """Return the settings, if each is what it has to be.
 
     Args:
         kind: Which settings there are.
@@ -172,11 +172,10 @@ def check_settings(kind: type[S], what: str, where: str | None, given: Mapping[s
     except ValidationError as error:
         name = str(error.errors(include_url=False)[0]["loc"][0])
     if name not in kind.model_fields:
-        near = difflib.get_close_matches(name, kind.model_fields, n=1)
         raise AgentDefinitionError(
             f"{what} has no option {name!r}",
             expected=f"one of {', '.join(kind.model_fields)}",
-            fix=f"did you mean {near[0]!r}?" if near else "leave it out",
+            fix=suggest(name, kind.model_fields, "leave it out"),
             where=where,
         )
     setting = settings_of(kind)[name]

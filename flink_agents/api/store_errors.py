@@ -42,7 +42,7 @@ class StoreClosedError(StoreError):
 
 
 class AppendOutcomeUnknownError(StoreError):
-    """Whether records are stored is not known. The attempt must end; the next one reads them, or not."""
+    """Nobody knows if records are stored. The attempt must end; the next one reads them, or not."""
 
     code = "FA6006"
 

@@ -1,4 +1,4 @@
-"""Which stores of durable execution there are, and which options each of them has.
+"""The installed stores of durable execution, and the options of each of them.
 
 Stores and their options are found by name: a name or an option can be checked without importing a store.
 """
@@ -38,7 +38,7 @@ STORE_OPTIONS = Providers(
 
 
 def third_party_stores(key: str = STORE_PREFIX) -> list[str]:
-    """Names of installed stores that are not of this package, longest first.
+    """Return the names of installed stores that are not of this package, longest first.
 
     Args:
         key: Where this is no key of an option of stores, there are none: nothing is looked for.
@@ -50,7 +50,7 @@ def third_party_stores(key: str = STORE_PREFIX) -> list[str]:
 
 
 def options_of_store(store: str) -> dict[str, ConfigOption[Any]] | None:
-    """The options of a store by key; None of a store of a third party that does not tell them.
+    """Return the options of a store by key; None of a store of a third party that does not tell them.
 
     Raises:
         UnknownStoreError: What a third party names as its options are none.

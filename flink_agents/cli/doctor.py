@@ -38,7 +38,7 @@ _SETUPTOOLS_LIMIT = 82  # the first without pkg_resources
 
 @dataclass(frozen=True)
 class CheckResult:
-    """What one check found.
+    """The finding of one check.
 
     Attributes:
         name: What was checked.

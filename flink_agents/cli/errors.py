@@ -1,4 +1,4 @@
-"""How commands end where something is wrong."""
+"""The way in which commands end where something is wrong."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""What records of a journal say, as plain data for people and for JSON.
+"""The content of a journal's records, as plain data for people and for JSON.
 
 Everything can be shown, and nothing of it is executed: a value of a class is shown by the name of the
 class and its fields, and bytes that cannot be read at all by their number. Values of classes are made
@@ -92,7 +92,7 @@ class LenientCodec(ValueCodec):
 
 
 def describe_run(header: Record | None, classes: bool = False) -> dict[str, Any]:
-    """The header of a run; of one without a header that can be read, what is known."""
+    """Return the header of a run; of one without a header that can be read, what is known."""
     known: dict[str, Any] = {"begun": None, "plan": None, "input": None, "event": None}
     if header is None:
         return known
@@ -106,7 +106,7 @@ def describe_run(header: Record | None, classes: bool = False) -> dict[str, Any]
 
 
 def describe_record(record: Record, classes: bool = False) -> dict[str, Any]:
-    """A record that is no header."""
+    """Return a record that is no header."""
     step, task = task_of(record.step)
     place: dict[str, Any] = {"step": step, "record": record.kind.name.lower(), "index": record.index}
     if task:
@@ -175,7 +175,7 @@ _DESCRIBERS: dict[RecordKind, Callable[[LenientCodec, bytes], dict[str, Any]]] =
 
 
 def value_text(codec: LenientCodec, data: bytes) -> str:
-    """An encoded value; where a part of it is not made again, with the number of its bytes."""
+    """Return an encoded value; where a part of it is not made again, with the number of its bytes."""
     before = codec.stand_ins
     try:
         text = _text(codec.decode(data))
@@ -192,7 +192,7 @@ def _text(value: object) -> str:
 
 
 def time_text(milliseconds: int) -> str:
-    """A time of the wall clock, in UTC."""
+    """Return a time of the wall clock, in UTC."""
     try:
         moment = datetime.fromtimestamp(milliseconds / 1000, UTC)
     except (ValueError, OverflowError, OSError):

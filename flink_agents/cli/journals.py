@@ -1,4 +1,4 @@
-"""What ``flink-agents state`` reads from a store, and prunes there."""
+"""The part of ``flink-agents state`` that reads journals from a store, and prunes them."""
 
 from __future__ import annotations
 
@@ -36,7 +36,7 @@ PAGE = 1000
 
 @dataclass(frozen=True)
 class Place:
-    """Which store is looked at.
+    """The store that a command looks at.
 
     Attributes:
         store: Its name; None for the one that the options name.
@@ -61,7 +61,7 @@ class Place:
         return asyncio.run(run())
 
     def make(self) -> ActionStateStore:
-        """The store, which is not open."""
+        """Return the store, which is not open."""
         return open_store(*self._choice(Configuration.load()))
 
     def _choice(self, config: Configuration) -> tuple[str, dict[str, Any]]:
@@ -81,7 +81,7 @@ class Place:
 
 
 def key_text(key: str, raw: bool) -> str:
-    """The canonical text of a key that stands on the command line.
+    """Return the canonical text of a key that stands on the command line.
 
     Args:
         key: A JSON value; an array is a tuple. What is no JSON is a text.
@@ -110,7 +110,7 @@ def _tuples(value: Any) -> Any:
 
 
 def shown_key(text: str) -> str:
-    """A key as Python writes it; its canonical text where its class cannot be imported."""
+    """Return a key as Python writes it; its canonical text where its class cannot be imported."""
     try:
         return repr(decode_key(text))
     except StateError:
@@ -118,7 +118,7 @@ def shown_key(text: str) -> str:
 
 
 async def list_journals(store: ActionStateStore, job: str | None, limit: int) -> list[dict[str, Any]]:
-    """The first journals of the store, or of a job."""
+    """Return the first journals of the store, or of a job."""
     found: list[dict[str, Any]] = []
     async for info in _journals(store, job):
         if len(found) == limit:
@@ -142,7 +142,7 @@ async def list_journals(store: ActionStateStore, job: str | None, limit: int) ->
 async def show_key(
     store: ActionStateStore, text: str, job: str | None, run: int | None, classes: bool = False
 ) -> list[dict[str, Any]]:
-    """The journals of a key, one for each job that has one; ``classes`` makes values of classes."""
+    """Return the journals of a key, one for each job that has one; ``classes`` makes values of classes."""
     return [await _show(store, journal, run, classes) for journal in await _journals_of(store, text, job)]
 
 
@@ -177,7 +177,7 @@ def _run(seq: int, records: list[Record], classes: bool) -> dict[str, Any]:
 async def records_of(
     store: ActionStateStore, text: str, job: str | None, run: int
 ) -> tuple[JournalKey, list[Record]] | None:
-    """The records of one run of a key; None where the key has no journal."""
+    """Return the records of one run of a key; None where the key has no journal."""
     journals = _only_one(await _journals_of(store, text, job), text)
     return (journals[0], await store.read(journals[0], run)) if journals else None
 
@@ -212,7 +212,7 @@ async def prune_key(
 
 
 async def totals(store: ActionStateStore) -> dict[str, Any]:
-    """Totals of the store, and who may append to it."""
+    """Return the totals of the store, and the owners that may append to it."""
     stats = await store.stats()
     return {
         "store": store.store_id,
@@ -235,7 +235,7 @@ async def totals(store: ActionStateStore) -> dict[str, Any]:
 
 
 async def journals_of_job(store: ActionStateStore, job: str) -> list[dict[str, Any]]:
-    """What a store has of a job, for each of its agents; ``job`` is its identifier, or that and an agent."""
+    """Describe a job's journals for each of its agents; ``job`` is its identifier, or that and an agent."""
     found: dict[str, dict[str, Any]] = {}
     async for info in _journals(store, None):
         name = info.journal.journal_id

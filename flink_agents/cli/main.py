@@ -97,22 +97,19 @@ def plan_show(
     ],
     as_json: Annotated[bool, typer.Option("--json", help="Print the whole plan as JSON.")] = False,
     as_mermaid: Annotated[bool, typer.Option("--mermaid", help="Print the graph for Mermaid.")] = False,
-    as_svg: Annotated[bool, typer.Option("--svg", help="Print the graph as SVG.")] = False,
 ) -> None:
     """Compile an agent and show its actions, events and resources."""
-    if as_json + as_mermaid + as_svg > 1:
-        raise typer.BadParameter("--json, --mermaid and --svg exclude each other.")
+    if as_json and as_mermaid:
+        raise typer.BadParameter("--json and --mermaid exclude each other.")
     # As `python -m` would: the agent's module lies where the user is.
     sys.path.insert(0, str(Path.cwd()))
     from flink_agents.plan import load_target
-    from flink_agents.plan.show import to_mermaid, to_svg, to_text
+    from flink_agents.plan.show import to_mermaid, to_text
 
     plan = load_target(target)
     if as_json:
         typer.echo(plan.to_json(indent=2))
     elif as_mermaid:
         typer.echo(to_mermaid(plan))
-    elif as_svg:
-        typer.echo(to_svg(plan))
     else:
         typer.echo(to_text(plan))

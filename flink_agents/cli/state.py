@@ -301,7 +301,7 @@ def _outcome(record: dict[str, Any]) -> str | None:
 
 
 def _did(record: dict[str, Any]) -> str:
-    """What an action did beside its calls."""
+    """Return what an action did beside its calls."""
     parts = [f"{record['calls']} calls"]
     for label, names in (
         ("emitted", [kind for kind, _ in record["events"]]),
@@ -335,5 +335,5 @@ def _cell(value: Any) -> str:
 
 
 def _plain(text: str) -> str:
-    """``text`` on one line, without characters that a terminal would obey or cannot show."""
+    """Return ``text`` on one line, without characters that a terminal would obey or cannot show."""
     return "".join(one if one.isprintable() else one.encode("unicode_escape").decode() for one in text)

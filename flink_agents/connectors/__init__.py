@@ -1,1 +1,1 @@
-"""What connects agents with systems outside Flink."""
+"""The connections of agents with systems outside Flink."""

@@ -1,4 +1,4 @@
-"""What of a plan recovery depends on, and the fingerprint of that.
+"""The parts of a plan that recovery depends on, and their fingerprint.
 
 Covered are: format version, agent name and class, configuration, context class, side outputs, output type,
 policies; of each action its name, triggers, function, condition, policy and configuration; the classes of
@@ -21,13 +21,13 @@ _FIRST_NAMES = {"chat_model": "chat_model_setup", "embedding_model": "embedding_
 
 
 def fingerprint(parts: Mapping[str, Any]) -> str:
-    """64 hexadecimal digits of what :func:`recovery_parts` gave."""
+    """Return 64 hexadecimal digits that identify what :func:`recovery_parts` gave."""
     covered = json.dumps(parts, sort_keys=True, separators=(",", ":"), ensure_ascii=True)
     return hashlib.sha256(covered.encode("ascii")).hexdigest()
 
 
 def recovery_parts(plan: Mapping[str, Any]) -> dict[str, Any]:
-    """What of a plan's JSON values recovery depends on, by name."""
+    """Return what of a plan's JSON values recovery depends on, by name."""
     triggers = {
         kind for action in plan["actions"] for kind in (*action["trigger_classes"], *action["trigger_types"])
     }

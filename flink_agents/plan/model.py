@@ -37,13 +37,13 @@ class RetryPlan(RetryTimes):
 
     @classmethod
     def of(cls, policy: RetryPolicy) -> RetryPlan:
-        """The plan of ``policy``."""
+        """Return the plan of ``policy``."""
         times = {name: getattr(policy, name) for name in RetryTimes.model_fields}
         retry_on = None if policy.retry_on is None else tuple(map(_name_of, policy.retry_on))
         return cls(**times, retry_on=retry_on, non_retryable=tuple(map(_name_of, policy.non_retryable)))
 
     def policy(self) -> RetryPolicy:
-        """The policy, with the exceptions imported.
+        """Return the policy, with the exceptions imported.
 
         Raises:
             FunctionReferenceError: One cannot be imported, or is no exception.
@@ -118,6 +118,7 @@ class ActionPlan(PlainSettings, Named):
         when: Condition on the event, or None.
         config: What it reads as ``ctx.action_config``; JSON values.
         emits: Type strings of the events that its code names or its author declares, sorted.
+        tags: Tags of the side outputs that its code names, sorted.
         retry: When and how often it is tried again; None for the agent's.
     """
 
@@ -129,6 +130,7 @@ class ActionPlan(PlainSettings, Named):
     when: ConditionPlan | None = None
     config: dict[str, Any] = Field(default_factory=dict)
     emits: tuple[str, ...] = ()
+    tags: tuple[str, ...] = ()
     retry: RetryPlan | None = None
 
     @property
@@ -234,12 +236,12 @@ class AgentPlan(Frozen):
         return self
 
     def to_json(self, indent: int | None = None) -> str:
-        """The plan as JSON; :meth:`from_json` gives an equal plan."""
+        """Return the plan as JSON; :meth:`from_json` gives an equal plan."""
         return self.model_dump_json(indent=indent)
 
     @classmethod
     def from_json(cls, text: str | bytes, source: str = "the plan") -> AgentPlan:
-        """The plan that ``text`` holds.
+        """Return the plan that ``text`` holds.
 
         Args:
             text: What :meth:`to_json` gave.
@@ -264,7 +266,7 @@ class AgentPlan(Frozen):
 
     @classmethod
     def schema(cls) -> dict[str, Any]:  # pyright: ignore[reportIncompatibleMethodOverride]
-        """The JSON schema of plans, as ``plan.schema.json`` has it."""
+        """Return the JSON schema of plans, as ``plan.schema.json`` has it."""
         return cls.model_json_schema()
 
     @property
@@ -276,5 +278,5 @@ class AgentPlan(Frozen):
         return fingerprint(self.recovery_parts())
 
     def recovery_parts(self) -> dict[str, Any]:
-        """What :attr:`fingerprint` covers, as JSON values by name: compare two to see a change."""
+        """Return what :attr:`fingerprint` covers, as JSON values by name: compare two to see a change."""
         return recovery_parts(self.model_dump(mode="json"))

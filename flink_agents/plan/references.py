@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import builtins
-import difflib
 import functools
 import importlib
 import inspect
@@ -11,6 +10,7 @@ from typing import Any
 
 from pydantic import BaseModel, ConfigDict
 
+from flink_agents.api.error_base import suggest
 from flink_agents.api.errors import FunctionReferenceError
 
 
@@ -36,7 +36,7 @@ class FunctionRef(Frozen):
 
     @classmethod
     def of(cls, target: Any) -> FunctionRef:
-        """The reference to ``target``; one without a name of its own gets one in brackets."""
+        """Return the reference to ``target``; one without a name of its own gets one in brackets."""
         if isinstance(target, functools.partial):
             inner = cls.of(target.func)
             return cls(module=inner.module, qualname=f"<partial>.{inner.qualname}")
@@ -49,7 +49,7 @@ class FunctionRef(Frozen):
 
     @classmethod
     def parse(cls, text: str) -> FunctionRef:
-        """The reference written as ``module:qualname``.
+        """Return the reference written as ``module:qualname``.
 
         Raises:
             FunctionReferenceError: It is not written so.
@@ -66,7 +66,7 @@ class FunctionRef(Frozen):
 
     @property
     def importable(self) -> bool:
-        """Whether the name can be imported at all: it is neither local nor anonymous."""
+        """True if the name can be imported, as it is neither local nor anonymous."""
         return "<" not in self.qualname
 
     def resolve(self) -> Any:
@@ -96,19 +96,18 @@ class FunctionRef(Frozen):
         found: Any = module
         for name in self.qualname.split("."):
             if not hasattr(found, name):
-                near = difflib.get_close_matches(name, dir(found), n=1)
                 raise FunctionReferenceError(
                     f"{self} does not exist",
                     expected=f"{self.qualname!r} in {getattr(module, '__file__', None) or self.module}",
                     found=f"no {name!r} in {found.__name__}",
-                    fix=f"did you mean {near[0]!r}?" if near else "restore the name, or compile again",
+                    fix=suggest(name, dir(found), "restore the name, or compile again"),
                 )
             found = getattr(found, name)
         return found
 
 
 def type_text(declared: Any) -> str:
-    """``declared`` as text: ``module:qualname`` of a class, a built-in's name, else its repr."""
+    """Return ``declared`` as text: ``module:qualname`` of a class, a built-in's name, else its repr."""
     if declared is None or declared is type(None):
         return "None"
     if inspect.isclass(declared) and not getattr(declared, "__args__", None):
@@ -119,7 +118,7 @@ def type_text(declared: Any) -> str:
 
 
 def type_from_text(text: str) -> Any:
-    """The type that :func:`type_text` wrote.
+    """Return the type that :func:`type_text` wrote.
 
     Raises:
         FunctionReferenceError: The class cannot be imported, or the text is no plain class.

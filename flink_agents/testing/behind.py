@@ -1,4 +1,4 @@
-"""What the streams behind a subtask that holds event time see of it."""
+"""The view that streams behind a subtask have of its event time."""
 
 from __future__ import annotations
 
@@ -18,11 +18,11 @@ class Behind:
 
     @property
     def is_idle(self) -> bool:
-        """Whether no row has come, so that streams behind do not wait for the subtask."""
+        """True while no row has come, so that streams behind do not wait for the subtask."""
         return "" not in self._told
 
     def watermark(self, tag: str = "") -> int:
-        """The watermark of the stream ``tag``; ``NO_TIMESTAMP`` before the first."""
+        """Return the watermark of the stream ``tag``; ``NO_TIMESTAMP`` before the first."""
         return self._told.get(tag, NO_TIMESTAMP)
 
     def row(self, tag: str = "") -> int:

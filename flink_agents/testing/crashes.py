@@ -54,7 +54,7 @@ class _Died(Exception):
 
 @dataclass
 class _Crash:
-    """Where the operator dies.
+    """The point at which the operator dies.
 
     Attributes:
         append: Number of the append that it does not outlive; None where it is a commit.
@@ -70,7 +70,7 @@ class _Crash:
     died: bool = False
 
     def fault(self, asked: int, journal: JournalKey, records: Sequence[Record]) -> Fault | None:
-        """What becomes of an append."""
+        """Return what becomes of an append."""
         if asked != self.append:
             return None
         self.died = True
@@ -89,14 +89,14 @@ class _Moment:
 
 @dataclass
 class _Appended:
-    """What an undisturbed execution appended and committed."""
+    """The appends and commits of an undisturbed execution."""
 
     appends: list[tuple[JournalKey, tuple[Record, ...], Fault | None]] = field(default_factory=list)
     commits: int = 0
 
 
 class Crashes:
-    """See the module.
+    """Repeats the steps of a test with a crash at each point.
 
     Args:
         harness: What executes.
@@ -114,7 +114,7 @@ class Crashes:
         self.outside = Outside(harness.codec)
 
     def store(self) -> Any:
-        """A store for one attempt of one subtask."""
+        """Return a store for one attempt of one subtask."""
         return self._faults.store()
 
     # -- told by the harness ------------------------------------------------------------

@@ -12,7 +12,6 @@ from typing import Any
 from flink_agents.api.errors import UnserializableValueError
 from flink_agents.api.event_time import EventTime
 from flink_agents.api.options import AgentOptions, Configuration
-from flink_agents.runtime.execution.run import Run
 from flink_agents.runtime.execution.shared import RunEnvironment
 from flink_agents.runtime.operator.emission import Emission
 from flink_agents.runtime.operator.low_watermark import NO_TIMESTAMP
@@ -32,12 +31,12 @@ class Clock:
         self.time = START
 
     def __call__(self) -> int:
-        """The time."""
+        """Return the time."""
         return self.time
 
 
 def leaving(driver: Driver, backend: FakeBackend) -> Callable[[Emission], None]:
-    """What takes the outputs of a heartbeat; it does not keep ``driver`` alive."""
+    """Return what takes the outputs of a heartbeat; it does not keep ``driver`` alive."""
     reference = weakref.ref(driver)
 
     def leave(emission: Emission) -> None:
@@ -82,7 +81,7 @@ class Driver:
     _config: Configuration
 
     def side_output(self, tag: str) -> list[Any]:
-        """All values that left the side output ``tag``, in order."""
+        """Return all values that left the side output ``tag``, in order."""
         return self._side.setdefault(tag, [])
 
     def _subtask_of(self, key: str) -> Subtask:
@@ -110,11 +109,11 @@ class Driver:
 
     @property
     def _keeps_timers(self) -> bool:
-        """Whether there are timers that wait for their time, however little there is to do."""
+        """True if timers wait for their time, however little there is to do."""
         return self._event_time.holds or self._config.get(AgentOptions.FORGET_SETTLED_AFTER) is not None
 
     def _with_timers(self, backend: FakeBackend) -> list[str]:
-        """Keys with timers besides such ones."""
+        """Return the keys with timers besides such ones."""
         # A timer may serve all keys, whichever key has it.
         waits = self._event_time.holds and any(state.pending for state in backend.keys.values())
         return [
@@ -132,7 +131,7 @@ class Driver:
         return None if low == NO_TIMESTAMP else low
 
     def side_times(self, tag: str) -> list[tuple[int | None, int]]:
-        """The timestamp of each value of a side output, and the low watermark that was told before it."""
+        """Return the timestamp of each value of a side output, and the low watermark before it."""
         return self._side_times.setdefault(tag, [])
 
     def _deliver(self, key: str, record: Any, timestamp: int | None) -> None:
@@ -150,7 +149,7 @@ class Driver:
             fire(due[1], kind, due[0])
 
     def _next_timer(self, kind: str, until: int) -> tuple[int, str] | None:
-        """Time and key of the first timer that is due; timers of one time fire in the order of keys."""
+        """Return time and key of the first timer that is due; of one time, that of the first key."""
         due = (
             (at, key)
             for subtask in self._subtasks
@@ -166,7 +165,7 @@ class Driver:
         getattr(subtask.backend.current, kind).discard(at)
         self._emit(subtask.processor.on_timer(key, at, subtask.backend), subtask.backend)
 
-    def _emit(self, emission: Emission | Run, backend: FakeBackend) -> None:
+    def _emit(self, emission: Emission, backend: FakeBackend) -> None:
         crashes, key = self._crashes, backend.key or ""
         if crashes is not None:
             crashes.commits(key, backend.current.head)
@@ -186,11 +185,8 @@ class Driver:
                     crashes.left(what, key, value)
             crashes.committed()
 
-    def _pass(self, emission: Emission | Run, behind: Behind) -> list[int | None]:
+    def _pass(self, emission: Emission, behind: Behind) -> list[int | None]:
         """Let the rows of an emission pass to the streams behind; returns the timestamps of outputs."""
-        if isinstance(emission, Run):
-            run, emission = emission, Emission()
-            emission.take(run)
         for (tag, _), at in zip(emission.side_outputs, emission.side_timestamps, strict=True):
             low = behind.watermark(tag) if at is None else behind.row(tag)
             self.side_times(tag).append((at, low))

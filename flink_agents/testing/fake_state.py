@@ -7,6 +7,7 @@ from collections.abc import Callable, Iterable
 from dataclasses import dataclass, field
 from typing import Any, Generic, TypeVar
 
+from flink_agents.runtime.operator.low_watermark import LowWatermark
 from flink_agents.runtime.state.keyed_state import KeyedState
 from flink_agents.testing.behind import Behind
 
@@ -32,7 +33,7 @@ class KeyState:
     event_timers: set[int] = field(default_factory=set)
 
     def copy(self) -> KeyState:
-        """An independent copy."""
+        """Return an independent copy."""
         return copy.deepcopy(self)
 
 
@@ -62,13 +63,17 @@ class FakeBackend:
         return self.keys.setdefault(self.key, KeyState())
 
     def keyed_state(self) -> KeyedState:
-        """The states as the core takes them."""
+        """Return the states as the core takes them."""
         return KeyedState(_Head(self), _Pending(self), _Memory(self))
+
+    def tell(self, low: LowWatermark) -> None:
+        """Let streams behind the subtask hear of its low watermark."""
+        self.behind = Behind(low)
 
     # -- Keys -------------------------------------------------------------------------
 
     def text(self) -> str:
-        """The current key."""
+        """Return the current key."""
         assert self.key is not None, "no key is current"
         return self.key
 
@@ -79,13 +84,13 @@ class FakeBackend:
         self.key = key
 
     def waiting(self) -> list[tuple[str, str]]:
-        """The keys that have inputs, each twice: as text and as key."""
+        """Return the keys that have inputs, each twice: as text and as key."""
         return [(key, key) for key, state in self.keys.items() if state.pending]
 
     # -- Timers -----------------------------------------------------------------------
 
     def current_watermark(self) -> int:
-        """The event time up to which the input is complete."""
+        """Return the event time up to which the input is complete."""
         return self.watermark
 
     def register_processing_time_timer(self, timestamp: int) -> None:

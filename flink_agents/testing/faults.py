@@ -14,6 +14,8 @@ import threading
 from collections.abc import Callable, Sequence
 from enum import StrEnum
 
+from typing_extensions import override
+
 from flink_agents.api.action_state import (
     ActionStateStore,
     JournalInfo,
@@ -29,7 +31,7 @@ from flink_agents.connectors.action_state.memory.store import MemoryPlace, Memor
 
 
 class Fault(StrEnum):
-    """What becomes of an append.
+    """The fate of an append.
 
     Attributes:
         REFUSED: Nothing is stored, and the caller is told: ``StoreUnavailableError``.
@@ -47,12 +49,12 @@ class Fault(StrEnum):
 
     @property
     def stores(self) -> bool:
-        """Whether the records are stored."""
+        """True if the records are stored."""
         return self in (Fault.UNACKNOWLEDGED, Fault.HANGS_STORED)
 
     @property
     def hangs(self) -> bool:
-        """Whether the append does not return."""
+        """True if the append does not return."""
         return self in (Fault.HANGS, Fault.HANGS_STORED)
 
 
@@ -79,7 +81,7 @@ def at_record(kind: RecordKind, fault: Fault, number: int = 0) -> Choose:
 
 
 class Faults:
-    """Where the stores of all attempts fail that it makes; they share their records.
+    """Makes the stores of all attempts, which share their records, and decides where they fail.
 
     Args:
         choose: Asked at each append. Default: none fails.
@@ -101,7 +103,7 @@ class Faults:
         self._lock = threading.Lock()
 
     def store(self) -> FaultyStore:
-        """A store for one attempt of one subtask."""
+        """Return a store for one attempt of one subtask."""
         return FaultyStore(self._make(), self)
 
     def next(self, journal: JournalKey, records: Sequence[Record]) -> Fault | None:
@@ -115,7 +117,7 @@ class Faults:
 
 
 class FaultyStore(ActionStateStore):
-    """See the module.
+    """A store that fails where a test wants it to.
 
     Args:
         store: What keeps the records.
@@ -128,25 +130,26 @@ class FaultyStore(ActionStateStore):
         self._broken = False
 
     @property
+    @override
     def store_id(self) -> str:
-        """See the protocol."""
         return self._store.store_id
 
     @property
+    @override
     def max_record_bytes(self) -> int:
-        """See the protocol."""
         return self._store.max_record_bytes
 
+    @override
     async def open(self, owner: Owner | None) -> None:
-        """See the protocol."""
         await self._store.open(owner)
 
+    @override
     async def close(self) -> None:
-        """See the protocol."""
         await self._store.close()
 
+    @override
     async def append(self, journal: JournalKey, records: Sequence[Record]) -> None:
-        """See the protocol; fails where it should."""
+        """Append, or meet the fault that is due."""
         if self._broken:
             raise closed_error("an append before this one had an unknown outcome")
         fault = self._faults.next(journal, records)
@@ -167,48 +170,44 @@ class FaultyStore(ActionStateStore):
                 self._faults.hanging.clear()
         raise AppendOutcomeUnknownError("the test has the outcome of this append unknown")
 
-    async def read(self, journal: JournalKey, seq: int) -> list[Record]:
-        """See the protocol."""
-        return await self._store.read(journal, seq)
-
+    @override
     async def scan(
         self, journal: JournalKey, from_seq: int | None = None, to_seq: int | None = None
     ) -> list[Record]:
-        """See the protocol."""
         return await self._store.scan(journal, from_seq, to_seq)
 
+    @override
     async def prune(self, journal: JournalKey, through_seq: int) -> None:
-        """See the protocol."""
         await self._store.prune(journal, through_seq)
 
+    @override
     async def forget(self, journal_id: str) -> None:
-        """See the protocol."""
         await self._store.forget(journal_id)
 
+    @override
     async def pruned_through(self, journal: JournalKey) -> int:
-        """See the protocol."""
         return await self._store.pruned_through(journal)
 
+    @override
     def may_have(self, journal: JournalKey, marker: bytes | None = None, pending: bool = True) -> bool:
-        """See the protocol."""
         return self._store.may_have(journal, marker, pending)
 
+    @override
     async def rebuild(
         self, journal: JournalKey | None = None, marker: bytes | None = None, pending: bool = True
     ) -> None:
-        """See the protocol."""
         await self._store.rebuild(journal, marker, pending)
 
+    @override
     def recovery_marker(self, journal: JournalKey) -> bytes:
-        """See the protocol."""
         return self._store.recovery_marker(journal)
 
+    @override
     async def journals(
         self, journal_id: str | None = None, after: JournalKey | None = None, limit: int = 1000
     ) -> list[JournalInfo]:
-        """See the protocol."""
         return await self._store.journals(journal_id, after, limit)
 
+    @override
     async def stats(self) -> StoreStats:
-        """See the protocol."""
         return await self._store.stats()

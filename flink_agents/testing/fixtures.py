@@ -64,7 +64,7 @@ def _conditions() -> frozenset[str]:
 
 @pytest.fixture
 def agent_harness() -> Iterator[Callable[..., OperatorHarness]]:
-    """A function with the arguments of :class:`OperatorHarness`."""
+    """Return a function with the arguments of :class:`OperatorHarness`."""
     from flink_agents.testing.harness import OperatorHarness
 
     made: list[OperatorHarness] = []
@@ -80,7 +80,7 @@ def agent_harness() -> Iterator[Callable[..., OperatorHarness]]:
 
 @pytest.fixture
 def agents_environment() -> Callable[..., AgentsExecutionEnvironment]:
-    """A function that makes an environment.
+    """Return a function that makes an environment.
 
     Its arguments: ``flink``, a mapping of Flink options; ``config``, a mapping of options;
     ``parallelism``, 1 unless given.
@@ -121,7 +121,7 @@ def model_server() -> Iterator[Callable[..., ModelServer]]:
 
 @pytest.fixture(scope="session")
 def kafka_broker(tmp_path_factory: pytest.TempPathFactory) -> Iterator[KafkaBroker]:
-    """A broker without encryption; the first use starts it. A test that cannot have it fails."""
+    """Yield a broker without encryption, which the first use starts. A test that cannot have it fails."""
     from flink_agents.testing.kafka import KafkaBroker
 
     with KafkaBroker(tmp_path_factory.mktemp("kafka")) as broker:

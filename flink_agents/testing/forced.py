@@ -20,7 +20,7 @@ WORDS = (REPLAY, RESTART, CRASH, TIMERS)
 
 
 def forced_conditions() -> frozenset[str]:
-    """The words of the variable.
+    """Return the words of the variable.
 
     Raises:
         OptionError: One of them means nothing.

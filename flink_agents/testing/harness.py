@@ -14,43 +14,29 @@ from functools import partial
 from operator import itemgetter
 from typing import Any
 
-import cloudpickle
-
-from flink_agents.api.action_state import ActionStateStore, Owner
+from flink_agents.api.action_state import ActionStateStore
 from flink_agents.api.agent import Agent
-from flink_agents.api.durable import OnPlanChange
 from flink_agents.api.errors import AgentConfigurationError
 from flink_agents.api.event_time import LATE_TAG, EventTime
 from flink_agents.api.options import AgentOptions, Configuration
 from flink_agents.api.policies import DEAD_LETTER_TAG, DeadLetter
-from flink_agents.connectors.action_state import open_store
-from flink_agents.connectors.action_state.memory.store import MemoryPlace, MemoryStore
-from flink_agents.plan import AgentCode, AgentPlan, bind, compile_agent
-from flink_agents.plan.binding.uses import makes_durable_calls
+from flink_agents.plan import AgentCode, compile_agent
 from flink_agents.plan.compile.configuration import instance_of
-from flink_agents.runtime.execution.shared import RunEnvironment
-from flink_agents.runtime.journal.journals import Journals
-from flink_agents.runtime.journal.names import journal_name
-from flink_agents.runtime.metrics.metrics import LocalMetricGroup
-from flink_agents.runtime.operator.heartbeat import HeartbeatProcessor
-from flink_agents.runtime.operator.low_watermark import LowWatermark
-from flink_agents.runtime.operator.processor import AgentProcessor
 from flink_agents.runtime.serde.codec import ValueCodec
 from flink_agents.runtime.serde.keys import KeyEncoder, encode_key, unescape
 from flink_agents.runtime.state.keyed_state import OBJECT, Head
-from flink_agents.testing.behind import Behind
+from flink_agents.testing.building import Builder
 from flink_agents.testing.crashes import EVERYWHERE, Crashes
-from flink_agents.testing.driver import START as START, Clock, Driver, Subtask, leaving
-from flink_agents.testing.fake_state import FakeBackend, KeyState
+from flink_agents.testing.driver import START as START, Clock, Subtask
+from flink_agents.testing.fake_state import KeyState
 from flink_agents.testing.forced import CRASH, REPLAY, RESTART, TIMERS, forced_conditions
-from flink_agents.testing.outside import OutsideCalls
 from flink_agents.testing.reordering import Reorder, reordered
 from flink_agents.testing.snapshots import Snapshot as Snapshot, gauges_of, sum_of
 
 LAST_WATERMARK = 2**63 - 1
 
 
-class OperatorHarness(Driver):
+class OperatorHarness(Builder):
     """Drives an agent's operator; also a context manager that closes it.
 
     Args:
@@ -131,8 +117,7 @@ class OperatorHarness(Driver):
         self._serialize = forced_serialization
         self._settles = settle
         self._event_time = event_time or EventTime.none()
-        beats = TIMERS not in conditions if heartbeat is None else heartbeat
-        self._heartbeat = beats
+        self._heartbeat = TIMERS not in conditions if heartbeat is None else heartbeat
         self._watermarks = watermarks
         self.codec = ValueCodec(self._config.get(AgentOptions.ALLOW_PICKLE))
         self._crashes = self._crashes_of(crash, store, CRASH in conditions)
@@ -399,58 +384,6 @@ class OperatorHarness(Driver):
                 "flink_agents.testing.faults lets a store fail at one append",
             )
         return Crashes(self)
-
-    def _start(self, keys: Mapping[str, KeyState], parallelism: int) -> None:
-        self._subtasks = [self._subtask(number, parallelism) for number in range(parallelism)]
-        for key, state in keys.items():
-            self._subtask_of(key).backend.keys[key] = state.copy()
-        for subtask in self._subtasks:
-            subtask.processor.open(subtask.backend)
-            if self._crashes is not None and subtask.shared.journals is not None:
-                subtask.shared.durable = OutsideCalls(subtask.shared.durable, self._crashes.outside)
-
-    def _default_store(self) -> Callable[[], ActionStateStore] | None:
-        name = self._config.get(AgentOptions.STORE)
-        if name is not None:
-            return lambda: open_store(name, self._config.below(f"action-state.{name}"))
-        if not makes_durable_calls(bind(self.plan, self._code)):
-            return None
-        if self._crashes is not None:
-            return self._crashes.store
-        place = MemoryPlace()
-        return lambda: MemoryStore(place)
-
-    def _subtask(self, number: int, parallelism: int) -> Subtask:
-        plan, code = self.plan, self._code
-        if self._serialize:
-            plan = AgentPlan.from_json(plan.to_json())
-            code = cloudpickle.loads(cloudpickle.dumps(code))
-        ttl: timedelta | None = self._config.get(AgentOptions.SHORT_TERM_TTL)
-        backend = FakeBackend(self._clock, None if ttl is None else int(ttl.total_seconds() * 1000))
-        backend.watermark = self.current_watermark
-        metrics = LocalMetricGroup()
-        codec = ValueCodec(self._config.get(AgentOptions.ALLOW_PICKLE))
-        job_id = self._config.get(AgentOptions.JOB_IDENTIFIER) or self._job_id
-        owner = Owner.create(self._job_id, journal_name(job_id, plan.name), number, parallelism)
-        journals = self._journals(plan, codec, owner)
-        shared = RunEnvironment(bind(plan, code), plan.name, self._config, metrics, codec, journals)
-        own = shared.run_metrics.group
-        low: LowWatermark | None = None
-        if self._event_time.holds:
-            tags = [*plan.side_outputs, DEAD_LETTER_TAG, LATE_TAG]
-            low = LowWatermark(self._event_time, own, self._clock, tags, self._watermarks)
-            backend.behind = Behind(low)
-        given = shared, backend.keyed_state(), job_id, self._clock
-        if self._heartbeat:
-            leave = leaving(self, backend)
-            return Subtask(HeartbeatProcessor(*given, keys=backend, leave=leave, low=low), backend, shared)
-        return Subtask(AgentProcessor(*given, low=low, keys=backend), backend, shared)
-
-    def _journals(self, plan: AgentPlan, codec: ValueCodec, owner: Owner) -> Journals | None:
-        if self._make_store is None:
-            return None
-        on_change = OnPlanChange(self._config.get(AgentOptions.ON_PLAN_CHANGE))
-        return Journals(self._make_store(), owner, codec, plan, on_change, self._make_store)
 
     def _head(self, key: Any) -> Head | None:
         packed = self.state(key).head

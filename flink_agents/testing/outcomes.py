@@ -1,4 +1,4 @@
-"""What an operator came to, and in what two of its executions differ."""
+"""The outcome of an operator's execution, and the difference of two outcomes."""
 
 from __future__ import annotations
 
@@ -24,7 +24,7 @@ LETTER = ("agent", "action", "key", "sequence_number", "timestamp", "event", "er
 
 @dataclass
 class Outcome:
-    """What left an operator, and what state holds.
+    """The values that left an operator, and the content of its state.
 
     Attributes:
         left: What left, by name and key: the order among keys is nobody's promise.
@@ -39,7 +39,7 @@ class Outcome:
 
     @classmethod
     def of(cls, harness: OperatorHarness, left: Sequence[tuple[str, str, Any]]) -> Outcome:
-        """What a harness came to.
+        """Return the outcome of a harness.
 
         Args:
             harness: The harness.
@@ -74,7 +74,7 @@ class Difference:
 
 
 def difference(expected: Outcome, found: Outcome, ordered: bool = True) -> Difference | None:
-    """The first difference, or None.
+    """Return the first difference, or None.
 
     Args:
         expected: Of the undisturbed execution.

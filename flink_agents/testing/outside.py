@@ -44,7 +44,7 @@ Execution = tuple[int, int]
 
 @dataclass
 class Answer:
-    """How a function ended.
+    """The result or the error by which a function ended.
 
     Attributes:
         order: How many had ended before it.
@@ -66,7 +66,7 @@ class Answer:
 
 
 class Outside:
-    """See the module.
+    """Keeps the answers of functions, and gives them again in their order.
 
     Args:
         codec: Encodes arguments.
@@ -93,7 +93,7 @@ class Outside:
     # -- what happens ------------------------------------------------------------------
 
     def go_on(self, forget: bool) -> None:
-        """From here on functions are called, and what they answer is kept.
+        """Call functions from here on, and keep what they answer.
 
         Args:
             forget: Whether nothing can be asked for any more that was kept before.
@@ -108,7 +108,7 @@ class Outside:
         self._most_made = {asked: _in_all_runs(made) for asked, made in self._made.items()}
 
     def repeat(self, stored: Counter[Asked] | None = None) -> None:
-        """From here on functions answer as they did; those whose answer is ``stored`` are not asked."""
+        """Repeat the answers of functions from here on; nobody asks for those that are ``stored``."""
         self.repeats = True
         self._begin_execution()
         with self._lock:
@@ -117,7 +117,7 @@ class Outside:
                     self._over.update(answer.order for answer in answers)
 
     def repeated(self, stored: Counter[Asked]) -> list[str]:
-        """Functions that were called since the crash although all of their calls are ``stored``."""
+        """Return the functions called since the crash although all of their calls are ``stored``."""
         found: list[str] = []
         for asked, count in stored.items():
             executions = self._executed.get(asked, {})
@@ -127,7 +127,7 @@ class Outside:
         return found
 
     def stored_among(self, appended: Iterable[tuple[JournalKey, Iterable[Record]]]) -> Counter[Asked]:
-        """The calls among records that were stored; none where some were made void."""
+        """Return the calls among records that were stored; none where some were made void."""
         stored: Counter[Asked] = Counter()
         for journal, records in appended:
             for record in records:
@@ -140,7 +140,7 @@ class Outside:
         return stored
 
     def _number(self, seq: int) -> int:
-        """What a run is known by: nothing where others may have its number in the next attempt."""
+        """Return the identity of a run: nothing where others may have its number in the next attempt."""
         return seq if self.ordered else -1
 
     def _begin_execution(self) -> None:
@@ -156,7 +156,7 @@ class Outside:
     def of(
         self, step: Any, what: DurableCallable, args: tuple[Any, ...], kwargs: Mapping[str, Any]
     ) -> DurableCallable:
-        """``what`` with a function that is recorded or repeated."""
+        """Return ``what`` with a function that is recorded or repeated."""
         try:
             called = identity(self._codec, what, args, kwargs)
         except AgentsError:
@@ -198,7 +198,7 @@ class Outside:
                 self._orders += 1
 
     def is_next(self, answer: Answer) -> bool:
-        """Whether all that came before an answer has come."""
+        """Tell whether all that came before an answer has come."""
         with self._lock:
             return not self.ordered or all(
                 other.order in self._over
@@ -223,7 +223,7 @@ class _Call:
     execution: Execution
 
     def awaited(self, what: DurableCallable) -> Callable[..., Awaitable[Any]]:
-        """The function of a call, for the agent loop."""
+        """Return the function of a call, for the agent loop."""
 
         @functools.wraps(what.function)
         async def function(*args: Any, **kwargs: Any) -> Any:
@@ -253,7 +253,7 @@ class _Call:
         return value
 
     def called(self, what: DurableCallable) -> Callable[..., Any]:
-        """The function of a call, for a thread."""
+        """Return the function of a call, for a thread."""
 
         @functools.wraps(what.function)
         def function(*args: Any, **kwargs: Any) -> Any:
@@ -310,7 +310,7 @@ def _sets() -> defaultdict[Asked, defaultdict[Execution, set[int]]]:
 
 
 def _in_all_runs(counts: Mapping[Execution, int]) -> int:
-    """Of each run, the most in one execution; of all of them, the sum."""
+    """Sum over all runs the most calls that a run made in one execution."""
     most: dict[int, int] = {}
     for (run, _), count in counts.items():
         most[run] = max(count, most.get(run, 0))

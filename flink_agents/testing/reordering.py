@@ -15,7 +15,7 @@ Reorder = int | Callable[[list[Any]], Sequence[Any]]
 
 
 def reordered(inputs: Sequence[T], reorder: Reorder | None, record_of: Callable[[T], Any]) -> list[T]:
-    """Inputs in the order in which they come again.
+    """Return the inputs in the order in which they come again.
 
     With a seed, any order: as if each input came from a source of its own. ``record_of`` gives what
     a function is given.

@@ -17,23 +17,22 @@ from flink_agents.api.durable import OnOtherJob
 from flink_agents.api.errors import RunNotReplayableError
 from flink_agents.api.options import AgentOptions
 from flink_agents.connectors.action_state.memory.store import MemoryPlace, MemoryStore
-from flink_agents.plan import AgentPlan
 from flink_agents.runtime.execution.context import Invocation
 from flink_agents.runtime.execution.limits import RuntimeSignal
 from flink_agents.runtime.journal.calls import Call
-from flink_agents.runtime.journal.journals import Journals
 from flink_agents.runtime.journal.names import split_journal_name
 from flink_agents.runtime.journal.records import RunHeader
+from flink_agents.runtime.operator.assembly import Host
 from flink_agents.runtime.serde.codec import ValueCodec
 from flink_agents.runtime.serde.keys import decode_key, escape
 from flink_agents.runtime.state.keyed_state import Head
-from flink_agents.testing.fake_state import KeyState
+from flink_agents.testing.fake_state import FakeBackend, KeyState
 from flink_agents.testing.harness import OperatorHarness
 
 
 @dataclass
 class RunReplay:
-    """What a replay came to.
+    """The outcome of a replay.
 
     Attributes:
         calls: Each durable call in the order in which it was made: action, number, function, request.
@@ -85,13 +84,12 @@ def replay_run(
     job_id, name = split_journal_name(journal.journal_id)
     config = {AgentOptions.ON_OTHER_JOB.key: OnOtherJob.CONTINUE}
     store: Any = {"store": lambda: MemoryStore(place), "settle": False}
-    harness = _ReplayHarness(agent, lambda record: key, name=name, config=config, **store)
+    harness = _ReplayHarness(look, agent, lambda record: key, name=name, config=config, **store)
     with harness:
         head = Head(job_id, records[0].seq, extra={"store": place.store_id})
         memory: dict[str, tuple[bytes, int | None]] = {
             escape(path): (data, None) for path, data in (header.memory or {}).items()
         }
-        harness.on_call = look
         start = harness.snapshot()
         harness.restore(replace(start, keys={journal.key: KeyState(head=head.pack(), memory=memory)}))
         try:
@@ -105,15 +103,14 @@ def replay_run(
 
 
 class _ReplayHarness(OperatorHarness):
-    """Tells ``on_call`` of each durable call."""
+    """Tells ``on_call`` of each durable call. What comes behind it are the arguments of a harness."""
 
-    on_call: Callable[[Invocation, Call], None] | None = None
+    def __init__(self, on_call: Callable[[Invocation, Call], None], *arguments: Any, **options: Any) -> None:
+        self._on_call = on_call
+        super().__init__(*arguments, **options)
 
-    def _journals(self, plan: AgentPlan, codec: ValueCodec, owner: Owner) -> Journals | None:
-        journals = super()._journals(plan, codec, owner)
-        if journals is not None:
-            journals.on_call = self.on_call
-        return journals
+    def _host(self, number: int, parallelism: int, backend: FakeBackend) -> Host:
+        return replace(super()._host(number, parallelism, backend), on_call=self._on_call)
 
 
 def _header(codec: ValueCodec, records: Sequence[Record]) -> RunHeader:
@@ -132,7 +129,7 @@ def _header(codec: ValueCodec, records: Sequence[Record]) -> RunHeader:
 
 
 def _place_with(journal: JournalKey, records: Sequence[Record]) -> MemoryPlace:
-    """A place in memory with the records, but those by which whole actions would be left out."""
+    """Return a place in memory with the records, but those by which whole actions would be left out."""
     place = MemoryPlace()
 
     async def fill() -> None:

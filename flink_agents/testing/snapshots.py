@@ -1,4 +1,4 @@
-"""What a harness keeps of an operator: a checkpoint for tests, and sums of its metrics."""
+"""The parts of an operator that a harness keeps: a checkpoint for tests, and sums of its metrics."""
 
 from __future__ import annotations
 
@@ -30,7 +30,7 @@ class Snapshot:
 
 
 def sum_of(groups: Iterable[LocalMetricGroup]) -> dict[str, int | float]:
-    """Values of all metrics by dotted name, summed over groups."""
+    """Return values of all metrics by dotted name, summed over groups."""
     total: dict[str, int | float] = {}
     for group in groups:
         for name, value in group.values():
@@ -39,7 +39,7 @@ def sum_of(groups: Iterable[LocalMetricGroup]) -> dict[str, int | float]:
 
 
 def gauges_of(group: LocalMetricGroup, prefix: str = "") -> Iterator[str]:
-    """Dotted names of the gauges of a group."""
+    """Return the dotted names of the gauges of a group."""
     yield from (prefix + name for name, metric in group.metrics.items() if isinstance(metric, Gauge))
     for name, inner in group.groups.items():
         yield from gauges_of(inner, f"{prefix}{name}.")

@@ -126,6 +126,9 @@ class Producer:
         self._world.claims.append(Message(len(self._world.claims), key, value))
         return _Any([])
 
+    def flush(self, timeout: float) -> None:
+        """What is sent is on its way already."""
+
 
 class Looking:
     """The lock of looks, at which others may act."""
@@ -195,7 +198,7 @@ class Store(World):
     def make_appender(self) -> KafkaWriter:
         claims = self.reader(self.old.token, slowly=True)
         producer: Any = Producer(self)
-        rest = (self.old, self.writer(), Garbage(), {}, NO_LOOP, StoreMetrics(), lambda: None)
+        rest = (self.old, self.writer(), Garbage(), {}, NO_LOOP, StoreMetrics(), lambda waiting: None)
         made = KafkaWriter(SETTINGS, JOURNALS, producer, claims, *rest)
         made._lease = Lease(claims, self.old.token, LEASE, self.clock(1 / self.rate))
         made._lease._looking = cast("Any", Looking(self))
@@ -204,7 +207,7 @@ class Store(World):
     # -- what actors do -----------------------------------------------------------------
 
     def append(self) -> Any:
-        (outcome,) = self.appender._write([Write(Entry(journal_in(SETTINGS, 0), [record()]), None)])
+        (outcome,) = self.appender._write([Write(Entry(journal_in(SETTINGS, 0), [record()]))])
         return outcome
 
     def takes_over(self) -> None:

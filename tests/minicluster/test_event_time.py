@@ -27,6 +27,7 @@ from flink_agents.api.errors import (
     UnknownSideOutputError,
 )
 from flink_agents.runtime.serde.keys import encode_key
+from tests.cluster.heartbeats import Heartbeats, read_beats
 
 pytestmark = pytest.mark.minicluster
 
@@ -59,15 +60,21 @@ def paced(number: int) -> int:
     return number
 
 
-def timed(env: AgentsExecutionEnvironment, count: int, idle_partition: bool = False) -> Any:
-    """Numbers with timestamps, of which each third is 50 ms older than the one before."""
+def timed(
+    env: AgentsExecutionEnvironment,
+    count: int,
+    idle_partition: bool = False,
+    pace: Callable[[int], int] = paced,
+    at: Callable[[int], int] | None = None,
+) -> Any:
+    """Numbers with timestamps: those of ``at``, or each third is 50 ms older than the one before."""
     from pyflink.common import Duration, WatermarkStrategy
     from pyflink.common.watermark_strategy import TimestampAssigner
     from pyflink.datastream.connectors.number_seq import NumberSequenceSource
 
     class Stamps(TimestampAssigner):
         def extract_timestamp(self, value: Any, record_timestamp: int) -> int:
-            return stamp(value)
+            return (at or stamp)(value)
 
     strategy = WatermarkStrategy.for_bounded_out_of_orderness(Duration.of_millis(200))
     if idle_partition:
@@ -76,7 +83,7 @@ def timed(env: AgentsExecutionEnvironment, count: int, idle_partition: bool = Fa
     source = flink.from_source(
         NumberSequenceSource(0, count - 1), WatermarkStrategy.no_watermarks(), "numbers"
     ).set_parallelism(1)
-    numbers = source.map(paced).set_parallelism(1)
+    numbers = source.map(pace).set_parallelism(1)
     if idle_partition:
         # Everything goes to the first of two partitions.
         numbers = numbers.partition_custom(lambda key, count: 0, lambda number: 0)
@@ -109,10 +116,10 @@ def windows(stream: Any) -> Any:
     )
 
 
-def expected(numbers: Any) -> dict[int, list[tuple[int, int]]]:
+def expected(numbers: Any, stamped: Callable[[int], int] = stamp) -> dict[int, list[tuple[int, int]]]:
     found: dict[int, list[tuple[int, int]]] = {}
     for number in numbers:
-        at = stamp(number)
+        at = stamped(number)
         found.setdefault(at // 1000 * 1000, []).append((number, at))
     return found
 
@@ -182,19 +189,67 @@ class SlowFirstAgent(Agent):
         return OutputEvent(output=event.input)
 
 
-@pytest.mark.parametrize("count", [20, 150])
-def test_a_subtask_with_one_long_run_is_not_taken_for_idle(
-    agents_environment: MakeEnvironment, count: int
-) -> None:
-    """Nothing else happens in it for longer than the idle time-out; with few records, the input has ended."""
+def test_a_subtask_with_one_long_run_is_not_taken_for_idle(agents_environment: MakeEnvironment) -> None:
+    """Nothing else happens in it for longer than the idle time-out, while watermarks go on."""
     env = agents_environment(parallelism=2)
     apart = key_of_another_subtask(0)
-    records = env.from_datastream(timed(env, count), lambda number: apart if number else 0)
+    records = env.from_datastream(timed(env, 150), lambda number: apart if number else 0)
     hold = EventTime.hold(idle_timeout="300 ms")
     applied = records.apply(SlowFirstAgent, event_time=hold, max_parallelism=128)
     found = env.collect(windows(applied.to_datastream()))
     env.execute()
-    assert dict(found) == expected(range(count))
+    assert dict(found) == expected(range(150))
+
+
+QUIET = 10
+QUIET_SECONDS = 1.2
+
+
+def quiet_in_the_middle(number: int) -> int:
+    time.sleep(QUIET_SECONDS if number == QUIET else 0)
+    return number
+
+
+def far_apart(number: int) -> int:
+    return BASE + 700 * number
+
+
+class LongFirstAgent(Agent):
+    """The first record takes longer than a subtask may be idle, from when those before the pause are done.
+
+    Args:
+        path: Gets a line for each of these.
+    """
+
+    def __init__(self, path: str) -> None:
+        self.path = path
+        self.beats = Heartbeats(path)
+
+    @action(InputEvent)
+    async def call(self, event: InputEvent, ctx: Any) -> OutputEvent:
+        if event.input == 0:
+            while len(read_beats(Path(self.path))) < QUIET - 1:
+                await asyncio.sleep(0.01)
+            await asyncio.sleep(QUIET_SECONDS)
+        else:
+            self.beats.write("done", event.input)
+        return OutputEvent(output=event.input)
+
+
+def test_a_subtask_with_one_long_run_is_not_taken_for_idle_while_the_source_is_quiet(
+    agents_environment: MakeEnvironment, tmp_path: Path
+) -> None:
+    """No record and no watermark comes; the other subtask has reached the end of all windows but the last."""
+    env = agents_environment(parallelism=2)
+    apart, count = key_of_another_subtask(0), QUIET + 1
+    numbers = timed(env, count, pace=quiet_in_the_middle, at=far_apart)
+    records = env.from_datastream(numbers, lambda number: apart if number else 0)
+    hold = EventTime.hold(idle_timeout="200 ms")
+    agent = LongFirstAgent(str(tmp_path / "done"))
+    applied = records.apply(agent, event_time=hold, max_parallelism=128)
+    found = env.collect(windows(applied.to_datastream()))
+    env.execute()
+    assert dict(found) == expected(range(count), far_apart)
 
 
 def key_of_another_subtask(key: int) -> int:

@@ -31,6 +31,22 @@ def flat_numbers(before: Any) -> Any:
     return lambda self: ""
 
 
+@mutation("reads-unrecorded", "runtime.execution.run:Run.recorded")
+def reads_unrecorded(before: Any) -> Any:
+    """A run behind one of which nothing is recorded does not record what it reads of memory."""
+    head = import_module("flink_agents.runtime.state.keyed_state").Head
+    head.unrecorded = property(lambda self: False, lambda self, unrecorded: None)
+    actor = import_module("flink_agents.runtime.loop.actor").KeyActor
+    finish = actor.finish
+
+    def finish_and_forget(self: Any, run: Any, waiting: Any) -> None:
+        finish(self, run, waiting)
+        self.unrecorded = False
+
+    actor.finish = finish_and_forget
+    return before
+
+
 @mutation("delivered-at-once", "runtime.execution.delivery:Delivery.settle")
 def delivered_at_once(before: Any) -> Any:
     """An outcome is delivered when it comes, although the action has not come to rest."""

@@ -1,22 +1,20 @@
-"""Pictures of plans: the text, the Mermaid graph and the SVG, which is well-formed and readable."""
+"""Plans as text and as Mermaid graphs: both are well-formed, and every edge is drawn."""
 
 from __future__ import annotations
 
 import itertools
 import re
 from typing import Any
-from xml.etree import ElementTree
 
 import pytest
 from plan_cases import answer
 from plan_shop import shop
 
-from flink_agents import Agent, Event, InputEvent, NamedEvent, OutputEvent, Prompt
+from flink_agents import Agent, Event, InputEvent, NamedEvent, OutputEvent, Prompt, RunnerContext
 from flink_agents.plan import ActionPlan, AgentPlan, compile_agent
 from flink_agents.plan.references import FunctionRef
-from flink_agents.plan.show import to_mermaid, to_svg, to_text
-from flink_agents.plan.show.flow import INPUT, OUTPUT, flow_of
-from flink_agents.plan.show.layout import LAYER_GAP, NODE_GAP, lay_out
+from flink_agents.plan.show import to_mermaid, to_text
+from flink_agents.plan.show.flow import DEAD_LETTERS, INPUT, OUTPUT, flow_of
 
 
 class Base(Event):
@@ -25,9 +23,6 @@ class Base(Event):
 
 class Sub(Base):
     pass
-
-
-SVG = "{http://www.w3.org/2000/svg}"
 
 
 def step(name: str, takes: str, *emits: str) -> ActionPlan:
@@ -107,7 +102,7 @@ def test_text() -> None:
         "  read_order  InputEvent -> BigOrderPlaced, OrderPlaced",
         "  book        OrderPlaced -> OrderPaid, OutputEvent (async; when lambda event: event.total > 0)",
         "  approve     OrderPlaced, BigOrderPlaced -> OutputEvent (when is_large; on error fail)",
-        "  thank       OrderPaid -> nothing (async)",
+        "  thank       OrderPaid -> side output notes (async)",
         "",
         "resources",
         "  tool rate                    (amount, currency) The amount in the currency of the shop.",
@@ -167,6 +162,46 @@ def test_a_trigger_that_nothing_is_seen_to_emit_stands_for_itself() -> None:
     assert set(flow_of(PLANS["island"]).edges) >= {("event:E", "action:b"), ("action:b", "event:F")}
 
 
+def test_side_outputs_and_dead_letters_are_edges() -> None:
+    """Shown are the tags that the code names, also in helpers, and what the policies send away."""
+
+    def helper(order: Any, ctx: RunnerContext) -> None:
+        ctx.emit_to("late", order)
+
+    def start(event: Any, ctx: RunnerContext) -> Sub:
+        ctx.emit_to("notes", event)
+        helper(event, ctx)
+        return Sub()
+
+    class Writer(Agent):
+        side_outputs = {"late": str, "notes": str}
+        on_unhandled = "dead-letter"
+
+    agent = Writer()
+    agent.add_action("start", InputEvent, start, on_error="dead-letter")
+    plan = compile_agent(agent)
+    assert set(flow_of(plan).edges) == {
+        (INPUT, "action:start"),
+        ("action:start", "event:Sub"),
+        ("action:start", "side:late"),
+        ("action:start", "side:notes"),
+        ("action:start", DEAD_LETTERS),
+        ("event:Sub", DEAD_LETTERS),
+    }
+    assert '[/"side output notes"/]' in to_mermaid(plan)
+    assert '[/"dead letters"/]' in to_mermaid(plan)
+
+
+def test_the_policy_of_an_action_goes_before_that_of_its_agent() -> None:
+    def to_dead_letters(plan: AgentPlan) -> set[str]:
+        return {source for source, target in flow_of(plan).edges if target == DEAD_LETTERS}
+
+    shop_plan = PLANS["shop"]
+    failing = {f"action:{one.name}" for one in shop_plan.actions} - {"action:approve"}
+    assert to_dead_letters(shop_plan) == failing
+    assert to_dead_letters(PLANS["fan"]) == set()
+
+
 # -- mermaid ----------------------------------------------------------------------------------
 
 
@@ -199,99 +234,10 @@ def test_mermaid_shows_references() -> None:
 def test_mermaid_lines_are_well_formed(name: str) -> None:
     text = r'\["[\w .,:()#;<>/-]*"\]'
     line = re.compile(
-        rf"    n\d+({text}|\({text}\))|    n\d+ --> n\d+|    subgraph resources|    end"
-        rf"|        r\d+({text}| -\.-> r\d+)|    classDef ends \S+|    class n\d+(,n\d+)* ends"
+        rf"    n\d+({text}|\({text}\)|\[/{text[2:-2]}/\])|    n\d+ --> n\d+"
+        rf"|    subgraph resources|    end|        r\d+({text}| -\.-> r\d+)"
+        r"|    classDef ends \S+|    class n\d+(,n\d+)* ends"
     )
     first, *rest = to_mermaid(PLANS[name]).split("\n")
     assert first == "flowchart LR"
     assert [one for one in rest if not line.fullmatch(one)] == []
-
-
-# -- svg --------------------------------------------------------------------------------------
-
-
-def rectangles(svg: str) -> list[tuple[float, float, float, float]]:
-    """Left, top, right and bottom of every node and resource, in the coordinates of the picture."""
-    root = ElementTree.fromstring(svg)
-    found = []
-    for group in root.iter(f"{SVG}g"):
-        shift = re.search(r"translate\((\S+) (\S+)\)", group.get("transform", ""))
-        dx, dy = (float(shift[1]), float(shift[2])) if shift else (0.0, 0.0)
-        groups = group.findall(f"{SVG}g") if shift else [group] if group.get("class") == "resource" else []
-        for one in groups:
-            rect = one.find(f"{SVG}rect")
-            assert rect is not None
-            x, y, width, height = (float(rect.get(key, "")) for key in ("x", "y", "width", "height"))
-            found.append((x + dx, y + dy, x + dx + width, y + dy + height))
-    return found
-
-
-def overlapping(boxes: list[tuple[float, float, float, float]]) -> list[Any]:
-    return [
-        (a, b)
-        for a, b in itertools.combinations(boxes, 2)
-        if a[0] < b[2] and b[0] < a[2] and a[1] < b[3] and b[1] < a[3]
-    ]
-
-
-@pytest.mark.parametrize("name", PLANS)
-def test_svg_is_well_formed_and_nothing_overlaps_or_sticks_out(name: str) -> None:
-    plan = PLANS[name]
-    svg = to_svg(plan)
-    boxes = rectangles(svg)
-    assert len(boxes) == len(flow_of(plan).nodes) + len(plan.resources)
-    assert overlapping(boxes) == []
-    left, top, width, height = map(float, ElementTree.fromstring(svg).get("viewBox", "").split())
-    assert all(left <= a and top <= b and c <= left + width and d <= top + height for a, b, c, d in boxes)
-
-
-@pytest.mark.parametrize("name", PLANS)
-def test_svg_has_a_line_for_each_edge_and_a_title_for_each_node(name: str) -> None:
-    flow = flow_of(PLANS[name])
-    root = ElementTree.fromstring(to_svg(PLANS[name]))
-    edges = [one for one in root.iter(f"{SVG}path") if one.get("class", "").startswith("edge")]
-    assert len(edges) == len(flow.edges)
-    events = [one for one in root.iter(f"{SVG}g") if one.get("class", "").startswith("event")]
-    assert len(events) == sum(node.kind == "event" for node in flow.nodes.values())
-
-
-def test_svg_marks_edges_that_lead_back() -> None:
-    assert to_svg(PLANS["chain"]).count('class="edge back"') == 0
-    assert to_svg(PLANS["pair"]).count('class="edge back"') == 1
-
-
-# -- layout -----------------------------------------------------------------------------------
-
-
-def test_layout_puts_inputs_first_and_outputs_last() -> None:
-    for name in ("shop", "cycle", "chain", "fan"):
-        flow = flow_of(PLANS[name])
-        layout = lay_out(dict.fromkeys(flow.nodes, (10.0, 10.0)), flow.edges, [INPUT], [OUTPUT])
-        xs = {node: x for node, (x, _) in layout.centers.items()}
-        assert xs[INPUT] == min(xs.values())
-        assert xs[OUTPUT] == max(xs.values())
-        assert all(xs[a] < xs[b] for a, b in flow.edges if (a, b) not in layout.backward)
-
-
-def test_layout_of_two_nodes_is_exact() -> None:
-    layout = lay_out({"a": (10.0, 20.0), "b": (30.0, 40.0)}, [("a", "b"), ("a", "b")])
-    assert layout.centers == {"a": (5.0, 20.0), "b": (10 + LAYER_GAP + 15, 20.0)}
-    assert layout.routes == {("a", "b"): [(10.0, 20.0), (10 + LAYER_GAP, 20.0)]}
-    assert (layout.width, layout.height, layout.backward) == (40 + LAYER_GAP, 40.0, set())
-
-
-def test_layout_keeps_gaps_in_a_layer() -> None:
-    layout = lay_out(dict.fromkeys("abc", (10.0, 10.0)), [])
-    assert sorted(y for _, y in layout.centers.values()) == [5.0, 15 + NODE_GAP, 25 + 2 * NODE_GAP]
-
-
-def test_layout_avoids_crossings_where_it_can() -> None:
-    edges = [("a", "x"), ("a", "z"), ("b", "y"), ("b", "w")]
-    centers = lay_out(dict.fromkeys("abwxyz", (10.0, 10.0)), edges).centers
-    order = sorted("wxyz", key=lambda one: centers[one][1])
-    assert {frozenset(order[:2]), frozenset(order[2:])} == {frozenset("xz"), frozenset("wy")}
-
-
-def test_layout_of_nothing() -> None:
-    layout = lay_out({}, [])
-    assert (layout.centers, layout.routes, layout.width, layout.height) == ({}, {}, 0.0, 0.0)

@@ -5,7 +5,6 @@ from __future__ import annotations
 import json
 import sys
 from pathlib import Path
-from xml.etree import ElementTree
 
 import pytest
 from plan_shop import shop
@@ -137,9 +136,6 @@ class TestShow:
 
     def test_mermaid(self, target: str) -> None:
         assert self.show(target, "--mermaid").startswith("flowchart LR\n")
-
-    def test_svg(self, target: str) -> None:
-        assert ElementTree.fromstring(self.show(target, "--svg")).tag.endswith("svg")
 
 
 @pytest.mark.parametrize(

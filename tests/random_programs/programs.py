@@ -130,6 +130,10 @@ class Program:
         return "\n".join(lines)
 
 
+MIXED = 9
+"""Each so many-th program has runs of which nothing is recorded among others."""
+
+
 def program(seed: int) -> Program:
     """The program with that seed."""
     return _Maker(seed).make()
@@ -165,6 +169,8 @@ class _Maker:
 
     def make(self) -> Program:
         chance = self.chance
+        if self.seed % MIXED == 0:
+            return self.mixed()
         inputs: list[Input] = []
         keys = KEYS[: chance.choice((1, 1, 2, 3))]
         count = chance.randint(1, 4)
@@ -180,6 +186,17 @@ class _Maker:
             if learns:
                 ops.insert(0, ["call", self.one_of(EARLY_CALLS), True])
             inputs.append(Input(chance.choice(keys), f"i{number}", chance.randint(0, 1), form, ops))
+        return Program(self.seed, self.calm, tuple(inputs))
+
+    def mixed(self) -> Program:
+        """Short runs of one key: some write memory and record nothing, others call by what they read."""
+        inputs: list[Input] = []
+        for number in range(self.chance.randint(3, 5)):
+            form = self.chance.choice(("async", "def"))
+            ops: Block = [["read", "last"], self.call(STEADY_CALLS), ["out"]]
+            if self.chance.random() < 0.6:
+                ops = [["set", "last"], ["out"]]
+            inputs.append(Input(KEYS[0], f"i{number}", self.chance.randint(0, 1), form, ops))
         return Program(self.seed, self.calm, tuple(inputs))
 
     # -- blocks -------------------------------------------------------------------------

@@ -1,9 +1,9 @@
-"""Runs in flight as commit 533b2bf left them, in ``golden_runs.json`` and ``golden_runs.sqlite.gz``.
+"""Runs in flight as former versions left them, two files for each (:data:`GENERATIONS`).
 
 Each entry is a crash: of a program, at one of its appends. The first file has the state as a
 savepoint has it, and what the program did outside; the second one is the store that all of them
 share. The files are never rewritten, since savepoints and journals are not either.
-``python tests/runtime/golden_runs.py`` made them, with the code of that commit.
+``python tests/runtime/golden_runs.py COMMIT`` made them, with the code of that commit.
 """
 
 from __future__ import annotations
@@ -18,7 +18,7 @@ from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 from decimal import Decimal
 from pathlib import Path
-from typing import Any
+from typing import Any, NamedTuple
 
 from pydantic import BaseModel
 
@@ -29,8 +29,44 @@ from flink_agents.testing import OperatorHarness, Snapshot
 from flink_agents.testing.fake_state import KeyState
 from flink_agents.testing.faults import Fault, Faults
 
-STATE = Path(__file__).with_name("golden_runs.json")
-STORE = Path(__file__).with_name("golden_runs.sqlite.gz")
+
+class Generation(NamedTuple):
+    """What a version left.
+
+    Attributes:
+        commit: Which version.
+        state: File of the states.
+        store: File of the store.
+    """
+
+    commit: str
+    state: Path
+    store: Path
+
+    def crashes(self) -> list[Crash]:
+        """All crashes of that version."""
+        data = self.state.read_bytes()
+        kept = json.loads(gzip.decompress(data) if self.state.suffix == ".gz" else data)
+        return [crash_of(one, self.commit) for one in kept]
+
+
+def generation(commit: str) -> Generation:
+    """The files of a version."""
+    here = Path(__file__).parent
+    return Generation(
+        commit, here / f"golden_runs_{commit}.json.gz", here / f"golden_runs_{commit}.sqlite.gz"
+    )
+
+
+GENERATIONS = (
+    Generation(
+        "533b2bf",
+        Path(__file__).with_name("golden_runs.json"),
+        Path(__file__).with_name("golden_runs.sqlite.gz"),
+    ),
+    generation("68fde23"),
+)
+"""Before branches had numbers of their own, and before agents committed by a heartbeat."""
 
 EFFECTS: list[list[Any]] = []
 """What durable calls did outside: name, arguments, idempotency key."""
@@ -240,6 +276,7 @@ class Crash:
         outputs: What it gave when it was restored.
         after: What it had done outside in the end.
         memory: What it remembered in the end.
+        commit: The version that left it.
     """
 
     program: str
@@ -252,10 +289,11 @@ class Crash:
     outputs: list[Any]
     after: list[list[Any]]
     memory: dict[str, Any]
+    commit: str = ""
 
     @property
     def name(self) -> str:
-        """A name that is unique in the files."""
+        """A name that is unique in the files of a version."""
         return name_of(self.program, self.at, self.stored, bool(self.again))
 
 
@@ -346,11 +384,11 @@ def unpacked(kept: dict[str, Any]) -> KeyState:
     )
 
 
-def crash_of(kept: dict[str, Any]) -> Crash:
-    """A crash as the file has it."""
+def crash_of(kept: dict[str, Any], commit: str = "") -> Crash:
+    """A crash as the file of a version has it."""
     snapshot = Snapshot({key: unpacked(state) for key, state in kept["keys"].items()}, 0, {}, 128)
     rest = {name: value for name, value in kept.items() if name != "keys"}
-    return Crash(snapshot=snapshot, **{"outputs": [], "after": [], "memory": {}, **rest})
+    return Crash(snapshot=snapshot, commit=commit, **{"outputs": [], "after": [], "memory": {}, **rest})
 
 
 def restore(crash: Crash, file: Path) -> tuple[list[Any], dict[str, Any]]:
@@ -369,8 +407,9 @@ def plain_json(value: Any) -> Any:
     return json.loads(json.dumps(value, default=str))
 
 
-def write() -> None:
-    """Make the files."""
+def write(commit: str) -> None:
+    """Make the files of the version that is executed."""
+    made_by = generation(commit)
     with tempfile.TemporaryDirectory() as directory:
         file = Path(directory) / "store"
         made = [kept for program in PROGRAMS for kept in crashes_of(program, file)]
@@ -378,13 +417,13 @@ def write() -> None:
         connection.execute("PRAGMA journal_mode=DELETE")
         connection.execute("VACUUM")
         connection.close()
-        STORE.write_bytes(gzip.compress(file.read_bytes(), mtime=0))
+        made_by.store.write_bytes(gzip.compress(file.read_bytes(), mtime=0))
         for kept in made:
             if kept["program"] in STRAIGHT:
                 kept["outputs"], kept["memory"] = restore(crash_of(kept), file)
                 kept["after"] = plain_json(EFFECTS)
     lines = ",\n".join(json.dumps(kept) for kept in made)
-    STATE.write_text(f"[\n{lines}\n]\n")
+    made_by.state.write_bytes(gzip.compress(f"[\n{lines}\n]\n".encode(), mtime=0))
 
 
 def crashes_of(program: str, file: Path) -> Iterator[dict[str, Any]]:
@@ -400,4 +439,4 @@ def crashes_of(program: str, file: Path) -> Iterator[dict[str, Any]]:
 if __name__ == "__main__":
     # Records name functions by their module, which is no main script in tests.
     sys.path.insert(0, str(Path(__file__).parent))
-    __import__("golden_runs").write()
+    __import__("golden_runs").write(sys.argv[1])

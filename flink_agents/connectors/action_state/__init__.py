@@ -18,7 +18,7 @@ from flink_agents.connectors.action_state.options import read_options
 
 
 def open_store(name: str, options: Mapping[str, Any] | None = None) -> ActionStateStore:
-    """A store, which is still to be opened.
+    """Return a store, which is still to be opened.
 
     Args:
         name: Which one; see :func:`store_names`.
@@ -56,5 +56,5 @@ def check_store(name: str, options: Mapping[str, Any] | None = None) -> None:
 
 
 def store_names() -> list[str]:
-    """The names of all stores that are installed."""
+    """Return the names of all stores that are installed."""
     return STORES.names()

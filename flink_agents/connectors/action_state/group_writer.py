@@ -13,8 +13,8 @@ import queue
 import threading
 import time
 from abc import ABC, abstractmethod
-from collections.abc import Callable, Sequence
-from typing import Generic, NamedTuple, TypeVar
+from collections.abc import Callable, Collection, Sequence
+from typing import Generic, NamedTuple, TypeAlias, TypeVar
 
 from flink_agents.api.action_state import closed_error
 from flink_agents.api.errors import AppendOutcomeUnknownError, StaleOwnerError, StoreError
@@ -32,22 +32,21 @@ BEATS_PER_LEASE = 4
 """How often an owner tells that it lives."""
 
 Outcome = BaseException | None
+OnEnd: TypeAlias = Callable[[Collection[asyncio.Future[None]]], None]
 
 
 class Pending:
-    """Something to write that somebody waits for.
-
-    Args:
-        future: Resolved on its loop; None where nobody waits.
+    """Something to write.
 
     Attributes:
+        future: Resolved on its loop; None where nobody waits.
         size: Its bytes, as far as they are known.
     """
 
     __slots__ = ("future", "size")
 
-    def __init__(self, future: asyncio.Future[None] | None) -> None:
-        self.future = future
+    def __init__(self) -> None:
+        self.future: asyncio.Future[None] | None = None
         self.size = 0
 
 
@@ -69,7 +68,7 @@ P = TypeVar("P", bound=Pending)
 
 
 class GroupWriter(ABC, Generic[P]):
-    """See the module. The thread begins with :meth:`start`.
+    """A thread that writes batches; it begins with :meth:`start`.
 
     Args:
         place: Where it writes, for messages.
@@ -77,9 +76,10 @@ class GroupWriter(ABC, Generic[P]):
         lease_seconds: Length of the owner's lease, which this thread renews.
         loop: Where futures are resolved.
         metrics: Of the store.
-        on_end: Called on the loop when the thread has ended, behind all outcomes.
+        on_end: Called on the loop when the thread has ended, behind all outcomes, with ``waiting``.
 
     Attributes:
+        waiting: Futures of writes of which nobody was told what became of them. Only for the loop's thread.
         ended_by: What the thread did not expect and ended by; None where there was no such thing.
     """
 
@@ -90,13 +90,14 @@ class GroupWriter(ABC, Generic[P]):
         lease_seconds: float,
         loop: asyncio.AbstractEventLoop,
         metrics: StoreMetrics,
-        on_end: Callable[[], None],
+        on_end: OnEnd,
     ) -> None:
         self._place = place
         self._limits = limits
         self._loop = loop
         self._metrics = metrics
         self._on_end = on_end
+        self.waiting: set[asyncio.Future[None]] = set()
         self.ended_by: BaseException | None = None
         self._queue: queue.SimpleQueue[P | None] = queue.SimpleQueue()
         self._stopping = False
@@ -110,8 +111,21 @@ class GroupWriter(ABC, Generic[P]):
         """Begin to write."""
         self._thread.start()
 
+    def written(self, write: P) -> asyncio.Future[None]:
+        """Write ``write`` after all that was submitted before; only for the loop's thread.
+
+        Returns:
+            What is to be awaited. A cancelled caller takes it along; the write goes on.
+        """
+        # The loop's own method would ask to which action the running code belongs, and the store to none.
+        future: asyncio.Future[None] = asyncio.Future(loop=self._loop)
+        write.future = future
+        self.waiting.add(future)
+        self.submit(write)
+        return future
+
     def submit(self, write: P) -> None:
-        """Write ``write`` after all that was submitted before."""
+        """Write ``write`` after all that was submitted before. For any thread."""
         self._queue.put(write)
         if self.ended_by is not None:
             # The thread may have looked for the last time before this came.
@@ -160,7 +174,7 @@ class GroupWriter(ABC, Generic[P]):
             try:
                 self._finish()
             finally:
-                self._call(self._on_end)
+                self._call(self._on_end, self.waiting)
 
     def _end_by(self, error: BaseException, batch: Sequence[P]) -> None:
         """Tell all who wait what ended the thread: nobody knows what of the last batch is stored."""
@@ -178,7 +192,7 @@ class GroupWriter(ABC, Generic[P]):
                     self._tell([write], [self._refusal()])
 
     def _take(self) -> list[P]:
-        """All that waits, up to a limit; waits until there is something, or for the next beat."""
+        """Return all that waits, up to a limit; waits until there is something, or for the next beat."""
         batch: list[P] = []
         size = 0
         try:
@@ -204,7 +218,7 @@ class GroupWriter(ABC, Generic[P]):
         return outcomes
 
     def _unknown(self, what: str, cause: BaseException | None) -> StoreError:
-        """The failure of a write that is stored or not; nothing is written after it."""
+        """Return the failure of a write that is stored or not; nothing is written after it."""
         self._metrics.failed()
         self._failure = AppendOutcomeUnknownError(
             f"{what}: nobody can tell what is stored",
@@ -230,7 +244,7 @@ class GroupWriter(ABC, Generic[P]):
             for write, outcome in zip(writes, outcomes, strict=True)
             if write.future is not None
         ]
-        self._call(_resolve, told)
+        self._call(_resolve, told, self.waiting)
 
     def _call(self, callback: Callable[..., None], *arguments: object) -> None:
         try:
@@ -239,8 +253,11 @@ class GroupWriter(ABC, Generic[P]):
             _log.debug("nobody waits for %s any more", self._place)
 
 
-def _resolve(told: Sequence[tuple[asyncio.Future[None], Outcome]]) -> None:
+def _resolve(
+    told: Sequence[tuple[asyncio.Future[None], Outcome]], waiting: set[asyncio.Future[None]]
+) -> None:
     for future, outcome in told:
+        waiting.discard(future)
         if future.done():  # its caller was cancelled
             continue
         if outcome is None:

@@ -35,7 +35,7 @@ class Journal:
             self.runs = {seq: records for seq, records in self.runs.items() if seq > through}
 
     def scan(self, key: JournalKey, from_seq: int | None, to_seq: int | None) -> list[Record]:
-        """See ``ActionStateStore.scan``."""
+        """Return records as ``ActionStateStore.scan`` does."""
         if from_seq is not None and from_seq <= self.pruned_through:
             raise pruned_error(key, from_seq, self.pruned_through)
         wanted = sorted(
@@ -46,7 +46,7 @@ class Journal:
         return [record for seq in wanted for record in self.runs[seq]]
 
     def describe(self, key: JournalKey) -> JournalInfo:
-        """See ``ActionStateStore.journals``."""
+        """Describe journals as ``ActionStateStore.journals`` does."""
         records = [record for run in self.runs.values() for record in run]
         return JournalInfo(
             journal=key,
@@ -62,7 +62,7 @@ class Journal:
 def describe(
     journals: Mapping[JournalKey, Journal], journal_id: str | None, after: JournalKey | None, limit: int
 ) -> list[JournalInfo]:
-    """See ``ActionStateStore.journals``."""
+    """Describe journals as ``ActionStateStore.journals`` does."""
     found = sorted(
         (_order(key), key) for key in journals if journal_id is None or key.journal_id == journal_id
     )
@@ -71,7 +71,7 @@ def describe(
 
 
 def totals(journals: Mapping[JournalKey, Journal]) -> tuple[int, int, int]:
-    """Numbers of journals and records, and the bytes of their data."""
+    """Return the numbers of journals and records, and the bytes of their data."""
     records = [record for kept in journals.values() for run in kept.runs.values() for record in run]
     return len(journals), len(records), sum(len(record.data) for record in records)
 

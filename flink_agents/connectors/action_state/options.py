@@ -11,7 +11,7 @@ from flink_agents.api.store_providers import STORE_PREFIX, options_of_store
 
 
 def read_options(store: str, given: Mapping[str, Any]) -> dict[str, Any]:
-    """The value of each option of ``store``, by its name without the prefix.
+    """Return the value of each option of ``store``, by its name without the prefix.
 
     Args:
         store: Name of the store. An option without a default must be given, but for one with entries.

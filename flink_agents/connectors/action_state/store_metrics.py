@@ -1,4 +1,4 @@
-"""What a store measures of itself; the runtime shows it in the metric group of the store."""
+"""A store's own measurements, which the runtime shows in the metric group of the store."""
 
 from __future__ import annotations
 
@@ -42,7 +42,7 @@ class StoreMetrics:
             self.errors += 1
 
     def values(self) -> dict[str, int]:
-        """All of it by name; times in microseconds."""
+        """Return all measurements by name, with times in microseconds."""
         with self._lock:
             counts = sorted(count for count, _ in self._turns)
             times = sorted(seconds for _, seconds in self._turns)

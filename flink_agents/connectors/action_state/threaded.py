@@ -1,4 +1,4 @@
-"""What the stores share that read in one thread and write in another one."""
+"""The common part of the stores that read in one thread and write in another one."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ from typing_extensions import override
 from flink_agents.api.action_state import ActionStateStore, Owner, closed_error
 from flink_agents.api.errors import AppendOutcomeUnknownError
 from flink_agents.api.logs import bounded_logger
-from flink_agents.connectors.action_state.group_writer import GroupWriter, Pending
+from flink_agents.connectors.action_state.group_writer import GroupWriter, OnEnd, Pending
 from flink_agents.connectors.action_state.store_metrics import StoreMetrics
 
 _log = bounded_logger("flink_agents.store")
@@ -42,7 +42,6 @@ class ThreadedStore(ActionStateStore, Generic[P]):
         self._owner: Owner | None = None
         self._writer: GroupWriter[P] | None = None
         self._closed = False
-        self._waiting: set[asyncio.Future[None]] = set()
         self._closers: Sequence[Callable[[], object]] = ()
         # One thread: what reads is not for several at a time.
         self._threads = ThreadPoolExecutor(1, "store-reader")
@@ -66,7 +65,7 @@ class ThreadedStore(ActionStateStore, Generic[P]):
         self._closers = closers
         self._ended: asyncio.Future[None] = asyncio.get_running_loop().create_future()
         # Without a reference to the store, which could not be forgotten otherwise.
-        on_end = functools.partial(_end, self._ended, self._waiting, self._place, self._close_seconds)
+        on_end = functools.partial(_end, self._ended, self._place, self._close_seconds)
         self._writer = make(on_end)
         # A store that is forgotten must not keep its lease.
         self._forgotten = weakref.finalize(self, _forget, self._writer, closers, self._threads)
@@ -76,7 +75,7 @@ class ThreadedStore(ActionStateStore, Generic[P]):
     @abstractmethod
     async def _connect(
         self, owner: Owner | None, opened: list[Callable[[], object]]
-    ) -> tuple[Callable[[Callable[[], None]], GroupWriter[P]], list[Callable[[], object]]]:
+    ) -> tuple[Callable[[OnEnd], GroupWriter[P]], list[Callable[[], object]]]:
         """Connect, and become the one who may append.
 
         Args:
@@ -96,7 +95,7 @@ class ThreadedStore(ActionStateStore, Generic[P]):
         self._forgotten.detach()
         self._writer.stop()
         await asyncio.wait({self._ended}, timeout=self._close_seconds)
-        _end(self._ended, self._waiting, self._place, self._close_seconds)
+        _end(self._ended, self._place, self._close_seconds, self._writer.waiting)
         closed = [asyncio.wrap_future(one) for one in _close_in(self._threads, self._closers)]
         await asyncio.wait(closed, timeout=self._close_seconds)
 
@@ -121,17 +120,6 @@ class ThreadedStore(ActionStateStore, Generic[P]):
         return writer
 
     # -- the threads ------------------------------------------------------------------
-
-    async def _submit(self, writer: GroupWriter[P], make: Callable[[asyncio.Future[None]], P]) -> None:
-        """Have something written, and wait for it."""
-        future: asyncio.Future[None] = asyncio.get_running_loop().create_future()
-        self._waiting.add(future)
-        try:
-            writer.submit(make(future))
-            # A cancelled caller takes its future along; the write goes on.
-            await future
-        finally:
-            self._waiting.discard(future)
 
     async def _in_thread(self, call: Callable[[], T]) -> T:
         return await self._begin(call)
@@ -168,7 +156,7 @@ def _forget(
 
 
 def _end(
-    ended: asyncio.Future[None], waiting: Collection[asyncio.Future[None]], place: str, seconds: float
+    ended: asyncio.Future[None], place: str, seconds: float, waiting: Collection[asyncio.Future[None]]
 ) -> None:
     """Answer the appends that no thread will answer any more."""
     for future in [one for one in waiting if not one.done()]:

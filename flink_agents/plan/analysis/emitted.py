@@ -1,4 +1,4 @@
-"""Which events an action really emits, as its source shows: the edges of a plan's picture.
+"""Finds the events that an action really emits by its source: the edges of a plan's graph.
 
 ``reading`` finds what *may* be emitted, so that no event is missed when a plan is checked. Here each mention
 is weighed: a class that is only compared against is no event, nor is one that is content of another
@@ -36,7 +36,7 @@ _ANY_EVENT = (Event, InputEvent, NamedEvent)
 
 
 def emitted_by(function: Callable[..., Any], owners: Iterable[Any] = ()) -> Reading:
-    """What an action emits.
+    """Return what an action emits.
 
     Args:
         function: The action.
@@ -59,7 +59,7 @@ def emitted_by(function: Callable[..., Any], owners: Iterable[Any] = ()) -> Read
 
 
 def _declared(function: FunctionType) -> set[type[Event]] | None:
-    """What the return annotation says; None where it leaves something open."""
+    """Return what the return annotation says; None where it leaves something open."""
     if "return" not in function.__annotations__:
         return None
     alone = SimpleNamespace(__annotations__={"return": function.__annotations__["return"]})
@@ -112,6 +112,7 @@ class _EmissionReader(Reader):
             self._take(value)
         self.reading.events.update(events_of_annotation(function))
         self.reading.texts.update(mentions.texts)
+        self.reading.tags.update(mentions.tags)
         self._names.update(dict.fromkeys(mentions.unrooted))
         for mention in mentions.found:
             self._take_mention(mention, function, roles, scope)
@@ -120,7 +121,7 @@ class _EmissionReader(Reader):
             self.returned.update(one for one in values if one is not None)
 
     def _roles(self, function: FunctionType) -> dict[str, str]:
-        """Which parameters are the object itself, the event and the context."""
+        """Return which parameters are the object itself, the event and the context."""
         names = parameters_of(function)
         roles = {name: name for name in names[:1] if name in ("self", "cls")}
         rest = [name for name in names if name not in roles]
@@ -193,13 +194,13 @@ class _EmissionReader(Reader):
             self._take(value)
 
     def _reaches(self, owner: Any) -> bool:
-        """Whether an object of unknown class may be ``owner``."""
+        """Tell whether an object of unknown class may be ``owner``."""
         kind = owner if isinstance(owner, type) else type(owner)
         return self._passed or not issubclass(kind, Agent)
 
 
 class _Scope:
-    """What the names of a function mean.
+    """The values that the names of a function stand for.
 
     Args:
         function: The function.
@@ -217,7 +218,7 @@ class _Scope:
         self._imports = mentions.imports
 
     def value_of(self, name: str) -> Any:
-        """What a name stands for, or ``_UNKNOWN``."""
+        """Return what a name stands for, or ``_UNKNOWN``."""
         if name in self._imports:
             return self._imported(*self._imports[name])
         if name in self._bound:
@@ -227,14 +228,14 @@ class _Scope:
         return self._globals.get(name)
 
     def event_of(self, mention: Mention) -> type[Event] | None:
-        """The class of events that a mention is, or None."""
+        """Return the class of events that a mention is, or None."""
         value = self.value_of(mention.root)
         for name in mention.attributes:
             value = None if value is _UNKNOWN or value is None else attribute_of(value, name)
         return value if isinstance(value, type) and issubclass(value, Event) else None
 
     def names_event(self, mention: Mention) -> bool:
-        """Whether a mention is a class of events, or a method of one."""
+        """Tell whether a mention is a class of events, or a method of one."""
         return any(
             self.event_of(mention._replace(attributes=mention.attributes[:number])) is not None
             for number in range(len(mention.attributes) + 1)
@@ -255,7 +256,7 @@ class _Scope:
 
 
 def _plays(owner: Any, role: str, function: FunctionType | None) -> bool:
-    """Whether a parameter in that role may be ``owner``: of a method, what has the method."""
+    """Tell whether a parameter in that role may be ``owner``: of a method, what has the method."""
     kind = owner if isinstance(owner, type) else type(owner)
     if role not in ("self", "super"):
         return issubclass(kind, RunnerContext if role == "ctx" else Event)

@@ -12,7 +12,7 @@ from typing import Any
 
 
 def called(function: Callable[..., Any]) -> Any:
-    """The function whose code runs when ``function`` is called: of an object its ``__call__``."""
+    """Return the function whose code runs when ``function`` is called: of an object its ``__call__``."""
     while isinstance(function, functools.partial):
         function = function.func
     if inspect.isroutine(function) or inspect.isclass(function):
@@ -21,23 +21,23 @@ def called(function: Callable[..., Any]) -> Any:
 
 
 def has_async_code(function: Callable[..., Any]) -> bool:
-    """Whether it is a coroutine function or an asynchronous generator."""
+    """Tell whether ``function`` is a coroutine function or an asynchronous generator."""
     target = called(function)
     return inspect.iscoroutinefunction(target) or inspect.isasyncgenfunction(target)
 
 
 def is_generator(function: Callable[..., Any]) -> bool:
-    """Whether it is a generator."""
+    """Tell whether ``function`` is a generator."""
     return inspect.isgeneratorfunction(called(function))
 
 
 def is_async_generator(function: Callable[..., Any]) -> bool:
-    """Whether it is an asynchronous generator."""
+    """Tell whether ``function`` is an asynchronous generator."""
     return inspect.isasyncgenfunction(called(function))
 
 
 def lambda_text(function: Callable[..., Any]) -> str | None:
-    """The source of a lambda in one line; None of another function, or where it cannot be told."""
+    """Return the source of a lambda in one line; None of another function, or where it cannot be told."""
     code = getattr(function, "__code__", None)
     if code is None or code.co_name != "<lambda>":
         return None

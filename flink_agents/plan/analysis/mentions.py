@@ -1,4 +1,4 @@
-"""What the source of a function mentions, and in which way: made and handed on, or only looked at.
+"""Finds the names in a function's source that it hands on, apart from those it only looks at.
 
 A class behind ``isinstance``, in a comparison, a pattern, an annotation or a ``cast`` is looked at. What is
 given to the constructor of an event, to memory or to a side output is content, and no event of its own.
@@ -39,11 +39,12 @@ class Mention(NamedTuple):
 
 @dataclass
 class Mentions:
-    """What a function mentions.
+    """The names and texts that a function mentions.
 
     Attributes:
         found: What it hands on or calls.
         texts: Text constants that it hands on.
+        tags: Side outputs that it writes to.
         returned: What is called for what it returns or yields.
         bound: Names that it binds itself, its parameters among them.
         imports: Names that it imports, with the module and the name in it, if any.
@@ -53,6 +54,7 @@ class Mentions:
 
     found: list[Mention] = field(default_factory=list[Mention])
     texts: set[str] = field(default_factory=set[str])
+    tags: set[str] = field(default_factory=set[str])
     returned: list[Mention] = field(default_factory=list[Mention])
     bound: set[str] = field(default_factory=set[str])
     imports: dict[str, tuple[str, str | None, int]] = field(
@@ -65,7 +67,7 @@ class Mentions:
 def mentions_of(
     function: FunctionType, context: Iterable[str], is_event: Callable[[Mention], bool]
 ) -> Mentions | None:
-    """What a function mentions; None where its source is not to be had.
+    """Return what a function mentions; None where its source is not to be had.
 
     Args:
         function: The function.
@@ -81,7 +83,7 @@ def mentions_of(
 
 
 def parameters_of(function: FunctionType) -> tuple[str, ...]:
-    """Names of the parameters that take positional arguments."""
+    """Return the names of the parameters that take positional arguments."""
     return function.__code__.co_varnames[: function.__code__.co_argcount]
 
 
@@ -148,6 +150,8 @@ class _Visitor(ast.NodeVisitor):
             if takes_context or not self._content:
                 self.mentions.found.append(chain._replace(called=True))
         of_context = chain is not None and chain.root in self._context and name not in _SENDS
+        if of_context and name == "emit_to" and handed and isinstance(handed[0], ast.Constant):
+            self.mentions.tags.add(str(handed[0].value))
         if chain is not None and (of_context or self._is_event(chain)):
             # A text by which an event without class is named is no content.
             self._visit_content(handed, texts=not of_context)
@@ -244,7 +248,7 @@ class _Visitor(ast.NodeVisitor):
 
 
 def _chain(node: ast.AST) -> Mention | None:
-    """A name with attributes, as a mention; ``super()`` is the object itself."""
+    """Return a name with attributes, as a mention; ``super()`` is the object itself."""
     attributes: list[str] = []
     while isinstance(node, ast.Attribute):
         attributes.append(node.attr)

@@ -26,27 +26,30 @@ _INSTALLED = ("site-packages", "dist-packages")
 
 @dataclass
 class Reading:
-    """What functions can emit.
+    """The events that functions can emit.
 
     Attributes:
         events: Event classes that are named.
         texts: Text constants, among which type strings may be.
+        tags: Side outputs that are written to, as far as their tags stand in the code.
         opaque: Some function cannot be read, so nothing is known for certain.
     """
 
     events: set[type[Event]] = field(default_factory=set)
     texts: set[str] = field(default_factory=set)
+    tags: set[str] = field(default_factory=set)
     opaque: bool = False
 
     def update(self, other: Reading) -> None:
         """Add what ``other`` found."""
         self.events |= other.events
         self.texts |= other.texts
+        self.tags |= other.tags
         self.opaque |= other.opaque
 
 
 def read(function: Callable[..., Any], owners: Iterable[Any] = ()) -> Reading:
-    """What ``function`` can emit.
+    """Return what ``function`` can emit.
 
     Args:
         function: The function to begin with.
@@ -63,7 +66,7 @@ def read(function: Callable[..., Any], owners: Iterable[Any] = ()) -> Reading:
 
 
 def owners_named_by(function: Callable[..., Any], owners: Iterable[Any] = ()) -> list[Any]:
-    """Classes and objects that ``function`` mentions, for example a constructor that keeps them."""
+    """Return the classes and objects that ``function``, such as a constructor that keeps them, mentions."""
     reader = Reader(function, owners)
     plain = plain_function(function)
     if plain is not None:
@@ -143,7 +146,7 @@ class Reader:
         return len(self._tried) > before
 
     def _reaches(self, owner: Any) -> bool:
-        """Whether a name that was loaded may be an attribute of ``owner``."""
+        """Tell whether a name that was loaded may be an attribute of ``owner``."""
         return True
 
     def _take(self, value: Any, depth: int = 2) -> None:
@@ -180,7 +183,7 @@ class Reader:
 
 
 def _top(value: Any) -> str:
-    """Top-level package of a module, class, function or object."""
+    """Return the top-level package of a module, class, function or object."""
     if isinstance(value, ModuleType):
         return value.__name__.split(".")[0]
     named = value if isinstance(value, type | FunctionType) else plain_function(value) or type(value)
@@ -188,7 +191,7 @@ def _top(value: Any) -> str:
 
 
 def plain_function(value: Any) -> FunctionType | None:
-    """The Python function behind ``value``, or None."""
+    """Return the Python function behind ``value``, or None."""
     for _ in range(20):
         if isinstance(value, FunctionType):
             inner = getattr(value, "__wrapped__", None)
@@ -212,7 +215,7 @@ def plain_function(value: Any) -> FunctionType | None:
 
 
 def holder_of(value: Any) -> tuple[Any, ...]:
-    """What a bound method or a callable object reaches as ``self``; nothing of a function."""
+    """Return what a bound method or a callable object reaches as ``self``; nothing of a function."""
     while isinstance(value, functools.partial):
         value = value.func
     if inspect.ismethod(value):
@@ -222,7 +225,7 @@ def holder_of(value: Any) -> tuple[Any, ...]:
 
 
 def closure_of(function: FunctionType) -> dict[str, Any]:
-    """Names of enclosing functions that ``function`` uses, with their values as far as there are any."""
+    """Return the names of enclosing functions that ``function`` uses, with the values that exist."""
     found: dict[str, Any] = {}
     for name, cell in zip(function.__code__.co_freevars, function.__closure__ or (), strict=False):
         try:
@@ -234,7 +237,7 @@ def closure_of(function: FunctionType) -> dict[str, Any]:
 
 
 def attribute_of(owner: Any, name: str) -> Any:
-    """What ``owner`` has under a name, as it stands there; None where it has nothing."""
+    """Return what ``owner`` has under a name, as it stands there; None where it has nothing."""
     try:
         return inspect.getattr_static(owner, name)
     except AttributeError:
@@ -242,14 +245,14 @@ def attribute_of(owner: Any, name: str) -> Any:
 
 
 def definitions_of(owner: Any, name: str) -> list[Any]:
-    """What ``owner`` has under a name, and what that overrides: ``super()`` leads there."""
+    """Return what ``owner`` has under a name, and what that overrides: ``super()`` leads there."""
     found = [attribute_of(owner, name)]
     kind = owner if isinstance(owner, type) else type(owner)
     return found + [vars(base)[name] for base in kind.__mro__ if name in vars(base)]
 
 
 def events_of_annotation(function: FunctionType) -> Iterator[type[Event]]:
-    """Classes of events that the return annotation of ``function`` names."""
+    """Return the classes of events that the return annotation of ``function`` names."""
     if "return" not in function.__annotations__:
         return
     # Alone: annotations of parameters may name what only type checkers see.

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import difflib
 import inspect
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
@@ -11,6 +10,7 @@ from typing import Any
 
 from flink_agents.api.agent import Agent
 from flink_agents.api.context import RunnerContext
+from flink_agents.api.error_base import suggest
 from flink_agents.api.errors import (
     AgentDefinitionError,
     FunctionReferenceError,
@@ -79,7 +79,7 @@ class BoundAction:
 
     @property
     def may_be_recorded(self) -> bool:
-        """Whether a replay may take what it did from a record."""
+        """True if a replay may take the action's effects from a record."""
         return self.journalled or self.is_async or self.off_thread
 
     def make_calls(self) -> None:
@@ -121,7 +121,7 @@ class BoundAgent:
     _made: dict[ResourceKey, Any] = field(default_factory=dict, repr=False)
 
     def modules(self) -> set[str]:
-        """Names of the modules in which the agent's own code and types are defined."""
+        """Return the names of the modules in which the agent's own code and types are defined."""
         types = (*self.side_outputs.values(), self.output_type, self.context_class, type(self.instance))
         functions = (*(action.function for action in self.actions), *self.clients.values())
         defined = (*types, *functions, *self.event_types.values())
@@ -130,7 +130,7 @@ class BoundAgent:
         return named | {name for one in defined if isinstance(name := getattr(one, "__module__", None), str)}
 
     def resource(self, name: str, type: ResourceType | str) -> Any:
-        """The resource of that name, as its provider makes it.
+        """Return the resource of that name, as its provider makes it.
 
         Raises:
             ResourceNotFoundError: The agent has none of that name and type.
@@ -192,7 +192,7 @@ class BoundAgent:
         return list(reversed(self._made.values()))
 
     def client(self, name: str) -> Callable[[], Any]:
-        """The function that opens the client ``name``.
+        """Return the function that opens the client ``name``.
 
         Raises:
             ResourceNotFoundError: The agent has none of that name.
@@ -204,18 +204,14 @@ class BoundAgent:
     def _not_found(self, name: str, kind: ResourceType) -> ResourceNotFoundError:
         names = [one.name for one in self.plan.resources if one.type is kind]
         elsewhere = [one.type.value for one in self.plan.resources if one.name == name]
-        near = difflib.get_close_matches(name, names, n=1)
-        if near:
-            fix = f"did you mean {near[0]!r}?"
-        elif elsewhere:
+        fix = f"declare it in the agent, with @{kind.value} or add_resource"
+        if elsewhere:
             fix = f"{name!r} is a {elsewhere[0]}: ask for that type"
-        else:
-            fix = f"declare it in the agent, with @{kind.value} or add_resource"
         return ResourceNotFoundError(
             f"the agent {self.plan.name!r} has no {kind.value} {name!r}",
             expected=", ".join(map(repr, names)) or f"an agent with a {kind.value}",
             found=repr(name),
-            fix=fix,
+            fix=suggest(name, names, fix),
         )
 
 
@@ -302,14 +298,14 @@ def _bind_action(
 
 
 def _retry(planned: RetryPlan | None, policy: RetryPolicy | None) -> RetryPolicy | None:
-    """The policy of the code, whose exceptions may have no name; else that of the plan."""
+    """Return the policy of the code, whose exceptions may have no name; else that of the plan."""
     return policy or (planned.policy() if planned is not None else None)
 
 
 def _code_of(
     action: ActionPlan, instance: Agent, code: AgentCode | None
 ) -> tuple[Callable[..., Any], ActionSettings]:
-    """The plain function of an action and its settings: those of the plan, with the code of the agent."""
+    """Return the plain function of an action, and its settings in the plan with the agent's code."""
     if code is not None:
         for declared in code.actions:
             if declared.name == action.name:
@@ -350,7 +346,7 @@ def _bound(function: Callable[..., Any], kind: Kind | None, instance: Agent) -> 
 
 
 def _function_of(resource: ResourcePlan, instance: Agent, code: AgentCode | None) -> Callable[..., Any]:
-    """The function of a tool or a client, bound to the agent."""
+    """Return the function of a tool or a client, bound to the agent."""
     function, hints = None, None
     if code is not None:
         is_tool = resource.type is ResourceType.TOOL
@@ -369,7 +365,7 @@ def _function_of(resource: ResourcePlan, instance: Agent, code: AgentCode | None
 
 
 def _with_annotations(function: Callable[..., Any], hints: Mapping[str, Any]) -> Callable[..., Any]:
-    """A copy of ``function`` whose annotations are types, not names that it might not know."""
+    """Return a copy of ``function`` whose annotations are types, not names that it might not know."""
     if not isinstance(function, FunctionType) or inspect.unwrap(function) is not function:
         return function
     code, names, name = function.__code__, function.__globals__, function.__name__

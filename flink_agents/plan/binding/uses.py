@@ -30,7 +30,7 @@ _BUILT_IN = frozenset(one.function for one in BUILT_IN_ACTIONS)
 
 
 def makes_durable_calls(agent: BoundAgent) -> bool:
-    """Whether the code of the agent's actions names a durable call."""
+    """Tell whether the code of the agent's actions names a durable call."""
     return any(_makes_calls(action.function, agent) for action in agent.actions)
 
 
@@ -47,7 +47,7 @@ def mark_durable_actions(agent: BoundAgent) -> None:
 
 
 def _may_make_calls(action: Callable[..., Any], agent: BoundAgent) -> bool:
-    """Whether any code of the author's that an action leads to names a durable call.
+    """Tell whether any code of the author's that an action leads to names a durable call.
 
     Whatever it names is followed, through modules, classes and objects, but not into libraries.
     """
@@ -73,7 +73,7 @@ def _may_make_calls(action: Callable[..., Any], agent: BoundAgent) -> bool:
 
 
 def _named(names: set[str], function: FunctionType) -> Iterator[Any]:
-    """What the code of a function names: globals, what they have under such a name, and closures."""
+    """Yield what the code of a function names: globals, what they have under such a name, and closures."""
     for name in names:
         found = function.__globals__.get(name)
         if isinstance(found, ModuleType) and _is_authors(found):
@@ -84,7 +84,7 @@ def _named(names: set[str], function: FunctionType) -> Iterator[Any]:
 
 
 def _is_authors(found: Any) -> bool:
-    """Whether a function, class or module belongs neither to a library nor to this package."""
+    """Tell whether a function, class or module belongs neither to a library nor to this package."""
     if isinstance(found, FunctionType):
         file = found.__code__.co_filename
     else:
@@ -96,7 +96,7 @@ def _is_authors(found: Any) -> bool:
 
 
 def _makes_calls(action: Callable[..., Any], agent: BoundAgent) -> bool:
-    """Whether the code of an action names a durable call.
+    """Tell whether the code of an action names a durable call.
 
     Looks at the action, at methods of the agent and of its context class that it names, and at functions
     of the same modules. A call that is made by other code is not seen here.
@@ -126,7 +126,7 @@ def _names(code: CodeType) -> Iterator[str]:
 
 
 def _functions(names: Iterable[str], function: FunctionType, owners: Iterable[type]) -> Iterator[Any]:
-    """Functions of the same module, methods of the agent and closures that may be meant by ``names``."""
+    """Yield functions of the module, methods of the agent and closures that ``names`` may mean."""
     for name in names:
         methods = [inspect.getattr_static(owner, name, None) for owner in owners]
         for found in (function.__globals__.get(name), *methods):
@@ -136,7 +136,7 @@ def _functions(names: Iterable[str], function: FunctionType, owners: Iterable[ty
 
 
 def _cells(function: FunctionType) -> Iterator[Any]:
-    """What a function has from the functions around it."""
+    """Yield what a function has from the functions around it."""
     for cell in function.__closure__ or ():
         try:
             yield cell.cell_contents

@@ -58,7 +58,7 @@ class AgentCode:
 
     @classmethod
     def of(cls, agent: Agent | type[Agent]) -> AgentCode:
-        """The code of an agent, given as an instance or as a class without required arguments.
+        """Return the code of an agent, given as an instance or as a class without required arguments.
 
         Raises:
             AgentDefinitionError: Its actions or resources are not declared correctly.

@@ -49,7 +49,7 @@ from flink_agents.plan.references import FunctionRef, type_text
 
 
 def compile_agent(agent: Agent | type[Agent], name: str | None = None) -> AgentPlan:
-    """The plan of ``agent``.
+    """Return the plan of ``agent``.
 
     Args:
         agent: An instance, a class without required arguments, or a builder.
@@ -117,6 +117,7 @@ def _action_plans(actions: Iterable[ActionDeclaration], emissions: Emissions) ->
             when=_condition(action.mark.settings.when),
             config=_config(action),
             emits=emitted_types(emissions.shown[action.name], interesting),
+            tags=tuple(sorted(emissions.shown[action.name].tags)),
             retry=_retry(action.mark.settings.retry),
             **action.mark.settings.plain(),
         )
@@ -194,7 +195,7 @@ def _tool(resource: ResourceDeclaration, agent: Agent) -> Tool:
 
 
 def _described(resource: ResourceDeclaration, agent: Agent) -> Any:
-    """The prompt or descriptor that a resource method returns, or that was added."""
+    """Return the prompt or descriptor that a resource method returns, or that was added."""
     value = resource.value
     if resource.function is not None:
         check_resource_method(resource)

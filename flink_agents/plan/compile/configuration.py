@@ -18,7 +18,7 @@ A = TypeVar("A", bound=Agent)
 
 
 def instance_of(agent: Agent | type[Agent]) -> Agent:
-    """``agent`` itself, or an instance of the class ``agent``.
+    """Return ``agent`` itself, or an instance of the class ``agent``.
 
     Raises:
         AgentDefinitionError: It is neither.
@@ -46,7 +46,7 @@ def instance_of(agent: Agent | type[Agent]) -> Agent:
 
 
 def parameter_types(agent_class: type[Agent]) -> dict[str, Any]:
-    """Types of the constructor's parameters, by name; ``Any`` where there is no annotation."""
+    """Return the types of the constructor's parameters, by name; ``Any`` where there is no annotation."""
     constructor: Any = agent_class.__init__
     if constructor is Agent.__init__:
         return {}
@@ -60,7 +60,7 @@ def parameter_types(agent_class: type[Agent]) -> dict[str, Any]:
 
 
 def configuration_of(agent: Agent) -> dict[str, Any]:
-    """The constructor arguments of ``agent`` as JSON values, by parameter.
+    """Return the constructor arguments of ``agent`` as JSON values, by parameter.
 
     Only what was passed is written; defaults stay in the code.
 
@@ -82,7 +82,7 @@ def configuration_of(agent: Agent) -> dict[str, Any]:
 def make_instance(
     agent_class: type[A], configuration: Mapping[str, Any], types: Mapping[str, Any] | None = None
 ) -> A:
-    """An instance made from ``configuration``, its arguments with the types of the constructor.
+    """Return an instance made from ``configuration``, its arguments with the types of the constructor.
 
     Args:
         agent_class: The class.
@@ -121,7 +121,7 @@ def make_instance(
 
 
 def json_or_reason(value: Any) -> tuple[Any, str | None]:
-    """``value`` as JSON, and why that is not ``value`` itself (None where it is)."""
+    """Return ``value`` as JSON, and why that is not ``value`` itself (None where it is)."""
     try:
         written = to_jsonable_python(value)
         json.dumps(written, allow_nan=False, ensure_ascii=False).encode()
@@ -131,7 +131,7 @@ def json_or_reason(value: Any) -> tuple[Any, str | None]:
 
 
 def is_plain_json(value: Any) -> bool:
-    """Whether ``value`` consists of exactly the types that JSON gives back."""
+    """Tell whether ``value`` consists of exactly the types that JSON gives back."""
     if type(value) is dict:
         return all(type(key) is str and is_plain_json(item) for key, item in value.items())
     if type(value) is list:

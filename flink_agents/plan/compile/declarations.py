@@ -45,7 +45,7 @@ class ActionDeclaration:
 
     @property
     def where(self) -> str:
-        """Where it is declared."""
+        """The place of the declaration."""
         return self.place or place_of(self.function)
 
 
@@ -77,12 +77,12 @@ class ResourceDeclaration:
 
     @property
     def where(self) -> str:
-        """Where it is declared."""
+        """The place of the declaration."""
         return self.place or place_of(self.function)
 
 
 def actions_of(agent: Agent) -> list[ActionDeclaration]:
-    """The actions of the agent's class and those added to the agent.
+    """Return the actions of the agent's class and those added to the agent.
 
     Raises:
         DuplicateNameError: Two have one name.
@@ -102,7 +102,7 @@ def actions_of(agent: Agent) -> list[ActionDeclaration]:
 
 
 def resources_of(agent: Agent) -> list[ResourceDeclaration]:
-    """The resources of the agent's class and those added to the agent.
+    """Return the resources of the agent's class and those added to the agent.
 
     Raises:
         DuplicateNameError: Two of one type have one name.
@@ -147,7 +147,7 @@ def _added_resource(name: str, kind: ResourceType, value: Any, place: str) -> Re
 
 
 def _marked(agent_class: type[Agent], attribute: str) -> Iterator[tuple[str, Any, Any]]:
-    """Name, mark and member of each marked member that the class ends up with."""
+    """Yield name, mark and member of each marked member that the class ends up with."""
     marks: dict[str, ActionMark | ResourceMark] = {}
     members: dict[str, Any] = {}
     for owner in reversed(agent_class.__mro__):

@@ -1,4 +1,4 @@
-"""Which event types an agent knows and which of them its actions can emit."""
+"""Finds the event types that an agent knows, and those that its actions can emit."""
 
 from __future__ import annotations
 
@@ -22,18 +22,18 @@ BUILT_IN: Mapping[str, type[Event]] = {
 
 
 def type_of(trigger: Trigger) -> str:
-    """The type string of a trigger."""
+    """Return the type string of a trigger."""
     return trigger if isinstance(trigger, str) else trigger.EVENT_TYPE
 
 
 def is_exact(trigger: Trigger) -> bool:
-    """Whether the trigger is a type string that only events of that very type match."""
+    """Tell whether the trigger is a type string that only events of that very type match."""
     return isinstance(trigger, str) and trigger not in BUILT_IN
 
 
 @dataclass(frozen=True)
 class Emissions:
-    """What an agent's actions can emit.
+    """The events that an agent's actions can emit.
 
     Attributes:
         by_action: What each action names or declares, so that it may emit it.
@@ -48,7 +48,7 @@ class Emissions:
     declared: Mapping[str, tuple[Trigger, ...]]
 
     def together(self) -> Reading:
-        """What all actions can emit."""
+        """Return what all actions can emit."""
         found = Reading()
         found.update(self.anywhere)
         for reading in self.by_action.values():
@@ -81,7 +81,7 @@ def emissions_of(
 
 
 def known_events(actions: Iterable[ActionDeclaration], emissions: Emissions) -> list[type[Event]]:
-    """Every event class that triggers an action or that one can emit, without duplicates."""
+    """Return every event class that triggers an action or that one can emit, without duplicates."""
     found: dict[type[Event], None] = {InputEvent: None}
     for action in actions:
         for trigger in (*action.mark.triggers, *action.mark.emits):
@@ -94,7 +94,7 @@ def known_events(actions: Iterable[ActionDeclaration], emissions: Emissions) -> 
 
 
 def event_plans(known: Iterable[type[Event]], actions: Iterable[ActionDeclaration]) -> tuple[EventPlan, ...]:
-    """The events of a plan, sorted by type string."""
+    """Return the events of a plan, sorted by type string."""
     plans = {one.EVENT_TYPE: _event_plan(one) for one in known}
     for action in actions:
         for trigger in (*action.mark.triggers, *action.mark.emits):
@@ -103,7 +103,7 @@ def event_plans(known: Iterable[type[Event]], actions: Iterable[ActionDeclaratio
 
 
 def emitted_types(reading: Reading, interesting: Iterable[str]) -> tuple[str, ...]:
-    """Type strings that ``reading`` shows: of its classes, and of its texts those ``interesting``."""
+    """Return the type strings of the classes that ``reading`` shows, and its ``interesting`` texts."""
     classes = {one.EVENT_TYPE for one in reading.events if one not in (Event, InputEvent, NamedEvent)}
     return tuple(sorted(classes | (reading.texts & set(interesting) - set(BUILT_IN))))
 

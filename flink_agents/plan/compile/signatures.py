@@ -151,5 +151,5 @@ def _header(function: Any) -> str:
 
 
 def _is_required(parameter: inspect.Parameter) -> bool:
-    """Whether nothing can be left out: a parameter like ``n=n`` only binds a value."""
+    """Tell whether nothing can be left out: a parameter like ``n=n`` only binds a value."""
     return parameter.default is parameter.empty

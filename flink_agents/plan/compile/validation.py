@@ -6,7 +6,6 @@ that a mistake shows before a job is submitted.
 
 from __future__ import annotations
 
-import difflib
 import graphlib
 import warnings
 from collections.abc import Iterable, Mapping, Sequence
@@ -14,6 +13,7 @@ from typing import Any
 
 from flink_agents.api.agent import Agent
 from flink_agents.api.context import RunnerContext
+from flink_agents.api.error_base import suggest
 from flink_agents.api.errors import (
     AgentDefinitionError,
     CyclicResourceError,
@@ -217,7 +217,7 @@ def check_flow(
 
 
 def _accepts(trigger: type[Event] | str, reading: Reading) -> bool:
-    """Whether ``trigger`` can match something that ``reading`` shows."""
+    """Tell whether ``trigger`` can match something that ``reading`` shows."""
     if isinstance(trigger, str) and is_exact(trigger):
         return trigger in reading.texts or any(one.EVENT_TYPE == trigger for one in reading.events)
     wanted = BUILT_IN[trigger] if isinstance(trigger, str) else trigger
@@ -230,14 +230,11 @@ def _never_emitted(
     name = type_of(trigger)
     types = sorted({one.EVENT_TYPE for one in known} - set(BUILT_IN) | {InputEvent.EVENT_TYPE})
     if isinstance(trigger, str) and name not in types:
-        near = difflib.get_close_matches(name, types, n=1)
         return UnknownTriggerError(
             f"action {action.name!r} waits for {name!r}, which no event class and no action knows",
             expected=f"an event class, or one of {', '.join(types)}",
             found=repr(name),
-            fix=f"did you mean {near[0]!r}?"
-            if near
-            else f"emit it, or declare it with emits=[{name!r}] in the action that does",
+            fix=suggest(name, types, f"emit it, or declare it with emits=[{name!r}] in the action that does"),
             where=action.where,
         )
     emitted = sorted(one.EVENT_TYPE for one in reading.events if one not in (Event, OutputEvent))
@@ -309,11 +306,10 @@ def _missing(
 ) -> MissingResourceError:
     kind, name = target
     names = sorted(other for of_kind, other in known if of_kind is kind)
-    near = difflib.get_close_matches(name, names, n=1)
     return MissingResourceError(
         f"the {one.type.value} {one.name!r} names a {kind.value} {name!r} that the agent does not have",
         expected=", ".join(map(repr, names)) or f"a {kind.value} in the agent",
         found=repr(name),
-        fix=f"did you mean {near[0]!r}?" if near else f"declare it with @{kind.value} or add_resource",
+        fix=suggest(name, names, f"declare it with @{kind.value} or add_resource"),
         where=places[one.type, one.name],
     )

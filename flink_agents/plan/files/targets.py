@@ -22,7 +22,7 @@ FORMS = "module:Agent, file.py:Agent, agents.yaml, agents.yaml:Name or plan.json
 
 
 def load_agent(target: str) -> Agent | type[Agent]:
-    """The agent that ``target`` names: one of the forms of :func:`load_target`, but no plan.
+    """Return the agent that ``target`` names: one of the forms of :func:`load_target`, but no plan.
 
     Raises:
         PlanFormatError: It names no agent.
@@ -37,7 +37,7 @@ def load_agent(target: str) -> Agent | type[Agent]:
 
 
 def _resolved(target: str) -> Any:
-    """What ``module:name`` or ``file.py:name`` names."""
+    """Return what ``module:name`` or ``file.py:name`` names."""
     if ":" not in target:
         raise PlanFormatError(
             f"{target!r} names no agent", expected=FORMS, found=target, fix=f"write {target}:Name"
@@ -48,7 +48,7 @@ def _resolved(target: str) -> Any:
 
 
 def load_target(target: str) -> AgentPlan:
-    """The plan of what ``target`` names.
+    """Return the plan of what ``target`` names.
 
     Args:
         target: ``module:Agent`` (a class or an instance), ``file.py:Agent``, ``agents.yaml``

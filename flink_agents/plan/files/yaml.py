@@ -149,7 +149,7 @@ class AgentsFile(_Entry):
 
 
 def load_yaml(path: str | Path) -> dict[str, Agent]:
-    """The agents of a YAML file, by name.
+    """Return the agents of a YAML file, by name.
 
     Raises:
         PlanFormatError: The file does not follow the format; the text names file and line.
@@ -282,7 +282,7 @@ class _File:
             self._set_place(agent, (kind, name), where, name)
 
     def _set_place(self, agent: Agent, what: object, at_: Location, name: str) -> None:
-        """What is wrong with ``what`` is told with its line in the file."""
+        """Keep the line of ``what`` in the file, for errors about it."""
         agent.__dict__["__places__"][what] = f"{self._source.place(at_)} in {name}"
 
     def _import(self, text: str, at_: Location) -> Any:
@@ -292,7 +292,7 @@ class _File:
         return self._try(lambda: type_from_text(text), at_)
 
     def _try(self, make: Callable[[], R], at_: Location) -> R:
-        """What ``make`` returns; its errors are placed at ``at_``."""
+        """Return what ``make`` returns; its errors are placed at ``at_``."""
         try:
             return make()
         except AgentDefinitionError as error:

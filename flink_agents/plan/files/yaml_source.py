@@ -43,7 +43,7 @@ class YamlSource:
         self._root, self.value = self._parse(text)
 
     def place(self, location: Location) -> str:
-        """``file:line`` of the entry at ``location``, or of the nearest one around it."""
+        """Return ``file:line`` of the entry at ``location``, or of the nearest one around it."""
         node, line = self._root, 1
         for part in location:
             step = next((pair for pair in _children(node) if pair[0] == part), None)
@@ -93,7 +93,7 @@ class YamlSource:
 
 
 def _children(node: yaml.Node | None) -> Iterator[tuple[str | int, int, yaml.Node]]:
-    """Key or index, line and node of each entry of a node."""
+    """Yield the key or index, the line and the node of each entry of a node."""
     if isinstance(node, yaml.MappingNode):
         for key, child in node.value:
             yield str(key.value), key.start_mark.line + 1, child

@@ -1,4 +1,4 @@
-"""The graph of a plan: events lead to actions, actions to events."""
+"""The graph of a plan: events lead to actions, actions to events, side outputs and dead letters."""
 
 from __future__ import annotations
 
@@ -6,27 +6,29 @@ from dataclasses import dataclass
 from typing import Literal
 
 from flink_agents.api.events import Event, InputEvent, OutputEvent
+from flink_agents.api.policies import DEAD_LETTER_TAG, OnError
 from flink_agents.plan.model import ActionPlan, AgentPlan, EventPlan, RetryPlan
 
 INPUT = f"event:{InputEvent.EVENT_TYPE}"
 OUTPUT = f"event:{OutputEvent.EVENT_TYPE}"
+DEAD_LETTERS = f"side:{DEAD_LETTER_TAG}"
 
 _TITLES = {InputEvent.EVENT_TYPE: "InputEvent", OutputEvent.EVENT_TYPE: "OutputEvent"}
 
 
 @dataclass(frozen=True)
 class Node:
-    """An event or an action.
+    """An event, an action or a side output.
 
     Attributes:
         id: Its id, unique in the graph.
-        kind: What it is.
+        kind: Tells what the node stands for.
         title: Its name.
-        notes: What else is to be known, one text a line.
+        notes: Further facts, one text a line.
     """
 
     id: str
-    kind: Literal["event", "action"]
+    kind: Literal["event", "action", "side"]
     title: str
     notes: tuple[str, ...] = ()
 
@@ -36,7 +38,7 @@ class Flow:
     """A graph.
 
     Attributes:
-        nodes: Nodes by id: events and actions, each action behind its triggers.
+        nodes: Nodes by id; each action stands behind its triggers.
         edges: Pairs of ids, from where to where.
     """
 
@@ -45,7 +47,7 @@ class Flow:
 
 
 def flow_of(plan: AgentPlan) -> Flow:
-    """The graph of ``plan``: only events that are emitted, taken or enter are in it."""
+    """Return the graph of ``plan``, which holds only events that enter, are emitted or are taken."""
     emitted = {INPUT: None, **{f"event:{kind}": None for one in plan.actions for kind in one.emits}}
     known = {event.type: event for event in plan.events}
     nodes: dict[str, Node] = {}
@@ -63,11 +65,20 @@ def flow_of(plan: AgentPlan) -> Flow:
         for kind in action.emits:
             nodes.setdefault(f"event:{kind}", _event_node(kind))
             edges[target, f"event:{kind}"] = None
+        letters = (action.on_error or plan.on_error) is OnError.DEAD_LETTER
+        for tag in (*action.tags, *([DEAD_LETTER_TAG] if letters else [])):
+            nodes.setdefault(f"side:{tag}", _side_node(tag))
+            edges[target, f"side:{tag}"] = None
+    if plan.on_unhandled is OnError.DEAD_LETTER:
+        handled = {source for source, _ in edges} | {OUTPUT}
+        for node in [one.id for one in nodes.values() if one.kind == "event" and one.id not in handled]:
+            nodes.setdefault(DEAD_LETTERS, _side_node(DEAD_LETTER_TAG))
+            edges[node, DEAD_LETTERS] = None
     return Flow(nodes, tuple(edges))
 
 
 def accepts(action: ActionPlan, event: EventPlan) -> bool:
-    """Whether ``action`` takes events of the type ``event``, conditions aside."""
+    """Tell whether ``action`` takes events of the type ``event`` where its condition holds."""
     if event.type == OutputEvent.EVENT_TYPE:
         return False
     kinds = {event.type, *event.bases, Event.EVENT_TYPE}
@@ -75,7 +86,7 @@ def accepts(action: ActionPlan, event: EventPlan) -> bool:
 
 
 def notes_of(action: ActionPlan) -> tuple[str, ...]:
-    """What is to be known about an action besides its events."""
+    """Describe an action in short texts, one for each fact besides its events."""
     notes = ["async"] if action.is_async else []
     if action.when is not None:
         notes.append(f"when {action.when}")
@@ -85,19 +96,23 @@ def notes_of(action: ActionPlan) -> tuple[str, ...]:
 
 
 def retry_text(retry: RetryPlan) -> str:
-    """A retry policy in a few words."""
+    """Describe a retry policy in a few words."""
     attempts = "" if retry.max_attempts is None else f", {retry.max_attempts} attempts"
     duration = "" if retry.max_duration is None else f", for {retry.max_duration:g} s"
     return f"retry after {retry.initial_interval:g} s{attempts}{duration}"
 
 
 def event_title(kind: str) -> str:
-    """How an event type is shown."""
+    """Return the name under which an event type is shown."""
     return _TITLES.get(kind, kind)
 
 
 def _event_node(kind: str) -> Node:
     return Node(f"event:{kind}", "event", event_title(kind))
+
+
+def _side_node(tag: str) -> Node:
+    return Node(f"side:{tag}", "side", "dead letters" if tag == DEAD_LETTER_TAG else f"side output {tag}")
 
 
 def _matches(trigger: str, kind: str, known: dict[str, EventPlan]) -> bool:

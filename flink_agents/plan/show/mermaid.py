@@ -6,9 +6,14 @@ from flink_agents.plan.model import AgentPlan
 from flink_agents.plan.show.flow import INPUT, OUTPUT, Node, flow_of
 from flink_agents.plan.show.text import one_line
 
+_SHAPES = {"event": ("([", "])"), "action": ("[", "]"), "side": ("[/", "/]")}
+
 
 def to_mermaid(plan: AgentPlan) -> str:
-    """The graph as Mermaid text: events are rounded, actions are boxes, resources stand apart."""
+    """Return the graph as Mermaid text.
+
+    Events are rounded, actions are boxes, side outputs are slanted, and resources stand apart.
+    """
     flow = flow_of(plan)
     ids = {node: f"n{index}" for index, node in enumerate(flow.nodes)}
     lines = ["flowchart LR"]
@@ -34,9 +39,10 @@ def to_mermaid(plan: AgentPlan) -> str:
 
 def _mermaid_shape(node: Node) -> str:
     text = "<br/>".join(map(_mermaid_text, (node.title, *node.notes)))
-    return f'(["{text}"])' if node.kind == "event" else f'["{text}"]'
+    left, right = _SHAPES[node.kind]
+    return f'{left}"{text}"{right}'
 
 
 def _mermaid_text(text: str) -> str:
-    """``text`` inside quotes: what Mermaid or HTML would read as markup becomes an entity."""
+    """Return ``text`` inside quotes: what Mermaid or HTML would read as markup becomes an entity."""
     return "".join(one if one.isalnum() or one in " _-.,:()" else f"#{ord(one)};" for one in one_line(text))

@@ -9,7 +9,7 @@ from flink_agents.plan.show.flow import event_title, notes_of, retry_text
 
 
 def to_text(plan: AgentPlan) -> str:
-    """The plan for a terminal: actions with what they take and emit, then all else."""
+    """Return the plan for a terminal: actions with what they take and emit, then all else."""
     head = [f"agent {one_line(plan.name)}"]
     if plan.agent_class is not None:
         head.append(f"  class        {plan.agent_class}")
@@ -42,7 +42,8 @@ def _section(title: str, rows: Iterable[tuple[str, str]]) -> Iterator[str]:
 
 def _describe_action(action: ActionPlan) -> str:
     taken = ", ".join(map(event_title, action.triggers))
-    emitted = ", ".join(map(event_title, action.emits)) or "nothing"
+    outputs = [*map(event_title, action.emits), *(f"side output {tag}" for tag in action.tags)]
+    emitted = ", ".join(outputs) or "nothing"
     notes = "; ".join(notes_of(action))
     return f"{taken} -> {emitted}" + (f"  ({notes})" if notes else "")
 
@@ -60,7 +61,7 @@ def _describe_resource(resource: ResourcePlan) -> str:
 
 
 def one_line(text: str) -> str:
-    """``text`` in one line, without control characters that a terminal would obey."""
+    """Return ``text`` in one line, without control characters that a terminal would obey."""
     return "".join(
         one if one.isprintable() else "\N{REPLACEMENT CHARACTER}" for one in " ".join(text.split())
     )

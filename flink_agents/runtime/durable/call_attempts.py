@@ -73,7 +73,7 @@ def raised_by(error: BaseException) -> BaseException:
 
 
 class CallAttempts:
-    """See the module.
+    """See the module. One is made for each call.
 
     Args:
         step: The execution of an action that calls.
@@ -86,6 +86,8 @@ class CallAttempts:
     Attributes:
         number: How many attempts were made.
     """
+
+    __slots__ = ("_call", "_metrics", "_step", "_threads", "_what", "in_flight", "number")
 
     def __init__(
         self,
@@ -120,17 +122,20 @@ class CallAttempts:
             try:
                 if reconciler is not None:
                     asked = arguments.of_reconciler(reconciler)
-                    value = await self._invoke(asked, inspect.iscoroutinefunction(reconciler))
+                    value = await self._result_of(asked, inspect.iscoroutinefunction(reconciler))
                     if value is not NOT_DONE:
                         return value
                     reconciler = None
-                return await self._invoke(arguments.of(self._what), self._what.is_async)
+                    self.in_flight.leave()
+                return await self._result_of(arguments.of(self._what), self._what.is_async)
             except BaseException as error:
                 if is_close(error) or cancelled_from_outside(error):
                     raise
                 trial = self._next(trial, thrown(error))
                 if trial is None:
                     raise CallFailed(thrown(error)) from None
+            finally:
+                self.in_flight.leave()
             await self._pause(trial.delay)
 
     def _next(self, trial: Trial | None, error: BaseException) -> Trial | None:
@@ -170,16 +175,14 @@ class CallAttempts:
         with place.lent():
             await asyncio.sleep(seconds)
 
-    async def _invoke(self, function: partial[Any], is_async: bool) -> Any:
-        try:
-            return await self._result_of(function, is_async)
-        finally:
-            self.in_flight.leave()
+    def _result_of(self, function: partial[Any], is_async: bool) -> Coroutine[Any, Any, Any]:
+        """Call ``function``; what this returns is to be awaited at once."""
+        if not is_async:
+            return self._result_in_thread(function)
+        self.in_flight.enter()
+        return self._in_time(await_inside(function.func, function()))
 
-    async def _result_of(self, function: partial[Any], is_async: bool) -> Any:
-        if is_async:
-            self.in_flight.enter()
-            return await self._in_time(await_inside(function.func, function()))
+    async def _result_in_thread(self, function: partial[Any]) -> Any:
         results: list[Any] = []
 
         def call() -> None:

@@ -72,8 +72,8 @@ class CallExecution:
         self._arguments = arguments
         self._threads = threads
 
-    async def value(self) -> Any:
-        """What the call returned, as it was recorded, once it is its turn.
+    def value(self) -> Coroutine[Any, Any, Any]:
+        """What the call returned, as it was recorded, once it is its turn; to be awaited at once.
 
         Raises:
             BaseException: What it raised, as it was recorded.
@@ -82,8 +82,8 @@ class CallExecution:
             # Whatever the action does at the end of the attempt: nothing begins any more.
             raise asyncio.CancelledError
         if self._delivery.counted or self._delivery.main is None:
-            return await self._beside_others()
-        return await self._alone()
+            return self._beside_others()
+        return self._alone()
 
     async def _alone(self) -> Any:
         """Make a call of an action that does nothing else meanwhile: in its own task, and without a queue."""
@@ -99,7 +99,9 @@ class CallExecution:
         # What the function does belongs to nobody's order.
         current_delivery.set(None)
         try:
-            value = await self._result(attempts)
+            if self._tells_outside:
+                await self._announce()
+            value = await attempts.value_of(self._arguments)
             in_flight.recording = True
             place = attempts.number, delivery.calls.end(), delivery.elapsed()
             outcome, raised = await self._recorded(value, place), None
@@ -170,7 +172,9 @@ class CallExecution:
     async def _make(self, pending: PendingCall, attempts: CallAttempts) -> None:
         delivery = self._delivery
         try:
-            value = await self._result(attempts)
+            if self._tells_outside:
+                await self._announce()
+            value = await attempts.value_of(self._arguments)
         except BaseException as error:
             if pending.stopped and isinstance(error, asyncio.CancelledError):
                 raise
@@ -199,11 +203,11 @@ class CallExecution:
     def _attempts(self, in_flight: CallInFlight) -> CallAttempts:
         return CallAttempts(self._step, self._what, self._call, self._threads, self._metrics, in_flight)
 
-    async def _result(self, attempts: CallAttempts) -> Any:
+    @property
+    def _tells_outside(self) -> bool:
+        """Whether the outside may learn by the call which run makes it."""
         what = self._what
-        if what.wants_key or what.reconciler is not None or self._step.run.identified:
-            await self._announce()
-        return await attempts.value_of(self._arguments)
+        return what.wants_key or what.reconciler is not None or self._step.run.identified
 
     async def _announce(self) -> None:
         """Record what must be known before the call can take effect.
@@ -239,12 +243,13 @@ class CallExecution:
             self._metrics.count("action_calls_recorded", self._step.action.name)
         return record
 
-    async def _keep(self, record: CallRecord) -> None:
+    def _keep(self, record: CallRecord) -> Coroutine[Any, Any, None]:
+        """Store how the call ended, with what the action had seen before it and nobody has recorded."""
         calls, after = self._delivery.calls, self._call.after
         outcomes: dict[Any, Outcome] = calls.still_unrecorded(after) if after else {}
         outcomes[self._call.number] = record
         append = journal_of(self._step).add_outcomes(self._step.path, outcomes)
-        await self._recording.kept(calls, outcomes, append, late=True)
+        return self._recording.kept(calls, outcomes, append, late=True)
 
     def _failed(self, raised: BaseException, attempts: int) -> CallRecord:
         """How a call ended that failed for good."""

@@ -166,15 +166,16 @@ class DurableCalls:
     def _delivery_of(self, step: Invocation) -> Delivery:
         if step.delivery is None:
             run = step.run
-            seed = (run.identity, run.key_text, run.sequence_number, step.path)
-            records = journal_of(step).step(step.path)
+            path = step.path
+            seed = (run.identity, run.key_text, run.sequence_number, path)
+            records = journal_of(step).step(path)
             step.delivery = Delivery(StepCalls(records), seed, partial(_stuck, step), waits_of, self._closed)
         return step.delivery
 
     def enter(self, step: Invocation) -> None:
         """Let what runs in this task from here on belong to an execution."""
         delivery = self._delivery_of(step)
-        delivery.main, delivery.ready = asyncio.current_task(), 0
+        delivery.main, delivery.ready = asyncio.current_task(self._loop), 0
         current_delivery.set(delivery)
 
     def finish(self, step: Invocation) -> Coroutine[Any, Any, None] | None:
@@ -248,16 +249,17 @@ class DurableCalls:
             calls.check_end()
         except Mismatch as mismatch:
             raise mismatch_error(step, mismatch) from None
-        self._shared.events.settle(step)
-        written = step.run.written_since(step.mark)
+        events = self._shared.events.settle(step)
+        short_term, sensory = step.run.written_since(step.mark)
         record = ActionRecord(
-            written[MemoryScope.SHORT_TERM],
-            written[MemoryScope.SENSORY],
-            [self._shared.events.packed(event) for event in step.sent],
-            [list(each) for each in step.side or ()],
-            calls.made,
+            short_term, sensory, events, [list(each) for each in step.side or ()], calls.made
         )
-        await self._add_end(step, calls, record)
+        outcomes = calls.unrecorded
+        append = journal_of(step).add_action(step.path, record, outcomes)
+        if not outcomes:
+            await self._recording.stored(append)
+        else:
+            await self._store_end(calls, dict(outcomes), append)
 
     async def end_failed(self, step: Invocation, side: list[tuple[str, Any]]) -> None:
         """Record the end of an execution that failed, and that the run goes on without.
@@ -271,16 +273,20 @@ class DurableCalls:
             return
         record = ActionRecord({}, {}, [], [list(each) for each in side], calls.made)
         try:
-            await self._add_end(step, calls, record)
+            outcomes = dict(calls.unrecorded)
+            append = journal_of(step).add_action(step.path, record, outcomes)
+            await self._store_end(calls, outcomes, append)
         except (StateError, RecordTooLargeError):
             # The event cannot be recorded: a replay fails in the same way, since its outcomes are.
             outcomes = dict(calls.unrecorded)
-            await self._recording.stored(journal_of(step).add_outcomes(step.path, outcomes))
-            calls.keep(outcomes)
+            if outcomes:
+                await self._recording.stored(journal_of(step).add_outcomes(step.path, outcomes))
+                calls.keep(outcomes)
 
-    async def _add_end(self, step: Invocation, calls: StepCalls, record: ActionRecord) -> None:
-        outcomes = dict(calls.unrecorded)
-        await self._recording.stored(journal_of(step).add_action(step.path, record, outcomes))
+    async def _store_end(
+        self, calls: StepCalls, outcomes: Mapping[Number, Outcome], append: Coroutine[Any, Any, None]
+    ) -> None:
+        await self._recording.stored(append)
         calls.keep(outcomes)
 
     async def void(self, step: Invocation) -> None:

@@ -52,23 +52,16 @@ class Recording:
         Raises:
             RecordTooLargeError: One is larger than the store takes.
         """
-        if self.closed() and (not late or self.broken or self.in_flight.over):
-            append.close()
-            raise asyncio.CancelledError
-        if self.broken:
-            append.close()
-        else:
-            try:
-                return await append
-            except RecordTooLargeError:
-                raise
-            except StoreError as error:
-                self.broken = True
-                self.fail(error)
-        if self.closed():
-            raise asyncio.CancelledError
-        # Nothing may follow, whatever the action catches or does besides: it waits for the end.
-        await self._loop.create_future()
+        if self.broken or self.closed():
+            await self._refuse(append, late)
+        try:
+            return await append
+        except RecordTooLargeError:
+            raise
+        except StoreError as error:
+            self._break(error)
+        # Behind the handler: who waits there would keep the error, and be its context.
+        await self._wait_for_end()
 
     async def kept(
         self,
@@ -86,12 +79,40 @@ class Recording:
             late: Whether it is of a call that was made before the end of the attempt.
         """
         try:
-            await self.stored(append, late)
+            # What ``stored`` does, without a coroutine more for each call.
+            if self.broken or self.closed():
+                await self._refuse(append, late)
+            try:
+                await append
+            except RecordTooLargeError:
+                raise
+            except StoreError as error:
+                self._break(error)
+            else:
+                return calls.keep(outcomes)
+            await self._wait_for_end()
         except asyncio.CancelledError:
             # They may be stored or not. The next attempt of the action must know.
             calls.unsure.update(outcomes)
             raise
-        calls.keep(outcomes)
+
+    async def _refuse(self, append: Coroutine[Any, Any, None], late: bool) -> None:
+        """Return where a record may be stored although the attempt has ended; raise or wait where not."""
+        if late and self.closed() and not (self.broken or self.in_flight.over):
+            return
+        append.close()
+        await self._wait_for_end()
+
+    def _break(self, error: StoreError) -> None:
+        """End the attempt, since the store failed."""
+        self.broken = True
+        self.fail(error)
+
+    async def _wait_for_end(self) -> None:
+        """Let nothing follow, whatever the action catches or does besides: it waits for its cancellation."""
+        if self.closed():
+            raise asyncio.CancelledError
+        await self._loop.create_future()
 
 
 def journal_of(step: Invocation) -> RunJournal:

@@ -6,11 +6,10 @@ read or changed there: the context of the action refuses it.
 
 from __future__ import annotations
 
-import asyncio
 import threading
 from collections.abc import Awaitable, Callable, Coroutine, Generator
 from contextvars import Context, ContextVar, copy_context
-from types import coroutine
+from types import CoroutineType, coroutine
 from typing import Any
 
 from flink_agents.api.durable import DurableCallable
@@ -54,13 +53,9 @@ async def await_inside(function: Callable[..., Any], awaitable: Awaitable[Any]) 
 
     Context variables that it sets are not set for who calls it, as they would not be on replay.
     """
-    if not asyncio.iscoroutine(awaitable):
+    if not isinstance(awaitable, CoroutineType):
         awaitable = _awaited(awaitable)
-    _function.set(function)
-    try:
-        return await in_context(copy_context(), function, awaitable)
-    finally:
-        _function.set(None)
+    return await in_context(copy_context(), function, awaitable)
 
 
 async def _awaited(awaitable: Awaitable[Any]) -> Any:
@@ -80,7 +75,7 @@ def in_context(
     """
     run, send, value = context.run, inner.send, None
     try:
-        awaited = run(_step, function, send, None)
+        awaited = run(_first_step, function, send)
         while True:
             try:
                 value = yield awaited
@@ -90,6 +85,12 @@ def in_context(
                 awaited = run(_step, function, send, value)
     except StopIteration as stop:
         return stop.value
+
+
+def _first_step(function: Callable[..., Any], begin: Callable[[Any], Any]) -> Any:
+    """Begin a coroutine; the context in which this is called is that of ``function`` from here on."""
+    _function.set(function)
+    return _step(function, begin, None)
 
 
 def _step(function: Callable[..., Any], go_on: Callable[[Any], Any], value: Any) -> Any:

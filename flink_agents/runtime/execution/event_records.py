@@ -60,11 +60,15 @@ class EventRecords:
         Raises:
             UnserializableValueError: It carries a value that cannot be recorded.
         """
+        return self._copied(event)[0]
+
+    def _copied(self, event: Event) -> tuple[Event, list[Any]]:
+        """The copy of an event, and the type and content of that copy."""
         kind, content = self.packed(event)
         content = self._codec.copy(content)
         made = self.unpacked(kind, content)
         stamp(made, lineage_of_sent(event))
-        return made
+        return made, [kind, content]
 
     def own(self, event: Event) -> Event:
         """A copy for one attempt of an action; the event itself where that is the same to everybody."""
@@ -75,8 +79,10 @@ class EventRecords:
         except StateError:
             return event
 
-    def settle(self, step: Any) -> None:
-        """Let what an action sent be what its record will say.
+    def settle(self, step: Any) -> list[list[Any]]:
+        """Let what an action sent be what its record will say; returns the events as the record has them.
+
+        The copies share their values with what is returned, which is to be encoded before they are used.
 
         Args:
             step: The execution, a ``context.Invocation``.
@@ -84,10 +90,12 @@ class EventRecords:
         Raises:
             UnserializableValueError: An event or a value of a side output cannot be recorded.
         """
-        step.sent = [self.copy(event) for event in step.sent]
+        copied = [self._copied(event) for event in step.sent]
+        step.sent = [made for made, _ in copied]
         if step.side is not None:
             values = self._codec.copy([value for _, value in step.side])
             step.side = [(tag, value) for (tag, _), value in zip(step.side, values, strict=True)]
+        return [packed for _, packed in copied]
 
 
 def _event_lost(kind: str, change: str) -> PlanChangedError:

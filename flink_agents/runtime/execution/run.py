@@ -108,6 +108,11 @@ class Run:
         self.lineage = InputLineage(self.identity, key_text, sequence_number)
 
     @property
+    def recorded(self) -> bool:
+        """Whether anything of it is recorded."""
+        return self.journal is not None and self.journal.begun
+
+    @property
     def identified(self) -> bool:
         """Whether an action has seen what follows from the run's number, and may tell others.
 
@@ -159,12 +164,13 @@ class Run:
         """A point to which :meth:`rollback` can return."""
         return len(self._undo)
 
-    def written_since(self, mark: int) -> dict[MemoryScope, dict[str, bytes | None]]:
-        """The nodes of both memories that were written since ``mark``, as they are now."""
-        written: dict[MemoryScope, dict[str, bytes | None]] = {scope: {} for scope in MemoryScope}
+    def written_since(self, mark: int) -> tuple[dict[str, bytes | None], dict[str, bytes | None]]:
+        """The nodes of short-term and of sensory memory that were written since ``mark``, as they are now."""
+        short_term: dict[str, bytes | None] = {}
+        sensory: dict[str, bytes | None] = {}
         for tree, path, _, _ in self._undo[mark:]:
-            written[tree.scope][path] = tree.raw(path)
-        return written
+            (sensory if tree.scope is MemoryScope.SENSORY else short_term)[path] = tree.raw(path)
+        return short_term, sensory
 
     def write(self, scope: MemoryScope, nodes: Mapping[str, bytes | None]) -> None:
         """Write nodes of a memory, as :meth:`written_since` gave them."""

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Awaitable, Mapping
+from collections.abc import Awaitable, Callable, Mapping
 from typing import Any, Protocol
 
 from flink_agents.api.durable import DurableCallable
@@ -71,12 +71,14 @@ class RunEnvironment:
         agent_name: Name of the agent in the job.
         config: Options of the job.
         metrics: What actions measure.
+        run_metrics: What the runtime measures.
         codec: Encodes memory.
         journals: Where durable calls are recorded; None where there is no store.
+        around_durable: Makes what actions call out of what makes durable calls; for tests.
 
     Attributes:
         durable: Makes durable calls.
-        run_metrics: What the runtime measures.
+        run_metrics: See above.
         limits: Limits of actions and tools.
         clients: Clients of the subtask.
         events: Writes events into records.
@@ -89,8 +91,10 @@ class RunEnvironment:
         agent_name: str,
         config: Configuration,
         metrics: LocalMetricGroup,
+        run_metrics: RunMetrics,
         codec: ValueCodec,
         journals: Journals | None = None,
+        around_durable: Callable[[Durable], Durable] = lambda durable: durable,
     ) -> None:
         type_modules.know(agent.modules(), config.get(AgentOptions.STATE_MODULES))
         agent.load_providers()
@@ -98,14 +102,15 @@ class RunEnvironment:
         self.agent_name = agent_name
         self.config = config
         self.metrics = metrics
-        self.run_metrics = RunMetrics(action.name for action in agent.actions)
+        self.run_metrics = run_metrics
         self.codec = codec
         self.events = EventRecords(codec, agent.event_types)
         self.journals = journals
         if journals is not None:
             mark_durable_actions(agent)
-            self.run_metrics.store = journals.store.metrics
+            run_metrics.add_gauges("store", journals.store.metrics)
         self.durable: Durable = NothingDurable()
+        self._around_durable = around_durable
         self.memory_expires = config.get(AgentOptions.SHORT_TERM_TTL) is not None
         self.traces_memory = self.memory_expires and journals is not None
         self.max_events: int = config.get(AgentOptions.MAX_EVENTS)
@@ -114,6 +119,15 @@ class RunEnvironment:
         self.limits = Limits(agent)
         self.clients = Clients(agent)
         self._resources: dict[tuple[str, ResourceType], Any] = {}
+
+    @property
+    def may_record(self) -> bool:
+        """Whether there is a store, and any action of the agent may make a durable call."""
+        return self.journals is not None and any(one.may_be_recorded for one in self.agent.actions)
+
+    def register_durable(self, durable: Durable) -> None:
+        """Let actions make durable calls; the agent loop registers itself, when it is made."""
+        self.durable = self._around_durable(durable)
 
     def resource(self, name: str, resource_type: ResourceType | str) -> Any:
         """The resource, made at its first use."""

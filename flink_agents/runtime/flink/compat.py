@@ -1,4 +1,4 @@
-"""What PyFlink's public API lacks or gets wrong, wrapped in one place.
+"""Wraps all that PyFlink's public API lacks or gets wrong, in one place.
 
 Each function names the trap that it covers; ``docs/design/pyflink.md`` tells how each was
 seen. Nothing else in the package touches a private attribute of PyFlink, the Java gateway or
@@ -29,7 +29,7 @@ _ANNOUNCED = "internal.flink-agents.main-classes"
 
 @dataclass(frozen=True)
 class TaskInfo:
-    """Where an operator instance runs.
+    """The job and the subtask that an operator instance runs in.
 
     Attributes:
         job_id: Flink's id of the job, 32 hexadecimal digits.
@@ -47,7 +47,7 @@ class TaskInfo:
 
 
 def task_info(context: RuntimeContext) -> TaskInfo:
-    """Where the operator of ``context`` runs.
+    """Return where the operator of ``context`` runs.
 
     PyFlink 2.3 calls Java methods that Flink 2 moved to ``getTaskInfo()``, and has none for
     the job. In process mode there is no Java context, and PyFlink's own values are used.
@@ -106,7 +106,7 @@ def watch_operators(
 
 
 def task_configuration(context: RuntimeContext) -> dict[str, str]:
-    """Flink's configuration, as the TaskManager and the job know it; empty in process mode.
+    """Return Flink's configuration, as the TaskManager and the job know it; empty in process mode.
 
     PyFlink's context does not show it. It has what was given on the command line of the TaskManager,
     and, in a local cluster, what the cluster was made with, which no file has.
@@ -121,7 +121,7 @@ def task_configuration(context: RuntimeContext) -> dict[str, str]:
 
 
 def keyed_state(context: RuntimeContext, memory_ttl_ms: int | None) -> KeyedState:
-    """The agent's states. Their names and types are part of every savepoint.
+    """Return the agent's states. Their names and types are part of every savepoint.
 
     Values are bytes in ``PICKLED_BYTE_ARRAY`` states, the cheapest of PyFlink's
     (``docs/design/core.md``; ``PRIMITIVE_ARRAY`` converts byte by byte).
@@ -146,7 +146,7 @@ def _ttl(milliseconds: int) -> StateTtlConfig:
 
 
 def cancellation_check() -> Callable[[], None]:
-    """A function that raises ``InterruptedError`` once Flink has cancelled the task of this thread.
+    """Return a function that raises ``InterruptedError`` once Flink has cancelled the task of this thread.
 
     A plain wait in Python does not notice the interrupt: with it a cancel took 15 s (measured).
     """
@@ -164,7 +164,7 @@ def cancellation_check() -> Callable[[], None]:
 
 
 def configuration_of(env: StreamExecutionEnvironment) -> dict[str, str]:
-    """All of Flink's configuration that ``env`` was made with."""
+    """Return all of Flink's configuration that ``env`` was made with."""
     return dict(get_j_env_configuration(env._j_stream_execution_environment).toMap())
 
 
@@ -192,23 +192,23 @@ def _java(stream: DataStream) -> Any:
 
 
 def transformation_ids_before(stream: DataStream) -> set[int]:
-    """Ids of the transformations that ``stream`` comes from, its own included."""
+    """Return the ids of the transformations that ``stream`` comes from, its own included."""
     transformation = _java(stream).getTransformation()
     return {each.getId() for each in transformation.getTransitivePredecessors()}
 
 
 def transformation_id(stream: DataStream) -> int:
-    """Id of the transformation that makes ``stream``."""
+    """Return the id of the transformation that makes ``stream``."""
     return _java(stream).getTransformation().getId()
 
 
 def parallelism_of(stream: DataStream) -> int:
-    """Number of subtasks of the operator that makes ``stream``."""
+    """Return the number of subtasks of the operator that makes ``stream``."""
     return _java(stream).getTransformation().getParallelism()
 
 
 def can_have_watermarks(stream: DataStream) -> bool:
-    """Whether ``stream`` may have watermarks; True where that cannot be told."""
+    """Tell whether ``stream`` may have watermarks; True where that cannot be told."""
     ahead, seen = [_java(stream).getTransformation()], set[int]()
     while ahead:
         transformation = ahead.pop()
@@ -224,7 +224,7 @@ def can_have_watermarks(stream: DataStream) -> bool:
 
 
 def _makes_watermarks(transformation: Any) -> bool | None:
-    """Whether watermarks begin there; None where they come from before."""
+    """Tell whether watermarks begin there; None where they come from before."""
     kind = transformation.getClass().getSimpleName()
     if kind == "LegacySourceTransformation" or "WatermarkAssigner" in str(transformation.getName()):
         return True  # a function of the user, or a table
@@ -253,7 +253,7 @@ class Collector:
         self._iterator = _java(stream).collectAsync()
 
     def batches(self) -> Iterator[list[bytes]]:
-        """Lists of records, each as its pickled bytes, until the stream ends."""
+        """Yield lists of records, each as its pickled bytes, until the stream ends."""
         import pickle
 
         jvm = _jvm()

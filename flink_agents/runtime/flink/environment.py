@@ -35,7 +35,7 @@ _FLINKS_BUFFER_TIMEOUT_MS = 100
 def create(
     env: StreamExecutionEnvironment | None, t_env: Any, config: Mapping[str, Any] | None
 ) -> FlinkAgentsEnvironment:
-    """The environment for ``AgentsExecutionEnvironment.get_execution_environment``."""
+    """Return the environment for ``AgentsExecutionEnvironment.get_execution_environment``."""
     check_conflicting_packages()
     gateway.install()
     gateway.check_prepared()
@@ -69,7 +69,7 @@ def _use_short_buffers(env: StreamExecutionEnvironment, flink: Mapping[str, str]
 
 
 class FlinkAgentsEnvironment(AgentsExecutionEnvironment):
-    """See :class:`AgentsExecutionEnvironment`.
+    """The entry point around PyFlink's environment.
 
     Args:
         env: PyFlink's environment.

@@ -9,21 +9,17 @@ from __future__ import annotations
 
 import sys
 import time
-from collections.abc import Callable
 from datetime import timedelta
 from typing import Any
 
 from pyflink.common import TypeInformation, Types
 from pyflink.datastream import KeyedProcessFunction, OutputTag, RuntimeContext
 
-from flink_agents.api.action_state import Owner
 from flink_agents.api.errors import AgentsError
 from flink_agents.api.event_time import EventTime
 from flink_agents.api.logs import MAX_TRACEBACK, bounded
 from flink_agents.api.options import AgentOptions, Configuration
-from flink_agents.plan import AgentCode, AgentPlan, bind
-from flink_agents.runtime.execution.run import Run
-from flink_agents.runtime.execution.shared import RunEnvironment
+from flink_agents.plan import AgentCode, AgentPlan, BoundAgent, bind
 from flink_agents.runtime.flink import compat as flink_compat
 from flink_agents.runtime.flink.attempts import Attempt
 from flink_agents.runtime.flink.fast.ways import FastPath, Ways
@@ -33,15 +29,14 @@ from flink_agents.runtime.flink.shipping import module_renewal
 from flink_agents.runtime.flink.shipping.code_digest import CodeCheck
 from flink_agents.runtime.flink.shipping.main_module import MainModule
 from flink_agents.runtime.flink.stores import StoreChoice
-from flink_agents.runtime.journal.names import journal_name
-from flink_agents.runtime.metrics.metrics import LocalMetricGroup
-from flink_agents.runtime.operator.emission import Emission
+from flink_agents.runtime.operator.assembly import Blueprint, Host, Outlet, assemble
+from flink_agents.runtime.operator.emission import NOTHING, Emission
 from flink_agents.runtime.operator.heartbeat import HeartbeatProcessor
 from flink_agents.runtime.operator.low_watermark import NO_TIMESTAMP, LowWatermark
-from flink_agents.runtime.operator.processor import NOTHING, START, AgentProcessor
+from flink_agents.runtime.operator.processor import START, AgentProcessor
 from flink_agents.runtime.retention.pruning import pruner_of
 from flink_agents.runtime.serde import type_modules
-from flink_agents.runtime.serde.codec import ValueCodec
+from flink_agents.runtime.state.keyed_state import KeyedState
 
 METRIC_GROUP = "flink_agents"
 
@@ -99,38 +94,20 @@ class ActionExecutionOperator(KeyedProcessFunction):
             type_modules.know([self._key_module])
         task = flink_compat.task_info(runtime_context)
         module_renewal.operator_opens(task.job_id, task.job_name)
-        plan = AgentPlan.from_json(self._plan)
-        metrics = LocalMetricGroup()
-        codec = ValueCodec(self._config.get(AgentOptions.ALLOW_PICKLE))
-        job_id = self._config.get(AgentOptions.JOB_IDENTIFIER) or task.job_id
-        journals = None
-        if self._store is not None:
-            owner = Owner.create(task.job_id, journal_name(job_id, plan.name), task.subtask, task.parallelism)
-            journals = self._store.journals(plan, codec, self._config, owner)
-        shared = RunEnvironment(bind(plan, self._code), plan.name, self._config, metrics, codec, journals)
-        if journals is not None:
-            flink = flink_compat.task_configuration(runtime_context)
-            journals.pruner = pruner_of(self._config, flink, task.job_id, shared.run_metrics)
-        group = runtime_context.get_metrics_group().add_group(METRIC_GROUP).add_group(plan.name)
-        own = shared.run_metrics.group
-        self._metrics = FlinkMetrics((metrics, group), (own, group.add_group(own.name)))
+        agent = bind(AgentPlan.from_json(self._plan), self._code)
+        name = agent.plan.name
+        fast: bool = self._config.get(AgentOptions.FAST_PATH)
+        # All states are registered before anybody goes from key to key of them.
         ttl: timedelta | None = self._config.get(AgentOptions.SHORT_TERM_TTL)
         state = flink_compat.keyed_state(runtime_context, None if ttl is None else _milliseconds(ttl))
-        low: LowWatermark | None = None
-        if self._event_time.holds:
-            low = LowWatermark(self._event_time, own, _now, self._streams, self._watermarks)
-            self._envelopes = Envelopes(low)
-        fast = self._config.get(AgentOptions.FAST_PATH)
-        ways = self._ways = Ways(self, runtime_context, self._tags, fast, plan.name)
-        check = flink_compat.cancellation_check()
-        if ways.fast_path is not None and ways.keys is not None:
-            leave = self._leave(ways.fast_path)
-            processor = HeartbeatProcessor(
-                shared, state, job_id, _now, check, keys=ways.keys, leave=leave, low=low
-            )
-        else:
-            processor = AgentProcessor(shared, state, job_id, _now, check, low, ways.keys)
-        self._attempt = Attempt((task.job_id, plan.name, task.subtask), processor.close)
+        ways = self._ways = Ways(self, runtime_context, self._tags, fast, name)
+        subtask = assemble(self._blueprint(agent), self._host(runtime_context, task, state, ways))
+        self._envelopes = Envelopes(subtask.low) if subtask.low is not None else None
+        group = runtime_context.get_metrics_group().add_group(METRIC_GROUP).add_group(name)
+        own = subtask.shared.run_metrics.group
+        self._metrics = FlinkMetrics((subtask.shared.metrics, group), (own, group.add_group(own.name)))
+        processor = subtask.processor
+        self._attempt = Attempt((task.job_id, name, task.subtask), processor.close)
         self._attempt.begin()
         try:
             processor.open(ways.timers)
@@ -139,19 +116,37 @@ class ActionExecutionOperator(KeyedProcessFunction):
             raise
         self._processor = processor
         if isinstance(processor, HeartbeatProcessor):
-            self._go_fast(processor)
+            self._go_fast(processor, subtask.low)
 
-    def _leave(self, fast_path: FastPath) -> Callable[[Emission | Run], None]:
-        """What lets an emission leave on the short way."""
-        leave, envelopes = fast_path.leave, self._envelopes
-        return leave if envelopes is None else lambda emission: leave(envelopes.of(emission))
+    def _blueprint(self, agent: BoundAgent) -> Blueprint:
+        make_store = self._store.make if self._store is not None else None
+        return Blueprint(agent, self._config, self._event_time, self._streams, self._watermarks, make_store)
 
-    def _go_fast(self, processor: HeartbeatProcessor) -> None:
+    def _host(
+        self, context: RuntimeContext, task: flink_compat.TaskInfo, state: KeyedState, ways: Ways
+    ) -> Host:
+        """Flink, as this operator meets it."""
+        fast_path, task_configuration = ways.fast_path, flink_compat.task_configuration
+        return Host(
+            job_id=task.job_id,
+            subtask=task.subtask,
+            parallelism=task.parallelism,
+            state=state,
+            clock=_now,
+            keys=ways.keys,
+            outlet=None if fast_path is None else lambda low: _leave(fast_path, low),
+            check_cancelled=flink_compat.cancellation_check(),
+            make_pruner=lambda metrics: pruner_of(
+                self._config, task_configuration(context), task.job_id, metrics
+            ),
+        )
+
+    def _go_fast(self, processor: HeartbeatProcessor, low: LowWatermark | None) -> None:
         """Let Flink's calls take the short way to ``processor``."""
         fast_path, collector, timers = self._ways.fast_path, self._ways.collector, self._ways.timers
         assert fast_path is not None and collector is not None and timers is not None
-        get_timestamp, process, leave = collector.timestamp, processor.process, self._leave(fast_path)
-        beat, report, holds = processor.beat, self._metrics.report_if_due, self._envelopes is not None
+        get_timestamp, process, leave = collector.timestamp, processor.process, _leave(fast_path, low)
+        beat, report, holds = processor.beat, self._metrics.report_if_due, low is not None
 
         def on_record(key: str, record: Any) -> Any:
             if holds and processor.is_crowded(key):
@@ -237,7 +232,7 @@ class ActionExecutionOperator(KeyedProcessFunction):
         self._metrics.report_if_due()
         return self._leaving(emission)
 
-    def _leaving(self, emission: Emission | Run) -> list[Any]:
+    def _leaving(self, emission: Emission) -> list[Any]:
         if self._envelopes is not None:
             emission = self._envelopes.of(emission)
         outputs = [
@@ -246,6 +241,14 @@ class ActionExecutionOperator(KeyedProcessFunction):
         if emission.side_outputs:
             return [*((self._tags[tag], value) for tag, value in emission.side_outputs), *outputs]
         return outputs
+
+
+def _leave(fast_path: FastPath, low: LowWatermark | None) -> Outlet:
+    """What lets an emission leave on the short way."""
+    if low is None:
+        return fast_path.leave
+    envelopes = Envelopes(low)
+    return lambda emission: fast_path.leave(envelopes.of(emission))
 
 
 class _EmptyTuple:

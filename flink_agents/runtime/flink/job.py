@@ -54,7 +54,7 @@ class AppliedAgent:
 
 
 class Job:
-    """See the module.
+    """A job that is being put together.
 
     Args:
         stream_env: PyFlink's environment.
@@ -80,7 +80,7 @@ class Job:
         return self._table_env
 
     def tables_idle_after(self, timeout: timedelta) -> Any:
-        """A table environment of the agents' own, whose sources are idle after ``timeout`` without a row.
+        """Return a table environment for agents, whose sources are idle after ``timeout`` without a row.
 
         The user's tables keep what the user says.
         """
@@ -123,7 +123,7 @@ class Job:
     # -- results ----------------------------------------------------------------------
 
     def collect(self, stream: DataStream) -> list[Any]:
-        """A list that :meth:`execute` fills with the records of ``stream``."""
+        """Return a list that :meth:`execute` fills with the records of ``stream``."""
         from pyflink.common import Types
 
         if stream.get_type() != Types.PICKLED_BYTE_ARRAY():
@@ -166,7 +166,7 @@ class Job:
 
     @property
     def is_local(self) -> bool:
-        """Whether the job runs in a cluster that this process starts, not on a real one."""
+        """True if the job runs in a cluster that this process starts, not on a real one."""
         flink = flink_compat.configuration_of(self.stream_env)
         return flink.get("execution.target", "local") == "local"
 

@@ -37,7 +37,7 @@ _KNOWN = {
 
 
 def job_failed(job_name: str, java_text: str) -> JobFailedError:
-    """The error for a job whose failure Flink describes by ``java_text``."""
+    """Return the error for a job whose failure Flink describes by ``java_text``."""
     for mark, (meaning, fix) in _KNOWN.items():
         if mark in java_text:
             return JobFailedError(
@@ -59,7 +59,7 @@ def job_failed(job_name: str, java_text: str) -> JobFailedError:
 
 
 def _failure(java_text: str) -> tuple[str, str]:
-    """Class name and text of the Python exception, or of the innermost Java cause."""
+    """Return class name and text of the Python exception, or of the innermost Java cause."""
     found = next(_PYTHON_EXCEPTION.finditer(java_text), None)
     if found is not None:
         return found["cls"], _JAVA_FRAME.split(found["text"], maxsplit=1)[0].rstrip()
@@ -70,7 +70,7 @@ def _failure(java_text: str) -> tuple[str, str]:
 
 
 def _python_frames(java_text: str) -> list[str]:
-    """The Python frames that Pemja lists below its exception, as ``file:line in name``."""
+    """Return the Python frames that Pemja lists below its exception, as ``file:line in name``."""
     found = _PYTHON_EXCEPTION.search(java_text)
     if found is None:
         return []

@@ -15,7 +15,6 @@ from typing import Any
 from pyflink.common import Row, TypeInformation, Types
 from pyflink.datastream import DataStream, OutputTag
 
-from flink_agents.runtime.execution.run import Run
 from flink_agents.runtime.flink import compat as flink_compat
 from flink_agents.runtime.flink.shipping.main_module import ShippedFunction
 from flink_agents.runtime.operator.emission import Emission
@@ -23,7 +22,7 @@ from flink_agents.runtime.operator.low_watermark import LowWatermark
 
 
 def envelope_type() -> TypeInformation:
-    """A pickled value, its timestamp, and a low watermark.
+    """Return a pickled value, its timestamp, and a low watermark.
 
     Made anew each time: one that was used cannot be pickled.
     """
@@ -33,7 +32,7 @@ def envelope_type() -> TypeInformation:
 
 
 def untimed(tag: str = "") -> str:
-    """Tag of the side output for what has no timestamp, instead of ``tag`` or the main output."""
+    """Return the tag of the side output for what has no timestamp, instead of ``tag`` or the main output."""
     return f"untimed/{tag}"
 
 
@@ -43,11 +42,8 @@ class Envelopes:
     def __init__(self, low: LowWatermark) -> None:
         self._low = low
 
-    def of(self, emission: Emission | Run) -> Emission:
-        """The rows in which values leave, behind them those without a value that are due."""
-        if isinstance(emission, Run):
-            run, emission = emission, Emission()
-            emission.take(run)
+    def of(self, emission: Emission) -> Emission:
+        """Return the rows in which values leave, behind them those without a value that are due."""
         rows = Emission()
         for (tag, value), at in zip(emission.side_outputs, emission.side_timestamps, strict=True):
             self._add(rows, tag, value, at)
@@ -75,7 +71,7 @@ def _open_envelope(row: Any) -> Any:
 
 
 def restamp(tables: Any, stream: DataStream, tag: str, kind: TypeInformation) -> DataStream:
-    """The values of an output of the operator, each with its timestamp, and the low watermark.
+    """Return the values of an output of the operator, each with its timestamp, and the low watermark.
 
     Args:
         tables: A table environment whose sources become idle after the agent's idle time-out.

@@ -78,7 +78,7 @@ class Column:
         self._name = name
 
     def __call__(self, row: Any) -> Any:
-        """The row's value in the column."""
+        """Return the row's value in the column."""
         return row[self._name]
 
 
@@ -93,7 +93,7 @@ class ToRow:
         self._names = list(names)
 
     def __call__(self, value: Any) -> Row:
-        """The row of ``value``.
+        """Return the row of ``value``.
 
         Raises:
             TypeError: It lacks a column.

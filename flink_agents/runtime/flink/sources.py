@@ -24,7 +24,7 @@ class _Lookup:
 
 
 def list_source(env: StreamExecutionEnvironment, records: Sequence[Any], check: bool) -> DataStream:
-    """A bounded stream of ``records``, in order, that resumes where a checkpoint left it.
+    """Return a bounded stream of ``records``, in order, that resumes where a checkpoint left it.
 
     PyFlink's ``from_collection`` begins anew after a failure; a number sequence does not.
 

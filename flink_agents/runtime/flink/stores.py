@@ -1,4 +1,4 @@
-"""Which store a job records durable calls in."""
+"""Chooses the store in which a job records durable calls."""
 
 from __future__ import annotations
 
@@ -6,15 +6,12 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from flink_agents.api.action_state import ActionStateStore, Owner
-from flink_agents.api.durable import OnPlanChange
+from flink_agents.api.action_state import ActionStateStore
 from flink_agents.api.errors import StoreNotConfiguredError
 from flink_agents.api.options import AgentOptions, Configuration
 from flink_agents.connectors.action_state import check_store, open_store
-from flink_agents.plan import AgentPlan, BoundAgent
+from flink_agents.plan import BoundAgent
 from flink_agents.plan.binding.uses import makes_durable_calls
-from flink_agents.runtime.journal.journals import Journals
-from flink_agents.runtime.serde.codec import ValueCodec
 
 LOCAL_FILE = Path(".flink-agents") / "action-state.sqlite"
 """Where a local job records, in the directory that it is started in, if it says nothing else."""
@@ -34,7 +31,7 @@ class StoreChoice:
 
     @classmethod
     def of(cls, config: Configuration, agent: BoundAgent, local: bool) -> StoreChoice | None:
-        """The store of an agent; None where it needs none.
+        """Return the store of an agent; None where it needs none.
 
         Args:
             config: Options of the job.
@@ -59,21 +56,9 @@ class StoreChoice:
         check_store(name, options)
         return cls(name, options)
 
-    def journals(self, plan: AgentPlan, codec: ValueCodec, config: Configuration, owner: Owner) -> Journals:
-        """The journals of a subtask in this store.
-
-        Args:
-            plan: The agent's plan.
-            codec: Encodes records.
-            config: Options of the job.
-            owner: Who appends.
-        """
-
-        def make() -> ActionStateStore:
-            return open_store(self.name, self.options)
-
-        on_change = OnPlanChange(config.get(AgentOptions.ON_PLAN_CHANGE))
-        return Journals(make(), owner, codec, plan, on_change, make)
+    def make(self) -> ActionStateStore:
+        """Make the store for an attempt of a subtask."""
+        return open_store(self.name, self.options)
 
 
 def _not_configured(agent: BoundAgent) -> StoreNotConfiguredError:

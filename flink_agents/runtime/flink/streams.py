@@ -28,7 +28,7 @@ from flink_agents.runtime.serde.keys import KeyEncoder
 
 
 class FlinkAgentInput(AgentInput):
-    """See :class:`AgentInput`.
+    """A keyed PyFlink stream that waits for its agent.
 
     Args:
         job: The job that the agent becomes part of.
@@ -86,7 +86,7 @@ class FlinkAgentInput(AgentInput):
         output_type: TypeInformation,
         store: StoreChoice | None,
     ) -> DataStream:
-        """The operator of the agent, on the keyed input."""
+        """Return the operator of the agent, on the keyed input."""
         source, watermarks, uid = self._stream, True, f"flink-agents-{plan.name}"
         if event_time.holds:
             watermarks, output_type = flink_compat.can_have_watermarks(source), envelope_type()
@@ -101,7 +101,7 @@ class FlinkAgentInput(AgentInput):
         return stream.name(f"agent {plan.name}").uid(uid).disable_chaining()
 
     def _agent(self, agent: Agent | type[Agent] | str) -> Agent:
-        """The agent that ``apply`` was given."""
+        """Return the agent that ``apply`` was given."""
         if isinstance(agent, str):
             if agent not in self._agents:
                 raise AgentDefinitionError(
@@ -113,7 +113,7 @@ class FlinkAgentInput(AgentInput):
 
 
 def _policies(bound: BoundAgent, config: Configuration) -> set[OnError]:
-    """All error policies that runs of the agent can use."""
+    """Return all error policies that runs of the agent can use."""
     agent_wide = bound.on_error or config.get(AgentOptions.ON_ERROR)
     unhandled = bound.on_unhandled or config.get(AgentOptions.ON_UNHANDLED)
     return {OnError(action.settings.on_error or agent_wide) for action in bound.actions} | {
@@ -131,7 +131,7 @@ def _side_types(bound: BoundAgent, job: Job, event_time: EventTime) -> dict[str,
 
 
 class FlinkAgentStream(AgentStream):
-    """See :class:`AgentStream`.
+    """The PyFlink streams that leave an agent.
 
     Args:
         job: The job.

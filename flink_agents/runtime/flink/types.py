@@ -36,7 +36,7 @@ _COLUMN_TYPES: dict[Any, Any] = {
 
 
 def stream_type(output_type: Any) -> TypeInformation:
-    """The type of a stream of ``output_type`` values.
+    """Return the type of a stream of ``output_type`` values.
 
     Args:
         output_type: A Python type, a PyFlink ``TypeInformation``, or None for any object.
@@ -48,7 +48,7 @@ def stream_type(output_type: Any) -> TypeInformation:
 
 
 def columns_of(schema: Any) -> dict[str, TypeInformation]:
-    """Column names and types of a table.
+    """Return the column names and types of a table.
 
     Args:
         schema: A pydantic model class, a mapping of names to Python types or PyFlink
@@ -97,5 +97,5 @@ def _column_type(name: str, kind: Any) -> TypeInformation:
 
 
 def row_type(columns: Mapping[str, TypeInformation]) -> TypeInformation:
-    """The type of rows with these columns."""
+    """Return the type of rows with these columns."""
     return Types.ROW_NAMED(list(columns), list(columns.values()))

@@ -125,9 +125,10 @@ def steps_of(codec: ValueCodec, records: Iterable[Record]) -> dict[str, StepReco
     return steps
 
 
-@dataclass(slots=True, frozen=True)
+# Not frozen: that would make it three times as dear, for each call.
+@dataclass(slots=True)
 class Call:
-    """One durable call of an execution.
+    """One durable call of an execution; nobody changes it.
 
     Attributes:
         number: Its number.

@@ -40,14 +40,15 @@ class Journals:
         plan: The agent's plan.
         on_plan_change: What happens where another plan recorded a run.
         make: Makes further stores like ``store``, for journals of jobs that this one succeeds.
+        pruner: Removes records that no checkpoint can ask for; None where nothing does.
+        on_call: Told of each durable call, by its ``Invocation``, before anything else happens; for
+            debugging, or None.
 
     Attributes:
         store_id: Id of the store, once it was opened. Timers fire after the end of an attempt, and
             may still ask for it.
         plan: Fingerprint of the agent's plan.
-        on_call: Told of each durable call, by its ``Invocation``, before anything else happens; for
-            debugging, or None.
-        pruner: Removes records that no checkpoint can ask for; None where nothing does.
+        on_call: See above.
     """
 
     def __init__(
@@ -58,6 +59,8 @@ class Journals:
         plan: AgentPlan,
         on_plan_change: OnPlanChange = OnPlanChange.CONTINUE_COMPATIBLE,
         make: Callable[[], ActionStateStore] | None = None,
+        pruner: Pruner | None = None,
+        on_call: Callable[[Any, Call], None] | None = None,
     ) -> None:
         self.store = store = store if make is None else GroupedStore(store, make)
         self.store_id = ""
@@ -70,21 +73,21 @@ class Journals:
         self._name = "", f"/{plan.name}"
         # Overtaken runs of keys whose other runs are settled.
         self._kept: dict[JournalKey, RecordedRuns] = {}
-        self.on_call: Callable[[Any, Call], None] | None = None
-        self.pruner: Pruner | None = None
+        self.on_call = on_call
+        self._pruner = pruner
 
     async def open(self) -> None:
         """Open the store; from then on no other attempt of the subtask can append."""
         await self.store.open(self._owner)
         self.store_id = self.store.store_id
         await self._plans.remember()
-        if self.pruner is not None:
-            self.pruner.open(self.store)
+        if self._pruner is not None:
+            self._pruner.open(self.store)
 
     async def close(self) -> None:
         """Close the store."""
-        if self.pruner is not None:
-            await self.pruner.close()
+        if self._pruner is not None:
+            await self._pruner.close()
         await self.store.close()
 
     def key(self, journal_id: str, key_text: str) -> JournalKey:
@@ -221,13 +224,13 @@ class Journals:
             runs: How many of them with records were committed since this was last called for the key;
                 0 where they are those of the checkpoint that the job was restored from.
         """
-        if self.pruner is None:
+        if self._pruner is None:
             return
         journal = self.key(journal_id, key_text)
         if runs:
-            self.pruner.committed(journal, through_seq, runs)
+            self._pruner.committed(journal, through_seq, runs)
         else:
-            self.pruner.restored(journal, through_seq)
+            self._pruner.restored(journal, through_seq)
 
     def of_run(
         self,

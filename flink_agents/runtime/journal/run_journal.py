@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Callable, Iterable, Mapping
+from collections.abc import Callable, Coroutine, Iterable, Mapping
+from typing import Any
 
 from flink_agents.api.action_state import ActionStateStore, JournalKey, Record, RecordKind
 from flink_agents.runtime.journal.calls import Call, Number, Outcome, StepRecords, step_name, steps_of
@@ -93,16 +94,18 @@ class RunJournal:
         intent = self._record(RecordKind.INTENT, step_name(step, call.task), call.index, data)
         await self._append([*self._outcomes(step, outcomes), intent])
 
-    async def add_outcomes(self, step: str, outcomes: Mapping[Number, Outcome]) -> None:
-        """Record how calls and other waits ended; returns when that is durable."""
-        if outcomes:
-            await self._append(self._outcomes(step, outcomes))
+    def add_outcomes(self, step: str, outcomes: Mapping[Number, Outcome]) -> Coroutine[Any, Any, None]:
+        """Record how calls and other waits ended, at least one; returns when that is durable."""
+        return self._append(self._outcomes(step, outcomes))
 
-    async def add_action(self, step: str, record: ActionRecord, outcomes: Mapping[Number, Outcome]) -> None:
+    def add_action(
+        self, step: str, record: ActionRecord, outcomes: Mapping[Number, Outcome]
+    ) -> Coroutine[Any, Any, None]:
         """Record the end of an execution; returns when that is durable."""
         data = record.pack(self._codec)
-        end = self._record(RecordKind.ACTION, step, record.calls, data)
-        await self._append([*self._outcomes(step, outcomes), end])
+        records = self._outcomes(step, outcomes) if outcomes else []
+        records.append(self._record(RecordKind.ACTION, step, record.calls, data))
+        return self._append(records)
 
     async def void(self, step: str) -> None:
         """Make all that an execution recorded void."""

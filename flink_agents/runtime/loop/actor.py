@@ -107,6 +107,7 @@ class KeyActor:
         far: Whether that is the time at which its inputs have waited for too long.
         noted: The last run up to which its records were noted to be needed by nobody but a restore.
         unpruned: Number of its runs with records that were committed since they were last noted.
+        unrecorded: Whether there was a run of which nothing is recorded; see ``Head``. Only for the loop.
     """
 
     __slots__ = (
@@ -142,6 +143,7 @@ class KeyActor:
         "submitted",
         "timer",
         "unpruned",
+        "unrecorded",
     )
 
     def __init__(
@@ -174,6 +176,7 @@ class KeyActor:
         self.timer: int | None = None
         self.far = False
         self.unpruned, self.noted = 0, head.settled_through
+        self.unrecorded = head.unrecorded
 
     def go_on_from(self, begin: int) -> None:
         """Go on with the incarnation that a dead attempt had begun."""
@@ -194,6 +197,7 @@ class KeyActor:
         """Take over what ``run`` changed. Called by the loop."""
         changes = run.short_term.changes()
         self.memory.update(changes)
+        self.unrecorded = self.unrecorded or not run.recorded
         # It may wait for its commit for long, and is needed no more.
         waiting.record, waiting.packed = None, b""
         waiting.run = waiting.step = None

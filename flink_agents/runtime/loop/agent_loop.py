@@ -13,6 +13,7 @@ import threading
 from collections import deque
 from collections.abc import Callable, Coroutine
 from concurrent import futures
+from contextvars import Context
 from datetime import timedelta
 from time import monotonic
 from typing import Any, TypeVar
@@ -108,7 +109,7 @@ class AgentLoop:
             self._durable = DurableCalls(
                 shared, self._loop, self._pool, self._fail, lambda: self._closing, on_mismatch
             )
-            shared.durable = self._durable
+            shared.register_durable(self._durable)
         self.replays = Replays(shared, self._loop, self._begin)
         self._watch = Watch(shared, self._loop, self._tasks, current_step)
         self._thread = threading.Thread(target=self._serve, name="agent-loop", daemon=True)
@@ -198,7 +199,8 @@ class AgentLoop:
             self._closing = True
             self._pool.close()
             self._shared.limits.close()
-            self._loop.call_soon_threadsafe(self._begin_stop)
+            # The collector of cycles may call this in code of an action, to whose order it does not belong.
+            self._loop.call_soon_threadsafe(self._begin_stop, context=Context())
         if wait:
             grace: timedelta = self._shared.config.get(AgentOptions.GRACE)
             self._thread.join(grace.total_seconds() + 2 * CLOSE_SECONDS + clients.CLOSE_SECONDS)
@@ -352,7 +354,7 @@ class AgentLoop:
                 self._clock(),
                 None,
                 actor.memory,
-                waiting.ordered,
+                waiting.ordered or actor.unrecorded,
                 identity_of(waiting.records),
             )
             self._steps.begin(run, waiting.record)

@@ -107,13 +107,17 @@ class LocalHistogram(Histogram):
 class LocalMetricGroup(MetricGroup):
     """A group of metrics in this process, which any thread may use.
 
-    Attributes:
+    Args:
+        name: Its name in the group around it.
         before_read: Called before all values are read, and may bring them up to date; or None.
+
+    Attributes:
+        before_read: See above.
     """
 
-    def __init__(self, name: str = "") -> None:
+    def __init__(self, name: str = "", before_read: Callable[[], None] | None = None) -> None:
         self.name = name
-        self.before_read: Callable[[], None] | None = None
+        self.before_read = before_read
         self.metrics: dict[str, Counter | Meter | Gauge | Histogram] = {}
         self.groups: dict[str, LocalMetricGroup] = {}
 

@@ -53,21 +53,17 @@ class RunMetrics:
         harvest: Time from the end of a run to its commit. Only for Flink's thread.
         here: Executions on Flink's thread, by action.
         on_loop: Executions that the agent loop began, by action.
-        load: Tells how many runs are in flight, queued and parked, by those words.
-        store: Tells what the store of durable calls measures; see ``ActionStateStore.metrics``.
     """
 
     def __init__(self, actions: Iterable[str]) -> None:
-        self.group = LocalMetricGroup("runtime")
-        self.group.before_read = self._read
+        self.group = LocalMetricGroup("runtime", self._read)
         self.events = 0
         self.backpressure = 0.0
         self.harvest = Durations()
         names = list(actions)
         self.here = {name: Durations() for name in names}
         self.on_loop = {name: Durations() for name in names}
-        self.load: Callable[[], Mapping[str, int]] = lambda: {"in_flight": 0, "queued": 0, "parked": 0}
-        self.store: Callable[[], Mapping[str, int]] = dict
+        self._gauges: list[tuple[str, Callable[[], Mapping[str, int]]]] = []
         self._seen: dict[Durations, int] = {}
         self._counters: dict[tuple[str, str | None], list[Counter]] = {}
         self._read()
@@ -82,6 +78,15 @@ class RunMetrics:
         for counter in counters:
             counter.inc()
 
+    def add_gauges(self, prefix: str, read: Callable[[], Mapping[str, int]]) -> None:
+        """Let gauges show what a part of the subtask measures by itself.
+
+        Args:
+            prefix: What the names of the gauges begin with, before an underscore.
+            read: Gives their values by name; called by any thread, whenever somebody looks.
+        """
+        self._gauges.append((prefix, read))
+
     def _read(self) -> None:
         """Bring the group up to date."""
         self._total("events", self.events)
@@ -94,10 +99,9 @@ class RunMetrics:
                 self._spread(action, "latency_us", durations)
             executed += action.get_histogram("latency_us").get_count()
         self._total("actions", executed)
-        for state, runs in self.load().items():
-            self.group.get_gauge(f"runs_{state}").set(runs)
-        for name, value in self.store().items():
-            self.group.get_gauge(f"store_{name}").set(value)
+        for prefix, read in self._gauges:
+            for name, value in read().items():
+                self.group.get_gauge(f"{prefix}_{name}").set(value)
 
     def _action(self, name: str) -> LocalMetricGroup:
         return self.group.get_sub_group("action").get_sub_group(name)

@@ -1,13 +1,10 @@
-"""What leaves the operator after a commit."""
+"""What leaves the operator behind a commit."""
 
 from __future__ import annotations
-
-from dataclasses import dataclass, field
 
 from flink_agents.runtime.execution.run import Run
 
 
-@dataclass
 class Emission:
     """Values in the order in which they leave.
 
@@ -18,14 +15,25 @@ class Emission:
         side_timestamps: Timestamp of each side output, where event time is held.
     """
 
-    outputs: list[object] = field(default_factory=list)
-    side_outputs: list[tuple[str, object]] = field(default_factory=list)
-    timestamps: list[int | None] = field(default_factory=list)
-    side_timestamps: list[int | None] = field(default_factory=list)
+    __slots__ = ("outputs", "side_outputs", "side_timestamps", "timestamps")
+
+    def __init__(self) -> None:
+        self.outputs: list[object] = []
+        self.side_outputs: list[tuple[str, object]] = []
+        self.timestamps: list[int | None] = []
+        self.side_timestamps: list[int | None] = []
 
     def take(self, run: Run) -> None:
-        """Let what a run put out leave with the timestamp of its input."""
+        """Let what a run put out leave."""
         self.outputs += run.outputs
-        self.timestamps += [run.timestamp] * len(run.outputs)
         self.side_outputs += run.side_outputs
+
+    def take_timed(self, run: Run) -> None:
+        """Let what a run put out leave, each value with the timestamp of the run's input."""
+        self.take(run)
+        self.timestamps += [run.timestamp] * len(run.outputs)
         self.side_timestamps += [run.timestamp] * len(run.side_outputs)
+
+
+NOTHING = Emission()
+"""What leaves where nothing is committed. Nobody changes it."""

@@ -17,11 +17,11 @@ from typing import Any
 from flink_agents.runtime.execution.shared import RunEnvironment
 from flink_agents.runtime.loop.actor import KeyActor
 from flink_agents.runtime.metrics.run_metrics import clock
-from flink_agents.runtime.operator.emission import Emission
+from flink_agents.runtime.operator.emission import NOTHING, Emission
 from flink_agents.runtime.operator.harvest import next_beat
 from flink_agents.runtime.operator.keys import Keys
 from flink_agents.runtime.operator.low_watermark import LowWatermark
-from flink_agents.runtime.operator.processor import DRAIN, NOTHING, START, AgentProcessor
+from flink_agents.runtime.operator.processor import DRAIN, START, AgentProcessor
 from flink_agents.runtime.state.keyed_state import KeyedState, Timers
 
 MOST_COMMITS = 1000
@@ -43,9 +43,9 @@ class HeartbeatProcessor(AgentProcessor):
         job_id: Identity that new keys get as their journal id.
         clock: The wall-clock time in milliseconds.
         check_cancelled: Called while Flink's thread waits; raises if the task was cancelled.
+        low: The low watermark; None where outputs need no timestamps.
         keys: The keys of the subtask.
         leave: Takes what leaves the operator after a commit.
-        low: The low watermark; None where outputs need no timestamps.
     """
 
     def __init__(
@@ -54,16 +54,15 @@ class HeartbeatProcessor(AgentProcessor):
         state: KeyedState,
         job_id: str,
         clock: Callable[[], int],
-        check_cancelled: Callable[[], None] = lambda: None,
-        *,
+        check_cancelled: Callable[[], None],
+        low: LowWatermark | None,
         keys: Keys,
         leave: Callable[[Emission], None],
-        low: LowWatermark | None = None,
     ) -> None:
-        super().__init__(shared, state, job_id, clock, check_cancelled, low)
+        self._done = deque[KeyActor]()
+        super().__init__(shared, state, job_id, clock, check_cancelled, low, self._done)
         self._keys = keys
         self._leave = leave
-        self._done = self._to_look_at = deque[KeyActor]()
         # Only Flink's thread touches these: the keys are objects of Java.
         self._key_of: dict[str, Any] = {}
         self._restored: deque[tuple[str, Any]] = deque()
@@ -98,7 +97,7 @@ class HeartbeatProcessor(AgentProcessor):
                 if self._at is not None and self._at <= timestamp:
                     self._at = None
             if self._low is not None:
-                self._low.look(timestamp, timers)
+                self._low.look(timestamp, timers, self._is_held_back)
         elif timestamp == START:
             self._waits_for_end = False
         if self._forgetting is not None:
@@ -112,7 +111,7 @@ class HeartbeatProcessor(AgentProcessor):
         elif timestamp == DRAIN:
             self._drain_all(timers)
         else:
-            self._check_failure()
+            self._waits.check_failure()
             self._wake_restored(MOST_WOKEN, timers)
             self._commit_finished(timers)
         self._arm(timers)
@@ -154,7 +153,8 @@ class HeartbeatProcessor(AgentProcessor):
         if actor.head.has_pending:
             self._feed(actor)
         else:
-            del self._actors[key_text], self._key_of[key_text]
+            self._let_go(actor)
+            del self._key_of[key_text]
 
     # -- the end of a bounded input -------------------------------------------------------
 
@@ -166,21 +166,21 @@ class HeartbeatProcessor(AgentProcessor):
 
     def _begin_the_end(self, timers: Timers) -> None:
         self._wake_restored(len(self._restored), timers)
-        self._agent_loop.end_of_input()
+        self._waits.loop.end_of_input()
         timers.register_event_time_timer(DRAIN)
 
     def _drain_all(self, timers: Timers) -> None:
         """Wait for all runs of all keys; each leaves as it ends."""
         self._wake_restored(len(self._restored), timers)
-        until = self._next_sign()
+        until = self._waits.next_sign()
         while self._actors:
-            seen = self._agent_loop.progress
+            seen = self._waits.loop.progress
             self._commit_finished(timers)
             if self._actors and clock() >= until:
                 timers.register_event_time_timer(DRAIN)
                 return
             if self._actors and not self._done:
-                self._wait(seen)
+                self._waits.wait(seen)
 
     # -- the timer ------------------------------------------------------------------------
 
@@ -200,7 +200,7 @@ class HeartbeatProcessor(AgentProcessor):
             at = now
         else:
             actors = self._actors.values() if new is None or self._at is None else (new,)
-            at = next_beat(now, self._agent_loop, len(self._actors), actors)
+            at = next_beat(now, self._waits.loop, len(self._actors), actors)
         # Flink goes on with timers that are not behind the one at hand, and would not come to an end.
         at = max(at, self._fired + 1)
         # A timer that is not needed any more still fires; with half the distance each, there are few.

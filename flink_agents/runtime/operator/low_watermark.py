@@ -79,7 +79,6 @@ class LowWatermark:
     Attributes:
         event_time: See above.
         low: The low watermark; ``NO_TIMESTAMP`` before the first.
-        is_held_back: Whether the inputs of a key wait for another input, which may be behind the watermark.
     """
 
     def __init__(
@@ -92,7 +91,6 @@ class LowWatermark:
     ) -> None:
         self.event_time = event_time
         self.low = NO_TIMESTAMP
-        self.is_held_back: Callable[[str], bool] = lambda key_text: False
         self._clock = clock
         self._watermarks = watermarks
         self._timeout = event_time.hold_timeout // timedelta(milliseconds=1)
@@ -174,10 +172,16 @@ class LowWatermark:
             ]
             heapq.heapify(self._heap)
 
-    def commit(self, run: Run, number: int, emission: Emission) -> None:
-        """Let what input ``number`` put out leave, or do with it as with that of a straggler."""
+    def commit(self, run: Run, number: int | None, emission: Emission) -> None:
+        """Let what an input put out leave, or do with it as with that of a straggler.
+
+        Args:
+            run: The run of the input.
+            number: Number of the input among those of its key that wait; None where it never waited.
+            emission: Takes what leaves.
+        """
         waiting = self._keys.get(run.key_text)
-        if waiting is not None:
+        if waiting is not None and number is not None:
             if waiting.holding.pop(number, None) is not None:
                 self._holding -= 1
             elif number in waiting.passed:
@@ -187,7 +191,7 @@ class LowWatermark:
                     self._straggle(run)
             if not (waiting.holding or waiting.passed):
                 del self._keys[run.key_text]
-        emission.take(run)
+        emission.take_timed(run)
 
     def _straggle(self, run: Run) -> None:
         late = self.event_time.late
@@ -203,12 +207,14 @@ class LowWatermark:
         if self._at is None:
             self._look_at(self._clock(), timers)
 
-    def look(self, fired: int, timers: Timers) -> None:
+    def look(self, fired: int, timers: Timers, is_held_back: Callable[[str], bool]) -> None:
         """Raise the low watermark as far as it goes, if it is time to.
 
         Args:
             fired: Time of the timer in which this is called; of any timer.
             timers: Timers of whichever key is current.
+            is_held_back: Whether the inputs of a key wait for another input, which may be behind the
+                watermark.
         """
         now, moved = self._clock(), fired == self._awaited
         if moved:
@@ -222,7 +228,7 @@ class LowWatermark:
         self._at, self._looked = None, now
         self._note(watermark, now)
         if self._is_settled(now):
-            low = self._lowest(watermark)
+            low = self._lowest(watermark, is_held_back)
             self._raised = self._raised or low > self.low
             self.low = max(self.low, low)
         self._behind.set(watermark - self.low if self.low != NO_TIMESTAMP else 0)
@@ -251,7 +257,7 @@ class LowWatermark:
         while self._seen and self._seen[0][0] <= now - self._timeout:
             self._expired = self._seen.popleft()[1]
 
-    def _lowest(self, watermark: int) -> int:
+    def _lowest(self, watermark: int, is_held_back: Callable[[str], bool]) -> int:
         heap = self._heap
         while heap:
             at, number, key_text = heap[0]
@@ -260,7 +266,7 @@ class LowWatermark:
                 if at > watermark:
                     break
                 # What is queued behind a straggler cannot come in time either.
-                if not (waiting.passed or at <= self._expired or self.is_held_back(key_text)):
+                if not (waiting.passed or at <= self._expired or is_held_back(key_text)):
                     return at - 1
                 del waiting.holding[number]
                 self._holding -= 1

@@ -1,1 +1,1 @@
-"""When records may go."""
+"""Finds out when records may go, and prunes them."""

@@ -1,4 +1,4 @@
-"""Which checkpoints of a job have completed, and which of them are kept, as Flink's REST interface says.
+"""Asks Flink's REST interface which checkpoints of a job have completed, and which are kept.
 
 A Python function is not told that a checkpoint completed, so that one thread per process and job
 asks. What an answer is worth:
@@ -58,7 +58,7 @@ class RestError(Exception):
 
 @dataclass(frozen=True)
 class CheckpointView:
-    """What an answer says.
+    """The content of an answer.
 
     Attributes:
         connection: Number of the connection that it came by.
@@ -81,12 +81,12 @@ class CheckpointView:
     progress: tuple[int, ...] = ()
 
     def is_older(self, other: CheckpointView) -> bool:
-        """Whether the snapshot was made before that of ``other``."""
+        """Tell whether the snapshot was made before that of ``other``."""
         return any(own < theirs for own, theirs in zip(self.progress, other.progress, strict=False))
 
     @classmethod
     def of(cls, answer: Mapping[str, Any], connection: int) -> CheckpointView:
-        """The view of the body of an answer.
+        """Return the view of the body of an answer.
 
         Raises:
             RestError: It is not what Flink answers.
@@ -120,22 +120,22 @@ _connections = count(1)
 
 
 class Listener(Protocol):
-    """Who wants to know. All methods are called by the thread that asks."""
+    """One who wants to know the answers. The thread that asks calls all methods."""
 
     def asking(self) -> None:
-        """The next question is about to be sent."""
+        """Note that the next question is about to be sent."""
         ...
 
     def answered(self, view: CheckpointView) -> None:
-        """It was answered."""
+        """Take an answer."""
         ...
 
     def failed(self, error: RestError) -> None:
-        """It was not."""
+        """Take the error that came instead of an answer."""
         ...
 
     def ended(self, error: BaseException) -> None:
-        """Nobody asks any more: the thread that did so has ended, for a reason that should not exist."""
+        """Note that nobody asks any more: the thread has ended, for a reason that should not exist."""
         ...
 
 
@@ -155,7 +155,7 @@ class CheckpointClient:
         self._path = ""
 
     def ask(self) -> CheckpointView:
-        """What Flink says now, or said a little before.
+        """Return what Flink says now, or said a little before.
 
         Raises:
             RestError: Nobody answers, or nobody knows the job.
@@ -213,7 +213,7 @@ class CheckpointClient:
 
 
 def _body(response: HTTPResponse) -> bytes:
-    """The body of an answer that comes in time.
+    """Return the body of an answer that comes in time.
 
     Raises:
         TimeoutError: It comes in small pieces, for too long.
@@ -321,7 +321,7 @@ _pollers_lock = threading.Lock()
 
 
 def poller_of(addresses: tuple[str, ...], job_id: str) -> CheckpointPoller:
-    """The poller of a job in this process. All subtasks share it."""
+    """Return the poller of a job in this process. All subtasks share it."""
     with _pollers_lock:
         poller = _pollers.get((addresses, job_id))
         if poller is None:
@@ -330,7 +330,7 @@ def poller_of(addresses: tuple[str, ...], job_id: str) -> CheckpointPoller:
 
 
 def rest_addresses(flink: Mapping[str, str]) -> tuple[str, ...]:
-    """Where a TaskManager with the configuration ``flink`` finds Flink's REST interface; none if nowhere."""
+    """Return the addresses at which a TaskManager configured by ``flink`` finds Flink's REST interface."""
     host = flink.get("rest.address") or flink.get("jobmanager.rpc.address")
     if not host:
         return ()
@@ -342,7 +342,7 @@ def rest_addresses(flink: Mapping[str, str]) -> tuple[str, ...]:
 
 
 def _ports(flink: Mapping[str, str]) -> Iterator[int]:
-    """The port that clients use, and those that a JobManager may choose from."""
+    """Yield the port that clients use, and those that a JobManager may choose from."""
     bound, seen = flink.get("rest.bind-port", ""), set[int]()
     ranges = [flink.get("rest.port") or (str(DEFAULT_PORT) if not bound else ""), *bound.split(",")]
     for part in ranges:

@@ -21,6 +21,8 @@ from collections.abc import Callable, Hashable, Iterable, Mapping
 from dataclasses import dataclass, field
 from datetime import timedelta
 
+from typing_extensions import override
+
 from flink_agents.api.action_state import ActionStateStore, JournalKey
 from flink_agents.api.durable import Prune
 from flink_agents.api.errors import StaleOwnerError
@@ -30,6 +32,7 @@ from flink_agents.runtime.metrics.run_metrics import RunMetrics
 from flink_agents.runtime.retention.checkpoints import (
     CheckpointPoller,
     CheckpointView,
+    Listener,
     RestError,
     poller_of,
     rest_addresses,
@@ -115,7 +118,7 @@ class Notes:
 
     @property
     def stage(self) -> Hashable:
-        """How far they have come."""
+        """The stage that the notes have come to."""
         return (self.bound, self.bound is None and (self.connection, self.content, self.changes))
 
     @property
@@ -124,8 +127,8 @@ class Notes:
         return sum(runs for _, runs in self.journals.values())
 
 
-class Pruner:
-    """See the module.
+class Pruner(Listener):
+    """Prunes the journals of a subtask.
 
     Args:
         policy: When to prune.
@@ -233,8 +236,8 @@ class Pruner:
 
     # -- for the thread that asks -----------------------------------------------------
 
+    @override
     def asking(self) -> None:
-        """See ``Listener``."""
         now = self._clock()
         new = Notes(at=now)
         waiting = sum(len(notes.journals) for notes in self._notes)
@@ -249,8 +252,8 @@ class Pruner:
             self._notes.append(new)
         self._show()
 
+    @override
     def answered(self, view: CheckpointView) -> None:
-        """See ``Listener``."""
         self._failures = 0
         if not view.enabled:
             self._not_enabled()
@@ -279,8 +282,8 @@ class Pruner:
         self._prune()
         self._show()
 
+    @override
     def failed(self, error: RestError) -> None:
-        """See ``Listener``."""
         self._failures += 1
         self._metrics.count("rest_errors")
         if self._failures == FAILURES:
@@ -306,7 +309,7 @@ class Pruner:
             self.take(due[0].journals, 0.0)
 
     def _not_enabled(self) -> None:
-        """The job takes no checkpoints: each restart begins anew, and needs all records."""
+        """Keep all records, as the job takes no checkpoints: each restart begins anew."""
         if self._disabled < 0:
             return  # it did, so that this is said of a job that just restarts
         self._disabled += 1
@@ -318,7 +321,7 @@ class Pruner:
         self._show()
 
     def _reach(self) -> None:
-        """Flink answers; from now on, nothing is pruned without its answers."""
+        """Note that Flink answers; from now on, nothing is pruned without its answers."""
         self._reached = self._ever_reached = True
         self._restored.clear()
         self._known = Seen()
@@ -354,7 +357,7 @@ class Pruner:
 def pruner_of(
     config: Configuration, flink: Mapping[str, str], job_id: str, metrics: RunMetrics
 ) -> Pruner | None:
-    """The pruner of a subtask; None where nothing is to be pruned.
+    """Return the pruner of a subtask; None where nothing is to be pruned.
 
     Args:
         config: Options of the job.
@@ -448,7 +451,7 @@ def _first(journals: Iterable[JournalKey], number: int) -> Iterable[JournalKey]:
 
 
 def _merged(groups: Iterable[Notes]) -> list[Notes]:
-    """The same notes, with those together that have come equally far."""
+    """Return the same notes, with those together that have come equally far."""
     found: dict[Hashable, Notes] = {}
     for notes in groups:
         if notes.stage in found:

@@ -26,7 +26,7 @@ class _Pairs(list[tuple[Any, Any]]):
 
 
 def digest_of(codec: ValueCodec, value: Any) -> bytes:
-    """The digest of ``value``, 16 bytes.
+    """Return the digest of ``value``, 16 bytes.
 
     Raises:
         UnserializableValueError: ``value`` has a part that cannot be encoded.
@@ -35,7 +35,7 @@ def digest_of(codec: ValueCodec, value: Any) -> bytes:
 
 
 def digest_of_bytes(data: bytes) -> bytes:
-    """The digest of the value of which ``codec`` wrote ``data``.
+    """Return the digest of the value of which ``codec`` wrote ``data``.
 
     Raises:
         UnserializableValueError: It is nested too deeply.
@@ -48,7 +48,7 @@ def digest_of_bytes(data: bytes) -> bytes:
 
 
 def canonical(data: bytes) -> bytes:
-    """Bytes that are equal for equal values, of the bytes that ``codec`` wrote."""
+    """Return bytes that are equal for equal values, of the bytes that ``codec`` wrote."""
     # Most values have nothing that could stand in another order, and sorting is most of the time.
     return _ordered(data) if _MAP.search(data, 1) else b"=" + data[1:]
 
@@ -81,7 +81,7 @@ def _form(node: Any) -> bytes:
 
 
 def _value_form(key: Any, value: Any) -> bytes:
-    """The form of a map's value; the items of a set have no order."""
+    """Return the form of a map's value; the items of a set have no order."""
     if isinstance(key, msgpack.ExtType) and isinstance(value, list) and unordered(key.code):
         return b"<" + b"".join(_framed(form) for form in sorted(_form(item) for item in value)) + b">"
     return _form(value)

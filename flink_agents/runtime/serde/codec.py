@@ -46,7 +46,7 @@ _EXPECTED = (
 
 
 def unordered(code: int) -> bool:
-    """Whether the parts of a value of that kind have no order."""
+    """Tell whether the parts of a value of that kind have no order."""
     return code in (_SET, _FROZENSET)
 
 
@@ -76,7 +76,7 @@ class ValueCodec:
         self._packers = _Packers(self._tagged)
 
     def encode(self, value: Any) -> bytes:
-        """``value`` as bytes.
+        """Return ``value`` as bytes.
 
         Raises:
             UnserializableValueError: State cannot hold it; the text names the part and its type.
@@ -87,7 +87,7 @@ class ValueCodec:
             raise self._refused(value, error) from error
 
     def decode(self, data: bytes) -> Any:
-        """The value of which ``data`` are the bytes.
+        """Return the value of which ``data`` are the bytes.
 
         Raises:
             StateFormatError: The bytes are corrupt, or of an unknown version.
@@ -117,7 +117,7 @@ class ValueCodec:
             ) from error
 
     def copy(self, value: Any) -> Any:
-        """The value that :meth:`decode` makes of what :meth:`encode` makes of ``value``.
+        """Return the value that :meth:`decode` makes of what :meth:`encode` makes of ``value``.
 
         Raises:
             UnserializableValueError: State cannot hold it.
@@ -128,7 +128,7 @@ class ValueCodec:
             return self.decode(self.encode(value))
 
     def _tagged(self, value: Any) -> Any:
-        """``value`` in terms of what MessagePack knows, to any depth by being called again."""
+        """Return ``value`` in terms of what MessagePack knows, to any depth by being called again."""
         kind = type(value)
         leaf = _LEAVES.get(kind)
         if leaf is not None:
@@ -184,7 +184,7 @@ class ValueCodec:
         )
 
     def _culprit(self, value: Any) -> tuple[str, Any]:
-        """The innermost part of ``value`` that cannot be written, and the path to it."""
+        """Return the innermost part of ``value`` that cannot be written, and the path to it."""
         path = ""
         while True:
             for step, part in _parts(value):
@@ -198,7 +198,7 @@ class ValueCodec:
 
 
 def _parts(value: Any) -> Iterator[tuple[str, Any]]:
-    """What ``value`` consists of, each with its step in a path."""
+    """Yield what ``value`` consists of, each with its step in a path."""
     if isinstance(value, dict):
         for key, item in value.items():
             yield f"[key {shorten(key)}]", key
@@ -238,12 +238,12 @@ def _untagged(content: dict[Any, Any]) -> Any:
 
 
 def is_of_class(content: dict[Any, Any]) -> bool:
-    """Whether a map of the format stands for a value of a class that it names."""
+    """Tell whether a map of the format stands for a value of a class that it names."""
     return any(type(key) is _Tag and key.code in _NAMED for key in content)
 
 
 def _order(item: Any) -> str:
-    """Sorts the items of a set, so that equal sets have equal bytes, in every process."""
+    """Sort the items of a set, so that equal sets have equal bytes, in every process."""
     if isinstance(item, frozenset):
         return f"{{{sorted(map(_order, item))}}}"
     if isinstance(item, tuple):
@@ -285,7 +285,7 @@ def _time_reader(parse: Callable[[str], Any]) -> Callable[[bytes], Any]:
 
 @lru_cache(maxsize=4096)
 def _writer_of(kind: type) -> Callable[[Any], tuple[int, Any]] | None:
-    """How values of a data class are written; None of another class."""
+    """Return how values of a data class are written; None of another class."""
     if issubclass(kind, Enum):
         return _write_enum
     if issubclass(kind, BaseModel):
@@ -328,14 +328,14 @@ def _write_model(value: BaseModel) -> tuple[int, Any]:
 
 @lru_cache(maxsize=4096)
 def _shape(kind: type[BaseModel]) -> int:
-    """A number that changes when the fields of a model do."""
+    """Return a number that changes when the fields of a model do."""
     fields = [(name, repr(field.annotation)) for name, field in kind.__pydantic_fields__.items()]
     private = sorted(getattr(kind, "__private_attributes__", None) or ())
     return crc32(repr((fields, private, kind.model_config.get("extra"))).encode("utf-8", "surrogatepass"))
 
 
 def _read_model(content: list[Any]) -> Any:
-    """A model as it was stored: validated again only where its class has changed since."""
+    """Return a model as it was stored: validated again only where its class has changed since."""
     name, shape, fields, unset, *rest = content
     extra, private = rest or (None, None)
     cls: type[BaseModel] = resolve_type(name)

@@ -13,7 +13,7 @@ class NotPlain(Exception):
 
 
 def plain_copy(value: Any) -> Any:
-    """A copy of a plain value, which needs no bytes on its way.
+    """Return a copy of a plain value, which needs no bytes on its way.
 
     Raises:
         NotPlain: It has a part that is not.
@@ -31,6 +31,6 @@ def plain_copy(value: Any) -> Any:
 
 
 def is_unchanging(value: Any) -> bool:
-    """Whether nobody can change ``value``: it needs no copy."""
+    """Tell whether nobody can change ``value``: it needs no copy."""
     kind = type(value)
     return kind in UNCHANGING or (kind is tuple and all(map(is_unchanging, value)))

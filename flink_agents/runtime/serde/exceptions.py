@@ -1,4 +1,4 @@
-"""What is kept of an exception that a durable call raised, and the exception made of it again.
+"""Describes an exception that a durable call raised for its record, and makes it again.
 
 It has to fit beside whatever else goes into a record: an error that could not be recorded would make
 the next success unrecordable, which is recorded with it. So what is too large is trimmed.
@@ -13,9 +13,9 @@ from flink_agents.api.errors import RecordedFailureError
 from flink_agents.runtime.serde.codec import ValueCodec
 from flink_agents.runtime.serde.tracebacks import text_of
 from flink_agents.runtime.serde.trimming import cut, encoded_size, shares, trimmed
-from flink_agents.runtime.serde.typenames import GROUPS, error_name, find_error
+from flink_agents.runtime.serde.typenames import error_name, find_error
 
-CALL_FAILURES: tuple[type[BaseException], ...] = (Exception, SystemExit, *GROUPS)
+CALL_FAILURES: tuple[type[BaseException], ...] = (Exception, SystemExit, BaseExceptionGroup)
 """What an action can get from a durable call. Others become a ``RecordedFailureError``."""
 
 _KEYWORDS: dict[type[BaseException], tuple[str, ...]] = {
@@ -41,7 +41,7 @@ _FRAMES = 96
 
 
 def room(limit: int, taken: int) -> int:
-    """How many bytes a failure may take in a record.
+    """Return how many bytes a failure may take in a record.
 
     Args:
         limit: The most bytes of a record.
@@ -51,7 +51,7 @@ def room(limit: int, taken: int) -> int:
 
 
 def describe(codec: ValueCodec, error: BaseException, limit: int = MAX_BYTES) -> dict[str, Any]:
-    """What is recorded of ``error``; its arguments and attributes as far as they can be encoded.
+    """Return what is recorded of ``error``; its arguments and attributes as far as they can be encoded.
 
     Args:
         codec: Encodes them.
@@ -94,14 +94,14 @@ def _weighed(codec: ValueCodec, error: BaseException, depth: int) -> _Weighed:
     sizes = {name: encoded_size(codec, value) for name, value in parts.items()}
     members = None
     total = _FRAMES + _utf8(kind) + _utf8(message) + sum(size or 0 for size in sizes.values())
-    if isinstance(error, GROUPS) and depth < MAX_DEPTH:
+    if isinstance(error, BaseExceptionGroup) and depth < MAX_DEPTH:
         members = [_weighed(codec, one, depth + 1) for one in _members(error)]
         total += sum(member.total for member in members)
     return _Weighed(kind, message, parts, sizes, members, total)
 
 
 def _fitted(codec: ValueCodec, error: _Weighed, limit: int) -> dict[str, Any]:
-    """What is kept of an exception in so many bytes."""
+    """Return what is kept of an exception in so many bytes."""
     kind = cut(error.kind, limit // 2)
     message = error.message if error.total <= limit else cut(error.message, max(limit // 4, 64))
     kept: dict[str, Any] = {"type": kind, "message": message}
@@ -121,7 +121,7 @@ def _fitted(codec: ValueCodec, error: _Weighed, limit: int) -> dict[str, Any]:
 
 
 def _members_fitted(codec: ValueCodec, members: list[_Weighed], limit: int) -> bytes | None:
-    """The bytes of the members of a group, of as many as there is room for; None where there is none."""
+    """Return the bytes of as many members of a group as there is room for; None where there is none."""
     if sum(member.total for member in members) > limit:
         members = members[: limit // LEAST_BYTES]
     given = shares([member.total for member in members], limit)
@@ -139,14 +139,14 @@ def _utf8(text: str) -> int:
 
 
 def _encodable(codec: ValueCodec, content: dict[str, Any]) -> dict[str, Any]:
-    """The entries that can be encoded: a client that hangs on an error takes nothing else with it."""
+    """Return the entries that can be encoded: a client that hangs on an error takes nothing else with it."""
     if encoded_size(codec, content) is not None:
         return dict(content)
     return {name: value for name, value in content.items() if encoded_size(codec, value) is not None}
 
 
 def _fields(error: BaseException) -> dict[str, Any]:
-    """What ``error`` keeps in slots, and what builtin classes take by keyword only."""
+    """Return what ``error`` keeps in slots, and what builtin classes take by keyword only."""
     names = [name for base in _KEYWORDS if isinstance(error, base) for name in _KEYWORDS[base]]
     for cls in type(error).__mro__:
         slots = vars(cls).get("__slots__", ())
@@ -162,11 +162,11 @@ def _arguments(error: Any) -> list[Any]:
         # It keeps the name of its file apart from its arguments.
         return list(OSError.__reduce__(error)[1])
     # The second one of a group are its members.
-    return [error.message] if isinstance(error, GROUPS) else list(_raw(error, "args", ()))
+    return [error.message] if isinstance(error, BaseExceptionGroup) else list(_raw(error, "args", ()))
 
 
 def _raw(error: BaseException, name: str, default: Any) -> Any:
-    """An attribute, whatever the class of ``error`` makes of the access to it."""
+    """Return an attribute, whatever the class of ``error`` makes of the access to it."""
     try:
         return object.__getattribute__(error, name)
     except BaseException:
@@ -181,7 +181,7 @@ def _members(group: Any) -> tuple[BaseException, ...]:
 def rebuild(
     codec: ValueCodec, kept: dict[str, Any], among: tuple[type[BaseException], ...] = CALL_FAILURES
 ) -> BaseException:
-    """An exception of the same type and message; of a group, with members that are made again as well.
+    """Return an exception of the same type and message; of a group, with members that are made again as well.
 
     Where that cannot be made, since its class is gone or needs what was not recorded, it is a
     ``RecordedFailureError`` that names both.
@@ -204,7 +204,7 @@ def rebuild(
 
 
 def first_time(made: BaseException, error: BaseException) -> BaseException:
-    """What an action gets for ``error`` the first time: what a replay raises, with its traceback.
+    """Return what an action gets for ``error`` the first time: what a replay raises, with its traceback.
 
     An action that looks at the type or the attributes of an error must not do one thing now and another
     after a crash. The error itself is the cause.
@@ -225,7 +225,7 @@ def _rebuilt(codec: ValueCodec, kept: dict[str, Any]) -> BaseException | None:
         if kind is None or kept.get("args") is None:
             return None
         args, builtin = codec.decode(kept["args"]), _builtin(kind)
-        if issubclass(kind, GROUPS):
+        if issubclass(kind, BaseExceptionGroup):
             args.append([rebuild(codec, one, (BaseException,)) for one in codec.decode(kept["members"])])
             error = builtin.__new__(kind, *args)
         else:
@@ -239,7 +239,7 @@ def _rebuilt(codec: ValueCodec, kept: dict[str, Any]) -> BaseException | None:
             for name, value in codec.decode(kept["fields"]).items():
                 object.__setattr__(error, name, value)
         # A group of class BaseExceptionGroup has become another one where none of its members needs that.
-        same = type(error) is kind or not isinstance(error, GROUPS)
+        same = type(error) is kind or not isinstance(error, BaseExceptionGroup)
         return error if same and (text_of(error) == kept["message"] or _alike(error, kept)) else None
     except BaseException:
         # Foreign classes run their own code here; whatever it raises, the record is what counts.
@@ -247,7 +247,7 @@ def _rebuilt(codec: ValueCodec, kept: dict[str, Any]) -> BaseException | None:
 
 
 def _alike(error: BaseException, kept: dict[str, Any]) -> bool:
-    """Whether an exception is the one that was trimmed, as far as can be seen."""
+    """Tell whether an exception is the one that was trimmed, as far as can be seen."""
     if not kept.get("trimmed"):
         return False
     kind = type(error)
@@ -256,5 +256,5 @@ def _alike(error: BaseException, kept: dict[str, Any]) -> bool:
 
 
 def _builtin(kind: type[BaseException]) -> Any:
-    """The first class of Python's own that ``kind`` is or inherits from."""
+    """Return the first class of Python's own that ``kind`` is or inherits from."""
     return next(base for base in kind.__mro__ if base.__module__ == "builtins")

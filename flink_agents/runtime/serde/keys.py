@@ -24,7 +24,7 @@ _FIX = "return a str, int, bool, float, bytes, None, UUID, date, datetime, Decim
 
 
 def escape(text: str) -> str:
-    """``text`` as printable ASCII; reversed by :func:`unescape`."""
+    """Return ``text`` as printable ASCII; reversed by :func:`unescape`."""
     if text.isascii() and text.isprintable() and "\\" not in text:
         return text
     # Not JSON, which makes one character of two surrogates.
@@ -32,12 +32,12 @@ def escape(text: str) -> str:
 
 
 def unescape(text: str) -> str:
-    """The text that :func:`escape` was given."""
+    """Return the text that :func:`escape` was given."""
     return text if "\\" not in text else text.encode("ascii").decode("unicode_escape")
 
 
 def encode_key(key: Any) -> str:
-    """The canonical text of ``key``.
+    """Return the canonical text of ``key``.
 
     Raises:
         KeyEncodingError: The key is of a type that has none, or is not a number.
@@ -123,7 +123,7 @@ _ENCODERS: dict[type, Callable[[Any], str]] = {
 
 
 def decode_key(text: str) -> Any:
-    """The key of which ``text`` is the canonical text.
+    """Return the key of which ``text`` is the canonical text.
 
     Raises:
         KeyEncodingError: ``text`` is no canonical text.
@@ -183,7 +183,7 @@ class KeyEncoder:
         self.selector = selector
 
     def __call__(self, record: Any) -> str:
-        """The canonical text of the record's key.
+        """Return the canonical text of the record's key.
 
         Raises:
             KeyEncodingError: The selector raised, or its key has no canonical text.

@@ -5,11 +5,10 @@ from __future__ import annotations
 import os
 import sysconfig
 import traceback
-from types import CodeType, FrameType, TracebackType
+from types import TracebackType
 from typing import Any
 
 import flink_agents
-from flink_agents.runtime.serde.typenames import GROUPS
 
 MAX_TEXT = 10_000
 """How many characters of an exception's text are kept."""
@@ -24,18 +23,13 @@ _PACKAGE = os.path.dirname(os.path.abspath(flink_agents.__file__)) + os.sep
 
 
 def place(file: str, line: int, name: str) -> str:
-    """``file:line in name``, the file relative to the working directory where it lies below."""
+    """Return ``file:line in name``, the file relative to the working directory where it lies below."""
     relative = os.path.relpath(file) if os.path.isabs(file) else file
     return f"{file if relative.startswith('..') else relative}:{line} in {name}"
 
 
-def place_of_code(code: CodeType) -> str:
-    """The place where a function is defined."""
-    return place(code.co_filename, code.co_firstlineno, getattr(code, "co_qualname", code.co_name))
-
-
 def is_users(file: str) -> bool:
-    """Whether ``file`` belongs neither to a library nor to this package.
+    """Tell whether ``file`` belongs neither to a library nor to this package.
 
     Frames of compiled libraries carry the relative path of their Cython source.
     """
@@ -45,7 +39,7 @@ def is_users(file: str) -> bool:
 
 
 def text_of(error: BaseException) -> str:
-    """The text of an exception, bounded; where its class cannot give one, a text that says so."""
+    """Return the text of an exception, bounded; where its class cannot give one, a text that says so."""
     try:
         return str.__str__(str(error))[:MAX_TEXT]
     except BaseException as raised:
@@ -54,7 +48,7 @@ def text_of(error: BaseException) -> str:
 
 
 def users_place(error: BaseException, action: Any) -> str:
-    """The innermost line of ``error``'s traceback that is the author's; else the action's own.
+    """Return the innermost line of ``error``'s traceback that is the author's; else the action's own.
 
     Python itself raises some errors in place of others, without their traceback: then it is the line of
     the cause, and of a group, that of its first member which has one.
@@ -67,13 +61,13 @@ def users_place(error: BaseException, action: Any) -> str:
         found = _innermost(one)
         if found is not None:
             return found
-        ahead += getattr(one, "exceptions", ()) if isinstance(one, GROUPS) else ()
+        ahead += one.exceptions if isinstance(one, BaseExceptionGroup) else ()
         ahead += [cause for cause in (one.__cause__ or one.__context__,) if cause is not None]
     return action.where
 
 
 def _stopped(error: BaseException) -> BaseException | None:
-    """The error in whose place Python raised ``error``, since no coroutine or generator can raise it."""
+    """Return the error that Python replaced by ``error``, as no coroutine or generator can raise it."""
     at: BaseException | None = error
     for _ in range(MAX_CAUSES):
         if not isinstance(at, RuntimeError):
@@ -83,21 +77,16 @@ def _stopped(error: BaseException) -> BaseException | None:
 
 
 def _innermost(error: BaseException) -> str | None:
-    """The innermost line of the author's in a traceback."""
+    """Return the innermost line of the author's in a traceback."""
     found = None
     for frame, line in traceback.walk_tb(error.__traceback__):
         if is_users(frame.f_code.co_filename):
-            found = place(frame.f_code.co_filename, line, _qualname(frame))
+            found = place(frame.f_code.co_filename, line, frame.f_code.co_qualname)
     return found
 
 
-def _qualname(frame: FrameType) -> str:
-    code = frame.f_code
-    return getattr(code, "co_qualname", None) or code.co_name
-
-
 def users_traceback(error: BaseException) -> str:
-    """``error``'s traceback as text, beginning at the author's first frame."""
+    """Return ``error``'s traceback as text, beginning at the author's first frame."""
     start: TracebackType | None = error.__traceback__
     at = start
     while at is not None and not is_users(at.tb_frame.f_code.co_filename):

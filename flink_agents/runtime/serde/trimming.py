@@ -17,7 +17,7 @@ LEAST = 64
 
 
 def encoded_size(codec: ValueCodec, value: Any) -> int | None:
-    """How many bytes the encoding of ``value`` has; None where it cannot be encoded."""
+    """Return how many bytes the encoding of ``value`` has; None where it cannot be encoded."""
     try:
         return len(codec.encode(value))
     except (StateError, RecursionError):
@@ -25,7 +25,7 @@ def encoded_size(codec: ValueCodec, value: Any) -> int | None:
 
 
 def shares(wanted: list[int], limit: int) -> list[int]:
-    """How many bytes each of several parts gets: what it wants, as far as all of it is within ``limit``.
+    """Share ``limit`` bytes among parts: each gets what it wants, as far as all of that fits.
 
     Small parts get what they want; large ones share what is left.
     """
@@ -37,7 +37,7 @@ def shares(wanted: list[int], limit: int) -> list[int]:
 
 
 def cut(text: str, limit: int) -> str:
-    """The begin of ``text``, in at most ``limit`` bytes of UTF-8."""
+    """Return the beginning of ``text``, in at most ``limit`` bytes of UTF-8."""
     text = text[: max(0, limit)]
     data = text.encode("utf-8", "surrogatepass")
     if len(data) <= limit:
@@ -49,7 +49,7 @@ def cut(text: str, limit: int) -> str:
 
 
 def trimmed(codec: ValueCodec, value: Any, limit: int) -> Any:
-    """``value`` with its larger parts cut, so that its encoding has about ``limit`` bytes at most.
+    """Return ``value`` with its larger parts cut, so that its encoding has about ``limit`` bytes at most.
 
     Texts and bytes keep their begin, lists and dictionaries as many entries as there is room for. What
     is of another class becomes the begin of its representation.
@@ -77,7 +77,7 @@ def _items(codec: ValueCodec, items: list[Any], room: int) -> list[Any]:
 
 
 def _entries(codec: ValueCodec, entries: dict[Any, Any], room: int) -> dict[Any, Any]:
-    """The first entries; their keys stay whole, since a key that was cut is another one."""
+    """Return the first entries; their keys stay whole, since a key that was cut is another one."""
     keys = {key: len(codec.encode(key)) for key in entries}
     longest = max(keys.values())
     sizes = _fitting((len(codec.encode(entries[key])) + size for key, size in keys.items()), room, longest)
@@ -89,7 +89,7 @@ def _entries(codec: ValueCodec, entries: dict[Any, Any], room: int) -> dict[Any,
 
 
 def _fitting(sizes: Iterable[int], room: int, whole: int) -> list[int]:
-    """The sizes of as many parts as have room, of which each may be cut to ``whole + LEAST`` bytes."""
+    """Return the sizes of as many parts as have room, of which each may be cut to ``whole + LEAST`` bytes."""
     fitting = list[int]()
     for size in sizes:
         room -= min(size, whole + LEAST) + 1

@@ -54,7 +54,7 @@ def import_for(module: str) -> bool:
 
 
 def why_not(module: str) -> str:
-    """Why ``module`` is not there."""
+    """Tell why ``module`` is not there."""
     failed = _failed.get(module)
     return failed or f"the module {module!r} is not imported, and reading state imports none by its bytes"
 
@@ -70,7 +70,7 @@ def _import(name: str) -> None:
 
 
 def _candidates(module: str) -> Iterator[str]:
-    """What may be imported for ``module``, the likeliest first."""
+    """Yield what may be imported for ``module``, the likeliest first."""
     if any(module == name or module.startswith(f"{name}.") for name in _named):
         yield module
     top = module.partition(".")[0]
@@ -80,7 +80,7 @@ def _candidates(module: str) -> Iterator[str]:
 
 
 def _inner_imports() -> frozenset[str]:
-    """Modules that functions of the agent's own code import when they are called."""
+    """Return the modules that functions of the agent's own code import when they are called."""
     # Read anew where there are more modules than before: bytes may name many that are not there.
     return _read_imports(len(sys.modules), len(_homes))
 
@@ -96,7 +96,7 @@ def _read_imports(modules: int, homes: int) -> frozenset[str]:
 
 
 def own_modules() -> list[str]:
-    """Modules of the agent's own code that are there, and those of the same kind that they use."""
+    """Return the modules of the agent's own code that are there, and those of the same kind that they use."""
     seen: dict[str, None] = {}
     ahead = [name for name in _homes if name in sys.modules]
     while ahead:
@@ -113,7 +113,7 @@ def own_modules() -> list[str]:
 
 
 def is_plain(module: object) -> bool:
-    """Whether it is a module whose content can be looked at without running code of its own."""
+    """Tell whether ``module`` is one whose content can be looked at without running code of its own."""
     return type(module) is ModuleType
 
 
@@ -133,7 +133,7 @@ def _defined_in(value: Any) -> Any:
 
 
 def _codes_of(module: Any) -> Iterator[CodeType]:
-    """The code of all functions and methods that a module has."""
+    """Yield the code of all functions and methods that a module has."""
     for value in list(vars(module).values()):
         if isinstance(value, FunctionType):
             yield value.__code__
@@ -157,7 +157,7 @@ def _imports_of(code: CodeType, package: str) -> Iterator[str]:
 
 
 def _names(name: str, level: Any, names: Any, package: str) -> Iterator[str]:
-    """What an import statement may import: a module, and those of its names that are modules as well."""
+    """Yield what an import statement may import: a module, and its names that may be modules."""
     if isinstance(level, int) and level:
         try:
             name = resolve_name("." * level + name, package)

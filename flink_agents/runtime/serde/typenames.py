@@ -20,13 +20,10 @@ from pydantic import BaseModel
 from flink_agents.api.errors import UnknownTypeNameError, UnserializableValueError
 from flink_agents.runtime.serde import type_modules
 
-GROUPS: tuple[Any, ...] = (BaseExceptionGroup,)
-"""The class of all groups of exceptions."""
-
 
 @lru_cache(maxsize=4096)
 def type_name(cls: type) -> str:
-    """The name by which ``cls`` is written.
+    """Return the name by which ``cls`` is written.
 
     Raises:
         UnserializableValueError: The class cannot be found again by its name.
@@ -44,7 +41,7 @@ def type_name(cls: type) -> str:
 
 @lru_cache(maxsize=4096)
 def resolve_type(name: str) -> type[Any]:
-    """The class named ``name``.
+    """Return the class named ``name``.
 
     Raises:
         UnknownTypeNameError: There is none, its module may not be imported, or it is no data class.
@@ -56,18 +53,18 @@ def resolve_type(name: str) -> type[Any]:
 
 
 def error_name(cls: type[BaseException]) -> str:
-    """The name by which an exception's class is written; it may not be found again."""
+    """Return the name by which an exception's class is written; it may not be found again."""
     return f"{cls.__module__}:{cls.__qualname__}"
 
 
 def find_error(name: str) -> type[BaseException] | None:
-    """The class of exceptions named ``name``; None where there is none, or its module may not be imported."""
+    """Return the class of exceptions named ``name``; None where none may be imported."""
     found = _find_or_import(name)
     return found if _is_class(found) and BaseException in _mro(found) else None
 
 
 def is_data_class(cls: Any) -> bool:
-    """Whether state may hold values of ``cls`` by name."""
+    """Tell whether state may hold values of ``cls`` by name."""
     if not _is_class(cls):
         return False
     bases = _mro(cls)
@@ -80,7 +77,7 @@ def is_data_class(cls: Any) -> bool:
 
 
 def shorten(value: object) -> str:
-    """``value`` for an error text: its representation, or what that raised, in few characters."""
+    """Return ``value`` for an error text: its representation, or what that raised, in few characters."""
     try:
         text = str.__str__(repr(value))
     except BaseException as error:
@@ -119,7 +116,7 @@ def _find_or_import(name: str) -> Any:
 
 
 def _find(name: str) -> Any:
-    """What has that name in a module that is there, or None."""
+    """Return what has that name in a module that is there, or None."""
     module_name, _, qualname = name.partition(":")
     module = sys.modules.get(module_name)
     if module is None or not issubclass(type(module), ModuleType):
@@ -140,7 +137,7 @@ def _is_class(value: Any) -> bool:
 
 
 def _member(cls: Any, name: str) -> Any:
-    """What ``cls`` or a base of it defines under a name, as it stands there."""
+    """Return what ``cls`` or a base of it defines under a name, as it stands there."""
     for base in _mro(cls):
         members = _DICT(base)
         if name in members:

@@ -126,6 +126,7 @@ class Head:
             ``begin``     first sequence number of the key's incarnation; see ``runtime.operator.forgetting``
             ``fresh``     whether no run of that incarnation is committed
             ``idle``      part of the time in which the key's last input was committed, by its number
+            ``unrecorded`` whether a run of the key was committed of which nothing is recorded
     """
 
     __slots__ = ("extra", "first_pending", "journal_id", "next_pending", "next_seq")
@@ -212,6 +213,20 @@ class Head:
         if not value:
             del extra[name]
         self.extra = extra or None
+
+    @property
+    def unrecorded(self) -> bool:
+        """Whether a run of the key was committed of which nothing is recorded.
+
+        Inputs of such runs cannot be told apart. After a restart that brings them in another order, a
+        recorded run may come behind another one of them than before, and find in memory what that wrote.
+        """
+        return self.extra is not None and "unrecorded" in self.extra
+
+    @unrecorded.setter
+    def unrecorded(self, unrecorded: bool) -> None:
+        if self.unrecorded != unrecorded:
+            self._set("unrecorded", unrecorded)
 
     @property
     def store(self) -> str | None:

@@ -231,13 +231,13 @@ class MemoryTree:
         """All nodes that were there before the run, as far as they were read."""
         return {path: data for path, data in self._known.items() if data is not None}
 
-    def load(self, is_empty: bool = False) -> dict[str, bytes | None]:
+    def load(self, whole: bool = False) -> dict[str, bytes | None]:
         """Read all nodes, so that nothing is read from state later.
 
         Args:
-            is_empty: State is known to hold none.
+            whole: State has no others than those that are known.
         """
-        if is_empty:
+        if whole:
             self._loaded = True
         self._load()
         return self._known
@@ -254,10 +254,9 @@ class MemoryTree:
             if known.get(path) != data or (expires and data is not None)
         }
 
-    def commit(self) -> None:
-        """Write to state what changed, and only that."""
-        if self._slot is not None and self._written:
-            write_nodes(self._slot, self.changes())
+    def committed(self, changes: dict[str, bytes | None]) -> None:
+        """Learn that state has what was changed."""
+        self._known.update(changes)
 
 
 def write_nodes(slot: MapSlot[str], nodes: dict[str, bytes | None]) -> None:

@@ -1,4 +1,4 @@
-"""What a broker is executed with: a Java runtime, and Kafka's jar files from Maven Central.
+"""Finds a Java runtime and Kafka's jar files from Maven Central, which execute a broker.
 
 The package ``jgo`` resolves and downloads the jar files, from the repositories and into the caches
 of its own settings (``~/.config/jgo.conf``, ``JGO_CACHE_DIR``, ``M2_REPO``). A list of the files is kept
@@ -104,7 +104,7 @@ def class_path() -> list[Path]:
 
 
 def _listed(listing: Path) -> list[Path]:
-    """The files of an earlier resolution, unless one is gone."""
+    """Return the files of an earlier resolution, unless one is gone."""
     try:
         jars = [Path(one) for one in json.loads(listing.read_text(encoding="utf-8"))]
     except (OSError, ValueError):
@@ -122,10 +122,10 @@ def _fetch(repositories: dict[str, str]) -> list[Path]:
     logging = jgo.resolve(f"{LOGGING}:{version}", repositories=repositories)
     artifacts += [one for one in logging if (one.groupId, one.artifactId) not in known]
     with ThreadPoolExecutor(_DOWNLOADS) as pool:
-        return list(pool.map(_download, artifacts))
+        return list(pool.map(download, artifacts))
 
 
-def _download(artifact: Any) -> Path:
+def download(artifact: Any) -> Path:
     """Return the file of an artifact of jgo, which is complete."""
     for attempt in range(1, _TRIES + 1):
         try:

@@ -8,7 +8,6 @@ import time
 from collections.abc import Mapping
 from dataclasses import dataclass, replace
 from pathlib import Path
-from types import TracebackType
 from typing import TYPE_CHECKING, Any
 
 from flink_agents.api.errors import BrokerError, BrokerMismatchError, BrokerStartError
@@ -32,7 +31,7 @@ _POLL_SECONDS = 0.05
 
 @dataclass(frozen=True)
 class BrokerStatus:
-    """What is known of a broker from outside.
+    """The state of a broker as it is seen from outside.
 
     Attributes:
         running: Whether its process is there.
@@ -98,12 +97,7 @@ class KafkaBroker:
             self._guard = Guard(self.data)
         return self
 
-    def __exit__(
-        self,
-        exc_type: type[BaseException] | None,
-        exc_value: BaseException | None,
-        traceback: TracebackType | None,
-    ) -> None:
+    def __exit__(self, *raised: object) -> None:
         if self._guard is not None:
             self.stop()
             self._guard.release()
@@ -121,7 +115,7 @@ class KafkaBroker:
 
     @property
     def running(self) -> bool:
-        """Whether its process is there; a paused one is."""
+        """True while its process is there, also while it is paused."""
         return self._process() is not None
 
     @property

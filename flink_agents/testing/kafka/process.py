@@ -66,7 +66,7 @@ def kill_process(process: psutil.Process) -> None:
 
 
 def _has_ended(process: psutil.Process) -> bool:
-    """Whether it executes nothing any more; its parent, in some containers nobody, may not know yet."""
+    """Tell whether the process executes nothing any more, even if no parent has noticed it yet."""
     import psutil
 
     try:
@@ -98,7 +98,7 @@ def answers(options: dict[str, Any]) -> bool:
 
 
 def _listens(address: str) -> bool:
-    """Spares the client, which logs every failure, most of the waiting."""
+    """Tell whether the port is open: a client that waits for it instead logs each failure."""
     host, _, port = address.partition(":")
     try:
         with socket.create_connection((host, int(port)), timeout=1) as connection:
@@ -109,7 +109,7 @@ def _listens(address: str) -> bool:
 
 
 def tail(text: str) -> str:
-    """The last lines of what a program printed, and before them those that name errors; no Java frames."""
+    """Return the lines of a program's output that name errors, then its last ones, without Java frames."""
     lines = [line for line in text.splitlines() if not line.startswith("\tat ")]
     earlier, last = lines[:-TAIL_LINES], lines[-TAIL_LINES:]
     severe = [line for line in earlier if _SEVERE.search(line)][:TAIL_LINES]

@@ -71,7 +71,7 @@ _DEFAULTS = {
 
 @dataclass(frozen=True)
 class BrokerState:
-    """What the directory of a broker remembers from one start to the next, as ``broker.json``.
+    """The content of ``broker.json``, which a broker's directory keeps from one start to the next.
 
     Attributes:
         port: Where clients connect.
@@ -113,7 +113,7 @@ def new_state(security: Security, port: int | None) -> BrokerState:
 
 
 def _cluster_id() -> str:
-    """A random one in Kafka's form; never one that begins with a dash, as an option would."""
+    """Return a random one in Kafka's form; never one that begins with a dash, as an option would."""
     first, *rest = secrets.token_bytes(16)
     return base64.urlsafe_b64encode(bytes([first & 0x7F, *rest])).decode().rstrip("=")
 
@@ -128,7 +128,7 @@ def read_state(path: Path) -> BrokerState | None:
 
 
 def client_options(state: BrokerState, certificate: Path) -> dict[str, Any]:
-    """Arguments for the clients of kafka-python."""
+    """Return the arguments for the clients of kafka-python."""
     options: dict[str, Any] = {
         "bootstrap_servers": f"{HOST}:{state.port}",
         "security_protocol": state.security,
@@ -143,7 +143,7 @@ def client_options(state: BrokerState, certificate: Path) -> dict[str, Any]:
 
 
 def properties(state: BrokerState, extra: Mapping[str, str]) -> str:
-    """The broker's file of properties."""
+    """Return the broker's file of properties."""
     found = {
         **_DEFAULTS,
         "controller.quorum.voters": f"1@{HOST}:{state.controller_port}",
@@ -168,7 +168,7 @@ def properties(state: BrokerState, extra: Mapping[str, str]) -> str:
 
 
 def _escaped(value: str) -> str:
-    """A value in the one encoding of Java's properties, which is Latin-1."""
+    """Return a value in the one encoding of Java's properties, which is Latin-1."""
     text = value.replace("\\", "\\\\").replace("\n", "\\n")
     units = text.encode("utf-16-be", "surrogatepass")
     pairs = [int.from_bytes(units[at : at + 2], "big") for at in range(0, len(units), 2)]
@@ -210,7 +210,7 @@ def require_free(port: int) -> None:
 
 
 def port_in_use(what: str) -> BrokerPortInUseError:
-    """The error where somebody else listens on a port of the broker."""
+    """Return the error where somebody else listens on a port of the broker."""
     return BrokerPortInUseError(
         f"A Kafka broker cannot listen on {HOST}, {what}.",
         expected="a port that is free, and that this user may listen on",

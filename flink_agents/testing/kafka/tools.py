@@ -48,7 +48,7 @@ def format_storage(java: Path, jars: Sequence[Path], directory: Path, cluster: s
 
 
 def join_jars(jars: Sequence[Path]) -> str:
-    """The argument for Java's class path."""
+    """Return the argument for Java's class path."""
     return os.pathsep.join(map(str, jars))
 
 

@@ -1,4 +1,4 @@
-"""What every store of action state must do: a suite for pytest, for stores of third parties as well.
+"""A suite for pytest of all that a store of action state must do, also for third parties.
 
 ::
 

@@ -1,4 +1,4 @@
-"""What the cases share: the fixtures of a suite, and short ways to make stores and records."""
+"""The fixtures that all cases share, and short ways to make stores and records."""
 
 from __future__ import annotations
 
@@ -29,11 +29,11 @@ class Stores:
     async def open(
         self, subtask: int = 0, parallelism: int = 1, job_id: str = "job-1", group: str = "orders/agent"
     ) -> ActionStateStore:
-        """A store that a new attempt opened."""
+        """Return a store that a new attempt opened."""
         return await self.open_for(Owner.create(job_id, group, subtask, parallelism))
 
     async def open_for(self, owner: Owner | None) -> ActionStateStore:
-        """A store opened by ``owner``."""
+        """Return a store opened by ``owner``."""
         store = self.make()
         self._opened.append(store)
         await store.open(owner)
@@ -61,12 +61,12 @@ class SuiteBase:
 
     @pytest.fixture
     def make_store(self) -> Callable[[], ActionStateStore]:
-        """What makes a store; each suite has its own."""
+        """Return a function that makes a store; each suite has its own."""
         raise NotImplementedError("override the fixture make_store")
 
     @pytest.fixture
     def stores(self, make_store: Callable[[], ActionStateStore]) -> Stores:
-        """What cases use."""
+        """Yield the tools that cases use."""
         return Stores(make_store)
 
     async def kill(self, store: ActionStateStore) -> None:
@@ -80,7 +80,7 @@ class SuiteBase:
 def case(
     body: Callable[[Any, Stores], Coroutine[Any, Any, None]],
 ) -> Callable[[Any, Stores], None]:
-    """A test out of a coroutine; its stores are closed behind it, and it ends in bounded time."""
+    """Return a test out of a coroutine; its stores are closed behind it, and it ends in bounded time."""
 
     @functools.wraps(body)
     def test(self: Any, stores: Stores) -> None:
@@ -102,17 +102,17 @@ def record(
     kind: RecordKind = RecordKind.CALL,
     step: str = "step",
 ) -> Record:
-    """A record; each argument has a default."""
+    """Return a record; each argument has a default."""
     return Record(kind, seq, step, index, data)
 
 
 def indexes(records: Sequence[Record]) -> list[int]:
-    """What tells records of a test apart."""
+    """Return what tells records of a test apart."""
     return [one.index for one in records]
 
 
 async def outcome(appending: Coroutine[Any, Any, None]) -> BaseException | None:
-    """What an append raises, or None."""
+    """Return what an append raises, or None."""
     try:
         await appending
     except Exception as error:

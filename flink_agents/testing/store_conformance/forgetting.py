@@ -25,7 +25,7 @@ MANY = 1200
 
 
 async def _unknown(store: ActionStateStore, journal: JournalKey) -> bool:
-    """Whether nothing tells that the journal has ever been there."""
+    """Tell whether nothing tells that the journal has ever been there."""
     return (
         await store.scan(journal) == []
         and await store.read(journal, 0) == []
@@ -35,7 +35,7 @@ async def _unknown(store: ActionStateStore, journal: JournalKey) -> bool:
 
 
 class ForgettingCases(SuiteBase):
-    """See the module."""
+    """Cases about forgetting the journals of a job."""
 
     @case
     async def test_a_forgotten_journal_is_unknown(self, stores: Stores) -> None:

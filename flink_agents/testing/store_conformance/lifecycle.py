@@ -32,7 +32,7 @@ from flink_agents.testing.store_conformance.base import (
 
 
 async def _refuses_all(store: ActionStateStore) -> None:
-    """Each use of ``store`` says that it is not open."""
+    """Check that each use of ``store`` says that it is not open."""
     uses: list[Callable[[], Awaitable[object]]] = [
         lambda: store.append(JOURNAL, [record()]),
         lambda: store.append(JOURNAL, []),
@@ -61,7 +61,7 @@ async def _refuses_all(store: ActionStateStore) -> None:
 
 
 class LifecycleCases(SuiteBase):
-    """See the module."""
+    """Cases about a store's life."""
 
     @case
     async def test_what_is_kept_of_a_plan_stays(self, stores: Stores) -> None:

@@ -27,7 +27,7 @@ from flink_agents.testing.store_conformance.base import (
 
 
 async def _may_append(store: ActionStateStore) -> bool:
-    """Whether an append is accepted; where it is refused, nothing may be stored."""
+    """Tell whether an append is accepted; where it is refused, nothing may be stored."""
     before = len(await store.scan(OTHER))
     error = await outcome(store.append(OTHER, [record(0), record(1)]))
     assert error is None or isinstance(error, StaleOwnerError), error
@@ -36,7 +36,7 @@ async def _may_append(store: ActionStateStore) -> bool:
 
 
 class OwnershipCases(SuiteBase):
-    """See the module."""
+    """Cases about who may append."""
 
     @case
     async def test_an_attempt_ends_its_predecessor(self, stores: Stores) -> None:

@@ -23,7 +23,7 @@ from flink_agents.testing.store_conformance.base import (
 
 
 async def _with_runs(stores: Stores, *journals: JournalKey, runs: int = 6) -> ActionStateStore:
-    """A store in which each journal has some runs of two records."""
+    """Return a store in which each journal has some runs of two records."""
     store = await stores.open()
     for journal in journals or (JOURNAL,):
         for seq in range(runs):
@@ -32,7 +32,7 @@ async def _with_runs(stores: Stores, *journals: JournalKey, runs: int = 6) -> Ac
 
 
 class PruningCases(SuiteBase):
-    """See the module."""
+    """Cases about records that are not needed any more."""
 
     @case
     async def test_runs_up_to_the_given_one_go(self, stores: Stores) -> None:

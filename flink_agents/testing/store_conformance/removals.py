@@ -34,7 +34,7 @@ def _names(number: int, prefix: str = "i") -> list[JournalKey]:
 
 
 async def _in_turn(calls: Sequence[Coroutine[Any, Any, Any]]) -> list[Any]:
-    """What some calls give, of which a few are under way at a time."""
+    """Return what some calls give, of which a few are under way at a time."""
     found: list[Any] = []
     for start in range(0, len(calls), AT_ONCE):
         found += await asyncio.gather(*calls[start : start + AT_ONCE])
@@ -48,7 +48,7 @@ async def _use_up(store: ActionStateStore, journals: Sequence[JournalKey]) -> No
 
 
 class RemovalCases(SuiteBase):
-    """See the module."""
+    """Cases about journals of which all was pruned."""
 
     def _some(self) -> int:
         return MANY if self.removals is None else self.removals

@@ -60,7 +60,7 @@ def begin() -> Iterator[None]:
 
 def go_when_closing(harness: OperatorHarness) -> None:
     """Let calls end when the attempt is ending."""
-    loops: list[Any] = [subtask.processor._loop for subtask in harness._subtasks]
+    loops: list[Any] = [subtask.processor._waits.made for subtask in harness._subtasks]
 
     def wait() -> None:
         until(lambda: all(loop._closing for loop in loops))
@@ -72,7 +72,7 @@ def go_when_closing(harness: OperatorHarness) -> None:
 
 def go_when_over(harness: OperatorHarness) -> None:
     """Let calls end when the grace is over."""
-    loop: Any = harness._subtasks[0].processor._loop
+    loop: Any = harness._subtasks[0].processor._waits.made
 
     def wait() -> None:
         until(lambda: loop._durable.in_flight.over)

@@ -103,7 +103,7 @@ def test_run_that_has_not_begun_is_not_taken_for_the_one_before(reports: Reports
         if event.input == "looks":
             # Its task is there, but has not begun: the actor still has the time of its last run.
             (actor,) = [one for key, one in agent_loop()._actors.items() if key == "squick"]
-            inner = agent_loop()._loop
+            inner = agent_loop()._waits.made
             task = asyncio.create_task(inner._work(actor))
             inner._watch._runs = {task: actor}
             inner._watch._look(actor.started + 3600)
@@ -115,7 +115,7 @@ def test_run_that_has_not_begun_is_not_taken_for_the_one_before(reports: Reports
             return harness._subtasks[0].processor
 
         harness.push("quick")
-        until(lambda: agent_loop()._actors["squick"].finished and not agent_loop()._loop._tasks)
+        until(lambda: agent_loop()._actors["squick"].finished and not agent_loop()._waits.made._tasks)
         harness.push("looks")
         assert looked.wait(30)
         assert harness.run_metrics["runs_stuck"] == 0

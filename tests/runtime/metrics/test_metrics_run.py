@@ -164,6 +164,5 @@ def test_durations() -> None:
 
 
 def test_groups_are_brought_up_to_date_before_they_are_read() -> None:
-    group = LocalMetricGroup("g")
-    group.before_read = lambda: group.get_gauge("now").set(3)
+    group = LocalMetricGroup("g", lambda: group.get_gauge("now").set(3))
     assert dict(group.values()) == {"now": 3}

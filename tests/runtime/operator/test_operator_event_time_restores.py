@@ -3,15 +3,28 @@
 from __future__ import annotations
 
 from collections.abc import Callable
+from dataclasses import replace
 from typing import Any
 
 import pytest
-from hold_tools import ALIVE_MS, CLOSED, left, look, on_time
+from hold_tools import ALIVE_MS, CLOSED, HOLD, Caller, left, look, on_time
 
-from flink_agents.runtime.operator.low_watermark import NO_TIMESTAMP, STRAGGLERS
+from flink_agents.runtime.operator.assembly import Host
+from flink_agents.runtime.operator.low_watermark import NO_TIMESTAMP, SETTLING_MS, STRAGGLERS
 from flink_agents.testing import OperatorHarness
 
 MakeHarness = Callable[..., OperatorHarness]
+
+
+@pytest.fixture
+def without_keys(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Nobody says which keys have inputs in state, as on PyFlink's public way."""
+    host_of = OperatorHarness._host
+
+    def host_without(self: OperatorHarness, *arguments: Any) -> Host:
+        return replace(host_of(self, *arguments), keys=None)
+
+    monkeypatch.setattr(OperatorHarness, "_host", host_without)
 
 
 @pytest.mark.parametrize("parallelism", [1, 3])
@@ -107,3 +120,50 @@ def test_inputs_beyond_the_queue_hold_too(hold_harness: MakeHarness) -> None:
     assert look(harness) == 30
     assert left(harness) == [(number, number) for number in range(31)]
     assert on_time(harness)
+
+
+STEP_MS = 10
+
+
+@pytest.mark.usefixtures("without_keys")
+@pytest.mark.executes_once
+@pytest.mark.parametrize("parallelism", [1, 3])
+def test_where_keys_cannot_be_listed_all_inputs_hold_after_a_restore(
+    agent_harness: MakeHarness, parallelism: int
+) -> None:
+    """Keys are found one by one, by their timers, and the watermark is there before the first of them."""
+    options = {"event_time": HOLD, "settle": False, "heartbeat": False, "max_parallelism": 16}
+    harness = agent_harness(Caller, lambda record: record[0], **options)
+    CLOSED.add("blocked")
+    for number in range(20, 0, -1):
+        for place, record in enumerate(("blocked", number)):
+            harness.push((number, record), timestamp=100 * number + place)
+        # Their timers are not all of one time.
+        harness.advance(number)
+    harness.watermark(3000)
+    snapshot = harness.snapshot()
+    harness.current_watermark = NO_TIMESTAMP
+    harness.restore(snapshot, parallelism)
+    harness.watermark(3000)
+    for _ in range(0, 2 * SETTLING_MS, STEP_MS):
+        harness.advance(STEP_MS)
+        assert harness.low_watermark in (None, 99)
+    assert harness.low_watermark == 99
+    CLOSED.clear()
+    harness.settle()
+    assert look(harness) == 3000
+    everything = [100 * number + place for number in range(1, 21) for place in (0, 1)]
+    assert sorted(filter(None, harness.timestamps)) == everything
+    assert on_time(harness)
+
+
+@pytest.mark.usefixtures("without_keys")
+@pytest.mark.executes_once
+def test_where_keys_cannot_be_listed_the_watermark_goes_on_without_any(agent_harness: MakeHarness) -> None:
+    """Nothing waits, and one record comes: the watermark is told once all timers would have fired."""
+    harness = agent_harness(Caller, lambda record: record[0], event_time=HOLD, settle=False, heartbeat=False)
+    harness.push(("a", "now"), timestamp=10)
+    harness.watermark(20)
+    assert look(harness) is None
+    harness.advance(SETTLING_MS)
+    assert look(harness) == 20

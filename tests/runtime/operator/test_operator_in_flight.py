@@ -112,7 +112,8 @@ def test_subtask_takes_no_more_than_it_has_room_for(inline: bool, monkeypatch: p
         agent, lambda number: number, config=config, forced_serialization=False, settle=False
     ) as harness:
         [task] = harness._subtasks
-        wait, full = task.processor._wait, []
+        waits = task.processor._waits
+        wait, full = waits.wait, []
 
         def spy(*arguments: Any) -> None:
             # Flink's thread waits for room: what came before waits here, and nothing else does.
@@ -120,7 +121,7 @@ def test_subtask_takes_no_more_than_it_has_room_for(inline: bool, monkeypatch: p
             agent.opened.set()
             wait(*arguments)
 
-        monkeypatch.setattr(task.processor, "_wait", spy)
+        monkeypatch.setattr(waits, "wait", spy)
         harness.push_all(range(5))
         assert full == []
         harness.push_all(range(5, 20))

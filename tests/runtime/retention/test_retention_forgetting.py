@@ -5,6 +5,7 @@ from __future__ import annotations
 import random
 from collections.abc import Callable, Iterator
 from concurrent.futures import wait
+from dataclasses import replace
 from typing import Any
 
 import pytest
@@ -16,6 +17,7 @@ from flink_agents.api.durable import Prune
 from flink_agents.connectors.action_state.memory.store import MemoryPlace, MemoryStore
 from flink_agents.runtime.journal.records import FLAT_NUMBERS, RunHeader
 from flink_agents.runtime.metrics.run_metrics import RunMetrics
+from flink_agents.runtime.operator.assembly import Host
 from flink_agents.runtime.operator.forgetting import ANSWER_MS
 from flink_agents.runtime.retention.pruning import Pruner
 from flink_agents.runtime.serde.codec import ValueCodec
@@ -246,15 +248,15 @@ def test_a_fresh_head_with_inputs_that_wait_is_restored() -> None:
 
 def test_what_a_fresh_head_may_go_on_with_is_not_pruned(monkeypatch: pytest.MonkeyPatch) -> None:
     """The first look at a key after a restore prunes what lies below it in the checkpoint: nothing here."""
-    plain_journals = OperatorHarness._journals
+    plain = OperatorHarness._host
 
-    def journals(self: OperatorHarness, *arguments: Any) -> Any:
-        found = plain_journals(self, *arguments)
-        assert found is not None
-        found.pruner = Pruner(Prune.RESTORE_ONLY, 0, RunMetrics(()), None, True)
-        return found
+    def make(metrics: RunMetrics) -> Pruner:
+        return Pruner(Prune.RESTORE_ONLY, 0, metrics, None, True)
 
-    monkeypatch.setattr(OperatorHarness, "_journals", journals)
+    def host(self: OperatorHarness, *arguments: Any) -> Host:
+        return replace(plain(self, *arguments), make_pruner=make)
+
+    monkeypatch.setattr(OperatorHarness, "_host", host)
     world = World(durable_async)
     before = world.harness.snapshot()
     came = world.push("a")

@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 import threading
 from collections.abc import Callable, Iterator
+from dataclasses import replace
 from typing import Any
 
 import pytest
@@ -18,6 +19,7 @@ from flink_agents.api.durable import Prune
 from flink_agents.api.errors import RecordsPrunedError, StaleOwnerError, StoreUnavailableError
 from flink_agents.connectors.action_state.memory.store import MemoryPlace, MemoryStore
 from flink_agents.runtime.metrics.run_metrics import RunMetrics
+from flink_agents.runtime.operator.assembly import Host
 from flink_agents.runtime.retention import pruning
 from flink_agents.runtime.retention.checkpoints import CheckpointPoller
 from flink_agents.runtime.retention.pruning import Pruner
@@ -146,17 +148,16 @@ def pruners(monkeypatch: pytest.MonkeyPatch) -> Iterator[list[Pruned]]:
     forget()
     made: list[Pruned] = []
     flink = Flink()
-    plain = OperatorHarness._journals
+    plain = OperatorHarness._host
 
-    def journals(self: OperatorHarness, *arguments: Any) -> Any:
-        found = plain(self, *arguments)
-        assert found is not None
-        world = Pruned(flink, poller=CheckpointPoller((), JOB, interval=1e6))
-        made.append(world)
-        found.pruner = world.pruner
-        return found
+    def make(metrics: RunMetrics) -> Pruner:
+        made.append(Pruned(flink, poller=CheckpointPoller((), JOB, interval=1e6)))
+        return made[-1].pruner
 
-    monkeypatch.setattr(OperatorHarness, "_journals", journals)
+    def host(self: OperatorHarness, *arguments: Any) -> Host:
+        return replace(plain(self, *arguments), make_pruner=make)
+
+    monkeypatch.setattr(OperatorHarness, "_host", host)
     monkeypatch.setattr(CheckpointPoller, "listen", lambda self, listener: None)
     yield made
 

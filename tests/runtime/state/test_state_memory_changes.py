@@ -13,7 +13,7 @@ from core_agents import probe
 from flink_agents import MemoryScope
 from flink_agents.api.errors import MemoryPathError
 from flink_agents.runtime.serde.codec import ValueCodec
-from flink_agents.runtime.state.memory import MemoryTree, TreeObject
+from flink_agents.runtime.state.memory import MemoryTree, TreeObject, write_nodes
 from flink_agents.testing import fake_state
 
 
@@ -46,7 +46,7 @@ def run_on(state: CountingMap, body: Any) -> list[str]:
     state.log.clear()
     tree = MemoryTree(MemoryScope.SHORT_TERM, ValueCodec(), state, [])
     body(TreeObject(tree, "", lambda: None))
-    tree.commit()
+    write_nodes(state, tree.changes())
     return state.log
 
 
@@ -142,7 +142,7 @@ def test_random_operations_do_what_a_dict_does(seed: int) -> None:
                     memory.set(path, value)
         assert _plain(memory) == {path: value for path, value in draft.items() if value is not OBJECT}
         if generator.random() < 0.7:
-            tree.commit()
+            write_nodes(state, tree.changes())
             model = draft
     fresh = MemoryTree(MemoryScope.SHORT_TERM, ValueCodec(), state, [])
     assert _plain(TreeObject(fresh, "", lambda: None)) == {p: v for p, v in model.items() if v is not OBJECT}
@@ -232,7 +232,7 @@ def test_reading_what_is_missing_looks_at_nothing_else() -> None:
     tree = MemoryTree(MemoryScope.SHORT_TERM, ValueCodec(), state, [], expires=True)
     tree.set("o.x", 1)
     tree.get("z", None, lambda: None)
-    tree.commit()
+    write_nodes(state, tree.changes())
     assert state.log == ["get o", "get o.x", "get z", "put o.x", "put o"]
 
 

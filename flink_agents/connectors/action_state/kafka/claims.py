@@ -1,4 +1,4 @@
-"""Who may append to a store ``kafka``: the topic of claims.
+"""The topic of claims of a store ``kafka``, which says who may append.
 
 An owner takes over by a *claim*; the order of claims in the topic is the order of owners. Then it
 looks where each partition of the journals ends, and writes that down as its *fence*: what an owner
@@ -111,7 +111,7 @@ class _Later:
             self._subtasks.add((owner.job_id, owner.parallelism, owner.subtask))
 
     def outrank(self, owner: Owner) -> bool:
-        """Whether one of them outranks an owner of the same group."""
+        """Tell whether one of them outranks an owner of the same group."""
         others = len(self._jobs) - ((owner.job_id, owner.parallelism) in self._jobs)
         return others > 0 or (owner.job_id, owner.parallelism, owner.subtask) in self._subtasks
 
@@ -291,20 +291,20 @@ class Claims:
     # -- what they say ----------------------------------------------------------------
 
     def knows(self, token: str) -> bool:
-        """Whether there is a claim of that owner."""
+        """Tell whether there is a claim of that owner."""
         return token in self._by_token
 
     def lost(self, token: str) -> bool:
-        """Whether nobody can tell which records of an owner count, as its claim was removed long ago."""
+        """Tell whether nobody can tell which records of an owner count, as its claim was removed long ago."""
         claim = self._by_token.get(token)
         return claim is None or claim.lost
 
     def of_group(self, group: str) -> list[Claim]:
-        """The claims of a group, in their order."""
+        """Return the claims of a group, in their order."""
         return list(self._by_group.get(group, {}).values())
 
     def done(self, group: str, owns: Callable[[Claim], bool]) -> list[Claim]:
-        """The claims of a group that can be removed, the first one first.
+        """Return the claims of a group that can be removed, the first one first.
 
         Those that were withdrawn, and those of owners that cannot append any more and own nothing. One
         stays as long as what it decided about another one is needed.
@@ -330,7 +330,7 @@ class Claims:
         return found
 
     def before(self, token: str) -> list[Claim]:
-        """Those of owners that might append until the claim of ``token`` came."""
+        """Return those of owners that might append until the claim of ``token`` came."""
         own = self._by_token[token]
         later, found = _Later(), list[Claim]()
         for claim in reversed(self._by_group[own.owner.group].values()):
@@ -342,7 +342,7 @@ class Claims:
         return found[::-1]
 
     def void_from(self, token: str) -> dict[int, int]:
-        """From which offset on records of that owner do not count, by partition.
+        """Return the offset from which on records of that owner do not count, by partition.
 
         Empty where all of them count, or where it is not decided yet (:meth:`undecided`).
         """
@@ -350,7 +350,7 @@ class Claims:
         return (claim.void or {}) if claim is not None else {}
 
     def undecided(self, token: str) -> bool:
-        """Whether that owner is outranked, and nobody has looked yet which of its records count."""
+        """Tell whether that owner is outranked, and nobody has looked yet which of its records count."""
         own = self._by_token.get(token)
         if own is None or own.void is not None:
             return False
@@ -362,11 +362,11 @@ class Claims:
         return False
 
     def live(self) -> list[Claim]:
-        """Those of owners that may append at present, as far as anybody knows."""
+        """Return those of owners that may append at present, as far as anybody knows."""
         return [claim for group in self._by_group for claim in self._live_of(group)]
 
     def in_the_way(self, owner: Owner) -> dict[str, Claim]:
-        """Those of other jobs that hold the group of ``owner``, by token."""
+        """Return those of other jobs that hold the group of ``owner``, by token."""
         live = self._live_of(owner.group)
         return {claim.owner.token: claim for claim in live if claim.owner.job_id != owner.job_id}
 
@@ -454,7 +454,7 @@ class ClaimsWriter:
 
 
 def check_topic(claims: Claims, journals: Topic, is_used: bool) -> None:
-    """See that the topic of journals is that which the claims belong to.
+    """Check that the claims belong to this topic of journals.
 
     Args:
         claims: Read after ``is_used`` was asked.

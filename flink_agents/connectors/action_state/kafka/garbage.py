@@ -1,4 +1,4 @@
-"""Which batches of a store ``kafka`` nobody needs any more.
+"""Finds the batches of a store ``kafka`` that nobody needs any more.
 
 A batch is needed as long as it has a record of a run that was not pruned, or the last removal of a
 journal, or says that a journal was forgotten. What a scan or a writer knows of is enough to say that one
@@ -25,7 +25,7 @@ SPARSE = 4
 
 
 class Batch(NamedTuple):
-    """Where a batch is.
+    """The position of a batch.
 
     Attributes:
         partition: Its partition.
@@ -53,7 +53,7 @@ class _Removal(NamedTuple):
 
 
 class Garbage:
-    """See the module. For any thread.
+    """Knows which batches are needed, and which can be removed. Any thread may ask.
 
     Args:
         remembered: Which removals are kept; all of them unless given.
@@ -82,22 +82,22 @@ class Garbage:
         self.found = 0
 
     def pruned_through(self, journal: JournalKey) -> int:
-        """The last run that was pruned, as far as is known here."""
+        """Return the last run that was pruned, as far as is known here."""
         removal = self._removals.get(journal)
         return NOTHING_PRUNED if removal is None else removal.through
 
     def since(self, journal: JournalKey) -> int | None:
-        """Where the last removal of a journal was first."""
+        """Return where the last removal of a journal was first."""
         removal = self._removals.get(journal)
         return None if removal is None else removal.since
 
     def settled(self) -> dict[JournalKey, int]:
-        """The last runs that were pruned, of each journal of which that is known."""
+        """Return the last runs that were pruned, of each journal of which that is known."""
         with self._lock:
             return {journal: removal.through for journal, removal in self._removals.items()}
 
     def counts(self) -> dict[str, int]:
-        """What is needed as far as is known here, and how many batches were removed."""
+        """Return what is needed as far as is known here, and how many batches were removed."""
         return {
             "runs_kept": self._kept_runs,
             "batches_kept": len(self._needed),
@@ -106,20 +106,20 @@ class Garbage:
         }
 
     def with_runs(self) -> set[Batch]:
-        """The batches that hold runs which were not pruned."""
+        """Return the batches that hold runs which were not pruned."""
         with self._lock:
             return {batch for runs in self._runs.values() for batches in runs.values() for batch in batches}
 
     def knows(self, journal: JournalKey) -> bool:
-        """Whether a batch has something of the journal."""
+        """Tell whether a batch has something of the journal."""
         return journal in self._runs or journal in self._removals
 
     def needs(self, batch: Batch) -> bool:
-        """Whether something in a batch is needed, as far as is known here."""
+        """Tell whether something in a batch is needed, as far as is known here."""
         return batch in self._needed
 
     def owns(self, token: str) -> bool:
-        """Whether something is needed that an owner wrote."""
+        """Tell whether something is needed that an owner wrote."""
         return self._tokens[token] > 0
 
     # -- what is told -----------------------------------------------------------------
@@ -178,7 +178,7 @@ class Garbage:
     # -- what is to be done -----------------------------------------------------------
 
     def take_dead(self) -> list[Batch]:
-        """Batches that can be removed, once."""
+        """Take the batches that can be removed, once."""
         if not self._dead:
             return []
         with self._lock:
@@ -196,7 +196,7 @@ class Garbage:
         self._keeps = True
 
     def take_sparse(self, limit: int, owner: Owner) -> list[tuple[JournalKey, int]]:
-        """Removals that are to be written anew: most of what their batches have is not needed.
+        """Take removals that are to be written anew, as most of their batches is not needed.
 
         Only of journals of the owner's group, or that the owner wrote itself: of others it may not know yet
         that they were forgotten.
@@ -218,13 +218,13 @@ class Garbage:
             return found[:limit]
 
     def is_over(self, partition: int) -> bool:
-        """Whether of so many removals of a partition it is worth while to look which ones stay."""
+        """Tell whether a partition has so many removals that a search for superfluous ones pays."""
         remembered = self._remembered
         over = remembered is not None and remembered.is_over(partition, self._partitions[partition])
         return over and not self._keeps
 
     def over(self) -> list[int]:
-        """The partitions of which more removals are known than are to be kept."""
+        """Return the partitions of which more removals are known than are to be kept."""
         return [each for each in list(self._partitions) if self.is_over(each)]
 
     def expire(self, read: Mapping[int, int]) -> list[JournalKey]:
@@ -284,7 +284,10 @@ class Garbage:
         if self._offsets[batch] < self._forgotten_at(entry.journal):
             return
         through = self.pruned_through(entry.journal)
-        for seq in {record.seq for record in entry.records}:
+        records = entry.records
+        # Most appends have one record.
+        seqs = (records[0].seq,) if len(records) == 1 else {record.seq for record in records}
+        for seq in seqs:
             if seq > through:
                 self._note_run(entry.journal, seq, batch)
                 self._needed[batch] += 1
@@ -318,7 +321,7 @@ class Garbage:
             del self._runs[journal]
 
     def _forgotten_at(self, journal: JournalKey) -> int:
-        """What of a journal lies before this offset is forgotten."""
+        """Return the offset before which everything of a journal is forgotten."""
         known = self._forgotten.get(journal)
         return -1 if known is None else known.offset
 
@@ -368,4 +371,4 @@ class Garbage:
         for journal in self._holds.pop(batch, ()):
             self._held[journal] -= 1
             if not self._held[journal]:
-                del self._held[journal]
+                self._held.pop(journal)  # a Counter deletes more slowly, in Python

@@ -10,7 +10,7 @@ from flink_agents.connectors.action_state.kafka.layout import FORGET, Entry
 
 
 class JournalIndex:
-    """See the module. Entries are applied in the order of their partition."""
+    """Holds the journals that were read; entries are applied in the order of their partition."""
 
     def __init__(self) -> None:
         self._journals: dict[JournalKey, Journal] = {}
@@ -112,12 +112,12 @@ class JournalIndex:
         return found
 
     def pruned_through(self, journal: JournalKey) -> int:
-        """See the protocol of stores."""
+        """Return the last run that was pruned, as far as its removal was read."""
         kept = self._journals.get(journal)
         return NOTHING_PRUNED if kept is None else kept.pruned_through
 
     def scan(self, journal: JournalKey, from_seq: int | None, to_seq: int | None) -> list[Record]:
-        """See the protocol of stores."""
+        """Return the records of some runs, as far as they were read."""
         kept = self._journals.get(journal)
         return [] if kept is None else kept.scan(journal, from_seq, to_seq)
 
@@ -139,7 +139,7 @@ class JournalIndex:
         return describe(self._with(settled or {}), journal_id, after, limit)
 
     def totals(self, settled: Mapping[JournalKey, int] | None = None) -> tuple[int, int, int]:
-        """Numbers of journals and records, and the bytes of their data."""
+        """Return the numbers of journals and records, and the bytes of their data."""
         return totals(self._with(settled or {}))
 
     def _with(self, settled: Mapping[JournalKey, int]) -> dict[JournalKey, Journal]:

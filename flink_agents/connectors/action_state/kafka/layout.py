@@ -11,6 +11,7 @@ took over. See ``claims``.
 
 from __future__ import annotations
 
+import functools
 import hashlib
 import sys
 import threading
@@ -32,6 +33,10 @@ READABLE = (1, BATCH_VERSION)
 
 LOOKER = "looker-"
 """How the token of a writer begins that never claimed, as it only removes."""
+
+PARTITIONS_KEPT = 16_384
+"""Of so many journals the partition is remembered, as each durable call asks for it several times. Keys that
+have calls in flight are fewer, as a rule."""
 
 FORGET = 2**63
 """What ``Entry.through`` is where a journal is unknown from then on; no run has this number."""
@@ -95,19 +100,20 @@ class Marker(NamedTuple):
     parallelism: int
 
 
+@functools.lru_cache(maxsize=PARTITIONS_KEPT)
 def partition_of(journal: JournalKey, partitions: int) -> int:
-    """The partition of a journal."""
+    """Return the partition of a journal."""
     text = encode_text(f"{len(journal.journal_id)}:{journal.journal_id}{journal.key}")
     return int.from_bytes(hashlib.blake2b(text, digest_size=8).digest(), "big") % partitions
 
 
 def pack_key(key: BatchKey) -> bytes:
-    """The key of a Kafka record."""
+    """Return the key of a Kafka record."""
     return _packers.pack(["batch", *key])
 
 
 def unpack_key(data: bytes | None) -> BatchKey | None:
-    """What :func:`pack_key` was given; None for a record that is none of this store."""
+    """Return what :func:`pack_key` was given; None for a record that is none of this store."""
     try:
         kind, token, number = _unpack(data or b"")
         ours = kind == "batch" and isinstance(token, str) and isinstance(number, int)
@@ -117,7 +123,7 @@ def unpack_key(data: bytes | None) -> BatchKey | None:
 
 
 def pack_entry(entry: Entry) -> bytes:
-    """The bytes of an entry; a batch is a list of them."""
+    """Return the bytes of an entry; a batch is a list of them."""
     content: Any = entry.through
     if content is None:
         content = [(int(r.kind), r.seq, r.step, r.index, r.data) for r in entry.records]
@@ -127,13 +133,13 @@ def pack_entry(entry: Entry) -> bytes:
 
 
 def pack_batch(entries: Sequence[bytes]) -> bytes:
-    """The value of a Kafka record, of packed entries."""
+    """Return the value of a Kafka record, of packed entries."""
     packer = msgpack.Packer()
     return b"".join([bytes([BATCH_VERSION]), packer.pack_array_header(len(entries)), *entries])
 
 
 def unpack_batch(data: bytes) -> list[Entry]:
-    """The entries of a batch.
+    """Return the entries of a batch.
 
     Raises:
         StoreFormatError: It is corrupt, or of an unknown version.
@@ -162,7 +168,7 @@ def _entry(journal_id: str, key: str, content: Any) -> Entry:
 
 
 def counting(entries: list[Entry], key: BatchKey, data: bytes) -> list[Entry]:
-    """What counts of a batch whose writer has no claim.
+    """Return what counts of a batch whose writer has no claim.
 
     A claim is removed when nothing of its owner is needed, so that what comes later is of an owner who
     does not know of its end. Only who looks at a store removes without a claim; in batches of version 1,
@@ -174,12 +180,12 @@ def counting(entries: list[Entry], key: BatchKey, data: bytes) -> list[Entry]:
 
 
 def pack_marker(marker: Marker) -> bytes:
-    """The bytes of a marker."""
+    """Return the bytes of a marker."""
     return _packers.pack(list(marker))
 
 
 def unpack_marker(data: bytes) -> Marker | None:
-    """What :func:`pack_marker` was given; None for a marker of another store."""
+    """Return what :func:`pack_marker` was given; None for a marker of another store."""
     try:
         return Marker(*_unpack(data))
     except (StoreFormatError, TypeError):
@@ -187,17 +193,17 @@ def unpack_marker(data: bytes) -> Marker | None:
 
 
 def pack_claim(kind: str, token: str, content: Any) -> tuple[bytes, bytes]:
-    """Key and value of a record of the topic of claims."""
+    """Return the key and the value of a record of the topic of claims."""
     return pack_claim_key(kind, token), bytes([VERSION]) + _packers.pack(content)
 
 
 def pack_claim_key(kind: str, token: str) -> bytes:
-    """The key of a record of the topic of claims."""
+    """Return the key of a record of the topic of claims."""
     return _packers.pack([kind, token])
 
 
 def unpack_claim_key(key: bytes | None) -> tuple[str, str] | None:
-    """Kind and token; None for a record that is none of this store."""
+    """Return kind and token; None for a record that is none of this store."""
     try:
         kind, token = _unpack(key or b"")
     except (StoreFormatError, TypeError, ValueError):
@@ -206,7 +212,7 @@ def unpack_claim_key(key: bytes | None) -> tuple[str, str] | None:
 
 
 def unpack_claim(key: bytes | None, value: bytes | None) -> tuple[str, str, Any] | None:
-    """Kind, token and content; None for a record that is none of this store, or was removed."""
+    """Return kind, token and content; None for a record of another store, or a removed one."""
     if key is None or not value or value[:1] != bytes([VERSION]):
         return None
     try:

@@ -34,7 +34,7 @@ LOOK_SECONDS = 5.0
 
 
 class Standing(NamedTuple):
-    """What a look at the claims says about an owner.
+    """The answer of a look at the claims to an owner.
 
     Attributes:
         void: From which offset on its records do not count, by partition; empty where nobody decided.
@@ -48,12 +48,12 @@ class Standing(NamedTuple):
 
     @property
     def is_free(self) -> bool:
-        """Whether nobody outranks it."""
+        """True if nobody outranks the owner."""
         return not (self.void or self.undecided or self.lost)
 
 
 def suspended_too() -> Callable[[], float]:
-    """The clock of this machine that also runs while the machine is suspended, in seconds; never set back."""
+    """Return the seconds of a clock that runs while the machine is suspended and is never set back."""
     names = ["CLOCK_BOOTTIME"]
     if sys.platform == "darwin":
         names.append("CLOCK_MONOTONIC")  # counts sleep there, as time.monotonic() does not
@@ -72,7 +72,7 @@ now = suspended_too()
 
 
 class Lease:
-    """See the module. :meth:`covers` and :meth:`look` are for any thread.
+    """The lease of one owner. Any thread may call :meth:`covers` and :meth:`look`.
 
     Args:
         claims: What is looked at; of this object alone from now on.
@@ -108,7 +108,7 @@ class Lease:
             self._wanted.set()
 
     def covers(self) -> bool:
-        """Whether all is done that was acknowledged before this was called."""
+        """Tell whether all is done that was acknowledged before this was called."""
         return self._clock() < self._until
 
     def look(self, seconds: float) -> Standing:
@@ -135,7 +135,7 @@ class Lease:
             return standing
 
     def last_look(self, seconds: float) -> Standing:
-        """What the last look said that is no older than the lease; a new one where there is none.
+        """Return what the last look said that is no older than the lease; a new one where there is none.
 
         Args:
             seconds: How long a new one may take.

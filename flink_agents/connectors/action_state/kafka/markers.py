@@ -24,19 +24,27 @@ class Markers:
 
     def __init__(self, topic: Topic, owner: Owner | None) -> None:
         self._topic = topic
+        self._topic_bytes = topic.id.bytes[:TOKEN_BYTES]
         self._owner = owner
         self._writer = (owner.token if owner is not None else "")[:TOKEN_BYTES].encode()
         self._floors: dict[int, int] = {}
+        self._made: dict[int, tuple[int, bytes]] = {}
         self.ends: dict[int, int] = {}
 
     def make(self, partition: int, offset: int) -> bytes:
-        """The bytes of a marker."""
+        """Return the bytes of a marker."""
+        # Between two batches of a partition, runs of many keys end at the same offset.
+        made = self._made.get(partition)
+        if made is not None and made[0] == offset:
+            return made[1]
         subtask, parallelism = (self._owner.subtask, self._owner.parallelism) if self._owner else (0, 0)
-        topic = self._topic.id.bytes[:TOKEN_BYTES]
-        return pack_marker(Marker(topic, partition, offset, self._writer, subtask, parallelism))
+        marker = Marker(self._topic_bytes, partition, offset, self._writer, subtask, parallelism)
+        packed = pack_marker(marker)
+        self._made[partition] = (offset, packed)
+        return packed
 
     def start(self, marker: bytes | None, partition: int, pending: bool) -> int | None:
-        """From where on a partition is needed for a key; None where its marker is of no use."""
+        """Return the offset from which on a key needs a partition; None where its marker is of no use."""
         if marker is None:
             return 0 if pending else self._floors.get(partition, 0)
         read = unpack_marker(marker)
@@ -56,7 +64,7 @@ class Markers:
             self._floors[partition] = max(read.offset, self._floors.get(partition, 0))
 
     def check(self, journal: JournalKey, marker: bytes | None, partition: int) -> None:
-        """See that a marker is of this topic, and that the topic has what the marker has seen.
+        """Check that a marker is of this topic, and that the topic still has what the marker has seen.
 
         Raises:
             StoreMismatchError: It is of another store.
@@ -83,7 +91,7 @@ class Markers:
             )
 
     def check_begin(self, journal: JournalKey, partition: int, wanted: int, begin: int) -> None:
-        """See that a partition has all from an offset on that a key with inputs that wait needs.
+        """Check that a partition still has all records from ``wanted`` on, for a key whose inputs wait.
 
         Raises:
             RecordsPrunedError: It begins behind that.
@@ -97,9 +105,9 @@ class Markers:
             )
 
     def _fits(self, marker: Marker, partition: int) -> bool:
-        return marker.partition == partition and marker.topic == self._topic.id.bytes[:TOKEN_BYTES]
+        return marker.partition == partition and marker.topic == self._topic_bytes
 
     def _lies_behind(self, marker: Marker) -> bool:
-        """Whether an earlier attempt saw more of a partition than there was when this one began."""
+        """Tell whether an earlier attempt saw more of a partition than there was when this one began."""
         end = self.ends.get(marker.partition, marker.offset)
         return marker.writer != self._writer and marker.offset > end

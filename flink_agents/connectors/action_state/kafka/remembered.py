@@ -1,4 +1,4 @@
-"""Which removals of a store ``kafka`` are kept when they only find out a state that is too old.
+"""Chooses the removals that a store ``kafka`` keeps only to find out a state that is too old.
 
 A state from before a removal would have its runs executed anew. The runtime removes no run that a
 checkpoint of Flink's can ask for, so that this is about states that somebody chose by hand: an old savepoint,
@@ -37,7 +37,7 @@ class Dated(NamedTuple):
 
 
 class Remembered:
-    """See the module.
+    """Counts the removals of each partition, and chooses those to keep.
 
     Args:
         latest: How many removals of each partition are kept.
@@ -50,7 +50,7 @@ class Remembered:
         self._left: dict[int, int] = {}
 
     def is_over(self, partition: int, count: int) -> bool:
-        """Whether so many removals of a partition are worth a look."""
+        """Tell whether so many removals of a partition are worth a look."""
         return count > self._left.get(partition, self._own) + self._own // OWN_SLACK + self._latest // SLACK
 
     def looked(self, partition: int, count: int) -> None:
@@ -58,7 +58,7 @@ class Remembered:
         self._left[partition] = max(count, self._own)
 
     def surplus(self, found: Iterable[Dated]) -> list[JournalKey]:
-        """The journals of a partition whose removals are not to be kept, the oldest first."""
+        """Return the journals of a partition whose removals are not to be kept, the oldest first."""
         newest_first = sorted(found, key=lambda one: one.since, reverse=True)
         surplus: list[JournalKey] = []
         count = own = 0
@@ -76,6 +76,6 @@ class Remembered:
 
 
 def _fraction(journal: JournalKey) -> float:
-    """A number from 0 to 1 that is the same for a journal everywhere."""
+    """Return a number from 0 to 1 that is the same for a journal everywhere."""
     text = encode_text(f"{journal.key}:{journal.journal_id}")
     return int.from_bytes(hashlib.blake2b(text, digest_size=8).digest(), "big") / 2**64

@@ -43,7 +43,7 @@ FREE_EACH = 20_000
 
 
 class Scanner:
-    """See the module. Only for the thread that reads.
+    """Reads ranges of partitions into the index. Only the thread that reads may use it.
 
     Args:
         settings: How to reach the topic.
@@ -104,13 +104,13 @@ class Scanner:
         return self._claims
 
     def owners(self) -> tuple[Owner, ...]:
-        """All who may append at present."""
+        """Return all who may append at present."""
         self._claims.refresh()
         found = [claim.owner for claim in self._claims.live()]
         return tuple(sorted(found, key=lambda owner: (owner.group, owner.subtask)))
 
     def details(self) -> dict[str, int | float | str]:
-        """What is kept in batches, and since when, for those who look at a store without an owner."""
+        """Return what is kept in batches, and since when, for those who look at a store without an owner."""
         kept = self._garbage.with_runs()
         found: dict[str, int | float | str] = dict(self._garbage.counts())
         written = [self._written[batch] / 1000 for batch in kept if batch in self._written]
@@ -121,14 +121,14 @@ class Scanner:
         return found
 
     def log_starts(self, partitions: list[int]) -> dict[int, int]:
-        """Where the partitions begin."""
+        """Return where the partitions begin."""
         asked = [TopicPartition(self._topic, partition) for partition in partitions]
         patience = request_ms(self._settings.rebuild_seconds)
         found = self._retried(lambda: self._consumer.beginning_offsets(asked, timeout_ms=patience))
         return {each.partition: offset for each, offset in found.items()}
 
     def log_ends(self, partitions: list[int]) -> dict[int, int]:
-        """Where the partitions end."""
+        """Return where the partitions end."""
         asked = [TopicPartition(self._topic, partition) for partition in partitions]
         patience = request_ms(self._settings.rebuild_seconds)
         found = self._retried(lambda: self._consumer.end_offsets(asked, timeout_ms=patience))
@@ -191,11 +191,11 @@ class Scanner:
         self._expire(over)
 
     def done_claims(self, group: str) -> list[Claim]:
-        """The claims of a group that nobody needs any more, the first one first."""
+        """Return the claims of a group that nobody needs any more, the first one first."""
         return self._claims.done(group, self._owns)
 
     def ended(self, group: str) -> set[str]:
-        """The tokens of those of a group who cannot append any more."""
+        """Return the tokens of those of a group who cannot append any more."""
         return {claim.owner.token for claim in self._claims.of_group(group) if claim.void is not None}
 
     def _expire(self, partitions: Iterable[int]) -> None:
@@ -207,12 +207,12 @@ class Scanner:
                 self.known.discard(journal)
 
     def _is_whole(self, partition: int) -> bool:
-        """Whether a partition was read from its begin on."""
+        """Tell whether a partition was read from its begin on."""
         start = self.starts.get(partition)
         return start is not None and start <= self.begins.get(partition, 0)
 
     def _owns(self, claim: Claim) -> bool:
-        """Whether something may be needed that the owner of a claim wrote, who is outranked."""
+        """Tell whether something may be needed that the owner of a claim wrote, who is outranked."""
         token = claim.owner.token
         if token in self._unsure_tokens or self._garbage.owns(token):
             return True
@@ -360,7 +360,7 @@ class Scanner:
 
 
 def _without_data(entry: Entry) -> Entry:
-    """What garbage needs of an entry."""
+    """Return what garbage needs of an entry."""
     first = {record.seq: record for record in entry.records}
     return entry._replace(records=[replace(record, step="", data=b"") for record in first.values()])
 

@@ -1,4 +1,4 @@
-"""What the store ``kafka`` is told, and the clients that it makes."""
+"""The settings of the store ``kafka``, and the clients that it makes."""
 
 from __future__ import annotations
 
@@ -35,6 +35,10 @@ SLACK_BYTES = 1024 * 1024
 """What a message may have beside two records of the largest size."""
 
 REQUEST_MS = 30_000
+LINGER_MS = 5
+"""How long the producer waits for more, unless it is flushed. So the first batch of a turn of the writer does
+not become a request without the others; what is sent without a flush waits for so long."""
+
 RECONNECT_MS = 1000
 """The longest pause before a broker that was away is tried again; by itself, the client waits up to 30 s."""
 
@@ -75,7 +79,7 @@ class KafkaSettings:
 
     @classmethod
     def from_options(cls, options: Mapping[str, Any]) -> KafkaSettings:
-        """Settings out of the options of a job.
+        """Return the settings out of the options of a job.
 
         Raises:
             OptionError: An option is unknown, missing, or has a value that does not fit.
@@ -107,25 +111,27 @@ class KafkaSettings:
         return 2 * self.max_record_bytes + SLACK_BYTES
 
     def admin(self) -> KafkaAdminClient:
-        """A client for topics."""
+        """Return a client for topics."""
         return self._make("KafkaAdminClient", request_timeout_ms=REQUEST_MS)
 
     def producer(self) -> KafkaProducer:
-        """A client that appends: in order, each record once, acknowledged by all replicas in sync."""
+        """Return a client that appends: in order, each record once, acknowledged by all replicas in sync."""
         return self._make(
             "KafkaProducer",
             acks="all",
             enable_idempotence=True,
             max_request_size=self.message_bytes,
             batch_size=SLACK_BYTES,
-            delivery_timeout_ms=int(self.append_seconds * 1000),
+            linger_ms=LINGER_MS,
+            # kafka-python refuses one that is less than the linger and the time for a request together.
+            delivery_timeout_ms=int(self.append_seconds * 1000) + LINGER_MS,
             request_timeout_ms=request_ms(self.append_seconds),
             max_block_ms=int(self.append_seconds * 1000),
             metrics_enabled=False,
         )
 
     def consumer(self) -> KafkaConsumer:
-        """A client that reads, of no group."""
+        """Return a client that reads, of no group."""
         return self._make(
             "KafkaConsumer",
             group_id=None,
@@ -155,7 +161,7 @@ class KafkaSettings:
             return made(bootstrap_servers=self.bootstrap_servers.split(","), **made_with)
 
     def check_client_options(self) -> None:
-        """See that each option of a client is one.
+        """Check that each option of a client is one that kafka-python has.
 
         Raises:
             OptionError: None of the clients knows it, its value does not fit, or the store needs its own.
@@ -182,12 +188,12 @@ class KafkaSettings:
 
 
 def request_ms(seconds: float) -> int:
-    """How long to wait for one answer of the brokers, where all of it may take so many seconds."""
+    """Return how long to wait for one answer of the brokers, where all of it may take so many seconds."""
     return min(REQUEST_MS, int(seconds * 1000))
 
 
 def _parsed(key: str, value: Any, default: Any) -> Any:
-    """A value that may be a text, as configuration files have them, in the type of its default."""
+    """Return a value that may be a text, as configuration files have them, in the type of its default."""
     expected = type(default).__name__
     if key == "security_protocol":
         # Anything else would be taken for PLAINTEXT.
@@ -227,7 +233,7 @@ def translated(what: str) -> Iterator[None]:
 
 
 def unavailable(what: str, error: BaseException) -> StoreUnavailableError:
-    """The error that says that Kafka failed."""
+    """Return the error that says that Kafka failed."""
     return StoreUnavailableError(
         what,
         found=f"{type(error).__name__}: {error}",

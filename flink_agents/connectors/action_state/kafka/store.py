@@ -29,6 +29,7 @@ from flink_agents.api.errors import (
     StoreUnavailableError,
 )
 from flink_agents.api.logs import bounded_logger
+from flink_agents.connectors.action_state.group_writer import OnEnd
 from flink_agents.connectors.action_state.kafka.claims import Claims, ClaimsWriter, check_topic
 from flink_agents.connectors.action_state.kafka.garbage import Garbage
 from flink_agents.connectors.action_state.kafka.layout import (
@@ -63,7 +64,7 @@ FRAME_BYTES = 1024
 
 
 class KafkaStore(ThreadedStore[Write]):
-    """See the package. A store is opened once.
+    """A store in two topics of Kafka. It is opened once.
 
     Args:
         settings: Which brokers and topic, and limits.
@@ -83,12 +84,13 @@ class KafkaStore(ThreadedStore[Write]):
 
     @classmethod
     def from_options(cls, options: Mapping[str, Any]) -> KafkaStore:
-        """A store with the options ``action-state.kafka.*``."""
+        """Return a store with the options ``action-state.kafka.*``."""
         return cls(KafkaSettings.from_options(options))
 
     @property
+    @override
     def store_id(self) -> str:
-        """See the protocol: the id of the topic, which one that is made anew does not have."""
+        """Return the id of the topic, which differs once the topic is made anew."""
         self._require_open()
         return str(self._topic.id)
 
@@ -109,7 +111,7 @@ class KafkaStore(ThreadedStore[Write]):
 
     async def _connect(
         self, owner: Owner | None, opened: list[Callable[[], object]]
-    ) -> tuple[Callable[[Callable[[], None]], KafkaWriter], list[Callable[[], object]]]:
+    ) -> tuple[Callable[[OnEnd], KafkaWriter], list[Callable[[], object]]]:
         of_reader = await self._in_thread(lambda: self._open_clients(owner, opened))
         if owner is not None:
             over = TakeOver(self._claims, self._claims_writer, self._all_ends)
@@ -226,11 +228,11 @@ class KafkaStore(ThreadedStore[Write]):
             return
         self._appending[journal] += 1
         try:
-            await self._submit(writer, functools.partial(Write, Entry(journal, records)))
+            await writer.written(Write(Entry(journal, records)))
         finally:
             self._appending[journal] -= 1
             if not self._appending[journal]:
-                del self._appending[journal]
+                self._appending.pop(journal)  # a Counter deletes more slowly, in Python
 
     @override
     async def prune(self, journal: JournalKey, through_seq: int) -> None:
@@ -238,7 +240,7 @@ class KafkaStore(ThreadedStore[Write]):
         if not self._knows(journal):
             await self.rebuild(journal)
         if self._knows(journal):
-            await self._submit(writer, functools.partial(Write, Entry(journal, (), through_seq)))
+            await writer.written(Write(Entry(journal, (), through_seq)))
             partition = partition_of(journal, self._topic.partitions)
             if journal in self._scanner.index:
                 self._settled.append((journal, through_seq))
@@ -258,11 +260,11 @@ class KafkaStore(ThreadedStore[Write]):
         writer = self._require_owned()
         await self.rebuild()
         found = await self._in_thread(lambda: self._describe(journal_id, None, sys.maxsize))
-        removals = [functools.partial(Write, Entry(info.journal, (), FORGET)) for info in found]
-        await asyncio.gather(*(self._submit(writer, make) for make in removals))
+        removals = [Write(Entry(info.journal, (), FORGET)) for info in found]
+        await asyncio.gather(*(writer.written(write) for write in removals))
 
     def _knows(self, journal: JournalKey) -> bool:
-        """Whether something was recorded for a journal, or is on its way."""
+        """Tell whether something was recorded for a journal, or is on its way."""
         return journal in self._appending or self._garbage.knows(journal)
 
     # -- markers ----------------------------------------------------------------------
@@ -296,8 +298,9 @@ class KafkaStore(ThreadedStore[Write]):
         if marker is not None and pending:
             self._markers.check_begin(journal, partition, wanted, self._scanner.begins.get(partition, 0))
 
+    @override
     def recovery_marker(self, journal: JournalKey) -> bytes:
-        """See the protocol: where the partition ended when this subtask last heard of it."""
+        """Return the end of the partition as this subtask last heard of it."""
         self._require_open()
         partition = partition_of(journal, self._topic.partitions)
         return self._markers.make(partition, self._positions.get(partition, 0))
@@ -350,10 +353,6 @@ class KafkaStore(ThreadedStore[Write]):
         with self._lock:
             del self._fresh[partition]
         self._scanner.read({partition: self._scanner.starts.get(partition, 0)})
-
-    @override
-    async def read(self, journal: JournalKey, seq: int) -> list[Record]:
-        return await self.scan(journal, seq, seq)
 
     @override
     async def scan(
@@ -423,7 +422,8 @@ def _tell_failure(tidying: asyncio.Future[None]) -> None:
 def _check_sum(journal: JournalKey, records: Sequence[Record], limit: int) -> None:
     """Refuse an append that no message can hold."""
     size = (len(journal.journal_id) + len(journal.key)) * 4 + FRAME_BYTES
-    size += sum(len(record.data) + len(record.step) * 4 + 64 for record in records)
+    for record in records:
+        size += len(record.data) + len(record.step) * 4 + 64
     if size > limit:
         raise RecordTooLargeError(
             "the records of one append are too large together",

@@ -1,4 +1,4 @@
-"""How an attempt becomes the one who may append to a store ``kafka``.
+"""Makes an attempt the one who may append to a store ``kafka``.
 
 It waits for another job that may live, then claims, then outlasts the leases of those whom it outranks,
 then looks where each partition ends and writes that down as its fence. ``lease`` says what the wait is for.
@@ -27,7 +27,7 @@ POLL_SECONDS = 0.05
 
 
 class TakeOver:
-    """See the module.
+    """Makes one owner the one who may append.
 
     Args:
         claims: Read by nobody else meanwhile.
@@ -119,7 +119,7 @@ class TakeOver:
             raise stale_error(owner)  # others took over, and tidied up, before it saw its own claim
 
     def _longest_lease(self, owner: Owner) -> float:
-        """The longest lease of those whose records are still to be decided about by ``owner``.
+        """Return the longest lease of those whose records are still to be decided about by ``owner``.
 
         Also of such as somebody outranks who never came to its fence: they may have appended until now.
         Who has no fence has no lease either: it looks before it begins one, and that behind its fence.

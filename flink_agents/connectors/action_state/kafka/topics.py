@@ -36,7 +36,7 @@ class Topic(NamedTuple):
 
 
 def find_topics(settings: KafkaSettings, create: bool) -> tuple[Topic, Topic]:
-    """The topics of journals and of claims.
+    """Return the topics of journals and of claims.
 
     Args:
         settings: Which ones.
@@ -64,7 +64,7 @@ def find_topics(settings: KafkaSettings, create: bool) -> tuple[Topic, Topic]:
 
 
 def stored_bytes(settings: KafkaSettings) -> int | None:
-    """What both topics take on the disks of the brokers, all replicas together; None where nobody may ask."""
+    """Return the bytes of both topics on all brokers' disks; None where nobody may ask for them."""
     from kafka.errors import AuthorizationError
 
     names = [settings.topic, settings.claims_topic]
@@ -145,7 +145,7 @@ def _configs(settings: KafkaSettings) -> dict[str, str]:
 
 
 def _checked(admin: KafkaAdminClient, settings: KafkaSettings, name: str) -> Topic:
-    """The topic, if records are safe in it."""
+    """Return the topic, if records are safe in it."""
     from kafka.admin import ConfigResource, ConfigResourceType
 
     found = _find(admin, name)

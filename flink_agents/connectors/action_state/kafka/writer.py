@@ -12,10 +12,13 @@ import contextlib
 import copy
 import itertools
 import time
-from collections.abc import Callable, Mapping
+from collections import deque
+from collections.abc import Mapping
 from typing import Any, NamedTuple
 
 from kafka import KafkaProducer
+from kafka.errors import KafkaError, KafkaTimeoutError
+from typing_extensions import override
 
 from flink_agents.api.action_state import (
     NOTHING_PRUNED,
@@ -26,7 +29,7 @@ from flink_agents.api.action_state import (
 )
 from flink_agents.api.errors import StoreError
 from flink_agents.api.logs import bounded_logger
-from flink_agents.connectors.action_state.group_writer import GroupWriter, Limits, Outcome, Pending
+from flink_agents.connectors.action_state.group_writer import GroupWriter, Limits, OnEnd, Outcome, Pending
 from flink_agents.connectors.action_state.kafka.claims import Claims, ClaimsWriter
 from flink_agents.connectors.action_state.kafka.garbage import Batch, Garbage
 from flink_agents.connectors.action_state.kafka.layout import (
@@ -40,7 +43,7 @@ from flink_agents.connectors.action_state.kafka.layout import (
     partition_of,
 )
 from flink_agents.connectors.action_state.kafka.lease import Lease
-from flink_agents.connectors.action_state.kafka.settings import KafkaSettings, unavailable
+from flink_agents.connectors.action_state.kafka.settings import LINGER_MS, KafkaSettings, unavailable
 from flink_agents.connectors.action_state.kafka.topics import Topic
 from flink_agents.connectors.action_state.store_metrics import StoreMetrics
 
@@ -64,15 +67,27 @@ class Write(Pending):
 
     Args:
         entry: What is written.
-        future: Resolved on its loop; None where nobody waits.
+
+    Attributes:
+        outcome: Why it failed; None as long as it has not.
     """
 
-    __slots__ = ("entry", "partition")
+    __slots__ = ("entry", "outcome")
 
-    def __init__(self, entry: Entry, future: asyncio.Future[None] | None) -> None:
-        super().__init__(future)
+    def __init__(self, entry: Entry) -> None:
+        # What the base class does is repeated here: there are several of these for each durable call.
+        self.future = None
+        self.size = 0
         self.entry = entry
-        self.partition = 0
+        self.outcome: Outcome = None
+
+
+class _Packed(NamedTuple):
+    """A batch as it goes to Kafka."""
+
+    batch: Batch
+    writes: list[Write]
+    value: bytes
 
 
 class _Sent(NamedTuple):
@@ -84,7 +99,7 @@ class _Sent(NamedTuple):
 
 
 class KafkaWriter(GroupWriter[Write]):
-    """See the module.
+    """Sends the batches of one owner, and tells their appends when they are done.
 
     Args:
         settings: Of the store.
@@ -97,7 +112,7 @@ class KafkaWriter(GroupWriter[Write]):
         positions: Where each partition ended when it was last heard of; kept up to date here.
         loop: Where futures are resolved.
         metrics: Of the store.
-        on_end: Called on the loop when the thread has ended, behind all outcomes.
+        on_end: Called on the loop when the thread has ended, behind all outcomes, with futures that got none.
     """
 
     def __init__(
@@ -112,7 +127,7 @@ class KafkaWriter(GroupWriter[Write]):
         positions: dict[int, int],
         loop: asyncio.AbstractEventLoop,
         metrics: StoreMetrics,
-        on_end: Callable[[], None],
+        on_end: OnEnd,
     ) -> None:
         place = f"topic {journals.name}"
         super().__init__(place, LIMITS, settings.lease_seconds, loop, metrics, on_end)
@@ -135,28 +150,28 @@ class KafkaWriter(GroupWriter[Write]):
         super().start()
 
     def _write(self, batch: list[Write]) -> list[Outcome]:
-        outcomes: dict[Write, Outcome] = {}
         self._wrote = True
         self._lease.appending()
-        sent = self._send(batch, outcomes)
-        self._wait_for(sent, outcomes)
-        self._check(sent, outcomes)
+        sent = self._send(self._pack(batch))
+        self._send_dead()
+        self._wait_for(sent)
+        self._check(sent)
         if time.monotonic() > self._beat_at:
             self._beat()
-        return [outcomes[write] for write in batch]
+        return [write.outcome for write in batch]
 
     # -- to Kafka ---------------------------------------------------------------------
 
-    def _send(self, writes: list[Write], outcomes: dict[Write, Outcome]) -> list[_Sent]:
-        """Hand all to the client, in order, in one batch of each partition or a few."""
+    def _pack(self, writes: list[Write]) -> deque[_Packed]:
+        """Make one batch for each partition, or a few, in order."""
         by_partition: dict[int, list[Write]] = {}
         removed: dict[JournalKey, int] = {}
         for write in writes:
-            outcomes[write] = error = self._pruned(write.entry, removed)
-            if error is None:
-                write.partition = partition_of(write.entry.journal, self._partitions)
-                by_partition.setdefault(write.partition, []).append(write)
-        sent: list[_Sent] = []
+            write.outcome = self._pruned(write.entry, removed)
+            if write.outcome is None:
+                partition = partition_of(write.entry.journal, self._partitions)
+                by_partition.setdefault(partition, []).append(write)
+        batches: deque[_Packed] = deque()
         for partition, own in by_partition.items():
             packed: list[bytes] = []
             taken: list[Write] = []
@@ -165,35 +180,40 @@ class KafkaWriter(GroupWriter[Write]):
                 data = pack_entry(write.entry)
                 write.size = len(data)
                 if taken and size + write.size > BATCH_BYTES:
-                    self._send_batch(partition, taken, packed, sent, outcomes)
+                    batches.append(self._batch(partition, taken, packed))
                     packed, taken, size = [], [], 0
                 packed.append(data)
                 taken.append(write)
                 size += write.size
-            self._send_batch(partition, taken, packed, sent, outcomes)
-        self._send_dead()
-        return sent
+            batches.append(self._batch(partition, taken, packed))
+        return batches
 
-    def _send_batch(
-        self,
-        partition: int,
-        writes: list[Write],
-        packed: list[bytes],
-        sent: list[_Sent],
-        outcomes: dict[Write, Outcome],
-    ) -> None:
-        key = BatchKey(self._token, next(self._numbers))
-        try:
-            report = self._producer.send(
-                self._topic, key=pack_key(key), value=pack_batch(packed), partition=partition
-            )
-        except Exception as error:
-            # It was not even handed over.
-            for write in writes:
-                outcomes[write] = unavailable(f"topic {self._topic!r} cannot be written", error)
-            self._metrics.failed()
-            return
-        sent.append(_Sent(Batch(partition, key), writes, report))
+    def _batch(self, partition: int, writes: list[Write], packed: list[bytes]) -> _Packed:
+        return _Packed(
+            Batch(partition, BatchKey(self._token, next(self._numbers))), writes, pack_batch(packed)
+        )
+
+    def _send(self, batches: deque[_Packed]) -> list[_Sent]:
+        """Hand all to the client, in order.
+
+        All is packed before, so that the client gets the whole turn in a moment, and makes one request of it.
+        """
+        sent: list[_Sent] = []
+        while batches:
+            # The client has its own copy, so that a turn of large records need not be there twice.
+            batch, writes, value = batches.popleft()
+            try:
+                report = self._producer.send(
+                    self._topic, key=pack_key(batch.key), value=value, partition=batch.partition
+                )
+            except Exception as error:
+                # It was not even handed over.
+                for write in writes:
+                    write.outcome = unavailable(f"topic {self._topic!r} cannot be written", error)
+                self._metrics.failed()
+                continue
+            sent.append(_Sent(batch, writes, report))
+        return sent
 
     def _send_dead(self) -> None:
         if self._owner is None and not self._wrote:
@@ -216,9 +236,12 @@ class KafkaWriter(GroupWriter[Write]):
         self._garbage.keep_removals()
         _log.warning("what nobody needs was not removed from %s: %s", self._topic, error)
 
-    def _wait_for(self, sent: list[_Sent], outcomes: dict[Write, Outcome]) -> None:
-        """Wait for the report of each batch."""
+    def _wait_for(self, sent: list[_Sent]) -> None:
+        """Have the client send all that it has, and wait for the report of each batch."""
         deadline = time.monotonic() + self._settings.append_seconds + CLOSE_SECONDS
+        with contextlib.suppress(KafkaError):
+            # This ends the linger. Reports say what became of the batches, and nothing lingers for longer.
+            self._producer.flush(timeout=LINGER_MS / 1000)
         for batch, writes, report in sent:
             try:
                 while not report.is_done and not self._abandoned and time.monotonic() < deadline:
@@ -226,29 +249,32 @@ class KafkaWriter(GroupWriter[Write]):
                 if not report.is_done:
                     raise TimeoutError("no report")
                 at = report.get(timeout=0).offset
+                if at < 0:
+                    # Without its place, nobody can compare it with a fence, or remove it.
+                    raise LookupError("stored, and the broker does not say where")
             except Exception as error:
                 failure = self._not_acknowledged(error)
                 for write in writes:
-                    outcomes[write] = copy.copy(failure)
+                    write.outcome = copy.copy(failure)
                 continue
             self._positions[batch.partition] = max(self._positions.get(batch.partition, 0), at + 1)
 
     # -- ownership --------------------------------------------------------------------
 
-    def _check(self, sent: list[_Sent], outcomes: dict[Write, Outcome]) -> None:
+    def _check(self, sent: list[_Sent]) -> None:
         """Tell what counts of that which Kafka has, and note it."""
         error, void = self._ousted() if self._owner is not None and sent else (None, {})
         for batch, writes, report in sent:
-            if outcomes[writes[0]] is not None:
+            if writes[0].outcome is not None:
                 continue
             if error is not None and report.value.offset >= void.get(batch.partition, 0):
                 for write in writes:
-                    outcomes[write] = copy.copy(error)
+                    write.outcome = copy.copy(error)
                 continue
             self._garbage.add(batch, report.value.offset, [write.entry for write in writes])
 
     def _ousted(self) -> tuple[StoreError | None, Mapping[int, int]]:
-        """The error of appends that do not count, where somebody else took over, and where those begin."""
+        """Return the error of appends that do not count since a take-over, and where those begin."""
         assert self._owner is not None
         # All was acknowledged before the clock is read here.
         if self._lease.covers():
@@ -272,8 +298,9 @@ class KafkaWriter(GroupWriter[Write]):
         self._failure = stale_error(self._owner)
         return self._failure, standing.void
 
+    @override
     def _beat(self) -> None:
-        """See the base class; also look whether the owner still is one, and tidy up."""
+        """Look for owners that took over, and tidy up."""
         self._beat_at = time.monotonic() + self._beat_seconds
         if self._failure is not None:
             return
@@ -294,7 +321,7 @@ class KafkaWriter(GroupWriter[Write]):
                 if (since := self._garbage.since(journal)) is not None
             ]
             if again:
-                self._write([Write(entry, None) for entry in again])
+                self._write([Write(entry) for entry in again])
             else:
                 self._send_dead()
         except Exception as error:
@@ -304,7 +331,7 @@ class KafkaWriter(GroupWriter[Write]):
     # -- outcomes ---------------------------------------------------------------------
 
     def _pruned(self, entry: Entry, removed: dict[JournalKey, int]) -> StoreError | None:
-        """The error of an append to a run that was removed, before or in this turn."""
+        """Return the error of an append to a run that was removed, before or in this turn."""
         through = max(self._garbage.pruned_through(entry.journal), removed.get(entry.journal, NOTHING_PRUNED))
         if entry.through == FORGET:
             return None
@@ -336,7 +363,5 @@ class KafkaWriter(GroupWriter[Write]):
 
 def _wait(report: Any, seconds: float) -> None:
     """Wait until a report is there, for so long at most."""
-    from kafka.errors import KafkaTimeoutError
-
     with contextlib.suppress(KafkaTimeoutError):
         report.get(seconds)

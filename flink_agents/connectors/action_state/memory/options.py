@@ -1,12 +1,9 @@
 """Options of the store ``memory``."""
 
-from flink_agents.api.option_values import ConfigOption
+from flink_agents.api.option_values import option
 
 OPTIONS = (
-    ConfigOption(
-        "action-state.memory.place",
-        str,
-        "default",
-        "Memory stores of one process with the same place share their records.",
+    option("action-state.memory.place", str, "default")(
+        "Memory stores of one process with the same place share their records."
     ),
 )

@@ -32,7 +32,7 @@ from flink_agents.connectors.action_state.options import read_options
 
 
 class MemoryPlace:
-    """What stores share; each access holds ``lock``.
+    """The records that several stores share; each access holds ``lock``.
 
     Attributes:
         store_id: See :attr:`ActionStateStore.store_id`.
@@ -83,13 +83,13 @@ _places_lock = threading.Lock()
 
 
 def place_of(name: str) -> MemoryPlace:
-    """The place of that name in this process."""
+    """Return the place of that name in this process."""
     with _places_lock:
         return _places.setdefault(name, MemoryPlace())
 
 
 class MemoryStore(ActionStateStore):
-    """See the module.
+    """A store in the memory of this process.
 
     Args:
         place: What to share with other stores; a new one by default.
@@ -112,7 +112,7 @@ class MemoryStore(ActionStateStore):
 
     @classmethod
     def from_options(cls, options: Mapping[str, Any]) -> MemoryStore:
-        """A store with the options ``place``."""
+        """Return a store with the options ``place``."""
         return cls(place_of(read_options("memory", options)["place"]))
 
     @property
@@ -172,10 +172,6 @@ class MemoryStore(ActionStateStore):
                 place.removals.pop(journal, None)
 
     @override
-    async def read(self, journal: JournalKey, seq: int) -> list[Record]:
-        return await self.scan(journal, seq, seq)
-
-    @override
     async def scan(
         self, journal: JournalKey, from_seq: int | None = None, to_seq: int | None = None
     ) -> list[Record]:
@@ -216,18 +212,20 @@ class MemoryStore(ActionStateStore):
         self._here()
         return self._known is None or journal in self._known
 
+    @override
     async def rebuild(
         self, journal: JournalKey | None = None, marker: bytes | None = None, pending: bool = True
     ) -> None:
-        """See the protocol; all that is left to do is to compare the marker."""
+        """Compare the marker; memory needs nothing else."""
         if marker not in (None, uuid.UUID(self._here().store_id).bytes):
             raise StoreMismatchError(
                 "state belongs to a store in memory that does not exist any more",
                 fix="use the store sqlite or kafka for jobs that are restored in another process",
             )
 
+    @override
     def recovery_marker(self, journal: JournalKey) -> bytes:
-        """See the protocol: there is one position, the place."""
+        """Return the one position that a place has: its own id."""
         return uuid.UUID(self._here().store_id).bytes
 
     @override

@@ -21,6 +21,7 @@ from pathlib import Path
 
 from flink_agents.api.errors import StoreError, StoreFormatError, StoreUnavailableError
 from flink_agents.connectors.action_state.sqlite import removals
+from flink_agents.connectors.action_state.sqlite.rows import STATEMENTS
 
 APPLICATION_ID = 0x464C4147
 """What SQLite's header has to say: this file is a store of action state."""
@@ -61,7 +62,7 @@ _NOT_A_STORE = (sqlite3.SQLITE_CORRUPT, sqlite3.SQLITE_NOTADB)
 
 
 def is_busy(error: BaseException) -> bool:
-    """Whether another connection holds a lock, so that trying again may help."""
+    """Tell whether another connection holds a lock, so that trying again may help."""
     code = getattr(error, "sqlite_errorcode", None)  # What Python itself raises has only the text.
     if code is None:
         return isinstance(error, sqlite3.OperationalError) and "is locked" in str(error)
@@ -69,7 +70,7 @@ def is_busy(error: BaseException) -> bool:
 
 
 def translate(error: BaseException, path: Path) -> StoreError:
-    """The store's error for one of SQLite's, or of the file system."""
+    """Return the store's error for one of SQLite's, or of the file system."""
     code = getattr(error, "sqlite_errorcode", None)
     text = str(error)
     if (code is not None and code & 0xFF in _NOT_A_STORE) or "malformed" in text or "not a database" in text:
@@ -86,7 +87,7 @@ def translate(error: BaseException, path: Path) -> StoreError:
 
 
 def open_file(path: Path, create: bool, busy_seconds: float) -> sqlite3.Connection:
-    """A connection to the store at ``path``; several processes may make the file at once.
+    """Return a connection to the store at ``path``; several processes may make the file at once.
 
     Args:
         path: The file; its directory is made.
@@ -139,7 +140,11 @@ def _check_header(path: Path) -> None:
 
 def _connect(path: Path) -> sqlite3.Connection:
     connection = sqlite3.connect(
-        path, timeout=READ_BUSY_SECONDS, isolation_level=None, check_same_thread=False
+        path,
+        timeout=READ_BUSY_SECONDS,
+        isolation_level=None,
+        check_same_thread=False,
+        cached_statements=STATEMENTS,
     )
     try:
         if _is_new(connection, path):
@@ -162,7 +167,7 @@ def _connect(path: Path) -> sqlite3.Connection:
 
 
 def _is_new(connection: sqlite3.Connection, path: Path) -> bool:
-    """Whether the file is empty; what is neither that nor ours is refused before anything is changed."""
+    """Tell whether the file is empty; what is neither that nor ours is refused before anything is changed."""
     connection.execute("BEGIN")
     application_id, version, tables = _identity(connection)
     connection.execute("COMMIT")
@@ -185,7 +190,7 @@ def _is_new(connection: sqlite3.Connection, path: Path) -> bool:
 
 
 def _identity(connection: sqlite3.Connection) -> tuple[int, int, int]:
-    """Application, version and number of tables; for a moment in which nobody makes them."""
+    """Return application, version and number of tables, while nobody makes tables."""
     return (
         connection.execute("PRAGMA application_id").fetchone()[0],
         connection.execute("PRAGMA user_version").fetchone()[0],
@@ -212,7 +217,7 @@ def _create(connection: sqlite3.Connection) -> None:
 
 
 def read_store_id(connection: sqlite3.Connection) -> str:
-    """The store's UUID."""
+    """Return the store's UUID."""
     return connection.execute("SELECT value FROM meta WHERE name = 'store_id'").fetchone()[0]
 
 
@@ -237,12 +242,12 @@ def begin(connection: sqlite3.Connection, busy_seconds: float) -> None:
 
 
 def log_path(path: Path) -> Path:
-    """SQLite's write-ahead log of the file."""
+    """Return the path of SQLite's write-ahead log of the file."""
     return path.with_name(path.name + "-wal")
 
 
 def file_identity(path: Path) -> tuple[int, int] | None:
-    """What distinguishes the file from another one at the same path; None where there is none."""
+    """Return what distinguishes the file from another one at the same path; None where there is none."""
     try:
         found = os.stat(path)
     except OSError:
@@ -251,6 +256,6 @@ def file_identity(path: Path) -> tuple[int, int] | None:
 
 
 def stored_bytes(path: Path) -> int:
-    """What the file and its log take."""
+    """Return what the file and its log take."""
     files = [path, log_path(path)]
     return sum(file.stat().st_size for file in files if file.exists())

@@ -1,4 +1,4 @@
-"""Who may append to a store ``sqlite``: one row for each subtask of a group, inside the file.
+"""The owners of a store ``sqlite``: the file has one row for each subtask of a group.
 
 Each append looks at its row in its own transaction, so nothing can come between. A lease only
 decides which job has to wait for which; it is told by this machine's clock, and where the clock
@@ -76,7 +76,7 @@ def _take(connection: sqlite3.Connection, owner: Owner, until: float, seconds: f
 
 
 def owns(connection: sqlite3.Connection, owner: Owner) -> bool:
-    """Whether ``owner`` may append. Only an answer within the transaction of the append counts."""
+    """Tell whether ``owner`` may append. Only an answer within the transaction of the append counts."""
     row = connection.execute(
         "SELECT token FROM owners WHERE grp = ? AND subtask = ?", (encode_text(owner.group), owner.subtask)
     ).fetchone()
@@ -100,7 +100,7 @@ def release(connection: sqlite3.Connection, owner: Owner) -> None:
 
 
 def all_owners(connection: sqlite3.Connection) -> tuple[Owner, ...]:
-    """All who may append at present."""
+    """Return all who may append at present."""
     rows = connection.execute(
         "SELECT job_id, grp, subtask, parallelism, token FROM owners ORDER BY grp, subtask"
     )

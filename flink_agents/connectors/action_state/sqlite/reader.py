@@ -32,7 +32,7 @@ def _one_state(connection: sqlite3.Connection) -> Iterator[None]:
 
 
 def _find(connection: sqlite3.Connection, journal: JournalKey) -> tuple[int, int] | None:
-    """Id of the journal, and the last run that was pruned."""
+    """Return the id of the journal, and the last run that was pruned."""
     return connection.execute(
         "SELECT id, pruned_through FROM journals WHERE journal_id = ? AND key = ?",
         (encode_text(journal.journal_id), encode_text(journal.key)),
@@ -42,7 +42,7 @@ def _find(connection: sqlite3.Connection, journal: JournalKey) -> tuple[int, int
 def scan(
     connection: sqlite3.Connection, journal: JournalKey, from_seq: int | None, to_seq: int | None
 ) -> list[Record]:
-    """See :meth:`ActionStateStore.scan`."""
+    """Return records as :meth:`ActionStateStore.scan` does."""
     with _one_state(connection):
         found = _find(connection, journal)
         if found is None:
@@ -60,13 +60,13 @@ def scan(
 
 
 def pruned_through(connection: sqlite3.Connection, journal: JournalKey) -> int:
-    """See :meth:`ActionStateStore.pruned_through`."""
+    """Return the last run of ``journal`` that was pruned; :data:`NOTHING_PRUNED` if none."""
     found = _find(connection, journal)
     return NOTHING_PRUNED if found is None else found[1]
 
 
 def known_journals(connection: sqlite3.Connection, limit: int = KNOWN_JOURNALS) -> frozenset[int] | None:
-    """Hashes of the names of all journals; None where there are too many.
+    """Return the hashes of the names of all journals; None where there are too many.
 
     A hash takes a fifth of the memory of the names, and two names with one hash do no harm.
     """
@@ -78,7 +78,7 @@ def known_journals(connection: sqlite3.Connection, limit: int = KNOWN_JOURNALS) 
 def list_journals(
     connection: sqlite3.Connection, journal_id: str | None, after: JournalKey | None, limit: int
 ) -> list[JournalInfo]:
-    """See :meth:`ActionStateStore.journals`."""
+    """Describe journals as :meth:`ActionStateStore.journals` does."""
     where, values = ["1"], list[bytes | int]()
     if journal_id is not None:
         where.append("journal_id = ?")
@@ -97,7 +97,7 @@ def list_journals(
 
 
 def totals(connection: sqlite3.Connection) -> tuple[int, int, int]:
-    """Number of journals, of records, and of bytes of data."""
+    """Return the numbers of journals, of records, and of bytes of data."""
     return connection.execute(
         "SELECT (SELECT count(*) FROM journals), count(*), coalesce(sum(length(data)), 0) FROM records"
     ).fetchone()

@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import sqlite3
 from collections.abc import Iterable, Sequence
+from functools import lru_cache
 from typing import Any
 
 from flink_agents.api.action_state import JournalKey, Record, encode_text, pruned_error
@@ -18,8 +19,33 @@ MANY = 100
 """How many journals or records a statement is about, at most. SQLite allows 999 parameters everywhere."""
 
 
+STATEMENTS = 4 * MANY
+"""How many statements a connection keeps prepared: those of each kind for each number of rows. To prepare one
+costs as much as to execute it."""
+
+_COLUMNS = 6
+"""How many values a record has in its row."""
+
+
+@lru_cache(maxsize=MANY)
+def _insertion(records: int) -> str:
+    """Inserts so many records."""
+    return f"INSERT INTO records VALUES {', '.join(['(NULL, ?, ?, ?, ?, ?, ?)'] * records)}"
+
+
+@lru_cache(maxsize=MANY)
+def _question(journals: int) -> str:
+    """Looks up so many journals; answers in one row."""
+    rows = ", ".join(f"({number}, ?, ?)" for number in range(journals))
+    return (
+        f"WITH asked (number, job, text) AS (VALUES {rows}) "
+        "SELECT group_concat(number || ' ' || id || ' ' || pruned_through) "
+        "FROM asked CROSS JOIN journals ON journals.journal_id = job AND journals.key = text"
+    )
+
+
 class Rows:
-    """What one transaction finds and writes.
+    """The rows that one transaction finds and writes.
 
     Args:
         connection: In a transaction.
@@ -31,7 +57,7 @@ class Rows:
 
     def __init__(self, connection: sqlite3.Connection, journals: Iterable[JournalKey]) -> None:
         self._connection = connection
-        self._records: list[tuple[Any, ...]] = []
+        self._values: list[Any] = []
         self._gone: dict[int, int] = {}
         self.pruned = 0
         self._journals: dict[JournalKey, tuple[int, int]] = {}
@@ -54,9 +80,8 @@ class Rows:
         for record in records:
             if record.seq <= pruned_through:
                 raise pruned_error(journal, record.seq, pruned_through)
-        self._records += [
-            (row, one.seq, int(one.kind), encode_text(one.step), one.index, one.data) for one in records
-        ]
+        for one in records:
+            self._values += (row, one.seq, int(one.kind), encode_text(one.step), one.index, one.data)
 
     def prune(self, journal: JournalKey, through: int) -> None:
         """Remove the records of the first runs of a journal."""
@@ -83,12 +108,10 @@ class Rows:
 
     def flush(self) -> None:
         """Insert what was added, and remove what was pruned."""
-        records, self._records = self._records, []
-        for start in range(0, len(records), MANY):
-            some = records[start : start + MANY]
-            rows = ", ".join(["(NULL, ?, ?, ?, ?, ?, ?)"] * len(some))
-            values = [value for record in some for value in record]
-            self._connection.execute(f"INSERT INTO records VALUES {rows}", values)
+        values, self._values = self._values, []
+        for start in range(0, len(values), _COLUMNS * MANY):
+            some = values[start : start + _COLUMNS * MANY]
+            self._connection.execute(_insertion(len(some) // _COLUMNS), some)
         gone, self._gone = list(self._gone.items()), {}
         for start in range(0, len(gone), MANY):
             self._remove(gone[start : start + MANY])
@@ -115,13 +138,8 @@ class Rows:
         )
 
     def _look_up(self, asked: list[JournalKey]) -> None:
-        rows = ", ".join(f"({number}, ?, ?)" for number in range(len(asked)))
-        (found,) = self._connection.execute(
-            f"WITH asked (number, job, text) AS (VALUES {rows}) "
-            "SELECT group_concat(number || ' ' || id || ' ' || pruned_through) "
-            "FROM asked CROSS JOIN journals ON journals.journal_id = job AND journals.key = text",
-            [encode_text(name) for journal in asked for name in journal],
-        ).fetchone()
+        names = [encode_text(name) for journal in asked for name in journal]
+        (found,) = self._connection.execute(_question(len(asked)), names).fetchone()
         for one in found.split(",") if found else ():
             number, row, pruned_through = map(int, one.split())
             self._journals[asked[number]] = (row, pruned_through)

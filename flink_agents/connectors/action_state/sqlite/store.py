@@ -34,6 +34,7 @@ from flink_agents.api.action_state import (
     in_use_error,
 )
 from flink_agents.api.errors import StoreMismatchError
+from flink_agents.connectors.action_state.group_writer import OnEnd
 from flink_agents.connectors.action_state.options import read_options
 from flink_agents.connectors.action_state.sqlite import reader
 from flink_agents.connectors.action_state.sqlite.file import (
@@ -56,7 +57,7 @@ POLLS_PER_LEASE = 40
 
 
 class SQLiteStore(ThreadedStore[Write]):
-    """See the module. A store is opened once.
+    """A store in one file. It is opened once.
 
     Args:
         path: The file.
@@ -82,11 +83,12 @@ class SQLiteStore(ThreadedStore[Write]):
         self._max_record_bytes = max_record_bytes
         self._removals = removals
         self._store_id = ""
+        self._marker = b""
         self._known: frozenset[int] | None = None
 
     @classmethod
     def from_options(cls, options: Mapping[str, Any]) -> SQLiteStore:
-        """A store with the options that are below ``action-state.sqlite.``."""
+        """Return a store with the options that are below ``action-state.sqlite.``."""
         values = read_options("sqlite", options)
         return cls(
             values["path"],
@@ -116,10 +118,11 @@ class SQLiteStore(ThreadedStore[Write]):
 
     async def _connect(
         self, owner: Owner | None, opened: list[Callable[[], object]]
-    ) -> tuple[Callable[[Callable[[], None]], SQLiteWriter], list[Callable[[], object]]]:
+    ) -> tuple[Callable[[OnEnd], SQLiteWriter], list[Callable[[], object]]]:
         self._connection = await self._in_thread(lambda: self._open_file(owner, opened))
         of_writer = await self._in_thread(lambda: self._open_file(owner, opened))
         self._store_id = await self._ask(read_store_id)
+        self._marker = uuid.UUID(self._store_id).bytes
         if owner is not None:
             await self._claim(owner)
             self._known = await self._ask(reader.known_journals)
@@ -173,31 +176,27 @@ class SQLiteStore(ThreadedStore[Write]):
         records = tuple(records)
         check_records(records, self._max_record_bytes)
         if records:
-            await self._submit(writer, functools.partial(Write, journal, records, None))
+            await writer.written(Write(journal, records))
 
     @override
     async def prune(self, journal: JournalKey, through_seq: int) -> None:
-        await self._submit(self._require_open(), functools.partial(Write, journal, (), through_seq))
+        await self._require_open().written(Write(journal, (), through_seq))
 
     @override
     async def forget(self, journal_id: str) -> None:
         writer = self._require_owned()
-        await self._submit(writer, functools.partial(Forget, journal_id))
+        await writer.written(Forget(journal_id))
 
     # -- reading ----------------------------------------------------------------------
 
     async def _ask(self, question: Callable[..., T], *arguments: Any) -> T:
-        """The answer of ``question(connection, *arguments)``."""
+        """Return the answer of ``question(connection, *arguments)``."""
         try:
             return await self._in_thread(lambda: question(self._connection, *arguments))
         except (sqlite3.Error, OSError) as error:
             if isinstance(error, sqlite3.ProgrammingError):
                 raise closed_error() from error
             raise translate(error, self.path) from error
-
-    @override
-    async def read(self, journal: JournalKey, seq: int) -> list[Record]:
-        return await self.scan(journal, seq, seq)
 
     @override
     async def scan(
@@ -216,12 +215,13 @@ class SQLiteStore(ThreadedStore[Write]):
         self._require_open()
         return self._known is None or hash(journal) in self._known
 
+    @override
     async def rebuild(
         self, journal: JournalKey | None = None, marker: bytes | None = None, pending: bool = True
     ) -> None:
-        """See the protocol; all that is left to do is to compare the marker."""
-        own = uuid.UUID(self.store_id).bytes
-        if marker not in (None, own):
+        """Compare the marker; a file needs nothing else."""
+        self._require_open()
+        if marker not in (None, self._marker):
             raise StoreMismatchError(
                 f"the state to restore belongs to another store than {self.path}",
                 expected=f"store {self._store_id}",
@@ -229,9 +229,11 @@ class SQLiteStore(ThreadedStore[Write]):
                 fix="configure the path of the file that the job used before",
             )
 
+    @override
     def recovery_marker(self, journal: JournalKey) -> bytes:
-        """See the protocol: the file knows where its records are, so there is one position, the file."""
-        return uuid.UUID(self.store_id).bytes
+        """Return the one position that a file has: its own id."""
+        self._require_open()
+        return self._marker
 
     @override
     async def journals(

@@ -12,8 +12,10 @@ import sqlite3
 import threading
 import time
 import weakref
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from pathlib import Path
+
+from typing_extensions import override
 
 from flink_agents.api.action_state import (
     JournalKey,
@@ -23,7 +25,7 @@ from flink_agents.api.action_state import (
 )
 from flink_agents.api.errors import StoreError
 from flink_agents.api.logs import bounded_logger
-from flink_agents.connectors.action_state.group_writer import GroupWriter, Limits, Outcome, Pending
+from flink_agents.connectors.action_state.group_writer import GroupWriter, Limits, OnEnd, Outcome, Pending
 from flink_agents.connectors.action_state.sqlite.file import (
     begin,
     file_identity,
@@ -55,7 +57,7 @@ _locks_lock = threading.Lock()
 
 
 def _lock_of(identity: tuple[int, int]) -> threading.Lock:
-    """The lock for writers of one file in this process: they queue, and need not poll for SQLite's."""
+    """Return the lock for writers of one file in this process: they queue, and need not poll for SQLite's."""
     with _locks_lock:
         lock = _locks.get(identity)
         if lock is None:
@@ -70,21 +72,16 @@ class Write(Pending):
         journal: Where.
         records: What to append.
         through: Through which run to remove records; None for an append.
-        future: Resolved on its loop.
     """
 
-    def __init__(
-        self,
-        journal: JournalKey,
-        records: Sequence[Record],
-        through: int | None,
-        future: asyncio.Future[None],
-    ) -> None:
-        super().__init__(future)
+    __slots__ = ("journal", "records", "through")
+
+    def __init__(self, journal: JournalKey, records: Sequence[Record], through: int | None = None) -> None:
+        self.future = None
         self.journal = journal
         self.records = records
         self.through = through
-        self.size = sum(len(record.data) for record in records)
+        self.size = sum([len(record.data) for record in records])
 
     def apply(self, rows: Rows) -> None:
         """Write it inside the present transaction, or raise :class:`StoreError` and change nothing."""
@@ -99,14 +96,15 @@ class Forget(Write):
 
     Args:
         journal_id: Which ones.
-        future: Resolved on its loop.
     """
 
-    def __init__(self, journal_id: str, future: asyncio.Future[None]) -> None:
-        super().__init__(JournalKey(journal_id, ""), (), None, future)
+    __slots__ = ()
 
+    def __init__(self, journal_id: str) -> None:
+        super().__init__(JournalKey(journal_id, ""), ())
+
+    @override
     def apply(self, rows: Rows) -> None:
-        """See the base class."""
         rows.forget(self.journal.journal_id)
 
 
@@ -127,7 +125,7 @@ class _UnknownOutcome(Exception):
 
 
 class SQLiteWriter(GroupWriter[Write]):
-    """See the module. A batch is a transaction.
+    """Writes batches to the file, each in one transaction.
 
     Args:
         connection: Of this thread alone from now on.
@@ -138,7 +136,7 @@ class SQLiteWriter(GroupWriter[Write]):
         busy_seconds: How long to wait for other processes that write.
         removals: How many journals without records are remembered.
         metrics: Of the store.
-        on_end: Called on the loop when the thread has ended, behind all outcomes.
+        on_end: Called on the loop when the thread has ended, behind all outcomes, with futures that got none.
     """
 
     def __init__(
@@ -151,7 +149,7 @@ class SQLiteWriter(GroupWriter[Write]):
         busy_seconds: float,
         removals: int,
         metrics: StoreMetrics,
-        on_end: Callable[[], None],
+        on_end: OnEnd,
     ) -> None:
         super().__init__(str(path), LIMITS, lease_seconds, loop, metrics, on_end)
         self._connection = connection

@@ -11,7 +11,6 @@ from typing import Any, TypeVar
 from pyflink.datastream import OutputTag, RuntimeContext
 
 from flink_agents.api.logs import bounded_logger
-from flink_agents.runtime.execution.run import Run
 from flink_agents.runtime.flink.fast.internals import Collector, FlinkKeys, Operation, Unfit
 from flink_agents.runtime.operator.emission import Emission
 from flink_agents.runtime.state.keyed_state import Timers
@@ -37,7 +36,7 @@ class FastPath:
         self._operation = Operation(function)
         self._outlet = self._operation.outlet(collector, {tag: each.tag_id for tag, each in tags.items()})
 
-    def leave(self, emission: Emission | Run) -> None:
+    def leave(self, emission: Emission) -> None:
         """Let all of an emission leave the operator."""
         if emission.outputs or emission.side_outputs:
             self._outlet.put(emission.outputs, emission.side_outputs)

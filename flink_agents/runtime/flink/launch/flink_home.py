@@ -107,11 +107,11 @@ class FlinkHome:
         return home
 
     def command(self, part: Part, *arguments: str) -> list[str]:
-        """What runs a part of a cluster in the foreground; the script becomes Java by ``exec``."""
+        """Return what runs a part of a cluster in the foreground; the script becomes Java by ``exec``."""
         return [str(self.root / "bin" / f"{part}.sh"), "start-foreground", *arguments]
 
     def flink(self, *arguments: str) -> list[str]:
-        """Flink's command line, for example ``flink("run", "-py", "job.py")``."""
+        """Run Flink's command line, for example ``flink("run", "-py", "job.py")``."""
         return [str(self.root / "bin" / "flink"), *arguments]
 
     @property
@@ -120,7 +120,7 @@ class FlinkHome:
         return python_jar(self.root)
 
     def environment(self, environ: Mapping[str, str] | None = None) -> dict[str, str]:
-        """What the commands need: this Python and a Java, and nothing of another Flink.
+        """Return what the commands need: this Python and a Java, and nothing of another Flink.
 
         Args:
             environ: What to begin with; ``os.environ`` by default. What it says about Python is left out.
@@ -147,7 +147,7 @@ class FlinkHome:
 
 
 def pyflink_directory() -> Path:
-    """Where the installed package ``pyflink`` is.
+    """Return where the installed package ``pyflink`` is.
 
     Raises:
         SetupError: It is not installed.
@@ -159,7 +159,7 @@ def pyflink_directory() -> Path:
 
 
 def python_jar(directory: Path) -> Path:
-    """The jar of PyFlink, of which a distribution has one copy in ``opt``.
+    """Return the jar of PyFlink, of which a distribution has one copy in ``opt``.
 
     Raises:
         SetupError: There is none.
@@ -228,14 +228,14 @@ def write_configuration(packaged: Path, path: Path, options: Mapping[str, Any]) 
 
 
 def with_shared_classes(options: Mapping[str, Any]) -> dict[str, Any]:
-    """``options`` with :data:`SHARED_CLASSES` beside the patterns that they have."""
+    """Return ``options`` with :data:`SHARED_CLASSES` beside the patterns that they have."""
     given = [one for one in str(options.get(PARENT_FIRST) or "").split(";") if one]
     missing = [one for one in SHARED_CLASSES if one not in given]
     return {**options, PARENT_FIRST: ";".join([*given, *missing])}
 
 
 def flat(values: Mapping[str, Any], prefix: str = "") -> Iterator[tuple[str, Any]]:
-    """The options of a nested configuration by their full names."""
+    """Yield the options of a nested configuration by their full names."""
     for key, value in values.items():
         if isinstance(value, dict):
             yield from flat(value, f"{prefix}{key}.")

@@ -129,7 +129,7 @@ class _Tee:
             sys.stderr.flush()
 
     def read(self) -> bytes:
-        """All that was kept, after the pipe has ended."""
+        """Return all that was kept, after the pipe has ended."""
         self._thread.join()
         return bytes(self._kept)
 

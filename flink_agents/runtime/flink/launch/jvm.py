@@ -64,7 +64,7 @@ class RejectedJava:
 
 @dataclass(frozen=True)
 class JavaSearch:
-    """What a search for Java found.
+    """The finding of a search for Java.
 
     Attributes:
         runtime: The first suitable runtime, or None.

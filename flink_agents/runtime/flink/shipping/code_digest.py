@@ -75,13 +75,13 @@ class CodeCheck:
 
     @classmethod
     def of(cls, code: AgentCode | None) -> CodeCheck:
-        """The check for the modules of an agent, and for those that they use; of None, of nothing."""
+        """Return the check for the modules of an agent, and for those that they use; of None, of nothing."""
         modules = modules_used(_modules_of(code)) if code is not None else ()
         return cls(interpreter_name(), tuple(modules))
 
     @classmethod
     def of_values(cls, values: Iterable[Any]) -> CodeCheck:
-        """The check for the modules of functions, classes and other objects."""
+        """Return the check for the modules of functions, classes and other objects."""
         names = {getattr(value, "__module__", None) or type(value).__module__ for value in values}
         return cls(interpreter_name(), tuple(modules_used(sorted(names))))
 
@@ -120,7 +120,7 @@ def _arrive(interpreter: str, modules: tuple[ModuleCode, ...]) -> CodeCheck:
 
 
 def interpreter_name() -> str:
-    """Equal where the same source becomes the same code."""
+    """Return a name that is equal where the same source becomes the same code."""
     return f"{platform.python_implementation()} {platform.python_version()} -O{sys.flags.optimize}"
 
 
@@ -150,7 +150,7 @@ def _renew(modules: tuple[ModuleCode, ...]) -> None:
 
 
 def _would_change(claimed: ModuleCode) -> bool:
-    """Whether what is in memory is another version, and the file is that of the job."""
+    """Tell whether what is in memory is another version, and the file is that of the job."""
     module = sys.modules.get(claimed.name)
     if module is None:
         return False
@@ -171,7 +171,7 @@ def _differs(claimed: ModuleCode, module: ModuleType) -> bool:
 
 
 def _differing(claimed: ModuleCode, module: ModuleType) -> list[str]:
-    """Names of the functions in memory that are not the job's."""
+    """Return the names of the functions in memory that are not the job's."""
     return [
         name for name, function in functions_in(module) if digest(function.__code__) not in claimed.functions
     ]
@@ -183,12 +183,8 @@ def _compare(claimed: ModuleCode, remember: bool) -> None:
     if module is None or spec is None:
         return
     with module_renewal.lock:
-        known_spec, known_digest = _accepted.get(claimed.name, (None, b""))
-        if known_spec is spec and known_digest == claimed.whole:
-            return
-        differing = _differing(claimed, module)
-        if differing or known_spec is spec:
-            raise _stale(claimed, module, differing)
+        if _differs(claimed, module):
+            raise _stale(claimed, module, _differing(claimed, module))
         if remember:
             _accepted[claimed.name] = (spec, claimed.whole)
 
@@ -248,7 +244,7 @@ def _modules_of(code: AgentCode) -> Iterator[str]:
 
 
 def modules_used(names: Iterable[str]) -> Iterator[ModuleCode]:
-    """The user's modules among ``names``, and those that their code or their namespace mentions."""
+    """Yield the user's modules among ``names``, and those that their code or their namespace mentions."""
     waiting, seen = list(names), set[str]()
     while waiting:
         name = waiting.pop()
@@ -291,7 +287,7 @@ def _travels(name: str) -> bool:
 
 
 def _compiled(name: str, module: ModuleType, spec: Any) -> CodeType | None:
-    """The code of the module's file as an import would get it; None where there is none."""
+    """Return the code of the module's file as an import would get it; None where there is none."""
     source = user_modules.read_source(spec)
     if source is not None:
         return source.code

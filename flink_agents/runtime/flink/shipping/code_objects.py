@@ -16,7 +16,7 @@ _LONGEST_NAME = 200
 
 
 def digest(code: CodeType, found: set[bytes] | None = None, mentions: set[str] | None = None) -> bytes:
-    """What ``code`` does, and not where it stands.
+    """Return what ``code`` does, and not where it stands.
 
     Args:
         code: The code.
@@ -39,10 +39,10 @@ def digest(code: CodeType, found: set[bytes] | None = None, mentions: set[str] |
     if mentions is not None:
         mentions.update(code.co_names)
     parts = (
-        getattr(code, "co_qualname", code.co_name),
+        code.co_qualname,
         (code.co_flags, code.co_argcount, code.co_posonlyargcount, code.co_kwonlyargcount),
         code.co_code,
-        getattr(code, "co_exceptiontable", b""),
+        code.co_exceptiontable,
         (code.co_names, code.co_varnames, code.co_freevars, code.co_cellvars),
         token(code.co_consts),
     )
@@ -57,7 +57,7 @@ def _could_be_a_module(text: str) -> bool:
 
 
 def functions_in(module: ModuleType) -> Iterator[tuple[str, FunctionType]]:
-    """The functions that the file of a loaded module defines and its names lead to.
+    """Yield the functions that the file of a loaded module defines and its names lead to.
 
     Classes, wrappers and closures are looked into. What decorators generate is no code of the file.
     """
@@ -83,7 +83,7 @@ _HOLDERS: tuple[tuple[tuple[type, ...], tuple[str, ...]], ...] = (
 
 
 def _inside(value: Any, module: str) -> list[Any]:
-    """What a value holds that can be a function of the module."""
+    """Return what a value holds that can be a function of the module."""
     if issubclass(type(value), type):
         return list(vars(value).values()) if value.__module__ == module else []
     for kinds, attributes in _HOLDERS:

@@ -70,7 +70,7 @@ class MainClass:
 
 
 def class_digest(value: type) -> bytes:
-    """What a class is, by its bases, its fields, its functions and its plain values."""
+    """Return what a class is, by its bases, its fields, its functions and its plain values."""
     text = "\n".join(sorted(_parts(value)))
     return blake2b(_ADDRESS.sub("", text).encode("utf-8", "backslashreplace"), digest_size=8).digest()
 
@@ -92,7 +92,7 @@ def _parts(value: type) -> Iterator[str]:
 
 
 def announcement(module: ModuleType) -> str | None:
-    """What :func:`expect` is to be given on the workers; None where a main script has no classes."""
+    """Return what :func:`expect` is to be given on the workers; None where a main script has no classes."""
     found: dict[str, tuple[str, str]] = {}
     for name, value in classes_of(module).items():
         try:
@@ -104,7 +104,7 @@ def announcement(module: ModuleType) -> str | None:
 
 
 def classes_of(module: ModuleType) -> dict[str, type]:
-    """The classes that a main script defines."""
+    """Return the classes that a main script defines."""
     return {
         name: value
         for name, value in vars(module).items()

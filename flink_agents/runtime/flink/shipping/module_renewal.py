@@ -99,7 +99,7 @@ def operator_loaded(names: set[str] | None) -> None:
 
 
 def _names_in(payload: bytes) -> set[str] | None:
-    """Texts in a pickle that could be names of modules; None where it is too large to look at."""
+    """Return the texts in a pickle that could be names of modules; None where it is too large to look at."""
     if len(payload) > _LARGEST_PAYLOAD:
         return None
     texts = {argument for _, argument, _ in pickletools.genops(payload) if isinstance(argument, str)}
@@ -151,7 +151,7 @@ def _wait_until_unused(names: Collection[str], use: Use) -> list[Use]:
 
 
 def drop_old_bytecode(names: Iterable[str]) -> None:
-    """See that imports of modules that are not in memory load their text as it is now."""
+    """Let imports of modules that are not in memory load their files as they are now."""
     for name in names:
         if name not in sys.modules:
             source: Any = user_modules.read_source(user_modules.find_spec(name))

@@ -1,4 +1,4 @@
-"""Which jobs of this process use which of the authors' modules.
+"""Notes which jobs of this process use which of the authors' modules.
 
 In thread mode one interpreter serves all jobs of a TaskManager. A module may be taken out of memory
 only when no other job that lives has it. Each operator that is loaded has a :class:`Use`, which lives as
@@ -19,7 +19,7 @@ _uses: set[Use] = set()
 
 @dataclass(eq=False)
 class Use:
-    """What an operator uses.
+    """The modules that an operator uses.
 
     Attributes:
         job_id: Flink's id of its job; empty where it is not known.
@@ -42,7 +42,7 @@ class Use:
 
     @property
     def has_thread(self) -> bool:
-        """Whether PyFlink still runs the operator."""
+        """True while PyFlink runs the operator."""
         return _THREAD in self.holders
 
     @property
@@ -65,7 +65,7 @@ _THREAD = "thread"
 
 
 def current() -> Use:
-    """The use of the operator that this thread runs, which is made at the first call."""
+    """Return the use of the operator that this thread runs, which is made at the first call."""
     sentinel = getattr(_local, "sentinel", None)
     if sentinel is None:
         use = Use(holders={_THREAD})
@@ -75,7 +75,7 @@ def current() -> Use:
 
 
 def living() -> list[Use]:
-    """All uses that have not ended."""
+    """Return all uses that have not ended."""
     for use in list(_uses):
         if not use.holders:
             _uses.discard(use)
@@ -83,7 +83,7 @@ def living() -> list[Use]:
 
 
 def packages_of(name: str) -> list[str]:
-    """The packages that a module is in, from the innermost."""
+    """Return the packages that a module is in, from the innermost."""
     found: list[str] = []
     while name := name.rpartition(".")[0]:
         found.append(name)

@@ -34,7 +34,7 @@ _PYTHON = os.path.dirname(os.__file__) + os.sep
 
 
 def is_of_user(name: str, module: ModuleType) -> bool:
-    """Whether a loaded module is the author's, not one of Python's, of a library, or of this package."""
+    """Tell whether a loaded module is the author's, not one of Python's, of a library, or of this package."""
     if name == MAIN:
         return True
     top = name.partition(".")[0]
@@ -45,7 +45,7 @@ def is_of_user(name: str, module: ModuleType) -> bool:
 
 
 def mentioned(name: str, module: ModuleType, mentions: Iterable[str]) -> Iterator[str]:
-    """Names of modules that a module may use: by its values, and by the names that its code has."""
+    """Yield the names of modules that a module may use: by its values, and by the names that its code has."""
     for value in list(vars(module).values()):
         # Not isinstance, which asks the value itself: it may be a proxy.
         if issubclass(type(value), ModuleType):
@@ -96,7 +96,7 @@ class Source:
 
 
 def read_source(spec: ModuleSpec | None) -> Source | None:
-    """The source that ``spec`` names; None where there is none."""
+    """Return the source that ``spec`` names; None where there is none."""
     if spec is None or spec.loader is None or not spec.origin:
         return None
     loader: Any = spec.loader
@@ -111,7 +111,7 @@ def read_source(spec: ModuleSpec | None) -> Source | None:
 
 
 def find_spec(name: str) -> ModuleSpec | None:
-    """Where an import would find a module if neither it nor its packages were in memory."""
+    """Return where an import would find a module if neither it nor its packages were in memory."""
     path: Any = None
     spec: ModuleSpec | None = None
     for part in [*reversed(packages_of(name)), name]:
@@ -134,7 +134,7 @@ def _ask(finder: Any, name: str, path: Any) -> ModuleSpec | None:
 
 
 def _namespace(name: str, path: Iterable[str] | None) -> ModuleSpec | None:
-    """The folders of a namespace package that lies in another package."""
+    """Return the folders of a namespace package that lies in another package."""
     folders = [os.path.join(entry, name.rpartition(".")[2]) for entry in path or ()]
     spec = ModuleSpec(name, None, is_package=True)
     spec.submodule_search_locations = [folder for folder in folders if os.path.isdir(folder)]
@@ -162,7 +162,7 @@ def drop_old_bytecode(source: Source) -> None:
 
 @dataclass(frozen=True)
 class Note:
-    """What is known of a module in memory.
+    """Facts about a module in memory.
 
     Attributes:
         spec: Its spec; a module that is loaded anew has a new one.
@@ -183,7 +183,7 @@ _notes: dict[str, Note] = {}
 
 
 def in_memory() -> dict[str, ModuleType]:
-    """The author's modules in memory that an import by their names would load anew."""
+    """Return the author's modules in memory that an import by their names would load anew."""
     return {
         name: module
         for name, module in list(sys.modules.items())
@@ -200,7 +200,7 @@ def _can_leave(name: str, module: ModuleType) -> bool:
 
 
 def used_by(names: Iterable[str]) -> set[str]:
-    """The author's modules among ``names``, and those in memory that they use."""
+    """Return the author's modules among ``names``, and those in memory that they use."""
     modules = in_memory()
     waiting, seen = [name for name in names if name in modules], set[str]()
     while waiting:
@@ -248,14 +248,14 @@ def _noted(module: ModuleType, spec: ModuleSpec, jobs: frozenset[str]) -> Note:
 
 
 def note_of(name: str) -> Note | None:
-    """The note of the module that is in memory now; None where nobody has noted it."""
+    """Return the note of the module that is in memory now; None where nobody has noted it."""
     note = _notes.get(name)
     module = sys.modules.get(name)
     return note if note is not None and module is not None and note.spec is module.__spec__ else None
 
 
 def is_outdated(name: str) -> bool:
-    """Whether an import of a module in memory would give another one; True where that is not certain.
+    """Tell whether an import of a module in memory would give another one; True where that is not certain.
 
     The same code in another directory counts as another one: data files and modules that are imported
     later lie beside it, and the directory of a job that is over is removed.
@@ -267,13 +267,13 @@ def is_outdated(name: str) -> bool:
 
 
 def has_moved(name: str) -> bool:
-    """Whether an import of a module in memory would take another file."""
+    """Tell whether an import of a module in memory would take another file."""
     spec, module = find_spec(name), sys.modules.get(name)
     return spec is None or spec.origin != getattr(getattr(module, "__spec__", None), "origin", None)
 
 
 def users(names: Collection[str], me: Use) -> list[Use]:
-    """What other jobs than that of ``me`` use one of these modules, or may use one."""
+    """Return what other jobs than that of ``me`` use one of these modules, or may use one."""
     others = [use for use in living() if use is not me and use.job_id != me.job_id]
     notes = [note_of(name) for name in names]
     return [
@@ -286,7 +286,7 @@ def users(names: Collection[str], me: Use) -> list[Use]:
 
 
 def with_dependents(names: Iterable[str]) -> set[str]:
-    """These modules and all of the author's in memory that hold something of them."""
+    """Return these modules, and the author's modules in memory that hold something of them."""
     modules = in_memory()
     uses = {name: _uses(name, module) for name, module in modules.items()}
     found = {name for name in names if name in modules}
@@ -307,7 +307,7 @@ def _is_inside(name: str, packages: Collection[str]) -> bool:
 
 
 def _uses(name: str, module: ModuleType) -> set[str] | None:
-    """The modules that a module uses, as far as they are noted; None where that is not known."""
+    """Return the modules that a module uses, as far as they are noted; None where that is not known."""
     note = note_of(name)
     if note is None or note.mentions is None:
         return None

@@ -1,4 +1,4 @@
-"""What happens once in each Python worker of Flink, with the first thing of this package that reaches it."""
+"""Prepares a Python worker of Flink once, when the first object of this package reaches it."""
 
 from __future__ import annotations
 

@@ -1,0 +1,147 @@
+"""Builds a subtask: the one function by which the operator, the test kit and the replay of a run do.
+
+What they differ in is their *host*: what state, timers and clock are, where outputs leave, whom Flink
+tells of checkpoints. All else is built here, each part whole, in the order in which parts need each other.
+So the test kit executes what a job executes.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+from typing import Any
+
+from flink_agents.api.action_state import ActionStateStore, Owner
+from flink_agents.api.durable import OnPlanChange
+from flink_agents.api.event_time import EventTime
+from flink_agents.api.options import AgentOptions, Configuration
+from flink_agents.plan import BoundAgent
+from flink_agents.runtime.execution.shared import Durable, RunEnvironment
+from flink_agents.runtime.journal.calls import Call
+from flink_agents.runtime.journal.journals import Journals
+from flink_agents.runtime.journal.names import journal_name
+from flink_agents.runtime.metrics.metrics import LocalMetricGroup
+from flink_agents.runtime.metrics.run_metrics import RunMetrics
+from flink_agents.runtime.operator.emission import Emission
+from flink_agents.runtime.operator.heartbeat import HeartbeatProcessor
+from flink_agents.runtime.operator.key_timers import TimerProcessor
+from flink_agents.runtime.operator.keys import Keys
+from flink_agents.runtime.operator.low_watermark import LowWatermark
+from flink_agents.runtime.operator.processor import AgentProcessor
+from flink_agents.runtime.retention.pruning import Pruner
+from flink_agents.runtime.serde.codec import ValueCodec
+from flink_agents.runtime.state.keyed_state import KeyedState
+
+Outlet = Callable[[Emission], None]
+"""Takes what leaves in a beat, while its key is current."""
+
+
+@dataclass(frozen=True)
+class Blueprint:
+    """What a subtask executes.
+
+    Attributes:
+        agent: The agent, bound to its code; of each subtask its own.
+        config: Options of the job.
+        event_time: What happens to timestamps and watermarks.
+        streams: Tags of the side outputs; each is a stream of its own.
+        watermarks: Whether the input can have watermarks.
+        make_store: Makes the store of durable calls; None where there are none.
+    """
+
+    agent: BoundAgent
+    config: Configuration
+    event_time: EventTime
+    streams: Sequence[str]
+    watermarks: bool
+    make_store: Callable[[], ActionStateStore] | None
+
+
+@dataclass(frozen=True, kw_only=True)
+class Host:
+    """What a subtask runs in: Flink, or the test kit.
+
+    Attributes:
+        job_id: Flink's id of the job.
+        subtask: Number of the subtask.
+        parallelism: How many subtasks there are.
+        state: Keyed state.
+        clock: The wall-clock time in milliseconds.
+        keys: The keys of the subtask; None where nobody can go through them.
+        outlet: Makes what takes the outputs of a heartbeat, given the low watermark, or None where outputs
+            need no timestamps. It is None where each key has a timer, and needs ``keys``.
+        check_cancelled: Called while Flink's thread waits; raises if the task was cancelled.
+        make_pruner: Makes what removes records that no checkpoint can ask for, or None.
+        on_call: Told of each durable call, by its ``Invocation``; for debugging, or None.
+        around_durable: Makes what actions call out of what makes durable calls; for tests.
+    """
+
+    job_id: str
+    subtask: int
+    parallelism: int
+    state: KeyedState
+    clock: Callable[[], int]
+    keys: Keys | None
+    outlet: Callable[[LowWatermark | None], Outlet] | None
+    check_cancelled: Callable[[], None] = lambda: None
+    make_pruner: Callable[[RunMetrics], Pruner | None] = lambda metrics: None
+    on_call: Callable[[Any, Call], None] | None = None
+    around_durable: Callable[[Durable], Durable] = lambda durable: durable
+
+
+@dataclass(frozen=True)
+class Subtask:
+    """What a subtask is made of.
+
+    Attributes:
+        shared: What all of its runs share.
+        low: The low watermark; None where outputs need no timestamps.
+        processor: Takes inputs and timers.
+    """
+
+    shared: RunEnvironment
+    low: LowWatermark | None
+    processor: AgentProcessor
+
+
+def assemble(blueprint: Blueprint, host: Host) -> Subtask:
+    """Build a subtask. Its processor is not open yet.
+
+    Args:
+        blueprint: What it executes.
+        host: What it runs in.
+    """
+    agent, config = blueprint.agent, blueprint.config
+    job_id: str = config.get(AgentOptions.JOB_IDENTIFIER) or host.job_id
+    codec = ValueCodec(config.get(AgentOptions.ALLOW_PICKLE))
+    metrics = RunMetrics(action.name for action in agent.actions)
+    journals = _journals(blueprint, host, job_id, codec, metrics)
+    shared = RunEnvironment(
+        agent, agent.plan.name, config, LocalMetricGroup(), metrics, codec, journals, host.around_durable
+    )
+    low: LowWatermark | None = None
+    if blueprint.event_time.holds:
+        low = LowWatermark(
+            blueprint.event_time, metrics.group, host.clock, blueprint.streams, blueprint.watermarks
+        )
+    return Subtask(shared, low, _processor(host, shared, job_id, low))
+
+
+def _journals(
+    blueprint: Blueprint, host: Host, job_id: str, codec: ValueCodec, metrics: RunMetrics
+) -> Journals | None:
+    """Where durable calls are recorded; None where there is no store."""
+    make, plan = blueprint.make_store, blueprint.agent.plan
+    if make is None:
+        return None
+    owner = Owner.create(host.job_id, journal_name(job_id, plan.name), host.subtask, host.parallelism)
+    on_change = OnPlanChange(blueprint.config.get(AgentOptions.ON_PLAN_CHANGE))
+    return Journals(make(), owner, codec, plan, on_change, make, host.make_pruner(metrics), host.on_call)
+
+
+def _processor(host: Host, shared: RunEnvironment, job_id: str, low: LowWatermark | None) -> AgentProcessor:
+    """What takes inputs and timers: with one timer for all keys, where the host can switch keys by itself."""
+    given = shared, host.state, job_id, host.clock, host.check_cancelled, low
+    if host.outlet is None or host.keys is None:
+        return TimerProcessor(*given, host.keys)
+    return HeartbeatProcessor(*given, host.keys, host.outlet(low))

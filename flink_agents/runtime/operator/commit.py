@@ -1,0 +1,191 @@
+"""Commit: the steps by which a run that has ended takes effect. Nothing else changes state because of a run.
+
+Until then a run has changed nothing outside of itself but the store, where its durable calls are recorded.
+The steps are the same for a run that began and ended in the call of Flink which took its input (the inline
+path) and for those that the agent loop executed (the harvest of an actor).
+
+**What if the process dies?** Flink takes a checkpoint between two calls of the operator, never inside of one,
+and a commit is inside of one. So no checkpoint has some of the steps without the others:
+
+- *before the first step*, the last checkpoint has the input, or a source reads it again. The run is
+  executed anew, and its durable calls are answered by their records;
+- *between two steps*, the same. What was written to state since the last checkpoint goes with the process;
+- *behind the last step*, still the same, until a checkpoint completes that has them all. From then on the run
+  is over for good. Its outputs are on the same side of that checkpoint as the state that it left.
+
+So the order of the steps is not there for crashes of the process. It is there for errors: where writing
+state raises, nothing may have happened that no restore takes back. There are two such things, and they come
+last: to say that records are not needed any more, and to let outputs leave, which a sink without
+transactions shows at once.
+"""
+
+from __future__ import annotations
+
+from flink_agents.runtime.execution.run import Run
+from flink_agents.runtime.execution.shared import RunEnvironment
+from flink_agents.runtime.loop.actor import KeyActor
+from flink_agents.runtime.metrics.run_metrics import clock
+from flink_agents.runtime.operator.emission import Emission
+from flink_agents.runtime.operator.forgetting import Forgetting
+from flink_agents.runtime.operator.low_watermark import LowWatermark
+from flink_agents.runtime.operator.overtaken import Overtaken
+from flink_agents.runtime.state.keyed_state import Head, KeyedState, Timers
+from flink_agents.runtime.state.memory import write_nodes
+
+
+class Commits:
+    """Commits runs of the current key. Only for Flink's thread.
+
+    The caller lets the emission leave when a method has returned: that is the last step.
+
+    Args:
+        shared: What all runs share.
+        state: Keyed state.
+        overtaken: Keeps recorded runs in mind whose inputs did not come in time.
+        low: The low watermark; None where outputs need no timestamps.
+        forgetting: Removes heads of keys that have nothing left to do; None where they stay.
+    """
+
+    def __init__(
+        self,
+        shared: RunEnvironment,
+        state: KeyedState,
+        overtaken: Overtaken,
+        low: LowWatermark | None,
+        forgetting: Forgetting | None,
+    ) -> None:
+        self._shared = shared
+        self._state = state
+        self._journals = shared.journals
+        self._metrics = shared.run_metrics
+        self._overtaken = overtaken
+        self._low = low
+        self._forgetting = forgetting
+
+    def inline(self, run: Run, head: Head, timers: Timers) -> Emission:
+        """Commit a run that never waited: neither its input is in state, nor has it a journal."""
+        emission = Emission()
+        self._memory(changes := run.short_term.changes())
+        self._outputs(run, None, emission)
+        self._records(run, head, None)
+        self._number(run, head, None)
+        self._head(head, timers)
+        run.short_term.committed(changes)
+        return emission
+
+    def harvest(self, actor: KeyActor, emission: Emission, timers: Timers) -> None:
+        """Commit all runs that an actor has finished, in the order in which they ran.
+
+        Args:
+            actor: The actor of the current key.
+            emission: Takes what they put out.
+            timers: Timers of the key.
+        """
+        if not actor.finished:
+            return
+        head, now = actor.head, clock()
+        while actor.finished:
+            run, waiting, changes, ended = actor.finished.popleft()
+            self._metrics.harvest.add(now - ended)
+            self._memory(changes)
+            self._input(waiting.number, actor)
+            self._outputs(run, waiting.number, emission)
+            self._records(run, head, actor)
+            self._number(run, head, actor)
+            if head.overtaken or waiting.overtakes:
+                self._overtaken.committed(actor, run.sequence_number, waiting.overtakes)
+        # A fork takes over what its origin recorded before its first run begins: that is in its own journal.
+        head.forked()
+        self._head(head, timers)
+        self._prunable(actor)
+
+    def restored(self, actor: KeyActor) -> None:
+        """Say which records of a key the checkpoint does not need that the attempt has begun from."""
+        actor.noted = actor.head.settled_through
+        if self._journals is not None:
+            self._journals.committed(actor.head.journal_id, actor.key_text, actor.noted, 0)
+
+    # -- the steps, in their order ----------------------------------------------------
+
+    def _memory(self, changes: dict[str, bytes | None]) -> None:
+        """Step 1: write what the run changed in short-term memory.
+
+        The run that follows has begun on it already where the key has an actor, and is committed later.
+        """
+        if changes:
+            write_nodes(self._state.memory, changes)
+
+    def _input(self, number: int, actor: KeyActor) -> None:
+        """Step 2: remove the input, and count it off in the head.
+
+        The head looks into ``pending`` for those behind it that were committed before. Both are
+        written in one call of Flink: a head that counts an input which is not there refuses the next restore.
+        """
+        self._state.pending.remove(number)
+        actor.committed += 1
+        actor.head.finish(number, self._is_gone)
+
+    def _outputs(self, run: Run, number: int | None, emission: Emission) -> None:
+        """Step 3: collect what the run put out. It does not leave yet.
+
+        The low watermark learns here that the input holds it no longer, but only a timer raises it.
+        """
+        self._metrics.events += 1
+        if self._low is None:
+            emission.take(run)
+        else:
+            self._low.commit(run, number, emission)
+
+    def _records(self, run: Run, head: Head, actor: KeyActor | None) -> None:
+        """Step 4: keep in the head where the records of the runs that follow can lie.
+
+        The marker was taken when the run ended, so that it lies before all that the next run records,
+        which may have begun. Taken now, it would hide records of that one from a restore.
+
+        Of a run without records the head keeps that there was one: the runs behind it record what they read.
+        """
+        if self._journals is None:
+            return
+        if not run.recorded:
+            if self._shared.may_record:
+                head.unrecorded = True
+            return
+        head.store = self._journals.store_id
+        if run.journal is not None and run.journal.end is not None:
+            head.marker = run.journal.end
+        if actor is not None:
+            actor.unpruned += 1
+
+    def _number(self, run: Run, head: Head, actor: KeyActor | None) -> None:
+        """Step 5: let the next run of the key have a number behind that of this one.
+
+        Idempotency keys and ids follow from the number. A recorded run that was overtaken, and comes
+        now, has one below the next, which stays.
+        """
+        if head.fresh:
+            # The actor may have found the begin of an incarnation that a dead attempt had begun.
+            head.start(head.begin if actor is None else actor.begin)
+        following = run.sequence_number + 1
+        if following > head.next_seq:
+            head.next_seq = following
+
+    def _head(self, head: Head, timers: Timers) -> None:
+        """Step 6: write the head, once for all runs of the call. State has all of them now."""
+        if self._forgetting is not None and not head.has_pending:
+            self._forgetting.settled(head, timers)
+        self._state.head.update(head.pack())
+
+    def _prunable(self, actor: KeyActor) -> None:
+        """Step 7: say up to which run only a restore asks for records.
+
+        State has been written without an error, so that the next checkpoint has those runs. They
+        are pruned when each checkpoint that is kept has them (``runtime.retention.pruning``).
+        """
+        if actor.unpruned and actor.head.settled_through > actor.noted:
+            actor.noted = actor.head.settled_through
+            if self._journals is not None:
+                self._journals.committed(actor.head.journal_id, actor.key_text, actor.noted, actor.unpruned)
+            actor.unpruned = 0
+
+    def _is_gone(self, number: int) -> bool:
+        return self._state.pending.get(number) is None

@@ -1,0 +1,83 @@
+"""Reads the heads of keys that have no actor, and says where records of a key can lie.
+
+An actor has the head of its key at hand. Of all other keys, state has it, and the head says whether runs
+of the key may have been recorded, and where.
+"""
+
+from __future__ import annotations
+
+from flink_agents.runtime.execution.shared import RunEnvironment
+from flink_agents.runtime.journal.journals import check_store
+from flink_agents.runtime.journal.other_jobs import OtherJobs
+from flink_agents.runtime.operator.forgetting import Forgetting
+from flink_agents.runtime.state.keyed_state import Head, KeyedState
+
+
+class Heads:
+    """See the module. Only for Flink's thread.
+
+    Args:
+        shared: What all runs share.
+        state: Keyed state.
+        job_id: Identity that new keys get as their journal id.
+        forgetting: Makes heads of keys that come again; None where none is ever removed.
+    """
+
+    def __init__(
+        self, shared: RunEnvironment, state: KeyedState, job_id: str, forgetting: Forgetting | None
+    ) -> None:
+        self._state = state
+        self._job_id = job_id
+        self._journals = shared.journals
+        self._forgetting = forgetting
+        self._other_jobs = OtherJobs(shared.config, job_id)
+
+    def read(self, key_text: str) -> Head | None:
+        """The head of the current key; None where it has none.
+
+        Raises:
+            OtherJobsStateError: It is of another job, and nobody says what is meant.
+            StoreMismatchError: Runs of the key were recorded in another store.
+        """
+        packed = self._state.head.value()
+        if packed is None:
+            return None
+        head = Head.unpack(packed)
+        journals = self._journals
+        if journals is not None:
+            self._other_jobs.admit(head, key_text, journals.store_id)
+        if head.store is not None:
+            check_store(journals, head.store)
+        return head
+
+    def new(self) -> Head:
+        """The head of a key that has none."""
+        return Head(self._job_id) if self._forgetting is None else self._forgetting.new_head(self._job_id)
+
+    def may_have_records(self, head: Head, key_text: str, pending: bool) -> bool:
+        """Whether runs of a key may have been recorded by an earlier attempt.
+
+        Args:
+            head: The key's head.
+            key_text: The key.
+            pending: Whether inputs of it wait in state.
+        """
+        journals = self._journals
+        if journals is None:
+            return False
+        known = bool(head.overtaken or head.origins)
+        return known or journals.may_have(head.journal_id, key_text, head.marker, pending)
+
+    def mark(self, head: Head, key_text: str, unread: bool = True) -> None:
+        """Keep in the head where records of a key can lie, before its first run that may make some.
+
+        Args:
+            head: The key's head, whose bytes the caller writes.
+            key_text: The key.
+            unread: Whether it is not known yet that an earlier attempt recorded nothing of the key.
+        """
+        journals = self._journals
+        if journals is None or head.marker is not None or head.has_pending:
+            return
+        if not (unread and self.may_have_records(head, key_text, False)):
+            head.marker = journals.marker(head.journal_id, key_text)

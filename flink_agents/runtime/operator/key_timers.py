@@ -1,0 +1,124 @@
+"""A processor with a timer for each key: all that PyFlink's public API allows.
+
+Flink makes the key of a timer current, and no other, so that each busy key has a timer of its own that looks
+at its actor. ``operator.harvest`` guesses when that is worth while.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+
+from flink_agents.runtime.execution.shared import RunEnvironment
+from flink_agents.runtime.loop.actor import KeyActor
+from flink_agents.runtime.metrics.run_metrics import clock as seconds
+from flink_agents.runtime.operator.emission import NOTHING, Emission
+from flink_agents.runtime.operator.harvest import next_look
+from flink_agents.runtime.operator.keys import Keys
+from flink_agents.runtime.operator.low_watermark import LowWatermark
+from flink_agents.runtime.operator.processor import DRAIN, START, AgentProcessor
+from flink_agents.runtime.state.keyed_state import KeyedState, Timers
+
+
+class TimerProcessor(AgentProcessor):
+    """Commits the runs of a key when a timer of that key fires. Each call returns what leaves.
+
+    Args:
+        shared: What all runs share.
+        state: Keyed state.
+        job_id: Identity that new keys get as their journal id.
+        clock: The wall-clock time in milliseconds.
+        check_cancelled: Called while Flink's thread waits; raises if the task was cancelled.
+        low: The low watermark; None where outputs need no timestamps.
+        keys: The keys of the subtask; None where nobody can go through them.
+    """
+
+    def __init__(
+        self,
+        shared: RunEnvironment,
+        state: KeyedState,
+        job_id: str,
+        clock: Callable[[], int],
+        check_cancelled: Callable[[], None],
+        low: LowWatermark | None,
+        keys: Keys | None,
+    ) -> None:
+        super().__init__(shared, state, job_id, clock, check_cancelled, low, None)
+        self._keys = keys
+
+    def open(self, timers: Timers | None = None) -> None:
+        """Open the store, and see that keys go on of which a heartbeat took the savepoint."""
+        super().open(timers)
+        if self._keys is None or timers is None:
+            return
+        # Such a savepoint has no timers of these keys.
+        waiting = self._keys.waiting()
+        for _, key in waiting:
+            self._keys.switch(key)
+            timers.register_processing_time_timer(self._clock())
+            timers.register_event_time_timer(START)
+        if self._low is not None:
+            self._low.restored([key_text for key_text, _ in waiting])
+
+    def on_timer(self, key_text: str, timestamp: int, timers: Timers) -> Emission:
+        """Commit what the current key's actor has finished, and see that it goes on."""
+        if self._low is not None and timestamp < START:
+            self._low.look(timestamp, timers, self._is_held_back)
+        actor = self._actor(key_text, timers)
+        if actor is None:
+            self._forget(key_text, timestamp, timers)
+            return NOTHING
+        if timestamp == START:
+            self._waits.loop.end_of_input()
+            timers.register_event_time_timer(DRAIN)
+        elif timestamp != DRAIN and not actor.finished and not actor.parked:
+            self._look_again(actor, timestamp, timers)
+            return NOTHING
+        emission = Emission()
+        if timestamp == DRAIN:
+            if not self._drain(actor, emission, timers):
+                timers.register_event_time_timer(DRAIN)
+        else:
+            self._commit(actor, emission, timers)
+            self._feed(actor)
+        self._go_on(actor, timestamp, timers)
+        return emission
+
+    def _made(self, actor: KeyActor, timers: Timers) -> None:
+        timers.register_event_time_timer(START)
+        self._look_again(actor, None, timers)
+
+    def _fed(self, actor: KeyActor, timers: Timers) -> None:
+        if actor.far and not actor.idle:
+            self._look_again(actor, actor.timer, timers)
+
+    def _drain(self, actor: KeyActor, emission: Emission, timers: Timers) -> bool:
+        """Wait for all runs of the key; whether they have ended before a stream behind needs a sign."""
+        until = self._waits.next_sign()
+        while True:
+            seen = self._waits.loop.progress
+            self._commit(actor, emission, timers)
+            if not actor.head.has_pending:
+                return True
+            self._feed(actor)
+            if seconds() >= until:
+                return False
+            self._waits.wait(seen)
+
+    def _go_on(self, actor: KeyActor, fired: int | None, timers: Timers) -> None:
+        """See that somebody looks at the actor again, or let go of it."""
+        if actor.head.has_pending:
+            self._look_again(actor, fired, timers)
+        else:
+            self._let_go(actor)
+            timers.delete_event_time_timer(START)
+
+    def _look_again(self, actor: KeyActor, fired: int | None, timers: Timers) -> None:
+        """Keep one timer for the actor."""
+        if actor.timer is None or actor.timer == fired:
+            rest = self._waits.loop.replays.rest(actor) if actor.idle else None
+            actor.far = rest is not None
+            if rest is not None:
+                actor.timer = self._clock() + int(rest * 1000) + 1
+            else:
+                actor.timer = next_look(self._clock(), self._waits.loop, actor, len(self._actors))
+            timers.register_processing_time_timer(actor.timer)

@@ -1,0 +1,138 @@
+"""Where Flink's thread meets the agent loop: makes it, and waits for it.
+
+The loop is made when the first run needs it, so that a subtask whose runs all end on Flink's thread has no
+second thread. Flink's thread waits in short slices: between two it looks whether the task was cancelled, and
+whether the loop has failed.
+"""
+
+from __future__ import annotations
+
+import math
+from collections import deque
+from collections.abc import Callable, Coroutine
+from concurrent.futures import Future
+from typing import Any, TypeVar
+
+from flink_agents.runtime.execution.shared import RunEnvironment
+from flink_agents.runtime.execution.steps import StepExecutor
+from flink_agents.runtime.loop.actor import KeyActor
+from flink_agents.runtime.loop.agent_loop import AgentLoop
+from flink_agents.runtime.metrics.run_metrics import clock
+from flink_agents.runtime.operator.feeding import Feeder
+from flink_agents.runtime.operator.low_watermark import LowWatermark
+
+SLICE_SECONDS = 0.05
+"""How long Flink's thread waits before it looks whether it was cancelled."""
+
+T = TypeVar("T")
+
+
+class LoopWaits:
+    """See the module. Only for Flink's thread, but :attr:`made` and :meth:`close`.
+
+    Args:
+        shared: What all runs share.
+        steps: Executes steps.
+        clock: The wall-clock time in milliseconds.
+        feeder: Knows whether the loop has enough to do.
+        check_cancelled: Called while Flink's thread waits; raises if the task was cancelled.
+        low: The low watermark; None where outputs need no timestamps.
+        to_look_at: Gets the actors that Flink's thread is to look at; None where it looks at all.
+
+    Attributes:
+        made: The agent loop; None before the first run that needs it.
+    """
+
+    def __init__(
+        self,
+        shared: RunEnvironment,
+        steps: StepExecutor,
+        clock: Callable[[], int],
+        feeder: Feeder,
+        check_cancelled: Callable[[], None],
+        low: LowWatermark | None,
+        to_look_at: deque[KeyActor] | None,
+    ) -> None:
+        self._shared = shared
+        self._steps = steps
+        self._clock = clock
+        self._feeder = feeder
+        self._check_cancelled = check_cancelled
+        self._most_seconds = math.inf if low is None else low.alive_seconds
+        self._to_look_at = to_look_at
+        self._metrics = shared.run_metrics
+        self.made: AgentLoop | None = None
+
+    @property
+    def loop(self) -> AgentLoop:
+        """The agent loop, made at its first use."""
+        if self.made is None:
+            self.made = AgentLoop(self._shared, self._steps, self._clock, self._to_look_at)
+        return self.made
+
+    def open_store(self) -> None:
+        """Open the store of durable calls.
+
+        Raises:
+            StoreError: It cannot be opened.
+        """
+        if self._shared.journals is not None:
+            self.loop.open_store(self._check_cancelled)
+
+    def ask(self, question: Coroutine[Any, Any, T]) -> Future[T]:
+        """The answer to ``question``, which the loop finds."""
+        return self.loop.ask(question)
+
+    def close(self, wait: bool = True) -> None:
+        """End what runs left open; ``wait`` until it has ended, in bounded time."""
+        if self.made is not None:
+            self.made.close(wait)
+
+    # -- waiting ----------------------------------------------------------------------
+
+    def check_failure(self) -> None:
+        """Raise the error that ends the attempt, if there is one."""
+        if self.made is not None and self.made.failure is not None:
+            raise self.made.failure
+
+    def wait(self, seen: int) -> None:
+        """Wait until there is more progress than was seen, for a slice at most."""
+        self.loop.wait_for_progress(seen, SLICE_SECONDS)
+        self._check_cancelled()
+        self.check_failure()
+
+    def wait_for_room(self) -> None:
+        """Take no more as long as the loop has enough to do (backpressure)."""
+        if self.is_full:
+            self._wait_while_full(math.inf)
+
+    def wait_for_a_sign(self) -> None:
+        """Wait until the loop has room, or a stream behind needs a sign of this subtask."""
+        self._wait_while_full(self.next_sign())
+
+    def next_sign(self) -> float:
+        """Until when Flink's thread may wait in one call, by ``run_metrics.clock``."""
+        return clock() + self._most_seconds
+
+    @property
+    def is_full(self) -> bool:
+        """Whether the loop has enough to do."""
+        return self.made is not None and self._feeder.is_full(self.made)
+
+    def wait_for_progress(self, seen: int, seconds: float) -> None:
+        """Wait until there is more progress than was seen; for tests.
+
+        Raises:
+            TimeoutError: There is none in time; the text says which inputs wait for others.
+        """
+        until = clock() + seconds
+        while not self.loop.wait_for_progress(seen, min(seconds, SLICE_SECONDS)):
+            if clock() >= until:
+                held = self.loop.held_back()
+                raise TimeoutError(f"no run ended within {seconds:g} s" + (held and f": {held}"))
+
+    def _wait_while_full(self, until: float) -> None:
+        began = clock()
+        while self.is_full and clock() < until:
+            self.wait(self.loop.progress)
+        self._metrics.backpressure += clock() - began

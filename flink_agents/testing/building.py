@@ -1,0 +1,96 @@
+"""Builds the subtasks of an operator as a job does, on a fake of Flink."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping
+from datetime import timedelta
+from functools import partial
+
+import cloudpickle
+
+from flink_agents.api.action_state import ActionStateStore
+from flink_agents.api.event_time import LATE_TAG
+from flink_agents.api.options import AgentOptions
+from flink_agents.api.policies import DEAD_LETTER_TAG
+from flink_agents.connectors.action_state import open_store
+from flink_agents.connectors.action_state.memory.store import MemoryPlace, MemoryStore
+from flink_agents.plan import AgentCode, AgentPlan, bind
+from flink_agents.plan.binding.uses import makes_durable_calls
+from flink_agents.runtime.execution.shared import Durable
+from flink_agents.runtime.operator.assembly import Blueprint, Host, assemble
+from flink_agents.testing.driver import Driver, Subtask, leaving
+from flink_agents.testing.fake_state import FakeBackend, KeyState
+from flink_agents.testing.outside import OutsideCalls
+
+
+class Builder(Driver):
+    """Builds what :class:`Driver` drives. ``OperatorHarness`` fills it.
+
+    Attributes:
+        plan: The agent's plan.
+        current_watermark: The watermark of the input in milliseconds.
+    """
+
+    plan: AgentPlan
+    current_watermark: int
+    _code: AgentCode
+    _heartbeat: bool
+    _watermarks: bool
+    _job_id: str
+    _make_store: Callable[[], ActionStateStore] | None
+
+    def _start(self, keys: Mapping[str, KeyState], parallelism: int) -> None:
+        """Start a new operator from the state of all keys."""
+        self._subtasks = [self._subtask(number, parallelism) for number in range(parallelism)]
+        for key, state in keys.items():
+            self._subtask_of(key).backend.keys[key] = state.copy()
+        for subtask in self._subtasks:
+            subtask.processor.open(subtask.backend)
+
+    def _subtask(self, number: int, parallelism: int) -> Subtask:
+        plan, code = self.plan, self._code
+        if self._serialize:
+            plan = AgentPlan.from_json(plan.to_json())
+            code = cloudpickle.loads(cloudpickle.dumps(code))
+        ttl: timedelta | None = self._config.get(AgentOptions.SHORT_TERM_TTL)
+        backend = FakeBackend(self._clock, None if ttl is None else int(ttl.total_seconds() * 1000))
+        backend.watermark = self.current_watermark
+        tags = [*plan.side_outputs, DEAD_LETTER_TAG, LATE_TAG]
+        blueprint = Blueprint(
+            bind(plan, code), self._config, self._event_time, tags, self._watermarks, self._make_store
+        )
+        made = assemble(blueprint, self._host(number, parallelism, backend))
+        if made.low is not None:
+            backend.tell(made.low)
+        return Subtask(made.processor, backend, made.shared)
+
+    def _host(self, number: int, parallelism: int, backend: FakeBackend) -> Host:
+        """What a subtask runs in."""
+        return Host(
+            job_id=self._job_id,
+            subtask=number,
+            parallelism=parallelism,
+            state=backend.keyed_state(),
+            clock=self._clock,
+            keys=backend,
+            outlet=(lambda low: leaving(self, backend)) if self._heartbeat else None,
+            around_durable=self._around_durable,
+        )
+
+    @property
+    def _around_durable(self) -> Callable[[Durable], Durable]:
+        if self._crashes is None:
+            return lambda durable: durable
+        return partial(OutsideCalls, outside=self._crashes.outside)
+
+    def _default_store(self) -> Callable[[], ActionStateStore] | None:
+        """What makes the store that the options name, or that the agent needs; None where it needs none."""
+        name = self._config.get(AgentOptions.STORE)
+        if name is not None:
+            return lambda: open_store(name, self._config.below(f"action-state.{name}"))
+        if not makes_durable_calls(bind(self.plan, self._code)):
+            return None
+        if self._crashes is not None:
+            return self._crashes.store
+        place = MemoryPlace()
+        return lambda: MemoryStore(place)

@@ -1,0 +1,114 @@
+"""What the writer asks of kafka-python in one turn; the producer is the test's."""
+
+from __future__ import annotations
+
+import uuid
+from types import SimpleNamespace
+from typing import Any
+
+import pytest
+from kafka.errors import KafkaError, KafkaTimeoutError, UnknownError
+
+from flink_agents.api.action_state import Owner
+from flink_agents.api.errors import AppendOutcomeUnknownError, StoreUnavailableError
+from flink_agents.connectors.action_state.kafka.garbage import Garbage
+from flink_agents.connectors.action_state.kafka.layout import Entry
+from flink_agents.connectors.action_state.kafka.lease import Standing
+from flink_agents.connectors.action_state.kafka.settings import KafkaSettings
+from flink_agents.connectors.action_state.kafka.topics import Topic
+from flink_agents.connectors.action_state.kafka.writer import KafkaWriter, Write
+from flink_agents.connectors.action_state.store_metrics import StoreMetrics
+from tests.kafka.kafka_stores import journal_in, record
+
+SETTINGS = KafkaSettings("nowhere:1", partitions=4, append_lease_seconds=0)
+JOURNALS = Topic("journals", uuid.UUID(int=2), 4)
+NOBODY: Any = None
+
+
+class Report:
+    """Of a batch: it is there when the producer was flushed, or when somebody waits for it.
+
+    Args:
+        error: What becomes of the batch; None where it is stored.
+    """
+
+    def __init__(self, error: Exception | None) -> None:
+        self._error = error
+        self.is_done = False
+        self.offset = 7
+        self.value = self
+
+    def get(self, *_: Any, timeout: float = 0) -> Report:
+        self.is_done = True
+        if self._error is not None:
+            raise self._error
+        return self
+
+
+class Producer:
+    """Notes what it is asked.
+
+    Args:
+        fails: The error of a flush; None where it succeeds.
+        refused: The partition for which it takes nothing.
+        lost: The partition of which nothing is acknowledged.
+    """
+
+    def __init__(
+        self, fails: KafkaError | None = None, refused: int | None = None, lost: int | None = None
+    ) -> None:
+        self.asked: list[str] = []
+        self._fails = fails
+        self._refused = refused
+        self._lost = lost
+
+    def send(self, topic: str, key: bytes, value: bytes | None, partition: int) -> Report:
+        self.asked.append("send")
+        if partition == self._refused:
+            raise KafkaTimeoutError("no room")
+        return Report(UnknownError("lost") if partition == self._lost else None)
+
+    def flush(self, timeout: float) -> None:
+        self.asked.append("flush")
+        if self._fails is not None:
+            raise self._fails
+
+
+def turn(producer: Producer) -> list[Any]:
+    """The outcomes of a turn with an append to each partition."""
+    free = Standing({}, undecided=False, lost=False)
+    rest = (Owner.create("job-1", "a"), NOBODY, Garbage(), {}, NOBODY, StoreMetrics(), lambda waiting: None)
+    claims: Any = SimpleNamespace(
+        refresh=lambda _: None,
+        void_from=lambda _: free.void,
+        undecided=lambda _: free.undecided,
+        lost=lambda _: free.lost,
+    )
+    made: Any = producer
+    writer = KafkaWriter(SETTINGS, JOURNALS, made, claims, *rest)
+    writes = [Write(Entry(journal_in(SETTINGS, partition), [record()])) for partition in range(4)]
+    return writer._write(writes)
+
+
+def test_a_turn_is_handed_over_as_a_whole_before_the_client_sends() -> None:
+    producer = Producer()
+    assert turn(producer) == [None] * 4
+    assert producer.asked == ["send"] * 4 + ["flush"]
+
+
+@pytest.mark.parametrize("error", [KafkaTimeoutError("slow"), UnknownError("split")])
+def test_reports_decide_where_a_flush_fails(error: KafkaError) -> None:
+    assert turn(Producer(error)) == [None] * 4
+
+
+def test_a_partition_that_takes_nothing_does_not_keep_others_from_being_written() -> None:
+    outcomes = turn(Producer(refused=1))
+    assert [type(outcome) for outcome in outcomes] == [type(None), StoreUnavailableError] + [type(None)] * 2
+
+
+def test_a_batch_that_is_not_acknowledged_leaves_others_done() -> None:
+    outcomes = turn(Producer(lost=2))
+    assert [type(outcome) for outcome in outcomes] == [type(None)] * 2 + [
+        AppendOutcomeUnknownError,
+        type(None),
+    ]

@@ -1,0 +1,135 @@
+"""Savepoints and journals of Flink jobs of commit 68fde23 go on: nothing lost, repeated, or out of order."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from flink_agents import AgentsExecutionEnvironment
+from tests.cluster.heartbeats import read_beats
+from tests.minicluster.golden_savepoints import (
+    DONE,
+    EVENT_TIMES,
+    HOLD,
+    KEYS,
+    NUMBERS,
+    STEP,
+    Orders,
+    config_of,
+    flink_of,
+    key_of,
+    stamp,
+    timed,
+    unpacked,
+)
+
+pytestmark = pytest.mark.minicluster
+
+MakeEnvironment = Callable[..., AgentsExecutionEnvironment]
+
+MORE = 2 * KEYS
+"""How many numbers come behind the savepoint."""
+
+WINDOW_MS = 5 * STEP
+
+
+def restored(
+    agents_environment: MakeEnvironment,
+    name: str,
+    directory: Path,
+    backend: str = "hashmap",
+    fast: bool = True,
+) -> AgentsExecutionEnvironment:
+    """The environment of a job that begins with a savepoint of the version before.
+
+    Its input is another one than that of the savepoint, and so nobody claims the state of the source.
+    """
+    savepoint, store = unpacked(name, directory)
+    flink = {
+        **flink_of(backend),
+        "execution.state-recovery.path": savepoint,
+        "execution.state-recovery.ignore-unclaimed-state": "true",
+    }
+    config = {**config_of(name, store), "run.fast-path": fast}
+    return agents_environment(config=config, flink=flink)
+
+
+def check(outputs: list[Any], path: Path, timed: bool) -> None:
+    """All numbers come once, each key's in order, and no call is made again whose record there is."""
+    numbers = range(DONE, NUMBERS + MORE)
+    assert sorted(output[0] for output in outputs) == list(numbers)
+    for key in range(KEYS):
+        own = [output for output in outputs if key_of(output[0]) == key]
+        before = DONE // KEYS
+        expected = [
+            (number, before + place + 1, before + place, stamp(number) if timed else None)
+            for place, number in enumerate(number for number in numbers if key_of(number) == key)
+        ]
+        assert [(number, count, seq, at) for number, count, seq, _, at in own] == expected
+    beats = read_beats(path)
+    for kind, called in (("charge", range(DONE + KEYS, NUMBERS + MORE)), ("ship", numbers)):
+        assert sorted(int(beat.key) for beat in beats if beat.kind == kind) == list(called)
+
+
+@pytest.mark.parametrize("backend", ["hashmap", "rocksdb"])
+@pytest.mark.parametrize("fast", [True, False])
+def test_a_savepoint_and_journals_of_the_version_before_go_on(
+    agents_environment: MakeEnvironment, tmp_path: Path, backend: str, fast: bool
+) -> None:
+    env = restored(agents_environment, "orders", tmp_path, backend, fast)
+    beats = tmp_path / "beats"
+    more = env.from_list(range(NUMBERS, NUMBERS + MORE), key_of)
+    agent = Orders(str(beats), NUMBERS + MORE)
+    outputs = more.apply(agent, name="orders", parallelism=2).to_list()
+    env.execute()
+    check(outputs, beats, timed=False)
+
+
+@pytest.mark.parametrize("fast", [True, False])
+def test_a_job_that_held_event_time_in_the_version_before_goes_on(
+    agents_environment: MakeEnvironment, tmp_path: Path, fast: bool
+) -> None:
+    """Nobody claims the state of the join by which it held watermarks; what waited keeps its timestamp.
+
+    The windows behind it have all of it: the inputs of the savepoint hold the watermark.
+    """
+    from pyflink.common import Time
+    from pyflink.datastream import ProcessWindowFunction
+    from pyflink.datastream.window import TumblingEventTimeWindows
+
+    class Collect(ProcessWindowFunction[Any, Any, Any, Any]):
+        def process(self, key: Any, context: Any, elements: Any) -> Any:
+            yield context.window().start, sorted(output[0] for output in elements)
+
+    env = restored(agents_environment, "held_orders", tmp_path, fast=fast)
+    beats = tmp_path / "beats"
+    stream: Any = env.stream_env
+    more = timed(stream.from_collection(list(range(NUMBERS, NUMBERS + MORE))))
+    agent = Orders(str(beats), NUMBERS + MORE)
+    held = env.from_datastream(more, key_of).apply(agent, name="held_orders", event_time=HOLD, parallelism=2)
+    behind = held.to_datastream()
+    found = env.collect(
+        behind.key_by(lambda output: 0)
+        .window(TumblingEventTimeWindows.of(Time.milliseconds(WINDOW_MS)))
+        .process(Collect())
+    )
+    outputs = env.collect(behind)
+    env.execute()
+    check(outputs, beats, timed=True)
+    expected: dict[int, list[int]] = {}
+    for number in range(DONE, NUMBERS + MORE):
+        expected.setdefault(stamp(number) // WINDOW_MS * WINDOW_MS, []).append(number)
+    assert dict(found) == expected
+
+
+def test_the_files_have_what_they_are_to_show() -> None:
+    """Each job is there; other tests say by their outputs what is in them."""
+    from tests.minicluster.golden_savepoints import MADE
+
+    assert {file.name for file in MADE.iterdir()} == {
+        f"{name}{suffix}" for name in EVENT_TIMES for suffix in (".gz", ".sqlite.gz")
+    }
+    assert sum(file.stat().st_size for file in MADE.iterdir()) < 100_000
