@@ -103,7 +103,7 @@ class AgentOptions:
         "has new idempotency keys, event ids and UUIDs. Default: state keeps 50 to 200 bytes of each key "
         "for ever."
     )
-    CHAT_MODELS: ConfigOption[dict[str, Any]] = option("chat-models", dict)(
+    CHAT_MODELS = option("chat-models", cast("type[dict[str, Any]]", dict))(
         "What a job says about a chat model in place of its agent: `chat-models.NAME.model`, `.base_url`, "
         "`.max_concurrency`, `.limits.requests` or any other option of the chat model `NAME`."
     )
