@@ -43,29 +43,27 @@ class Requests:
 
     Args:
         events: Number of requests.
-        prefix: What stands before the names of the figures.
     """
 
-    def __init__(self, events: int, prefix: str = "") -> None:
+    def __init__(self, events: int) -> None:
         self._events = events
-        self._prefix = prefix
         self._first = int(events * WARM_UP)
         self._took: list[float] = []
-        self._begun = self._cpu = 0.0
+        self._begun = self._cpu = self._loop = 0.0
 
     def tick(self, begun: float) -> None:
         """Count a request that began at ``begun``."""
         self._took.append(time.time() - begun)
         if len(self._took) == self._first:
-            self._begun, self._cpu = time.time(), time.process_time()
+            self._begun, self._cpu, self._loop = time.time(), time.process_time(), time.thread_time()
         if len(self._took) == self._events:
             requests, took = self._events - self._first, sorted(self._took[self._first :])
-            figures = {
-                "requests_per_second": requests / (time.time() - self._begun),
-                "cpu_ms_per_request": 1000 * (time.process_time() - self._cpu) / requests,
-                "p50_ms": 1000 * took[len(took) // 2],
-            }
-            tell(**{self._prefix + name: value for name, value in figures.items()})
+            tell(
+                requests_per_second=requests / (time.time() - self._begun),
+                cpu_ms_per_request=1000 * (time.process_time() - self._cpu) / requests,
+                loop_ms_per_request=1000 * (time.thread_time() - self._loop) / requests,
+                p50_ms=1000 * took[len(took) // 2],
+            )
 
 
 class Asking(Agent):
@@ -113,7 +111,7 @@ class AskingSdk(Agent):
     """Asks the model by the library of OpenAI."""
 
     def __init__(self, events: int, url: str) -> None:
-        self.requests = Requests(events, "sdk_")
+        self.requests = Requests(events)
         self.url = url
         self.client: Any = None
 
@@ -141,7 +139,7 @@ class Flooded(Agent):
 
     @chat_model
     def slow(self) -> ResourceDescriptor:
-        return ChatModel(clazz=slow_model, max_concurrency=FLOOD_UNDER_WAY)
+        return ChatModel(clazz="benchmarks.chat:slow_model", max_concurrency=FLOOD_UNDER_WAY)
 
     @action(InputEvent)
     async def ask(self, event: InputEvent, ctx: Any) -> OutputEvent:
@@ -151,7 +149,7 @@ class Flooded(Agent):
         if self.done == self.events:
             floor = self.events / FLOOD_UNDER_WAY * FLOOD_SECONDS
             seconds = time.time() - self.begun
-            tell(flood_seconds=seconds, flood_seconds_above_floor=seconds - floor)
+            tell(flood_seconds=seconds, seconds_above_floor=seconds - floor)
         return OutputEvent(output=event.input)
 
 

@@ -313,14 +313,14 @@ class ChatUsage(_Plain):
         tool_calls: Calls of tools.
         input_tokens: Tokens that were sent.
         output_tokens: Tokens that came back.
-        cost: US dollars; None where the price of a model is not known.
+        cost: US dollars, where they are limited; None where they are not.
     """
 
     requests: int = 0
     tool_calls: int = 0
     input_tokens: int = 0
     output_tokens: int = 0
-    cost: float | None = 0.0
+    cost: float | None = None
 
     @property
     def total_tokens(self) -> int:

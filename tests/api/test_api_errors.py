@@ -94,6 +94,13 @@ CODES = {
     "BrokerPortInUseError": "FA7003",
     "BrokerMismatchError": "FA7004",
     "RecoveryDifferenceError": "FA8000",
+    "ModelError": "FA9000",
+    "ModelRequestError": "FA9001",
+    "UsageLimitExceededError": "FA9002",
+    "ModelOutputError": "FA9003",
+    "ToolError": "FA9100",
+    "ToolRetriesExceededError": "FA9101",
+    "ToolResultError": "FA9102",
 }
 """Codes are part of the public surface: none may change or be used again."""
 

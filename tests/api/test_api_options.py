@@ -30,6 +30,7 @@ DEFAULTS = {
     "queue.max-total": 1000,
     "state.allow-pickle": False,
     "state.forget-settled-after": None,
+    "chat-models": None,
     "state.modules": None,
     "action-state.store": None,
     "action-state.on-mismatch": OnMismatch.FAIL,

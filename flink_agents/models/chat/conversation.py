@@ -47,6 +47,7 @@ class Sender(Protocol):
         transcript: Transcript,
         settings: Mapping[str, Any],
         parameters: ModelRequestParameters,
+        priced: bool,
     ) -> tuple[str, Answer]:
         """Send a request; returns the name of the chat model that answered, and its answer."""
         ...
@@ -116,7 +117,11 @@ class Conversation:
         while True:
             self._counter.check_request()
             self._model, answer = await self._sender.send(
-                self._ctx, self._transcript, self._terms.settings, self._parameters
+                self._ctx,
+                self._transcript,
+                self._terms.settings,
+                self._parameters,
+                self._counter.counts_cost,
             )
             self._transcript.add([answer.response])
             self._counter.answered(answer)

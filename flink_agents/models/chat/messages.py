@@ -102,19 +102,21 @@ class Transcript:
     def __init__(self) -> None:
         self.messages: list[ModelMessage] = []
         self._digest = hashlib.blake2b(digest_size=16)
+        self._digested = 0
 
     def add(self, messages: Iterable[ModelMessage]) -> None:
         """Append messages."""
-        added = list(messages)
-        self.messages += added
-        for value in to_json(added):
-            text = json.dumps(_asked(value), sort_keys=True, separators=(",", ":"))
-            self._digest.update(b"%d:" % len(text))
-            self._digest.update(text.encode("utf-8", "surrogatepass"))
+        self.messages += messages
 
     @property
     def digest(self) -> str:
         """32 hexadecimal digits of all messages."""
+        added = self.messages[self._digested :]
+        self._digested = len(self.messages)
+        for value in to_json(added):
+            text = json.dumps(_asked(value), sort_keys=True, separators=(",", ":"))
+            self._digest.update(b"%d:" % len(text))
+            self._digest.update(text.encode("utf-8", "surrogatepass"))
         return self._digest.hexdigest()
 
 

@@ -1,11 +1,13 @@
 """One request to a model is one recorded call.
 
-What is recorded is the whole response, and its price: limits that follow from these count the same on replay.
+What is recorded is the whole response, and its price where that is limited: limits that follow from these
+count the same on replay.
 """
 
 from __future__ import annotations
 
 import asyncio
+import inspect
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from typing import Any
@@ -36,6 +38,11 @@ from flink_agents.models.chat.secrets import Secrets
 _NEVER = (ModelRequestRejectedError, ModelQuotaExceededError)
 """Failures that each attempt would meet."""
 
+_SIGNATURE = inspect.Signature(
+    [inspect.Parameter(name, inspect.Parameter.POSITIONAL_ONLY) for name in ("digest", "messages_sent")]
+)
+"""The parameters of the function that a request is recorded as a call of."""
+
 _AGAIN_STATUS = frozenset({408, 409, 425, 429, 500, 502, 503, 504, 529})
 
 _MOST_CHARACTERS = 2000
@@ -48,7 +55,7 @@ class Answer:
 
     Attributes:
         response: The response.
-        cost: Its price in US dollars; None where that is not known.
+        cost: Its price in US dollars; None where that is not known, or nobody asked.
     """
 
     response: ModelResponse
@@ -102,6 +109,7 @@ class ModelRequests:
         transcript: Transcript,
         settings: Mapping[str, Any],
         parameters: ModelRequestParameters,
+        priced: bool,
     ) -> Answer:
         """Ask the model for what comes next.
 
@@ -110,6 +118,7 @@ class ModelRequests:
             transcript: What was said.
             settings: Settings of this conversation.
             parameters: Tools and output.
+            priced: Whether the price of the answer is recorded with it.
 
         Raises:
             ModelRequestError: The request failed in all its attempts.
@@ -118,8 +127,11 @@ class ModelRequests:
         metrics = ctx.agent_metric_group.get_sub_group("chat").get_sub_group(self.name)
 
         async def request(digest: str, messages_sent: int) -> dict[str, Any]:
-            return await self._attempt(messages, settings, parameters, metrics)
+            response = await self._attempt(messages, settings, parameters, metrics)
+            return {"response": to_json([response])[0], "cost": _cost(response) if priced else None}
 
+        # The runtime looks at the signature of each function that it is given anew, which takes long.
+        vars(request)["__signature__"] = _SIGNATURE
         call = DurableCallable(request, name=f"chat:{self.name}", retry=self._retry)
         try:
             recorded = await ctx.durable_execute_async(call, transcript.digest, len(messages))
@@ -163,7 +175,7 @@ class ModelRequests:
         settings: Mapping[str, Any],
         parameters: ModelRequestParameters,
         metrics: MetricGroup,
-    ) -> dict[str, Any]:
+    ) -> ModelResponse:
         opened = await self._opened()
         async with opened.limiter.turn():
             metrics.get_counter("requests").inc()
@@ -176,7 +188,7 @@ class ModelRequests:
                 raise self._failure(error) from None
         metrics.get_counter("input_tokens").inc(response.usage.input_tokens)
         metrics.get_counter("output_tokens").inc(response.usage.output_tokens)
-        return {"response": to_json([response])[0], "cost": _cost(response)}
+        return response
 
     async def _response(
         self,

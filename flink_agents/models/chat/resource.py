@@ -137,6 +137,7 @@ class ChatModelResource:
         transcript: Transcript,
         settings: Mapping[str, Any],
         parameters: ModelRequestParameters,
+        priced: bool,
     ) -> tuple[str, Answer]:
         """Ask this model, and where it fails those that stand in for it, one after the other.
 
@@ -147,7 +148,8 @@ class ChatModelResource:
         for name in (self.name, *self.spec(ctx).fallback):
             model = self if name == self.name else ctx.get_resource(name, ResourceType.CHAT_MODEL)
             try:
-                return name, await model.requests(ctx).send(ctx, transcript, settings, parameters)
+                requests = model.requests(ctx)
+                return name, await requests.send(ctx, transcript, settings, parameters, priced)
             except ModelRequestError as error:
                 failed.append(error)
         if len(failed) == 1:

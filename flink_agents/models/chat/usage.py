@@ -16,7 +16,12 @@ class UsageCounter:
 
     def __init__(self, limits: UsageLimits) -> None:
         self._limits = limits
-        self.usage = ChatUsage()
+        self.usage = ChatUsage(cost=None if limits.cost is None else 0.0)
+
+    @property
+    def counts_cost(self) -> bool:
+        """Whether prices are needed: to find one takes as long as all else that is done for a request."""
+        return self._limits.cost is not None
 
     def check_request(self) -> None:
         """Check that one more request may be sent.
