@@ -11,6 +11,7 @@ from flink_agents.api.chat_events import (
     ToolResponseEvent,
 )
 from flink_agents.api.events import Event
+from flink_agents.api.retrieval import ContextRetrievalRequestEvent, ContextRetrievalResponseEvent
 
 
 @dataclass(frozen=True)
@@ -42,6 +43,12 @@ BUILT_IN_ACTIONS: tuple[BuiltInAction, ...] = (
         ToolRequestEvent,
         ToolResponseEvent,
         "flink_agents.models.agents.actions:answer_tool_request",
+    ),
+    BuiltInAction(
+        "answer_context_retrieval_request",
+        ContextRetrievalRequestEvent,
+        ContextRetrievalResponseEvent,
+        "flink_agents.models.agents.retrieval_action:answer_context_retrieval_request",
     ),
 )
 """All of them. An author's own action for one of these requests takes the place of the built-in one."""

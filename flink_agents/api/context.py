@@ -6,9 +6,9 @@ import asyncio
 import random
 import uuid
 from abc import ABC, abstractmethod
-from collections.abc import AsyncIterator, Awaitable, Callable, Iterable, Mapping
+from collections.abc import AsyncIterator, Awaitable, Callable, Iterable, Mapping, Sequence
 from datetime import datetime, timedelta
-from typing import Any, TypeVar, Unpack, overload
+from typing import Any, Literal, TypeVar, Unpack, overload
 
 from flink_agents.api.chat import ChatInput, ChatResult, ConversationOptions
 from flink_agents.api.durable import NOT_GIVEN, DurableCallable, durable_callable
@@ -18,6 +18,8 @@ from flink_agents.api.metrics import MetricGroup
 from flink_agents.api.options import Configuration
 from flink_agents.api.policies import RetryPolicy
 from flink_agents.api.resources import ResourceType
+from flink_agents.api.retrieval import DEFAULT_K, Collection, LongTermMemory
+from flink_agents.api.vector_store import Filter, ScoredDocument
 
 _T = TypeVar("_T")
 
@@ -189,6 +191,76 @@ class RunnerContext(ABC):
         """
         resource = self.get_resource(model, ResourceType.CHAT_MODEL)
         return await resource.chat(self, messages, output_type=output_type, **options)
+
+    # -- retrieval --------------------------------------------------------------------
+
+    async def embed(
+        self, model: str, texts: str | Sequence[str], input_type: Literal["query", "document"] = "document"
+    ) -> list[list[float]]:
+        """The vectors of ``texts`` in their order, by the embedding model ``model``; recorded calls.
+
+        Args:
+            model: Name of the embedding model.
+            texts: The texts; one text counts as a list of one.
+            input_type: Whether they are documents, or queries that documents are to be found by.
+
+        Raises:
+            ResourceNotFoundError: The agent has no such embedding model.
+        """
+        resource = self.get_resource(model, ResourceType.EMBEDDING_MODEL)
+        several = [texts] if isinstance(texts, str) else list(texts)
+        return (await resource.embed(self, several, input_type)).lists() if several else []
+
+    def vector_store(self, name: str, collection: str | None = None) -> Collection:
+        """The vector store ``name``, for this action.
+
+        Args:
+            name: Name of the vector store.
+            collection: Which collection of it. Default: that of the description.
+
+        Raises:
+            ResourceNotFoundError: The agent has no such vector store.
+        """
+        return self.get_resource(name, ResourceType.VECTOR_STORE).of(self, collection)
+
+    async def retrieve(
+        self,
+        store: str,
+        query: str,
+        k: int = DEFAULT_K,
+        filter: Filter | None = None,
+        collection: str | None = None,
+    ) -> list[ScoredDocument]:
+        """The ``k`` documents of a vector store that are nearest to ``query``, the nearest first.
+
+        Args:
+            store: Name of the vector store.
+            query: What they should be about.
+            k: How many, at most.
+            filter: Which documents come into question, such as ``{"year": {"$gte": 2020}}``.
+            collection: Which collection of it. Default: that of the description.
+
+        Raises:
+            VectorFilterError: ``filter`` is none.
+            EmbeddingMismatchError: The documents have embeddings of another model.
+        """
+        return await self.vector_store(store, collection).query(query, k, filter)
+
+    def long_term_memory(
+        self, scope: str = "default", subject: Any = None, name: str = "long_term_memory"
+    ) -> LongTermMemory:
+        """What the job knows of a subject, whenever it was told.
+
+        Args:
+            scope: Which of its memories: the author's own division, such as ``preferences``.
+            subject: Of whom or what. Default: the key.
+            name: Name of the resource.
+
+        Raises:
+            ResourceNotFoundError: The agent has no such long-term memory.
+            OptionError: The job has no ``job-identifier``.
+        """
+        return self.get_resource(name, ResourceType.LONG_TERM_MEMORY).of(self, scope, subject)
 
     @property
     @abstractmethod

@@ -270,6 +270,9 @@ embedding_model = _resource(ResourceType.EMBEDDING_MODEL)
 vector_store = _resource(ResourceType.VECTOR_STORE)
 """Mark a method that returns the ``ResourceDescriptor`` of a vector store."""
 
+long_term_memory = _resource(ResourceType.LONG_TERM_MEMORY)
+"""Mark a method that returns the ``ResourceDescriptor`` of a long-term memory."""
+
 client = _resource(ResourceType.CLIENT)
 """Mark a method that opens a client for a subtask: a generator function with one ``yield``, or a
 function that returns a context manager; both also asynchronous. ``await ctx.client(name)``."""

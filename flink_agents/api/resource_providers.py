@@ -12,6 +12,7 @@ from dataclasses import dataclass, field
 from typing import Any
 
 from flink_agents.api.errors import ResourceUnavailableError
+from flink_agents.api.options import Configuration
 from flink_agents.api.providers import Providers
 from flink_agents.api.resources import RESOURCE_PROVIDERS, Prompt, ResourceType
 from flink_agents.api.settings import Limits
@@ -69,6 +70,21 @@ class ResourceProvider(ABC):
     def load(self) -> None:  # noqa: B027
         """Import what takes long. It is called when a subtask begins, before its first input."""
 
+    # Not abstract: most resources serve any number of hosts.
+    def check_cluster(  # noqa: B027
+        self, name: str, arguments: Mapping[str, Any], config: Configuration
+    ) -> None:
+        """Look at them once more when the agent is applied in a job for a real cluster.
+
+        Args:
+            name: Name of the resource.
+            arguments: The arguments of its descriptor.
+            config: The options of the job.
+
+        Raises:
+            AgentsError: The resource cannot serve the hosts of a cluster.
+        """
+
     @abstractmethod
     def provide(self, declared: DeclaredResource) -> Any:
         """Return what ``ctx.get_resource`` gives. It is asked once in each subtask, at the first use."""
@@ -84,6 +100,9 @@ PROVIDERS = Providers(
         "chat_model": "flink_agents.models.chat.provider:ChatModelProvider",
         "chat_model_connection": "flink_agents.models.chat.provider:ConnectionProvider",
         "client": "flink_agents.plan.binding.resources:ClientProvider",
+        "embedding_model": "flink_agents.models.retrieval.embedding:EmbeddingModelProvider",
+        "vector_store": "flink_agents.models.retrieval.resources:VectorStoreProvider",
+        "long_term_memory": "flink_agents.models.retrieval.resources:LongTermMemoryProvider",
     },
 )
 """Each names a subclass of :class:`ResourceProvider`."""

@@ -40,6 +40,7 @@ class ResourceType(StrEnum):
     CHAT_MODEL_CONNECTION = "chat_model_connection"
     EMBEDDING_MODEL = "embedding_model"
     VECTOR_STORE = "vector_store"
+    LONG_TERM_MEMORY = "long_term_memory"
     MCP_SERVER = "mcp_server"
     SKILLS = "skills"
 
@@ -327,6 +328,8 @@ REFERENCE_ARGUMENTS: Mapping[tuple[ResourceType, str], ResourceType] = {
     (ResourceType.CHAT_MODEL, "tools"): ResourceType.TOOL,
     (ResourceType.EMBEDDING_MODEL, "connection"): ResourceType.CHAT_MODEL_CONNECTION,
     (ResourceType.VECTOR_STORE, "embedding_model"): ResourceType.EMBEDDING_MODEL,
+    (ResourceType.LONG_TERM_MEMORY, "vector_store"): ResourceType.VECTOR_STORE,
+    (ResourceType.LONG_TERM_MEMORY, "chat_model"): ResourceType.CHAT_MODEL,
 }
 """Arguments that name another resource, and of which type."""
 

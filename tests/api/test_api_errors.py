@@ -101,6 +101,13 @@ CODES = {
     "ToolError": "FA9100",
     "ToolRetriesExceededError": "FA9101",
     "ToolResultError": "FA9102",
+    "RetrievalError": "FA9300",
+    "EmbeddingMismatchError": "FA9301",
+    "DocumentError": "FA9302",
+    "VectorFilterError": "FA9303",
+    "VectorStoreUnavailableError": "FA9304",
+    "VectorStoreFormatError": "FA9305",
+    "VectorStoreInUseError": "FA9306",
 }
 """Codes are part of the public surface: none may change or be used again."""
 

@@ -60,6 +60,8 @@ DEFAULTS = {
     "action-state.kafka.append-timeout": timedelta(seconds=120),
     "action-state.kafka.rebuild-timeout": timedelta(seconds=120),
     "action-state.kafka.max-record-bytes": 8 * 1024 * 1024,
+    "embedding-models": None,
+    "vector-stores": None,
     "local.restart.attempts": 3,
     "local.restart.delay": timedelta(seconds=1),
 }

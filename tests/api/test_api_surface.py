@@ -14,7 +14,8 @@ DeadLetter DeclaredResource DurableCallable Event EventTime FailedAttempt InputE
 MemoryRef MemoryScope NamedEvent OnError OnMismatch OnToolError OutputEvent OutputMode Prompt RateLimit
 RequestedCall ResourceDescriptor ResourceProvider ResourceRef ResourceType RetryPolicy RetryableError
 RouteRule Router RunnerContext Secret TerminalError Tool ToolRequestEvent ToolResponseEvent UsageLimits
-action chat_model chat_model_connection client embedding_model prompt resource tool vector_store
+action chat_model chat_model_connection client embedding_model long_term_memory prompt resource tool
+vector_store
 """.split()
 
 

@@ -18,6 +18,7 @@ from flink_agents.api.errors import (
     ResourceUnavailableError,
 )
 from flink_agents.api.events import Event
+from flink_agents.api.options import Configuration
 from flink_agents.api.places import place_of, unwrap
 from flink_agents.api.policies import OnError, RetryPolicy
 from flink_agents.api.resource_providers import DeclaredResource, provider_of
@@ -148,6 +149,20 @@ class BoundAgent:
         if (kind, name) not in self._made:
             self._made[kind, name] = self._provide(found)
         return self._made[kind, name]
+
+    def check_cluster(self, config: Configuration) -> None:
+        """Let the providers of resources refuse what cannot serve the hosts of a real cluster.
+
+        Args:
+            config: The options of the job.
+
+        Raises:
+            AgentsError: One does.
+        """
+        for one in self.plan.resources:
+            provider = provider_of(one.type)
+            if provider is not None and one.descriptor is not None and not one.descriptor.clazz:
+                provider.check_cluster(one.name, one.descriptor.arguments, config)
 
     def _provide(self, one: ResourcePlan) -> Any:
         provider = provider_of(one.type)
