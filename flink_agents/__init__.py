@@ -11,13 +11,38 @@ from typing import TYPE_CHECKING, Any
 
 from flink_agents.api import decorators
 from flink_agents.api.agent import Agent
+from flink_agents.api.chat import (
+    ChatModel,
+    ChatModelConnection,
+    ChatResult,
+    ChatUsage,
+    OnToolError,
+    OutputMode,
+    Router,
+    RouteRule,
+    Secret,
+    UsageLimits,
+)
+from flink_agents.api.chat_events import (
+    CallResult,
+    ChatRequestEvent,
+    ChatResponseEvent,
+    RequestedCall,
+    ToolRequestEvent,
+    ToolResponseEvent,
+)
 from flink_agents.api.context import RunnerContext
 from flink_agents.api.decorators import (
     action,
+    chat_model,
+    chat_model_connection,
     client,
+    embedding_model,
+    long_term_memory,
     prompt,
     resource,
     tool,
+    vector_store,
 )
 from flink_agents.api.durable import NOT_DONE, DurableCallable, OnMismatch, RetryableError, TerminalError
 from flink_agents.api.errors import AgentsError
@@ -47,7 +72,14 @@ __all__ = [
     "AgentOptions",
     "AgentsError",
     "AgentsExecutionEnvironment",
+    "CallResult",
     "ChatMessage",
+    "ChatModel",
+    "ChatModelConnection",
+    "ChatRequestEvent",
+    "ChatResponseEvent",
+    "ChatResult",
+    "ChatUsage",
     "ConfigOption",
     "Configuration",
     "DeadLetter",
@@ -63,34 +95,41 @@ __all__ = [
     "NamedEvent",
     "OnError",
     "OnMismatch",
+    "OnToolError",
     "OutputEvent",
+    "OutputMode",
     "Prompt",
     "RateLimit",
+    "RequestedCall",
     "ResourceDescriptor",
     "ResourceProvider",
     "ResourceRef",
     "ResourceType",
     "RetryPolicy",
     "RetryableError",
+    "RouteRule",
+    "Router",
     "RunnerContext",
+    "Secret",
     "TerminalError",
     "Tool",
+    "ToolRequestEvent",
+    "ToolResponseEvent",
+    "UsageLimits",
     "action",
+    "chat_model",
+    "chat_model_connection",
     "client",
+    "embedding_model",
+    "long_term_memory",
     "prompt",
     "resource",
     "tool",
+    "vector_store",
 ]
 
 
-_NOT_PROVIDED = (
-    "chat_model_connection",
-    "chat_model_setup",
-    "embedding_model_connection",
-    "embedding_model_setup",
-    "mcp_server",
-    "vector_store",
-)
+_NOT_PROVIDED = ("mcp_server", "skills")
 """Decorators of resources that nothing provides yet: who asks for one of them is told so by name."""
 
 

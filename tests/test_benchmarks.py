@@ -340,7 +340,8 @@ def test_documentation_shows_every_case_with_its_targets() -> None:
     core = (ROOT / "docs" / "design" / "core.md").read_text("utf-8")
     event_time = (ROOT / "docs" / "design" / "event-time.md").read_text("utf-8")
     calls = "".join(
-        (ROOT / "docs" / "design" / page).read_text("utf-8") for page in ("durable.md", "kafka.md")
+        (ROOT / "docs" / "design" / page).read_text("utf-8")
+        for page in ("durable.md", "kafka.md", "models.md")
     )
     for name, case in CASES.items():
         elsewhere = event_time + calls

@@ -15,6 +15,7 @@ ROOT = Path(__file__).parents[1]
 LAYERS = {
     "api": set[str](),
     "connectors": {"api"},
+    "models": {"api"},
     "plan": {"api"},
     "runtime": {"api", "plan", "connectors"},
     "testing": {"api", "plan", "runtime", "connectors"},
@@ -22,7 +23,7 @@ LAYERS = {
 }
 """What each part of the package may import."""
 
-TABLES = {"runtime": "| room |", "plan": "| room of the plan |"}
+TABLES = {"runtime": "| room |", "plan": "| room of the plan |", "models": "| room of models |"}
 """The tables of rooms in ``AGENTS.md``, by their first column."""
 
 MOST_ROOMS = 12

@@ -6,10 +6,11 @@ import asyncio
 import random
 import uuid
 from abc import ABC, abstractmethod
-from collections.abc import AsyncIterator, Awaitable, Callable, Iterable, Mapping
+from collections.abc import AsyncIterator, Awaitable, Callable, Iterable, Mapping, Sequence
 from datetime import datetime, timedelta
-from typing import Any, TypeVar
+from typing import Any, Literal, TypeVar, Unpack, overload
 
+from flink_agents.api.chat import ChatInput, ChatResult, ConversationOptions
 from flink_agents.api.durable import NOT_GIVEN, DurableCallable, durable_callable
 from flink_agents.api.events import Event
 from flink_agents.api.memory import MemoryObject, MemoryRef
@@ -17,6 +18,8 @@ from flink_agents.api.metrics import MetricGroup
 from flink_agents.api.options import Configuration
 from flink_agents.api.policies import RetryPolicy
 from flink_agents.api.resources import ResourceType
+from flink_agents.api.retrieval import DEFAULT_K, Collection, LongTermMemory
+from flink_agents.api.vector_store import Filter, ScoredDocument
 
 _T = TypeVar("_T")
 
@@ -33,6 +36,8 @@ class RunnerContext(ABC):
     A project adds methods of its own in a subclass without constructor, named by
     ``Agent.context_class``; the runtime supplies the rest.
     """
+
+    __given_to_tools__ = True
 
     # -- where we are -----------------------------------------------------------------
 
@@ -125,6 +130,137 @@ class RunnerContext(ABC):
             ResourceNotFoundError: The agent has no client of that name.
             ContextMisuseError: The action is no ``async def``.
         """
+
+    # -- models ------------------------------------------------------------------------
+
+    @overload
+    async def chat(
+        self,
+        model: str,
+        messages: ChatInput = "",
+        *,
+        output_type: None = None,
+        **options: Unpack[ConversationOptions],
+    ) -> ChatResult[str]: ...
+    @overload
+    async def chat(
+        self,
+        model: str,
+        messages: ChatInput = "",
+        *,
+        output_type: type[_T],
+        **options: Unpack[ConversationOptions],
+    ) -> ChatResult[_T]: ...
+    @overload
+    async def chat(
+        self,
+        model: str,
+        messages: ChatInput = "",
+        *,
+        output_type: Any,
+        **options: Unpack[ConversationOptions],
+    ) -> ChatResult[Any]: ...
+    async def chat(
+        self,
+        model: str,
+        messages: ChatInput = "",
+        *,
+        output_type: Any = None,
+        **options: Unpack[ConversationOptions],
+    ) -> ChatResult[Any]:
+        """Talk with the chat model ``model`` until it answers; for ``async def`` actions.
+
+        Each request and each call of a tool is a durable call of its own: after a crash, what was answered
+        is not asked again.
+
+        Args:
+            model: Name of the chat model.
+            messages: A text of the user, a ``ChatMessage`` or several, or messages of pydantic-ai.
+            output_type: Type of the answer: a pydantic model, a dataclass, or any other type that pydantic
+                describes. Default: a text.
+            **options: ``tools``, ``output_mode``, ``limits``, ``settings``, ``instructions``, ``history``,
+                ``variables`` and ``run_tools``, as ``ConversationOptions`` describes them.
+
+        Raises:
+            ResourceNotFoundError: The agent has no chat model of that name, or no such tool.
+            ResourceUnavailableError: A package or a secret is missing.
+            ModelRequestError: A request failed in all its attempts, as did those to the fallbacks.
+            UsageLimitExceededError: The conversation would use more than it may.
+            ModelOutputError: The model gave no output of that type.
+            ToolError: A tool ended the conversation.
+        """
+        resource = self.get_resource(model, ResourceType.CHAT_MODEL)
+        return await resource.chat(self, messages, output_type=output_type, **options)
+
+    # -- retrieval --------------------------------------------------------------------
+
+    async def embed(
+        self, model: str, texts: str | Sequence[str], input_type: Literal["query", "document"] = "document"
+    ) -> list[list[float]]:
+        """The vectors of ``texts`` in their order, by the embedding model ``model``; recorded calls.
+
+        Args:
+            model: Name of the embedding model.
+            texts: The texts; one text counts as a list of one.
+            input_type: Whether they are documents, or queries that documents are to be found by.
+
+        Raises:
+            ResourceNotFoundError: The agent has no such embedding model.
+        """
+        resource = self.get_resource(model, ResourceType.EMBEDDING_MODEL)
+        several = [texts] if isinstance(texts, str) else list(texts)
+        return (await resource.embed(self, several, input_type)).lists() if several else []
+
+    def vector_store(self, name: str, collection: str | None = None) -> Collection:
+        """The vector store ``name``, for this action.
+
+        Args:
+            name: Name of the vector store.
+            collection: Which collection of it. Default: that of the description.
+
+        Raises:
+            ResourceNotFoundError: The agent has no such vector store.
+        """
+        return self.get_resource(name, ResourceType.VECTOR_STORE).of(self, collection)
+
+    async def retrieve(
+        self,
+        store: str,
+        query: str,
+        k: int = DEFAULT_K,
+        filter: Filter | None = None,
+        collection: str | None = None,
+    ) -> list[ScoredDocument]:
+        """The ``k`` documents of a vector store that are nearest to ``query``, the nearest first.
+
+        Args:
+            store: Name of the vector store.
+            query: What they should be about.
+            k: How many, at most.
+            filter: Which documents come into question, such as ``{"year": {"$gte": 2020}}``.
+            collection: Which collection of it. Default: that of the description.
+
+        Raises:
+            VectorFilterError: ``filter`` is none.
+            EmbeddingMismatchError: The documents have embeddings of another model.
+        """
+        return await self.vector_store(store, collection).query(query, k, filter)
+
+    def long_term_memory(
+        self, scope: str = "default", subject: Any = None, name: str = "long_term_memory"
+    ) -> LongTermMemory:
+        """What the job knows of a subject, whenever it was told.
+
+        Args:
+            scope: Which of its memories: the author's own division, such as ``preferences``.
+            subject: Of whom or what. Default: the key.
+            name: Name of the resource.
+
+        Raises:
+            ResourceNotFoundError: The agent has no such long-term memory.
+            OptionError: The job has no ``job-identifier``.
+        """
+        return self.get_resource(name, ResourceType.LONG_TERM_MEMORY).of(self, scope, subject)
 
     @property
     @abstractmethod

@@ -258,20 +258,20 @@ def resource(kind: ResourceType | str, *, name: str | None = None) -> Callable[[
 prompt = _resource(ResourceType.PROMPT)
 """Mark a method without arguments that returns a ``Prompt``."""
 
-chat_model_connection = _resource(ResourceType.CHAT_MODEL_CONNECTION)
-"""Mark a method that returns the ``ResourceDescriptor`` of a connection to chat models."""
-
-chat_model_setup = _resource(ResourceType.CHAT_MODEL_SETUP)
+chat_model = _resource(ResourceType.CHAT_MODEL)
 """Mark a method that returns the ``ResourceDescriptor`` of a chat model with its settings."""
 
-embedding_model_connection = _resource(ResourceType.EMBEDDING_MODEL_CONNECTION)
-"""Mark a method that returns the ``ResourceDescriptor`` of a connection to embedding models."""
+chat_model_connection = _resource(ResourceType.CHAT_MODEL_CONNECTION)
+"""Mark a method that returns the ``ResourceDescriptor`` of an endpoint of models: address, key, headers."""
 
-embedding_model_setup = _resource(ResourceType.EMBEDDING_MODEL_SETUP)
+embedding_model = _resource(ResourceType.EMBEDDING_MODEL)
 """Mark a method that returns the ``ResourceDescriptor`` of an embedding model."""
 
 vector_store = _resource(ResourceType.VECTOR_STORE)
 """Mark a method that returns the ``ResourceDescriptor`` of a vector store."""
+
+long_term_memory = _resource(ResourceType.LONG_TERM_MEMORY)
+"""Mark a method that returns the ``ResourceDescriptor`` of a long-term memory."""
 
 client = _resource(ResourceType.CLIENT)
 """Mark a method that opens a client for a subtask: a generator function with one ``yield``, or a
@@ -279,3 +279,6 @@ function that returns a context manager; both also asynchronous. ``await ctx.cli
 
 mcp_server = _resource(ResourceType.MCP_SERVER)
 """Mark a method that returns the ``ResourceDescriptor`` of an MCP server."""
+
+skills = _resource(ResourceType.SKILLS)
+"""Mark a method that returns the ``ResourceDescriptor`` of a source of skills."""

@@ -71,7 +71,21 @@
     │   ├── BrokerStartError             FA7002
     │   ├── BrokerPortInUseError         FA7003
     │   └── BrokerMismatchError          FA7004
-    └── RecoveryDifferenceError          FA8000  found by the test kit  (also an AssertionError)
+    ├── RecoveryDifferenceError          FA8000  found by the test kit  (also an AssertionError)
+    ├── ModelError                       FA9000  a chat model did not come to an answer
+    │   ├── ModelRequestError            FA9001
+    │   ├── UsageLimitExceededError      FA9002
+    │   └── ModelOutputError             FA9003
+    ├── ToolError                        FA9100  a tool that a model called ended the conversation
+    │   ├── ToolRetriesExceededError     FA9101
+    │   └── ToolResultError              FA9102
+    └── RetrievalError                   FA9300  embedding model, vector store, long-term memory
+        ├── EmbeddingMismatchError       FA9301
+        ├── DocumentError                FA9302
+        ├── VectorFilterError            FA9303
+        ├── VectorStoreUnavailableError  FA9304
+        ├── VectorStoreFormatError       FA9305
+        └── VectorStoreInUseError        FA9306
 
 Each class has a stable ``code``; ``docs/errors.md`` has a section of that name. The
 first line of an error's text is the user's own place in the code where one is known,
@@ -83,6 +97,32 @@ from __future__ import annotations
 from typing import TYPE_CHECKING, Any
 
 from flink_agents.api.error_base import AgentsError, attempt_lines
+from flink_agents.api.model_errors import (
+    ModelError as ModelError,
+    ModelOutputError as ModelOutputError,
+    ModelRequestError as ModelRequestError,
+    ToolError as ToolError,
+    ToolResultError as ToolResultError,
+    ToolRetriesExceededError as ToolRetriesExceededError,
+    UsageLimitExceededError as UsageLimitExceededError,
+)
+from flink_agents.api.retrieval_errors import (
+    DocumentError as DocumentError,
+    EmbeddingMismatchError as EmbeddingMismatchError,
+    RetrievalError as RetrievalError,
+    VectorFilterError as VectorFilterError,
+    VectorStoreFormatError as VectorStoreFormatError,
+    VectorStoreInUseError as VectorStoreInUseError,
+    VectorStoreUnavailableError as VectorStoreUnavailableError,
+)
+from flink_agents.api.state_errors import (
+    KeyEncodingError as KeyEncodingError,
+    PlanChangedError as PlanChangedError,
+    StateError as StateError,
+    StateFormatError as StateFormatError,
+    UnknownTypeNameError as UnknownTypeNameError,
+    UnserializableValueError as UnserializableValueError,
+)
 from flink_agents.api.store_errors import (
     AppendOutcomeUnknownError as AppendOutcomeUnknownError,
     BrokerDownloadError as BrokerDownloadError,
@@ -438,39 +478,3 @@ class RecordedFailureError(RunError):
     def __init__(self, message: str, *, error_type: str = "", **kwargs: Any) -> None:
         self.error_type = error_type
         super().__init__(message, **kwargs)
-
-
-class StateError(AgentsError):
-    """A value cannot be written to Flink's state or read back from it."""
-
-    code = "FA5000"
-
-
-class KeyEncodingError(StateError):
-    """A key has no canonical encoding, or the key selector failed on a record."""
-
-    code = "FA5001"
-
-
-class UnserializableValueError(StateError):
-    """A value is of a type that state cannot hold."""
-
-    code = "FA5002"
-
-
-class UnknownTypeNameError(StateError):
-    """State holds a value of a class that this program does not have."""
-
-    code = "FA5003"
-
-
-class StateFormatError(StateError):
-    """State bytes are corrupt, or of a version that this package does not know."""
-
-    code = "FA5004"
-
-
-class PlanChangedError(StateError):
-    """State was written by another plan of the agent, with which this one does not go on."""
-
-    code = "FA5005"

@@ -57,6 +57,8 @@ class MemoryObject(ABC):
     Paths are relative to the node: ``"order.total"`` is field ``total`` of object ``order``.
     """
 
+    __given_to_tools__ = True
+
     @abstractmethod
     def get(self, path: str | MemoryRef, default: Any = None) -> Any:
         """Return the value at ``path``, a ``MemoryObject`` where it is an object, or ``default``.

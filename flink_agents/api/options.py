@@ -103,6 +103,18 @@ class AgentOptions:
         "has new idempotency keys, event ids and UUIDs. Default: state keeps 50 to 200 bytes of each key "
         "for ever."
     )
+    CHAT_MODELS = option("chat-models", cast("type[dict[str, Any]]", dict))(
+        "What a job says about a chat model in place of its agent: `chat-models.NAME.model`, `.base_url`, "
+        "`.max_concurrency`, `.limits.requests` or any other option of the chat model `NAME`."
+    )
+    EMBEDDING_MODELS = option("embedding-models", cast("type[dict[str, Any]]", dict))(
+        "What a job says about an embedding model in place of its agent: `embedding-models.NAME.model`, "
+        "`.base_url`, `.max_concurrency` or any other option of the embedding model `NAME`."
+    )
+    VECTOR_STORES = option("vector-stores", cast("type[dict[str, Any]]", dict))(
+        "What a job says about a vector store in place of its agent: `vector-stores.NAME.path`, `.host`, "
+        "`.collection` or any other option of the vector store `NAME`."
+    )
     RESTART_ATTEMPTS = option("local.restart.attempts", int, 3, minimum=0)(
         "How often a local job with checkpoints restarts before it fails, where Flink's "
         "configuration names no restart strategy."

@@ -12,6 +12,7 @@ from dataclasses import dataclass, field
 from typing import Any
 
 from flink_agents.api.errors import ResourceUnavailableError
+from flink_agents.api.options import Configuration
 from flink_agents.api.providers import Providers
 from flink_agents.api.resources import RESOURCE_PROVIDERS, Prompt, ResourceType
 from flink_agents.api.settings import Limits
@@ -43,7 +44,11 @@ class DeclaredResource:
 
 
 class ResourceProvider(ABC):
-    """Makes the resources of one kind. It is made without arguments, in each process anew."""
+    """Makes the resources of one kind. It is made without arguments, in each process anew.
+
+    A resource that has a method ``aclose`` without arguments is closed at the end of the attempt: the method
+    is called on the agent loop, and what it returns is awaited.
+    """
 
     # Not abstract: most arguments are fine if `provide` can use them.
     def check(self, name: str, arguments: Mapping[str, Any]) -> None:  # noqa: B027
@@ -51,6 +56,33 @@ class ResourceProvider(ABC):
 
         Raises:
             ValueError: They cannot be right; the text becomes part of an error with the author's place.
+        """
+
+    def check_declared(self, name: str, clazz: str, arguments: Mapping[str, Any]) -> None:
+        """The same, for kinds whose arguments depend on the class of the descriptor.
+
+        Raises:
+            ValueError: They cannot be right.
+        """
+        self.check(name, arguments)
+
+    # Not abstract: most providers import what they need when they are imported themselves.
+    def load(self) -> None:  # noqa: B027
+        """Import what takes long. It is called when a subtask begins, before its first input."""
+
+    # Not abstract: most resources serve any number of hosts.
+    def check_cluster(  # noqa: B027
+        self, name: str, arguments: Mapping[str, Any], config: Configuration
+    ) -> None:
+        """Look at them once more when the agent is applied in a job for a real cluster.
+
+        Args:
+            name: Name of the resource.
+            arguments: The arguments of its descriptor.
+            config: The options of the job.
+
+        Raises:
+            AgentsError: The resource cannot serve the hosts of a cluster.
         """
 
     @abstractmethod
@@ -65,7 +97,12 @@ PROVIDERS = Providers(
     {
         "tool": "flink_agents.plan.binding.resources:ToolProvider",
         "prompt": "flink_agents.plan.binding.resources:PromptProvider",
+        "chat_model": "flink_agents.models.chat.provider:ChatModelProvider",
+        "chat_model_connection": "flink_agents.models.chat.provider:ConnectionProvider",
         "client": "flink_agents.plan.binding.resources:ClientProvider",
+        "embedding_model": "flink_agents.models.retrieval.embedding:EmbeddingModelProvider",
+        "vector_store": "flink_agents.models.retrieval.resources:VectorStoreProvider",
+        "long_term_memory": "flink_agents.models.retrieval.resources:LongTermMemoryProvider",
     },
 )
 """Each names a subclass of :class:`ResourceProvider`."""
@@ -77,7 +114,8 @@ def provider_of(kind: ResourceType) -> ResourceProvider | None:
     Raises:
         ResourceUnavailableError: Several do, or the one cannot be imported, or is none.
     """
-    if kind.value not in PROVIDERS.names():
+    # Entry points are searched for in files: not where it is known without them.
+    if kind.value not in PROVIDERS.built_in and kind.value not in PROVIDERS.names():
         return None
     made = PROVIDERS.load(kind.value)()
     if not isinstance(made, ResourceProvider):

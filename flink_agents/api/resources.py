@@ -8,7 +8,6 @@ Function tools, prompts and clients are provided by this package. Other kinds ar
 from __future__ import annotations
 
 import copy
-import functools
 import inspect
 import re
 import string
@@ -17,20 +16,12 @@ from enum import StrEnum
 from importlib.metadata import entry_points
 from typing import Annotated, Any, Unpack, cast
 
-from pydantic import (
-    BaseModel,
-    BeforeValidator,
-    ConfigDict,
-    Field,
-    PydanticUserError,
-    WithJsonSchema,
-    create_model,
-    validate_call,
-)
+from pydantic import BaseModel, BeforeValidator, ConfigDict, WithJsonSchema, validate_call
 
 from flink_agents.api.error_base import suggest
-from flink_agents.api.errors import ActionSignatureError, AgentDefinitionError
+from flink_agents.api.errors import AgentDefinitionError
 from flink_agents.api.settings import LimitOptions, ToolSettings, check_settings
+from flink_agents.api.tool_schema import arguments_model, arguments_schema, given_parameters
 
 RESOURCE_PROVIDERS = "flink_agents.resource_providers"
 """The group of the entry points of providers; the name of one is the kind that it provides."""
@@ -45,15 +36,18 @@ class ResourceType(StrEnum):
     TOOL = "tool"
     PROMPT = "prompt"
     CLIENT = "client"
+    CHAT_MODEL = "chat_model"
     CHAT_MODEL_CONNECTION = "chat_model_connection"
-    CHAT_MODEL_SETUP = "chat_model_setup"
-    EMBEDDING_MODEL_CONNECTION = "embedding_model_connection"
-    EMBEDDING_MODEL_SETUP = "embedding_model_setup"
+    EMBEDDING_MODEL = "embedding_model"
     VECTOR_STORE = "vector_store"
+    LONG_TERM_MEMORY = "long_term_memory"
     MCP_SERVER = "mcp_server"
+    SKILLS = "skills"
 
     @classmethod
     def _missing_(cls, value: object) -> ResourceType:
+        if value in _RETIRED:
+            return cls(_RETIRED[str(value)])
         provided = {point.name for point in entry_points(group=RESOURCE_PROVIDERS)}
         if not isinstance(value, str) or value not in provided:
             raise _unknown_type(value, [*(kind.value for kind in cls), *sorted(provided)])
@@ -62,6 +56,14 @@ class ResourceType(StrEnum):
         # Named again, also where it is unpickled, it is the same object.
         cls._value2member_map_[value] = member
         return member
+
+
+_RETIRED = {
+    "chat_model_setup": "chat_model",
+    "embedding_model_setup": "embedding_model",
+    "embedding_model_connection": "chat_model_connection",
+}
+"""Kinds of plans that older versions wrote, and what they are called now."""
 
 
 def _unknown_type(value: object, names: list[str]) -> AgentDefinitionError:
@@ -136,6 +138,10 @@ class Tool:
         description: Default: the first paragraph of the docstring.
         **limits: ``max_concurrency`` and ``rate_limit`` of the tool that ``ctx.get_resource`` gives.
 
+    Attributes:
+        given: Parameters of type ``RunnerContext`` and ``MemoryObject``, which a model is not told of: the
+            conversation passes them. Whoever calls the tool otherwise passes them as well.
+
     Raises:
         AgentDefinitionError: A limit is none.
         ActionSignatureError: It is no function, or a parameter has no annotation, cannot be
@@ -154,13 +160,25 @@ class Tool:
         self.settings = check_settings(ToolSettings, f"tool {self.name!r}", None, limits)
         doc = inspect.getdoc(func) or ""
         self.description = description or doc.split("\n\n")[0].replace("\n", " ")
-        self._parameters = _arguments_schema(func, self.name)
-        self._validated = validate_call(func)
+        self._arguments = arguments_model(func, self.name)
+        self._parameters = arguments_schema(self._arguments, self.name)
+        self.given = given_parameters(func)
+        # Objects that a tool is given are no data that could be described.
+        any_type = ConfigDict(arbitrary_types_allowed=True)
+        self._validated = validate_call(config=any_type)(func) if self.given else validate_call(func)
 
     @property
     def parameters(self) -> dict[str, Any]:
         """JSON schema of the arguments."""
         return self._parameters
+
+    def check_arguments(self, arguments: Mapping[str, Any]) -> None:
+        """Check that arguments of a model fit the parameters.
+
+        Raises:
+            ValidationError: They do not.
+        """
+        self._arguments.model_validate(dict(arguments))
 
     def through(self, wrap: Callable[[Callable[..., Any]], Callable[..., Any]]) -> Tool:
         """Return a copy of this tool whose calls go through what ``wrap`` makes of the function."""
@@ -173,45 +191,6 @@ class Tool:
         return self._validated(*args, **kwargs)
 
     call = __call__
-
-
-def _arguments_schema(func: Any, name: str) -> dict[str, Any]:
-    if not any((inspect.isroutine(func), isinstance(func, functools.partial))):
-        raise ActionSignatureError(
-            f"tool {name!r} is no function",
-            expected="a function with annotated parameters",
-            found=f"an object of type {type(func).__name__}",
-            fix="give the function itself, or the method of the object",
-        )
-    fields: dict[str, Any] = {}
-    try:
-        parameters = inspect.signature(func, eval_str=True).parameters.values()
-    except NameError as error:
-        raise _undescribed(name, error) from error
-    for number, parameter in enumerate(parameters):
-        by_name = parameter.kind in (parameter.POSITIONAL_OR_KEYWORD, parameter.KEYWORD_ONLY)
-        if not by_name or parameter.annotation is parameter.empty:
-            raise ActionSignatureError(
-                f"tool {name!r} has a parameter {str(parameter)!r} that no schema can describe",
-                expected="annotated parameters that can be passed by name",
-                fix=f"annotate it, as in '{parameter.name}: str'",
-            )
-        default = ... if parameter.default is parameter.empty else parameter.default
-        # By alias: a model's field cannot be named "_id", "json" or "copy", a parameter can.
-        fields[f"parameter{number}"] = (parameter.annotation, Field(default, alias=parameter.name))
-    try:
-        return create_model(name, **fields).model_json_schema()
-    except PydanticUserError as error:
-        raise _undescribed(name, error) from error
-
-
-def _undescribed(name: str, error: Exception) -> ActionSignatureError:
-    return ActionSignatureError(
-        f"tool {name!r} has parameters of a type that no schema can describe",
-        expected="plain data, dataclasses and pydantic models, known where the function stands",
-        found=str(error).split("\n")[0],
-        fix="take plain data, and make objects of it in the tool",
-    )
 
 
 class ChatMessage(BaseModel):
@@ -343,11 +322,14 @@ def _fill(text: str, variables: Mapping[str, Any]) -> str:
 
 
 REFERENCE_ARGUMENTS: Mapping[tuple[ResourceType, str], ResourceType] = {
-    (ResourceType.CHAT_MODEL_SETUP, "connection"): ResourceType.CHAT_MODEL_CONNECTION,
-    (ResourceType.CHAT_MODEL_SETUP, "prompt"): ResourceType.PROMPT,
-    (ResourceType.CHAT_MODEL_SETUP, "tools"): ResourceType.TOOL,
-    (ResourceType.EMBEDDING_MODEL_SETUP, "connection"): ResourceType.EMBEDDING_MODEL_CONNECTION,
-    (ResourceType.VECTOR_STORE, "embedding_model"): ResourceType.EMBEDDING_MODEL_SETUP,
+    (ResourceType.CHAT_MODEL, "connection"): ResourceType.CHAT_MODEL_CONNECTION,
+    (ResourceType.CHAT_MODEL, "fallback"): ResourceType.CHAT_MODEL,
+    (ResourceType.CHAT_MODEL, "prompt"): ResourceType.PROMPT,
+    (ResourceType.CHAT_MODEL, "tools"): ResourceType.TOOL,
+    (ResourceType.EMBEDDING_MODEL, "connection"): ResourceType.CHAT_MODEL_CONNECTION,
+    (ResourceType.VECTOR_STORE, "embedding_model"): ResourceType.EMBEDDING_MODEL,
+    (ResourceType.LONG_TERM_MEMORY, "vector_store"): ResourceType.VECTOR_STORE,
+    (ResourceType.LONG_TERM_MEMORY, "chat_model"): ResourceType.CHAT_MODEL,
 }
 """Arguments that name another resource, and of which type."""
 

@@ -16,6 +16,9 @@ import json
 from collections.abc import Mapping
 from typing import Any
 
+_FIRST_NAMES = {"chat_model": "chat_model_setup", "embedding_model": "embedding_model_setup"}
+"""Kinds that were renamed, and what fingerprints call them: those of recorded runs have to stay equal."""
+
 
 def fingerprint(parts: Mapping[str, Any]) -> str:
     """Return 64 hexadecimal digits that identify what :func:`recovery_parts` gave."""
@@ -37,7 +40,9 @@ def recovery_parts(plan: Mapping[str, Any]) -> dict[str, Any]:
         },
         "actions": {action["name"]: _action_parts(action) for action in plan["actions"]},
         "resources": {
-            f"{one['type']}:{one['name']}": {name: one[name] for name in ("function", "descriptor")}
+            f"{_FIRST_NAMES.get(one['type'], one['type'])}:{one['name']}": {
+                name: one[name] for name in ("function", "descriptor")
+            }
             for one in plan["resources"]
         },
     }

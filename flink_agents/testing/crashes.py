@@ -42,6 +42,7 @@ _KINDS = {
     RecordKind.CALL: "call of",
     RecordKind.ACTION: "end of",
     RecordKind.RERUN: "new begin of",
+    RecordKind.WAIT: "end of a wait of",
 }
 
 Deliver = Callable[[], None]

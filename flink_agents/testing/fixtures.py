@@ -7,6 +7,9 @@
     share one JVM, which the first use starts.
 ``kafka_broker``
     A Kafka broker, which all tests of a session share. Needs the extra ``kafka``.
+``model_server``
+    Makes a :class:`ModelServer`, a local server with OpenAI's interface; all end with the test. Requests to
+    models are refused in all other tests. Needs the extra ``models``.
 
 The marker ``executes_once`` is for tests that look at how often, or when, an action was executed.
 They are skipped where ``AGENT_HARNESS`` has actions executed more often.
@@ -23,10 +26,14 @@ if TYPE_CHECKING:
     from flink_agents.api.environment import AgentsExecutionEnvironment
     from flink_agents.testing.harness import OperatorHarness
     from flink_agents.testing.kafka import KafkaBroker
+    from flink_agents.testing.models import ModelServer
 
 
 def pytest_configure(config: pytest.Config) -> None:
-    """Make the marker known."""
+    """Make the marker known, and refuse requests to models."""
+    from flink_agents.testing.models.blocking import block_requests
+
+    block_requests()
     config.addinivalue_line(
         "markers", "executes_once: looks at executions; is skipped where AGENT_HARNESS forces more"
     )
@@ -93,6 +100,23 @@ def agents_environment() -> Callable[..., AgentsExecutionEnvironment]:
         return implementation.create(env, None, config)
 
     return make
+
+
+@pytest.fixture
+def model_server() -> Iterator[Callable[..., ModelServer]]:
+    """A function with the arguments of :class:`ModelServer`; it returns a server that runs."""
+    from contextlib import ExitStack
+
+    from flink_agents.testing.models import ModelServer
+    from flink_agents.testing.models.blocking import requests_allowed
+
+    with ExitStack() as stack:
+        stack.enter_context(requests_allowed())
+
+        def make(*args: Any, **kwargs: Any) -> ModelServer:
+            return stack.enter_context(ModelServer(*args, **kwargs))
+
+        yield make
 
 
 @pytest.fixture(scope="session")

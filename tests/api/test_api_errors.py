@@ -94,6 +94,20 @@ CODES = {
     "BrokerPortInUseError": "FA7003",
     "BrokerMismatchError": "FA7004",
     "RecoveryDifferenceError": "FA8000",
+    "ModelError": "FA9000",
+    "ModelRequestError": "FA9001",
+    "UsageLimitExceededError": "FA9002",
+    "ModelOutputError": "FA9003",
+    "ToolError": "FA9100",
+    "ToolRetriesExceededError": "FA9101",
+    "ToolResultError": "FA9102",
+    "RetrievalError": "FA9300",
+    "EmbeddingMismatchError": "FA9301",
+    "DocumentError": "FA9302",
+    "VectorFilterError": "FA9303",
+    "VectorStoreUnavailableError": "FA9304",
+    "VectorStoreFormatError": "FA9305",
+    "VectorStoreInUseError": "FA9306",
 }
 """Codes are part of the public surface: none may change or be used again."""
 

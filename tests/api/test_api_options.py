@@ -30,6 +30,7 @@ DEFAULTS = {
     "queue.max-total": 1000,
     "state.allow-pickle": False,
     "state.forget-settled-after": None,
+    "chat-models": None,
     "state.modules": None,
     "action-state.store": None,
     "action-state.on-mismatch": OnMismatch.FAIL,
@@ -59,6 +60,8 @@ DEFAULTS = {
     "action-state.kafka.append-timeout": timedelta(seconds=120),
     "action-state.kafka.rebuild-timeout": timedelta(seconds=120),
     "action-state.kafka.max-record-bytes": 8 * 1024 * 1024,
+    "embedding-models": None,
+    "vector-stores": None,
     "local.restart.attempts": 3,
     "local.restart.delay": timedelta(seconds=1),
 }

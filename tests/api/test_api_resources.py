@@ -286,17 +286,17 @@ def ref(kind: ResourceType, name: str) -> ResourceRef:
 
 T = ResourceType
 REFERENCES: list[tuple[ResourceType, dict[str, Any], list[ResourceRef]]] = [
-    (T.CHAT_MODEL_SETUP, {"connection": "c", "model": "m"}, [ref(T.CHAT_MODEL_CONNECTION, "c")]),
-    (T.CHAT_MODEL_SETUP, {"prompt": "p"}, [ref(T.PROMPT, "p")]),
-    (T.CHAT_MODEL_SETUP, {"tools": ["a", "b"]}, [ref(T.TOOL, "a"), ref(T.TOOL, "b")]),
-    (T.EMBEDDING_MODEL_SETUP, {"connection": "c"}, [ref(T.EMBEDDING_MODEL_CONNECTION, "c")]),
-    (T.VECTOR_STORE, {"embedding_model": "e", "connection": "no"}, [ref(T.EMBEDDING_MODEL_SETUP, "e")]),
+    (T.CHAT_MODEL, {"connection": "c", "model": "m"}, [ref(T.CHAT_MODEL_CONNECTION, "c")]),
+    (T.CHAT_MODEL, {"prompt": "p"}, [ref(T.PROMPT, "p")]),
+    (T.CHAT_MODEL, {"tools": ["a", "b"]}, [ref(T.TOOL, "a"), ref(T.TOOL, "b")]),
+    (T.EMBEDDING_MODEL, {"connection": "c"}, [ref(T.CHAT_MODEL_CONNECTION, "c")]),
+    (T.VECTOR_STORE, {"embedding_model": "e", "connection": "no"}, [ref(T.EMBEDDING_MODEL, "e")]),
     (
         T.MCP_SERVER,
         {"any": ref(T.TOOL, "t"), "more": [ref(T.PROMPT, "p"), 1]},
         [ref(T.TOOL, "t"), ref(T.PROMPT, "p")],
     ),
-    (T.CHAT_MODEL_SETUP, {"connection": None, "tools": []}, []),
+    (T.CHAT_MODEL, {"connection": None, "tools": []}, []),
 ]
 
 

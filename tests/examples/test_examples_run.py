@@ -56,6 +56,22 @@ def test_payments(tmp_path: Path) -> None:
     assert charged == "failed once, charged 3 times: ada 400, ada 50, alan 25"
 
 
+def test_rag(tmp_path: Path) -> None:
+    forgotten = "To reset a forgotten password, follow the link on the login page. [password]"
+    first = run_example(tmp_path, "rag.py", ".").splitlines()[-6:]
+    assert first == [
+        "4 articles: battery, password, returns, shipping",
+        f"ada: {forgotten}",
+        "ada: A parcel that arrived broken can be sent back within 30 days. We refund the money. [returns]",
+        f"ada: {forgotten}",
+        "ada: you asked before: I forgot my login credentials",
+        "bo: Shipping takes two days within the country and five days abroad. [shipping]",
+    ]
+    # Another submission remembers the questions.
+    again = run_example(tmp_path, "rag.py", ".").splitlines()
+    assert "bo: you asked before: When does my delivery come? I live abroad." in again
+
+
 def test_review_analysis_comes_to_the_same_with_and_without_a_failure(tmp_path: Path) -> None:
     plain = run_example(tmp_path, "review_analysis.py", "--sample", "--output", "plain.jsonl")
     failed = run_example(

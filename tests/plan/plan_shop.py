@@ -21,7 +21,7 @@ from flink_agents import (
     prompt,
     tool,
 )
-from flink_agents.api.decorators import chat_model_connection, chat_model_setup
+from flink_agents.api.decorators import chat_model, chat_model_connection
 
 
 class Limits(BaseModel):
@@ -124,7 +124,7 @@ class ShopAgent(Agent):
     def local() -> ResourceDescriptor:
         return ResourceDescriptor(clazz="shop.models:Connection", host="localhost")
 
-    @chat_model_setup
+    @chat_model
     def clerk(self) -> ResourceDescriptor:
         return ResourceDescriptor(
             clazz="shop.models:Setup",
@@ -164,7 +164,7 @@ def builder() -> Agent:
         .add_resource("greeting", "prompt", Prompt.from_text("Greet {customer}."))
         .add_resource("local", "chat_model_connection", ResourceDescriptor(clazz="shop.models:Connection"))
         .add_resource(
-            "clerk", "chat_model_setup", ResourceDescriptor(clazz="shop.models:Setup", connection="local")
+            "clerk", "chat_model", ResourceDescriptor(clazz="shop.models:Setup", connection="local")
         )
     )
 

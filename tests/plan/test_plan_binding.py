@@ -106,7 +106,7 @@ class TestShop:
             ("greeting", "tool", ResourceNotFoundError, "'greeting' is a prompt: ask for that type"),
             ("zzz", "vector_store", ResourceNotFoundError, "with @vector_store or add_resource"),
             ("rate", "tol", ResourceNotFoundError, "did you mean 'tool'?"),
-            ("clerk", "chat_model_setup", ResourceUnavailableError, "call the service from the action"),
+            ("local", "chat_model_connection", ResourceUnavailableError, "correct the class"),
         ],
     )
     def test_resources_that_cannot_be_had(

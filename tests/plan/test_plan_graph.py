@@ -109,7 +109,7 @@ def test_text() -> None:
         "  tool double                  (amount) Twice the amount.",
         "  prompt greeting              customer, total",
         "  chat_model_connection local  shop.models:Connection",
-        "  chat_model_setup clerk       shop.models:Setup -> chat_model_connection local, "
+        "  chat_model clerk             shop.models:Setup -> chat_model_connection local, "
         "prompt greeting, tool rate, tool double",
         "",
         "side outputs",

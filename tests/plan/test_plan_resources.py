@@ -17,7 +17,7 @@ from flink_agents import (
     Tool,
     prompt,
 )
-from flink_agents.api.decorators import chat_model_connection, chat_model_setup
+from flink_agents.api.decorators import chat_model, chat_model_connection
 from flink_agents.api.errors import (
     ActionSignatureError,
     AgentConfigurationError,
@@ -60,7 +60,7 @@ def setup_without_connection() -> Any:
         def local(self) -> ResourceDescriptor:
             return ResourceDescriptor(clazz="m:C")
 
-        @chat_model_setup
+        @chat_model
         def clerk(self) -> ResourceDescriptor:
             return ResourceDescriptor(clazz="m:S", connection="locl")
 
@@ -69,7 +69,7 @@ def setup_without_connection() -> Any:
 
 def added_setup_without_tool() -> Any:
     setup = ResourceDescriptor(clazz="m:S", tools=["rate"])
-    return build().add_resource("clerk", "chat_model_setup", setup)
+    return build().add_resource("clerk", "chat_model", setup)
 
 
 def store_without_embedding() -> Any:
@@ -80,7 +80,7 @@ def store_without_embedding() -> Any:
 def reference_of_another_type() -> Any:
     reference = ResourceRef(type=ResourceType.PROMPT, name="clerk")
     setup = ResourceDescriptor(clazz="m:S", hint=[reference])
-    return build().add_resource("clerk", "chat_model_setup", setup)
+    return build().add_resource("clerk", "chat_model", setup)
 
 
 def circle() -> Any:
@@ -149,9 +149,9 @@ def prompt_without_variable_name_in_a_format() -> Any:
 
 
 RESOURCES = [
-    (setup_without_connection, MissingResourceError, "@chat_model_setup", "did you mean 'local'?"),
+    (setup_without_connection, MissingResourceError, "@chat_model", "did you mean 'local'?"),
     (added_setup_without_tool, MissingResourceError, "return build().add_resource(", "declare it with @tool"),
-    (store_without_embedding, MissingResourceError, "return build().", "@embedding_model_setup"),
+    (store_without_embedding, MissingResourceError, "return build().", "@embedding_model"),
     (reference_of_another_type, MissingResourceError, "return build().", "declare it with @prompt"),
     (circle, CyclicResourceError, 'agent.add_resource("a", ', "remove one of these references"),
     (unknown_type_of_resource, AgentDefinitionError, 'build().add_resource("hi"', "did you mean 'prompt'?"),

@@ -254,7 +254,7 @@ BAD_AGENTS = [
     ),
     (more("    prompts:\n      - {name: p, text: 'a {b'}"), AgentDefinitionError, 8, "double the braces"),
     (
-        more("    resources:\n      - {name: r, type: chat_model_setup, class: C, arguments: {tools: [t]}}"),
+        more("    resources:\n      - {name: r, type: chat_model, class: C, arguments: {tools: [t]}}"),
         MissingResourceError,
         8,
         "declare it with @tool",

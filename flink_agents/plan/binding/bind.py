@@ -18,6 +18,7 @@ from flink_agents.api.errors import (
     ResourceUnavailableError,
 )
 from flink_agents.api.events import Event
+from flink_agents.api.options import Configuration
 from flink_agents.api.places import place_of, unwrap
 from flink_agents.api.policies import OnError, RetryPolicy
 from flink_agents.api.resource_providers import DeclaredResource, provider_of
@@ -149,6 +150,20 @@ class BoundAgent:
             self._made[kind, name] = self._provide(found)
         return self._made[kind, name]
 
+    def check_cluster(self, config: Configuration) -> None:
+        """Let the providers of resources refuse what cannot serve the hosts of a real cluster.
+
+        Args:
+            config: The options of the job.
+
+        Raises:
+            AgentsError: One does.
+        """
+        for one in self.plan.resources:
+            provider = provider_of(one.type)
+            if provider is not None and one.descriptor is not None and not one.descriptor.clazz:
+                provider.check_cluster(one.name, one.descriptor.arguments, config)
+
     def _provide(self, one: ResourcePlan) -> Any:
         provider = provider_of(one.type)
         if provider is None:
@@ -171,6 +186,25 @@ class BoundAgent:
                 limits=one,
             )
         )
+
+    def load_providers(self) -> None:
+        """Let the providers of the agent's resources import what they need.
+
+        Raises:
+            MissingExtraError: A package is missing.
+        """
+        for kind in dict.fromkeys(one.type for one in self.plan.resources):
+            try:
+                provider = provider_of(kind)
+            except ResourceUnavailableError:
+                # An action that asks for such a resource is told.
+                continue
+            if provider is not None:
+                provider.load()
+
+    def made_resources(self) -> list[Any]:
+        """The resources that were made, the latest first."""
+        return list(reversed(self._made.values()))
 
     def client(self, name: str) -> Callable[[], Any]:
         """Return the function that opens the client ``name``.

@@ -6,11 +6,14 @@ import inspect
 import os
 import sys
 import sysconfig
-from collections.abc import Callable, Iterable, Iterator
+from collections.abc import Callable, Iterable, Iterator, Mapping
 from types import CodeType, FunctionType, ModuleType
 from typing import Any
 
+from flink_agents.api.built_in_actions import BUILT_IN_ACTIONS
+from flink_agents.api.resources import ResourceType
 from flink_agents.plan.binding.bind import BoundAgent
+from flink_agents.plan.references import FunctionRef
 
 _MAX_FOLLOWED = 10_000
 """How much code is looked at for one action."""
@@ -20,7 +23,27 @@ _LIBRARIES = (
     os.path.dirname(os.path.dirname(os.path.dirname(os.path.abspath(__file__)))) + os.sep,
 )
 
-_DURABLE = frozenset({"durable_execute", "durable_execute_async"})
+_DURABLE = frozenset({"durable_execute", "durable_execute_async", "chat"})
+"""Methods of the context that make durable calls."""
+
+_BUILT_IN = frozenset(one.function for one in BUILT_IN_ACTIONS)
+"""Actions of this package, all of which make some."""
+
+_OF_RESOURCES: Mapping[ResourceType, frozenset[str]] = {
+    ResourceType.EMBEDDING_MODEL: frozenset({"embed"}),
+    ResourceType.VECTOR_STORE: frozenset({"vector_store", "retrieve"}),
+    ResourceType.LONG_TERM_MEMORY: frozenset({"long_term_memory"}),
+}
+"""Methods of the context that make durable calls, by the resource without which they make none.
+
+Their names are common: code of an agent that has no such resource means something else by them.
+"""
+
+
+def _durable_names(agent: BoundAgent) -> frozenset[str]:
+    """Names by which code of the agent makes durable calls."""
+    kinds = {one.type for one in agent.plan.resources}
+    return _DURABLE.union(*(names for kind, names in _OF_RESOURCES.items() if kind in kinds))
 
 
 def makes_durable_calls(agent: BoundAgent) -> bool:
@@ -45,6 +68,7 @@ def _may_make_calls(action: Callable[..., Any], agent: BoundAgent) -> bool:
 
     Whatever it names is followed, through modules, classes and objects, but not into libraries.
     """
+    durable = _durable_names(agent)
     ahead: list[Any] = [inspect.unwrap(action), type(agent.instance), *vars(agent.instance).values()]
     seen: set[int] = set()
     while ahead and len(seen) < _MAX_FOLLOWED:
@@ -60,7 +84,7 @@ def _may_make_calls(action: Callable[..., Any], agent: BoundAgent) -> bool:
             ahead += [*vars(found).values(), *found.__mro__[1:]]
         elif isinstance(found, FunctionType):
             names = set(_names(found.__code__))
-            if names & _DURABLE:
+            if names & durable:
                 return True
             ahead += _named(names, found)
     return False
@@ -95,6 +119,9 @@ def _makes_calls(action: Callable[..., Any], agent: BoundAgent) -> bool:
     Looks at the action, at methods of the agent and of its context class that it names, and at functions
     of the same modules. A call that is made by other code is not seen here.
     """
+    if str(FunctionRef.of(action)) in _BUILT_IN:
+        return True
+    durable = _durable_names(agent)
     owners = [type(agent.instance), *filter(None, [agent.context_class])]
     ahead: list[Any] = [inspect.unwrap(action)]
     seen: set[int] = set()
@@ -104,7 +131,7 @@ def _makes_calls(action: Callable[..., Any], agent: BoundAgent) -> bool:
             continue
         seen.add(id(function))
         names = set(_names(function.__code__))
-        if names & _DURABLE:
+        if names & durable:
             return True
         ahead += _functions(names, function, owners)
     return False

@@ -15,11 +15,11 @@ from flink_agents.api.agent import Agent
 from flink_agents.api.events import Event
 from flink_agents.api.policies import RetryPolicy
 from flink_agents.api.resources import ResourceType
+from flink_agents.plan.compile.built_in import all_actions_of
 from flink_agents.plan.compile.configuration import instance_of, parameter_types
 from flink_agents.plan.compile.declarations import (
     ActionDeclaration,
     ResourceDeclaration,
-    actions_of,
     resources_of,
 )
 from flink_agents.plan.compile.events import emissions_of, known_events
@@ -65,7 +65,7 @@ class AgentCode:
         """
         instance = instance_of(agent)
         agent_class = type(instance)
-        actions = tuple(actions_of(instance))
+        actions = tuple(all_actions_of(instance))
         resources = resources_of(instance)
         tools = {one.name: one for one in resources if one.type is ResourceType.TOOL}
         known = known_events(actions, emissions_of(agent_class, actions, instance.context_class))

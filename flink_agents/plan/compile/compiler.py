@@ -15,6 +15,7 @@ from flink_agents.api.resources import Prompt, ResourceDescriptor, ResourceType,
 from flink_agents.api.settings import AgentSettings, check_settings
 from flink_agents.plan.analysis.functions import has_async_code, lambda_text
 from flink_agents.plan.compile import validation
+from flink_agents.plan.compile.built_in import all_actions_of
 from flink_agents.plan.compile.configuration import (
     configuration_of,
     instance_of,
@@ -24,7 +25,6 @@ from flink_agents.plan.compile.configuration import (
 from flink_agents.plan.compile.declarations import (
     ActionDeclaration,
     ResourceDeclaration,
-    actions_of,
     resources_of,
 )
 from flink_agents.plan.compile.events import (
@@ -62,7 +62,7 @@ def compile_agent(agent: Agent | type[Agent], name: str | None = None) -> AgentP
     agent_class = type(instance)
     where = instance.__dict__["__places__"].get("agent") or place_of_class(agent_class)
     title = _name(instance, name, where)
-    actions, resources = actions_of(instance), resources_of(instance)
+    actions, resources = all_actions_of(instance), resources_of(instance)
     validation.check_agent(instance, title, actions, where)
     said = {one: getattr(instance, one) for one in AgentSettings.model_fields}
     settings = check_settings(AgentSettings, f"the agent {title!r}", where, said)
@@ -176,7 +176,7 @@ def _resource_plan(resource: ResourceDeclaration, agent: Agent) -> ResourcePlan:
     if isinstance(value, Prompt):
         return ResourcePlan(**base, prompt=value)
     arguments = _arguments(resource, value)
-    _check_arguments(resource, arguments)
+    _check_arguments(resource, value.clazz, arguments)
     return ResourcePlan(
         **base,
         descriptor=DescriptorPlan(clazz=value.clazz, arguments=arguments),
@@ -215,11 +215,11 @@ def _described(resource: ResourceDeclaration, agent: Agent) -> Any:
     return value
 
 
-def _check_arguments(resource: ResourceDeclaration, arguments: Mapping[str, Any]) -> None:
+def _check_arguments(resource: ResourceDeclaration, clazz: str, arguments: Mapping[str, Any]) -> None:
     provider = provider_of(resource.type)
     try:
         if provider is not None:
-            provider.check(resource.name, arguments)
+            provider.check_declared(resource.name, clazz, arguments)
     except ValueError as error:
         raise AgentDefinitionError(
             f"the {resource.type.value} {resource.name!r} has arguments that its provider refuses",

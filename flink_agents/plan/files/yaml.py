@@ -19,13 +19,14 @@ A trigger is a type string, or an event class as ``module:Class``; ``_input_even
 from __future__ import annotations
 
 import inspect
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from pathlib import Path
 from typing import Any, TypeVar
 
 from pydantic import BaseModel, ConfigDict, Field, ValidationError, model_validator
 
 from flink_agents.api.agent import Agent
+from flink_agents.api.chat import ChatModelSpec, Endpoint
 from flink_agents.api.decorators import Trigger
 from flink_agents.api.errors import AgentDefinitionError, PlanFormatError
 from flink_agents.api.policies import OnError, OnUnhandled, RetryPolicy
@@ -93,6 +94,17 @@ class PromptEntry(_Named):
         return self
 
 
+class ChatModelEntry(_Named, ChatModelSpec):
+    """A chat model: what ``ChatModel`` takes."""
+
+    clazz: str = Field("", alias="class", description="What makes the model, as module:qualname.")
+    arguments: dict[str, Any] = Field(default_factory=dict, description="Arguments for that.")
+
+
+class ConnectionEntry(_Named, Endpoint):
+    """An endpoint that several chat models share: what ``ChatModelConnection`` takes."""
+
+
 class ResourceEntry(_Named):
     """A resource that is described by a class and arguments."""
 
@@ -117,6 +129,8 @@ class AgentEntry(_Entry):
     tools: list[ToolEntry] = Field(default_factory=list)
     prompts: list[PromptEntry] = Field(default_factory=list)
     clients: list[ClientEntry] = Field(default_factory=list)
+    chat_models: list[ChatModelEntry] = Field(default_factory=list)
+    chat_model_connections: list[ConnectionEntry] = Field(default_factory=list)
     resources: list[ResourceEntry] = Field(default_factory=list)
     context_class: str | None = Field(None, pattern=_REFERENCE, description="module:qualname.")
     side_outputs: dict[str, str] = Field(
@@ -255,6 +269,10 @@ class _File:
             where = (*at_, "clients", index)
             function = self._import(client.function, (*where, "function"))
             added.append((client.name, ResourceType.CLIENT, function, where))
+        added += [*_described(entry.chat_models, ResourceType.CHAT_MODEL, (*at_, "chat_models"))]
+        connections = entry.chat_model_connections
+        at_connections = (*at_, "chat_model_connections")
+        added += [*_described(connections, ResourceType.CHAT_MODEL_CONNECTION, at_connections)]
         for index, one in enumerate(entry.resources):
             descriptor = ResourceDescriptor(clazz=one.clazz)
             descriptor.arguments = one.arguments
@@ -289,6 +307,17 @@ class _File:
             fix="correct the line; an editor that reads the schema shows what is allowed",
             where=self._source.place(first["loc"]),
         )
+
+
+def _described(
+    entries: Sequence[_Named], kind: ResourceType, at_: Location
+) -> Iterator[tuple[str, ResourceType, ResourceDescriptor, Location]]:
+    """Descriptors of the entries of one kind: what an entry says is an argument."""
+    for index, entry in enumerate(entries):
+        said = entry.model_dump(mode="json", exclude_unset=True, exclude={"name", "clazz", "arguments"})
+        descriptor = ResourceDescriptor(clazz=getattr(entry, "clazz", ""))
+        descriptor.arguments = {**getattr(entry, "arguments", {}), **said}
+        yield entry.name, kind, descriptor, (*at_, index)
 
 
 def _tool(function: Callable[..., Any], entry: ToolEntry) -> Tool:

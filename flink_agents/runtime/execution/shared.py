@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 from collections.abc import Awaitable, Callable, Mapping, Sequence
 from typing import Any, Protocol
 
@@ -9,12 +10,13 @@ from typing_extensions import override
 
 from flink_agents.api.durable import DurableCallable
 from flink_agents.api.errors import StoreNotConfiguredError
+from flink_agents.api.logs import bounded_logger
 from flink_agents.api.observers import RunObserver
 from flink_agents.api.options import AgentOptions, Configuration
 from flink_agents.api.resources import ResourceType, check_resource_type
 from flink_agents.plan import BoundAgent
 from flink_agents.plan.binding.uses import mark_durable_actions
-from flink_agents.runtime.concurrency.clients import Clients
+from flink_agents.runtime.concurrency.clients import CLOSE_SECONDS, Clients
 from flink_agents.runtime.execution.event_records import EventRecords
 from flink_agents.runtime.execution.limits import Limits
 from flink_agents.runtime.execution.routing import Routes
@@ -24,6 +26,8 @@ from flink_agents.runtime.metrics.observers import Observers
 from flink_agents.runtime.metrics.run_metrics import RunMetrics
 from flink_agents.runtime.serde import type_modules
 from flink_agents.runtime.serde.codec import ValueCodec
+
+_log = bounded_logger("flink_agents.resources")
 
 
 class Durable(Protocol):
@@ -100,6 +104,7 @@ class RunEnvironment:
         observers: Sequence[RunObserver] = (),
     ) -> None:
         type_modules.know(agent.modules(), config.get(AgentOptions.STATE_MODULES))
+        agent.load_providers()
         self.agent = agent
         self.agent_name = agent_name
         self.config = config
@@ -138,3 +143,14 @@ class RunEnvironment:
         if key not in self._resources:
             self._resources[key] = self.agent.resource(*key)
         return self._resources[key]
+
+    async def close_resources(self) -> None:
+        """Close what can be closed of the resources, one after the other. What one raises is logged."""
+        for resource in self.agent.made_resources():
+            close = getattr(resource, "aclose", None)
+            if close is None:
+                continue
+            try:
+                await asyncio.wait_for(close(), CLOSE_SECONDS)
+            except Exception as error:  # whatever a foreign resource raises
+                _log.warning("a resource, %s, was not closed: %r", type(resource).__qualname__, error)

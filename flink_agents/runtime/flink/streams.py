@@ -63,6 +63,8 @@ class FlinkAgentInput(AgentInput):
         plan = compile_agent(resolved, name)
         code = AgentCode.of(resolved)
         bound = bind(plan, code)
+        if not self._job.is_local:
+            bound.check_cluster(self._job.config)
         self._job.admit(plan.name, self._stream)
         event_time = event_time or EventTime.none()
         side_types = _side_types(bound, self._job, event_time)

@@ -234,6 +234,7 @@ class AgentLoop:
         for actor in actors:
             actor.abandon()
         await self._shared.clients.close()
+        await self._shared.close_resources()
         await self._close_store()
         await cancel_tasks(asyncio.all_tasks(self._loop) - {asyncio.current_task()})
         self._stopped = True

@@ -24,7 +24,7 @@ from flink_agents import (
     prompt,
     tool,
 )
-from flink_agents.api.decorators import chat_model_setup, mcp_server
+from flink_agents.api.decorators import mcp_server, skills
 from flink_agents.api.errors import (
     AgentDefinitionError,
     ContextMisuseError,
@@ -277,7 +277,7 @@ class Connected(Agent):
     def ask(self) -> Prompt:
         return Prompt.from_text(f"{{n}} times {self.factor}?")
 
-    @chat_model_setup
+    @skills
     def model(self) -> ResourceDescriptor:
         return ResourceDescriptor(clazz="no.such:Model", temperature=1)
 
@@ -307,7 +307,7 @@ def test_tools_and_prompts(connected: OperatorHarness) -> None:
     assert connected.push_all(inputs) == [(12, True), (15, True), "HI", "7 times 3?"]
 
 
-@pytest.mark.parametrize(("kind", "name"), [("chat_model_setup", "model"), ("mcp_server", "server")])
+@pytest.mark.parametrize(("kind", "name"), [("skills", "model"), ("mcp_server", "server")])
 def test_kind_that_this_version_does_not_provide_is_a_named_error(
     connected: OperatorHarness, kind: str, name: str
 ) -> None:

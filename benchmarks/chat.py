@@ -1,0 +1,207 @@
+"""Timed jobs whose actions ask a chat model: ``python -m benchmarks.chat JOB EVENTS KEYS``.
+
+``chat``     ``ctx.chat`` through pydantic-ai's provider of OpenAI, with records in SQLite
+``direct``   ``pydantic_ai.direct`` in the same action, without a store
+``sdk``      the library of OpenAI in the same action, without a store
+``flood``    a function model that answers after half a second, of which 50 requests may be under way
+
+The first three send their requests to a local server, which is a process of its own.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import subprocess
+import sys
+import tempfile
+import time
+from contextlib import contextmanager
+from typing import TYPE_CHECKING, Any
+
+from benchmarks.common import WARM_UP, agents, discard, numbers, tell
+from benchmarks.durable import options
+from flink_agents import Agent, ChatModel, InputEvent, OutputEvent, ResourceDescriptor, action, chat_model
+
+if TYPE_CHECKING:
+    from collections.abc import Iterator
+
+UNDER_WAY = 20
+FLOOD_UNDER_WAY = 50
+FLOOD_SECONDS = 0.5
+MODEL = "gpt-5-mini"
+SERVER = """
+import sys
+from flink_agents.testing.models import ModelServer, Reply
+with ModelServer(lambda request: Reply("good")) as server:
+    print(server.base_url, flush=True)
+    sys.stdin.read()
+"""
+
+
+class Requests:
+    """Prints processor time per request and how long one takes. Only for the thread of one loop.
+
+    Args:
+        events: Number of requests.
+    """
+
+    def __init__(self, events: int) -> None:
+        self._events = events
+        self._first = int(events * WARM_UP)
+        self._took: list[float] = []
+        self._begun = self._cpu = self._loop = 0.0
+
+    def tick(self, begun: float) -> None:
+        """Count a request that began at ``begun``."""
+        self._took.append(time.time() - begun)
+        if len(self._took) == self._first:
+            self._begun, self._cpu, self._loop = time.time(), time.process_time(), time.thread_time()
+        if len(self._took) == self._events:
+            requests, took = self._events - self._first, sorted(self._took[self._first :])
+            tell(
+                requests_per_second=requests / (time.time() - self._begun),
+                cpu_ms_per_request=1000 * (time.process_time() - self._cpu) / requests,
+                loop_ms_per_request=1000 * (time.thread_time() - self._loop) / requests,
+                p50_ms=1000 * took[len(took) // 2],
+            )
+
+
+class Asking(Agent):
+    """Asks the model by ``ctx.chat``."""
+
+    def __init__(self, events: int, url: str) -> None:
+        self.requests = Requests(events)
+        self.url = url
+
+    @chat_model
+    def analyst(self) -> ResourceDescriptor:
+        return ChatModel(f"openai-chat:{MODEL}", base_url=self.url, api_key={"env": "MODEL_KEY"})
+
+    @action(InputEvent, max_concurrency=UNDER_WAY)
+    async def ask(self, event: InputEvent, ctx: Any) -> OutputEvent:
+        begun = time.time()
+        await ctx.chat("analyst", f"What about {event.input}?")
+        self.requests.tick(begun)
+        return OutputEvent(output=event.input)
+
+
+class AskingDirectly(Agent):
+    """Asks the model by ``pydantic_ai.direct``."""
+
+    def __init__(self, events: int, url: str) -> None:
+        self.requests = Requests(events)
+        self.url = url
+        self.model: Any = None
+
+    @action(InputEvent, max_concurrency=UNDER_WAY)
+    async def ask(self, event: InputEvent, ctx: Any) -> OutputEvent:
+        from pydantic_ai import ModelRequest, direct
+        from pydantic_ai.models.openai import OpenAIChatModel
+        from pydantic_ai.providers.openai import OpenAIProvider
+
+        begun = time.time()
+        if self.model is None:
+            self.model = OpenAIChatModel(MODEL, provider=OpenAIProvider(self.url, "key"))
+        await direct.model_request(self.model, [ModelRequest.user_text_prompt(f"What about {event.input}?")])
+        self.requests.tick(begun)
+        return OutputEvent(output=event.input)
+
+
+class AskingSdk(Agent):
+    """Asks the model by the library of OpenAI."""
+
+    def __init__(self, events: int, url: str) -> None:
+        self.requests = Requests(events)
+        self.url = url
+        self.client: Any = None
+
+    @action(InputEvent, max_concurrency=UNDER_WAY)
+    async def ask(self, event: InputEvent, ctx: Any) -> OutputEvent:
+        from openai import AsyncOpenAI
+
+        begun = time.time()
+        if self.client is None:
+            self.client = AsyncOpenAI(base_url=self.url, api_key="key")
+        await self.client.chat.completions.create(
+            model=MODEL, messages=[{"role": "user", "content": f"What about {event.input}?"}]
+        )
+        self.requests.tick(begun)
+        return OutputEvent(output=event.input)
+
+
+class Flooded(Agent):
+    """Asks a model that takes its time, with as many keys as there are records."""
+
+    def __init__(self, events: int) -> None:
+        self.events = events
+        self.done = 0
+        self.begun = 0.0
+
+    @chat_model
+    def slow(self) -> ResourceDescriptor:
+        return ChatModel(clazz="benchmarks.chat:slow_model", max_concurrency=FLOOD_UNDER_WAY)
+
+    @action(InputEvent)
+    async def ask(self, event: InputEvent, ctx: Any) -> OutputEvent:
+        self.begun = self.begun or time.time()
+        await ctx.chat("slow", f"What about {event.input}?")
+        self.done += 1
+        if self.done == self.events:
+            floor = self.events / FLOOD_UNDER_WAY * FLOOD_SECONDS
+            seconds = time.time() - self.begun
+            tell(flood_seconds=seconds, seconds_above_floor=seconds - floor)
+        return OutputEvent(output=event.input)
+
+
+def slow_model() -> Any:
+    """A model that answers after half a second."""
+    from pydantic_ai.messages import ModelResponse, TextPart
+    from pydantic_ai.models.function import FunctionModel
+
+    async def answer(messages: Any, info: Any) -> ModelResponse:
+        await asyncio.sleep(FLOOD_SECONDS)
+        return ModelResponse([TextPart("good")])
+
+    return FunctionModel(answer)
+
+
+@contextmanager
+def served() -> Iterator[str]:
+    """The address of a server in a process of its own."""
+    server = subprocess.Popen(
+        [sys.executable, "-c", SERVER], stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True
+    )
+    assert server.stdin is not None and server.stdout is not None
+    try:
+        yield server.stdout.readline().strip()
+    finally:
+        server.stdin.close()
+        server.wait()
+        server.stdout.close()
+
+
+def run(agent: Agent, config: dict[str, Any], events: int, keys: int) -> None:
+    """Records come as fast as the agent takes them."""
+    environment = agents(config)
+    records = numbers(environment.stream_env, events)
+    discard(environment.from_datastream(records, lambda number: number % keys).apply(agent).to_datastream())
+    environment.execute("chat")
+
+
+def main(job: str, events: int, keys: int) -> None:
+    """Run one job."""
+    import os
+
+    os.environ["MODEL_KEY"] = "key"
+    with tempfile.TemporaryDirectory() as directory:
+        stored = options("sqlite", directory)
+        if job == "flood":
+            run(Flooded(events), stored, events, keys)
+            return
+        asking: dict[str, Any] = {"chat": Asking, "direct": AskingDirectly, "sdk": AskingSdk}
+        with served() as url:
+            run(asking[job](events, url), stored if job == "chat" else {}, events, keys)
+
+
+if __name__ == "__main__":
+    main(sys.argv[1], int(sys.argv[2]), int(sys.argv[3]))

@@ -1,0 +1,121 @@
+"""Events by which actions talk with models and call tools, without waiting for the answer themselves.
+
+An agent that emits a :class:`ChatRequestEvent` has the action ``answer_chat_request``, which answers it by a
+:class:`ChatResponseEvent`; ``answer_tool_request`` does the same for tools. Both stand in the plan.
+"""
+
+from __future__ import annotations
+
+from typing import Any, Literal
+
+from pydantic import BaseModel, ConfigDict, Field
+
+from flink_agents.api.chat import ChatUsage
+from flink_agents.api.events import Event
+from flink_agents.api.resources import ChatMessage
+
+
+class _Plain(BaseModel):
+    model_config = ConfigDict(frozen=True, extra="forbid")
+
+
+class RequestedCall(_Plain):
+    """A call of a tool that somebody asks for.
+
+    Attributes:
+        name: Name of the tool.
+        arguments: Its arguments; JSON values.
+        id: Identity of the call, by which its result is found.
+    """
+
+    name: str
+    arguments: dict[str, Any] = Field(default_factory=dict[str, Any])
+    id: str = ""
+
+
+class CallResult(_Plain):
+    """What a call of a tool came to.
+
+    Attributes:
+        name: Name of the tool.
+        id: Identity of the call.
+        kind: ``success``; ``failed``, where the tool could not do it; ``retry``, where the call was wrong.
+        content: The result, or why there is none; a JSON value.
+    """
+
+    name: str
+    id: str
+    kind: Literal["success", "failed", "retry"]
+    content: Any = None
+
+
+class ChatRequestEvent(Event):
+    """Somebody asks a chat model.
+
+    Attributes:
+        model: Name of the chat model.
+        messages: What it is told: a text of the user, or messages.
+        tag: Whatever the author wants to find in the response.
+        tools: Names of tools besides those of the model.
+        output_schema: JSON schema of an object that the answer shall be; None for a text.
+        variables: Values for the prompt of the model.
+        history: What was said before: ``messages`` of an earlier response.
+        run_tools: False leaves calls of tools to the author, who finds them in the response.
+    """
+
+    model: str
+    messages: str | tuple[ChatMessage, ...] = ""
+    tag: Any = None
+    tools: tuple[str, ...] = ()
+    output_schema: dict[str, Any] | None = None
+    variables: dict[str, Any] = Field(default_factory=dict[str, Any])
+    history: list[dict[str, Any]] = Field(default_factory=list[dict[str, Any]])
+    run_tools: bool = True
+
+
+class ChatResponseEvent(Event):
+    """The answer of a chat model.
+
+    Attributes:
+        request_id: Id of the event that asked.
+        tag: What its author wrote there.
+        model: Name of the chat model that answered.
+        output: The answer.
+        messages: The whole transcript; JSON values.
+        usage: What the conversation used.
+        tool_calls: Calls that the model asks for, where they are left to the author.
+    """
+
+    request_id: str
+    tag: Any = None
+    model: str
+    output: Any
+    messages: list[dict[str, Any]]
+    usage: ChatUsage
+    tool_calls: tuple[RequestedCall, ...] = ()
+
+
+class ToolRequestEvent(Event):
+    """Somebody asks for calls of tools, which are made side by side.
+
+    Attributes:
+        calls: The calls.
+        tag: Whatever the author wants to find in the response.
+    """
+
+    calls: tuple[RequestedCall, ...]
+    tag: Any = None
+
+
+class ToolResponseEvent(Event):
+    """What calls of tools came to.
+
+    Attributes:
+        request_id: Id of the event that asked.
+        tag: What its author wrote there.
+        results: The results, in the order of the calls.
+    """
+
+    request_id: str
+    tag: Any = None
+    results: tuple[CallResult, ...]

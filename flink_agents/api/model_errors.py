@@ -1,0 +1,47 @@
+"""Errors of chat models and of the tools that they call. The tree is in ``errors``."""
+
+from __future__ import annotations
+
+from flink_agents.api.error_base import AgentsError
+
+
+class ModelError(AgentsError):
+    """A chat model did not come to an answer."""
+
+    code = "FA9000"
+
+
+class ModelRequestError(ModelError):
+    """A request to a model failed, and no fallback answered."""
+
+    code = "FA9001"
+
+
+class UsageLimitExceededError(ModelError):
+    """A conversation would use more requests, tokens, tool calls or money than it may."""
+
+    code = "FA9002"
+
+
+class ModelOutputError(ModelError):
+    """A model did not give an output of the type that was asked for, however often it was told why."""
+
+    code = "FA9003"
+
+
+class ToolError(AgentsError):
+    """A tool that a model called ended the conversation."""
+
+    code = "FA9100"
+
+
+class ToolRetriesExceededError(ToolError):
+    """A model called a tool wrongly, or a tool asked for another call, more often than is allowed."""
+
+    code = "FA9101"
+
+
+class ToolResultError(ToolError):
+    """A tool returned something that no model can be told, since it is no JSON."""
+
+    code = "FA9102"

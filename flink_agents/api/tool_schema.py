@@ -1,0 +1,135 @@
+"""What a model is told of a function: a JSON schema of its parameters, and their texts in its docstring.
+
+Parameters of type ``RunnerContext`` and ``MemoryObject`` are no part of that: a tool is given these.
+"""
+
+from __future__ import annotations
+
+import functools
+import inspect
+import re
+from collections.abc import Callable
+from typing import Annotated, Any, get_args, get_origin
+
+from pydantic import BaseModel, Field, PydanticUserError, create_model
+
+from flink_agents.api.errors import ActionSignatureError
+
+GIVEN_TO_TOOLS = "__given_to_tools__"
+"""Attribute of classes whose objects a tool is given; no model is told of such parameters."""
+
+_HEADING = re.compile(r"^(?:Args|Arguments|Parameters|Params):?\s*$")
+_GOOGLE = re.compile(r"^\*{0,2}(?P<name>\w+)(?:\s*\([^)]*\))?\s*:\s*(?P<text>.*)$")
+_NUMPY = re.compile(r"^(?P<name>\w+)(?:\s*:.*)?$")
+_SPHINX = re.compile(r"^:param\s+(?:[^:]*\s)?(?P<name>\w+)\s*:\s*(?P<text>.*)$")
+
+
+def given_parameters(func: Callable[..., Any]) -> dict[str, Any]:
+    """The parameters that a tool is given instead of the model, and their annotations."""
+    try:
+        parameters = inspect.signature(func, eval_str=True).parameters.values()
+    except (NameError, TypeError, ValueError):
+        return {}
+    return {one.name: one.annotation for one in parameters if _is_given(one.annotation)}
+
+
+def _is_given(annotation: Any) -> bool:
+    plain = get_args(annotation)[0] if get_origin(annotation) is Annotated else annotation
+    return isinstance(plain, type) and hasattr(plain, GIVEN_TO_TOOLS)
+
+
+def arguments_model(func: Any, name: str) -> type[BaseModel]:
+    """A model whose fields are the parameters of ``func`` that are not given to it.
+
+    Raises:
+        ActionSignatureError: It is no function, or no schema can describe a parameter.
+    """
+    if not any((inspect.isroutine(func), isinstance(func, functools.partial))):
+        raise ActionSignatureError(
+            f"tool {name!r} is no function",
+            expected="a function with annotated parameters",
+            found=f"an object of type {type(func).__name__}",
+            fix="give the function itself, or the method of the object",
+        )
+    fields: dict[str, Any] = {}
+    texts = parameter_texts(inspect.getdoc(func) or "")
+    try:
+        parameters = inspect.signature(func, eval_str=True).parameters.values()
+    except NameError as error:
+        raise _undescribed(name, error) from error
+    for number, parameter in enumerate(parameters):
+        if _is_given(parameter.annotation):
+            continue
+        by_name = parameter.kind in (parameter.POSITIONAL_OR_KEYWORD, parameter.KEYWORD_ONLY)
+        if not by_name or parameter.annotation is parameter.empty:
+            raise ActionSignatureError(
+                f"tool {name!r} has a parameter {str(parameter)!r} that no schema can describe",
+                expected="annotated parameters that can be passed by name",
+                fix=f"annotate it, as in '{parameter.name}: str'",
+            )
+        default = ... if parameter.default is parameter.empty else parameter.default
+        # By alias: a model's field cannot be named "_id", "json" or "copy", a parameter can.
+        described = Field(default, alias=parameter.name, description=texts.get(parameter.name))
+        fields[f"parameter{number}"] = (parameter.annotation, described)
+    try:
+        return create_model(name, **fields)
+    except PydanticUserError as error:
+        raise _undescribed(name, error) from error
+
+
+def arguments_schema(model: type[BaseModel], name: str) -> dict[str, Any]:
+    """The JSON schema of what :func:`arguments_model` gave.
+
+    Raises:
+        ActionSignatureError: No schema can describe a parameter.
+    """
+    try:
+        return model.model_json_schema()
+    except PydanticUserError as error:
+        raise _undescribed(name, error) from error
+
+
+def parameter_texts(doc: str) -> dict[str, str]:
+    """What a docstring says of each parameter, in the form of Google, NumPy or Sphinx."""
+    found: dict[str, str] = {}
+    lines = doc.split("\n")
+    for number, line in enumerate(lines):
+        if _HEADING.match(line.strip()):
+            below = lines[number + 1 :]
+            is_numpy = bool(below) and re.fullmatch(r"\s*-{3,}\s*", below[0]) is not None
+            found |= _section(below[1:] if is_numpy else below, _NUMPY if is_numpy else _GOOGLE)
+        elif match := _SPHINX.match(line.strip()):
+            found[match["name"]] = match["text"]
+    return {name: text for name, text in found.items() if text}
+
+
+def _section(lines: list[str], pattern: re.Pattern[str]) -> dict[str, str]:
+    """The entries of a section: a line that is indented more than the first goes on with what is above."""
+    found: dict[str, str] = {}
+    name, indent = "", -1
+    for line in lines:
+        depth = len(line) - len(line.lstrip())
+        if not line.strip():
+            continue
+        if indent < 0:
+            indent = depth
+        if depth < indent:
+            break
+        if depth == indent:
+            match = pattern.match(line.strip())
+            if match is None:
+                break
+            name = match["name"]
+            found[name] = match.groupdict().get("text") or ""
+        else:
+            found[name] = f"{found[name]} {line.strip()}".strip()
+    return found
+
+
+def _undescribed(name: str, error: Exception) -> ActionSignatureError:
+    return ActionSignatureError(
+        f"tool {name!r} has parameters of a type that no schema can describe",
+        expected="plain data, dataclasses and pydantic models, known where the function stands",
+        found=str(error).split("\n")[0],
+        fix="take plain data, and make objects of it in the tool",
+    )

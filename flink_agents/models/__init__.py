@@ -1,0 +1,1 @@
+"""Models, tools and retrieval for agents, on pydantic-ai; the extra ``models`` installs what they need."""

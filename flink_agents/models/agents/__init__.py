@@ -1,0 +1,1 @@
+"""Actions of this package, which answer events by models and tools."""

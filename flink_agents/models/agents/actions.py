@@ -1,0 +1,60 @@
+"""The built-in actions: one answers requests to chat models, one requests for calls of tools."""
+
+from __future__ import annotations
+
+from pydantic_ai.messages import ToolCallPart
+
+from flink_agents.api.chat_events import (
+    CallResult,
+    ChatRequestEvent,
+    ChatResponseEvent,
+    RequestedCall,
+    ToolRequestEvent,
+    ToolResponseEvent,
+)
+from flink_agents.api.context import RunnerContext
+from flink_agents.models.chat.messages import to_json
+from flink_agents.models.tools.calls import ToolPolicy
+from flink_agents.models.tools.toolbox import Toolbox, tools_of
+
+
+async def answer_chat_request(event: ChatRequestEvent, ctx: RunnerContext) -> ChatResponseEvent:
+    """Hold the conversation that an event asks for."""
+    result = await ctx.chat(
+        event.model,
+        event.messages,
+        output_type=event.output_schema,
+        tools=event.tools,
+        variables=event.variables,
+        history=event.history,
+        run_tools=event.run_tools,
+    )
+    return ChatResponseEvent(
+        request_id=event.id or "",
+        tag=event.tag,
+        model=result.model,
+        output=result.output,
+        messages=to_json(result.messages),
+        usage=result.usage,
+        tool_calls=tuple(_requested(call) for call in result.tool_calls),
+    )
+
+
+async def answer_tool_request(event: ToolRequestEvent, ctx: RunnerContext) -> ToolResponseEvent:
+    """Call the tools that an event names, side by side. A wrong call is a result that says what is wrong."""
+    names = dict.fromkeys(call.name for call in event.calls)
+    toolbox = Toolbox(ctx, tools_of(ctx, names), ToolPolicy(), len(event.calls), ctx.now())
+    calls = [ToolCallPart(call.name, call.arguments, call.id) for call in event.calls]
+    outcomes = await toolbox.outcomes(calls)
+    return ToolResponseEvent(
+        request_id=event.id or "",
+        tag=event.tag,
+        results=tuple(
+            CallResult(name=call.name, id=call.id, kind=outcome.kind, content=outcome.content)
+            for call, outcome in zip(event.calls, outcomes, strict=True)
+        ),
+    )
+
+
+def _requested(call: ToolCallPart) -> RequestedCall:
+    return RequestedCall(name=call.tool_name, arguments=call.args_as_dict(), id=call.tool_call_id)

@@ -1,0 +1,16 @@
+"""The built-in action that answers requests for documents."""
+
+from __future__ import annotations
+
+from flink_agents.api.context import RunnerContext
+from flink_agents.api.retrieval import ContextRetrievalRequestEvent, ContextRetrievalResponseEvent
+
+
+async def answer_context_retrieval_request(
+    event: ContextRetrievalRequestEvent, ctx: RunnerContext
+) -> ContextRetrievalResponseEvent:
+    """Find the documents that an event asks for."""
+    found = await ctx.retrieve(event.vector_store, event.query, event.k, event.filter, event.collection)
+    return ContextRetrievalResponseEvent(
+        request_id=event.id or "", tag=event.tag, query=event.query, documents=tuple(found)
+    )

@@ -1,0 +1,1 @@
+"""Chat models: each request that an action makes is one recorded call."""

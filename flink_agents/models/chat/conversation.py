@@ -1,0 +1,219 @@
+"""One conversation with a chat model: requests and tools by turns, until there is an output.
+
+Everything between the recorded calls follows from what they returned, so that a replay comes to the same.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from datetime import datetime
+from typing import Any, Protocol
+
+from pydantic import ValidationError
+from pydantic_ai.messages import (
+    InstructionPart,
+    ModelMessage,
+    ModelRequest,
+    ModelRequestPart,
+    ModelResponse,
+    RetryFeedbackPart,
+    RetryInfo,
+    ToolCallPart,
+)
+from pydantic_ai.models import ModelRequestParameters
+
+from flink_agents.api.chat import ChatResult, ChatUsage
+from flink_agents.api.context import RunnerContext
+from flink_agents.api.errors import ModelOutputError
+from flink_agents.models.chat.messages import Transcript
+from flink_agents.models.chat.output import OUTPUT_TOOL, OutputType, problems
+from flink_agents.models.chat.requests import Answer
+from flink_agents.models.chat.usage import UsageCounter
+from flink_agents.models.tools.calls import ToolOutcome
+from flink_agents.models.tools.toolbox import Toolbox, retried, tool_return
+
+_PROCESSED = "Final result processed."
+_SKIPPED = "Tool not executed - a final result was already processed."
+_NOTHING = "Answer with a text, or call a tool."
+
+
+class Sender(Protocol):
+    """Sends requests: to one model, or to those that stand in for it as well."""
+
+    async def send(
+        self,
+        ctx: RunnerContext,
+        transcript: Transcript,
+        settings: Mapping[str, Any],
+        parameters: ModelRequestParameters,
+        priced: bool,
+    ) -> tuple[str, Answer]:
+        """Send a request; returns the name of the chat model that answered, and its answer."""
+        ...
+
+
+@dataclass(frozen=True)
+class Terms:
+    """What a conversation is held under.
+
+    Attributes:
+        output: The type of its output; None for a text.
+        settings: Settings of its requests.
+        instructions: What the model is told before all messages.
+        output_retries: How often the model is told what is wrong with its output.
+        run_tools: Whether calls of tools are made; else they end the conversation.
+        now: The time that its messages carry.
+    """
+
+    output: OutputType | None
+    settings: Mapping[str, Any]
+    instructions: str | None
+    output_retries: int
+    run_tools: bool
+    now: datetime
+
+
+class Conversation:
+    """See the module.
+
+    Args:
+        ctx: The context of the action.
+        sender: Sends requests.
+        toolbox: The tools.
+        terms: What it is held under.
+        counter: Counts what it uses.
+        messages: What was said before, and what is said first.
+    """
+
+    def __init__(
+        self,
+        ctx: RunnerContext,
+        sender: Sender,
+        toolbox: Toolbox,
+        terms: Terms,
+        counter: UsageCounter,
+        messages: Sequence[ModelMessage],
+    ) -> None:
+        self._ctx = ctx
+        self._sender = sender
+        self._toolbox = toolbox
+        self._terms = terms
+        self._counter = counter
+        self._given = len(messages)
+        self._wrong_outputs = 0
+        self._model = ""
+        self._transcript = Transcript()
+        self._transcript.add(messages)
+        self._parameters = self._request_parameters()
+
+    async def run(self) -> ChatResult[Any]:
+        """Hold the conversation.
+
+        Raises:
+            ModelError: It comes to no output, or uses more than it may.
+            ToolError: A tool ends it.
+        """
+        while True:
+            self._counter.check_request()
+            self._model, answer = await self._sender.send(
+                self._ctx,
+                self._transcript,
+                self._terms.settings,
+                self._parameters,
+                self._counter.counts_cost,
+            )
+            self._transcript.add([answer.response])
+            self._counter.answered(answer)
+            result = await self._react(answer.response)
+            if result is not None:
+                return result
+
+    @property
+    def usage(self) -> ChatUsage:
+        """What it used so far."""
+        return self._counter.usage
+
+    def _request_parameters(self) -> ModelRequestParameters:
+        tools, output = self._toolbox.definitions, self._terms.output
+        made = ModelRequestParameters(function_tools=tools) if output is None else output.parameters(tools)
+        if self._terms.instructions:
+            made.instruction_parts = [InstructionPart(content=self._terms.instructions)]
+        return made
+
+    async def _react(self, response: ModelResponse) -> ChatResult[Any] | None:
+        """Do what a response asks for; returns the result where it is the last one."""
+        calls = response.tool_calls
+        if not calls:
+            return self._take_text(response.text or "")
+        told: list[ModelRequestPart] = []
+        for call in filter(self._gives_output, calls):
+            try:
+                output = self._output_of(call)
+            except ValidationError as error:
+                self._count_wrong_output(error)
+                wrong = ToolOutcome("retry", problems(error), "validation_error")
+                told.append(retried(call, wrong, self._terms.now))
+            else:
+                self._say(self._closing(calls, call))
+                return self._result(output)
+        rest = [call for call in calls if not self._gives_output(call)]
+        if rest and not self._terms.run_tools:
+            return self._result(response.text or "", rest)
+        self._counter.call_tools(len(rest))
+        self._say([*told, *(await self._toolbox.call_all(rest))])
+        return None
+
+    @property
+    def _gives_output_by_tool(self) -> bool:
+        return bool(self._parameters.output_tools)
+
+    def _gives_output(self, call: ToolCallPart) -> bool:
+        return self._gives_output_by_tool and call.tool_name == OUTPUT_TOOL
+
+    def _output_of(self, call: ToolCallPart) -> Any:
+        assert self._terms.output is not None
+        return self._terms.output.of_call(call)
+
+    def _closing(self, calls: Sequence[ToolCallPart], final: ToolCallPart) -> list[ModelRequestPart]:
+        """What the transcript holds of each call behind the one that gave the output."""
+        now = self._terms.now
+        return [tool_return(call, _PROCESSED if call is final else _SKIPPED, now) for call in calls]
+
+    def _take_text(self, text: str) -> ChatResult[Any] | None:
+        output = self._terms.output
+        if output is None and text:
+            return self._result(text)
+        if output is not None and text and not self._gives_output_by_tool:
+            try:
+                return self._result(output.of_text(text))
+            except ValidationError as error:
+                self._count_wrong_output(error)
+                self._feed_back(problems(error), "validation_error")
+                return None
+        expected = f"Call the tool {OUTPUT_TOOL}." if self._gives_output_by_tool else _NOTHING
+        self._count_wrong_output(text[:500] or "an empty response")
+        self._feed_back(expected, "model_retry")
+        return None
+
+    def _feed_back(self, content: Any, cause: Any) -> None:
+        self._say([RetryFeedbackPart(content, retry=RetryInfo(cause=cause), timestamp=self._terms.now)])
+
+    def _say(self, parts: Sequence[ModelRequestPart]) -> None:
+        self._transcript.add([ModelRequest(list(parts), timestamp=self._terms.now)])
+
+    def _count_wrong_output(self, found: object) -> None:
+        self._wrong_outputs += 1
+        if self._wrong_outputs > self._terms.output_retries:
+            raise ModelOutputError(
+                f"the chat model {self._model!r} gave no output that can be used, "
+                f"{self._wrong_outputs} times",
+                expected="an output of the type that was asked for",
+                found=str(found)[:1000],
+                fix="describe the output better, raise output_retries, or ask another model",
+            )
+
+    def _result(self, output: Any, calls: Sequence[ToolCallPart] = ()) -> ChatResult[Any]:
+        return ChatResult(
+            output, self._transcript.messages, self._counter.usage, self._model, self._given, list(calls)
+        )

@@ -1,0 +1,133 @@
+"""Makes models of pydantic-ai from descriptions: provider, address, key."""
+
+from __future__ import annotations
+
+import importlib
+import sys
+from collections.abc import Mapping
+from typing import Any
+
+from pydantic_ai.exceptions import UserError
+from pydantic_ai.models import Model, infer_model
+from pydantic_ai.providers import Provider, infer_provider, infer_provider_class
+
+from flink_agents.api.chat import ChatModelSpec, Endpoint
+from flink_agents.api.errors import ResourceUnavailableError
+from flink_agents.models.chat.imports import check_installed, extra_of, missing
+from flink_agents.models.chat.secrets import Secrets
+
+
+def make_model(
+    name: str,
+    spec: ChatModelSpec,
+    connection: Endpoint | Provider[Any] | None,
+    clazz: str,
+    arguments: Mapping[str, Any],
+    secrets: Secrets,
+) -> Model:
+    """The model that a description means.
+
+    Args:
+        name: Name of the chat model, for errors.
+        spec: Its description.
+        connection: The connection that it names, or None.
+        clazz: What makes the model, as ``module:qualname``; empty where its provider does.
+        arguments: Arguments for that.
+        secrets: Reads its secrets.
+
+    Raises:
+        MissingExtraError: A package is missing.
+        ResourceUnavailableError: There is no such model, or something that it needs is missing.
+    """
+    what = f"the chat model {name!r}"
+    if clazz:
+        model = _of_class(what, clazz, arguments, Model)
+    elif spec.model is None:
+        raise ResourceUnavailableError(
+            f"{what} has no model", expected="'provider:name'", fix="say which model it is"
+        )
+    else:
+        model = _of_provider(what, spec.model, spec, connection, secrets)
+    client = _client_of(model)
+    secrets.know(getattr(client, "api_key", None))
+    if hasattr(client, "max_retries"):
+        # A repeated request is an attempt of the recorded call, which honours retry-after and is counted.
+        client.max_retries = 0
+    return model
+
+
+def make_provider(name: str, clazz: str, arguments: Mapping[str, Any]) -> Provider[Any]:
+    """The provider of pydantic-ai that the class of a connection is or makes.
+
+    Raises:
+        ResourceUnavailableError: It makes none.
+    """
+    return _of_class(f"the connection {name!r}", clazz, arguments, Provider)
+
+
+def _of_class(what: str, clazz: str, arguments: Mapping[str, Any], kind: type[Any]) -> Any:
+    module, _, qualname = clazz.partition(":")
+    expected = f"{clazz}, a {kind.__name__} of pydantic-ai, or a function or class that makes one"
+    try:
+        # A main script that still runs is there, and cannot be imported: its import would wait for its end.
+        found: Any = sys.modules.get(module) or importlib.import_module(module)
+        for part in qualname.split("."):
+            found = getattr(found, part)
+        made = found if isinstance(found, kind) else found(**arguments)
+    except Exception as error:  # whatever foreign code raises
+        raise ResourceUnavailableError(
+            f"{what} cannot be made",
+            expected=expected,
+            found=f"{type(error).__name__}: {error}",
+            fix="correct the class and its arguments",
+        ) from error
+    if not isinstance(made, kind):
+        raise ResourceUnavailableError(
+            f"{what} is made by something else", expected=expected, found=type(made).__qualname__
+        )
+    return made
+
+
+def _of_provider(
+    what: str, model: str, spec: Endpoint, connection: Endpoint | Provider[Any] | None, secrets: Secrets
+) -> Model:
+    provider = model.partition(":")[0]
+    check_installed(provider, f"{what}, {model!r},")
+    if isinstance(connection, Provider):
+        return infer_model(model, lambda _: connection)
+    arguments = _arguments(spec, connection, secrets)
+
+    def make(name: str) -> Provider[Any]:
+        return infer_provider_class(name)(**arguments) if arguments else infer_provider(name)
+
+    try:
+        return infer_model(model, make)
+    except ImportError as error:
+        raise missing(extra_of(provider), what, secrets.hide(error)) from error
+    except (UserError, ValueError, TypeError) as error:
+        raise ResourceUnavailableError(
+            f"{what}, {model!r}, cannot be made",
+            expected="a provider that pydantic-ai knows, with the arguments that it takes",
+            found=f"{type(error).__name__}: {secrets.hide(error)}",
+            fix="correct the name, or say api_key={'env': VARIABLE} where the key is missing",
+        ) from None
+
+
+def _arguments(spec: Endpoint, connection: Endpoint | None, secrets: Secrets) -> dict[str, Any]:
+    """Arguments of the provider's class: those of the connection, and over them those of the model."""
+    arguments: dict[str, Any] = {}
+    for endpoint in (connection, spec):
+        if endpoint is None:
+            continue
+        arguments |= endpoint.options
+        if endpoint.base_url is not None:
+            arguments["base_url"] = endpoint.base_url
+        if endpoint.api_key is not None:
+            arguments["api_key"] = secrets.read(endpoint.api_key)
+    return arguments
+
+
+def _client_of(model: Model) -> Any:
+    """The client of the provider's library; None where the model has none."""
+    provider = getattr(model, "_provider", None)
+    return getattr(provider, "client", None)

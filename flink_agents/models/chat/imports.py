@@ -1,0 +1,66 @@
+"""What a chat model needs to be installed, and the command that installs it."""
+
+from __future__ import annotations
+
+from importlib.util import find_spec
+
+from flink_agents.api.errors import MissingExtraError
+
+_OF_OPENAI = (
+    "alibaba azure azure-responses cerebras crusoe deepseek fireworks github heroku litellm meta moonshotai "
+    "nebius ollama openai openai-chat openai-responses ovhcloud sambanova snowflake together vercel vllm zai"
+)
+
+_NEEDED: dict[str, tuple[str, str]] = {
+    **{provider: ("openai", "openai") for provider in _OF_OPENAI.split()},
+    "anthropic": ("anthropic", "anthropic"),
+    "bedrock": ("bedrock", "boto3"),
+    "cohere": ("cohere", "cohere"),
+    "google": ("google", "google.genai"),
+    "google-cloud": ("google", "google.genai"),
+    "groq": ("groq", "groq"),
+    "huggingface": ("huggingface", "huggingface_hub"),
+    "mistral": ("mistral", "mistralai"),
+    "openrouter": ("openrouter", "openai"),
+    "xai": ("xai", "xai_sdk"),
+}
+"""For each provider the extra of this package, and a module that it installs."""
+
+
+def check_installed(provider: str, what: str) -> None:
+    """Check that pydantic-ai is installed, and what it needs for ``provider``.
+
+    Args:
+        provider: The part of a model's name before the colon.
+        what: What needs it, for the error.
+
+    Raises:
+        MissingExtraError: It is not.
+    """
+    extra, module = _NEEDED.get(provider, ("models", "pydantic_ai"))
+    for needed in ("pydantic_ai", module):
+        if not _is_there(needed):
+            raise missing(extra, what, f"no module {needed!r}")
+
+
+def missing(extra: str, what: str, found: str) -> MissingExtraError:
+    """The error of something that an extra of this package installs."""
+    return MissingExtraError(
+        f"{what} needs packages that are not installed",
+        expected=f"the extra {extra!r} of flink-agents-python, in the workers of the cluster as well",
+        found=found,
+        fix=f'pip install "flink-agents-python[{extra}]"',
+    )
+
+
+def extra_of(provider: str) -> str:
+    """The extra that installs what ``provider`` needs."""
+    return _NEEDED.get(provider, (provider, ""))[0]
+
+
+def _is_there(module: str) -> bool:
+    try:
+        return find_spec(module) is not None
+    except ModuleNotFoundError:
+        # The package around it is missing.
+        return False

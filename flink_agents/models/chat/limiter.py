@@ -1,0 +1,40 @@
+"""Limits of the requests to one model, of all keys of a subtask.
+
+A request waits inside its recorded call, so that a replay, which sends nothing, waits for nothing.
+"""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import AsyncIterator
+from contextlib import asynccontextmanager
+
+from aiolimiter import AsyncLimiter
+
+from flink_agents.api.policies import RateLimit
+
+
+class RequestLimiter:
+    """See the module. It belongs to the loop on which it is made.
+
+    Args:
+        max_concurrency: How many requests may be under way, or None.
+        rate: How many may begin in a time, or None.
+    """
+
+    def __init__(self, max_concurrency: int | None, rate: RateLimit | None) -> None:
+        self._slots = None if max_concurrency is None else asyncio.Semaphore(max_concurrency)
+        self._rate = None if rate is None else AsyncLimiter(rate.calls, rate.per)
+
+    @asynccontextmanager
+    async def turn(self) -> AsyncIterator[None]:
+        """Wait until one more request may begin, and let the next one begin afterwards."""
+        if self._slots is not None:
+            await self._slots.acquire()
+        try:
+            if self._rate is not None:
+                await self._rate.acquire()
+            yield
+        finally:
+            if self._slots is not None:
+                self._slots.release()

@@ -1,0 +1,124 @@
+"""Outputs of a type: what a model is told of it, and whether it gave one."""
+
+from __future__ import annotations
+
+from typing import Any
+
+from pydantic import PydanticSchemaGenerationError, PydanticUserError, TypeAdapter, ValidationError
+from pydantic_ai.messages import ToolCallPart
+from pydantic_ai.models import ModelRequestParameters
+from pydantic_ai.output import OutputObjectDefinition
+from pydantic_ai.tools import ToolDefinition
+
+from flink_agents.api.chat import OutputMode
+from flink_agents.api.errors import AgentConfigurationError
+
+OUTPUT_TOOL = "final_result"
+"""The tool that a model calls to give its output, where that is the mode."""
+
+_DESCRIPTION = "The final response which ends this conversation"
+_WRAPPED = "response"
+"""The key of an output that is no JSON object: schemas of tools have to be objects."""
+
+
+class OutputType:
+    """The type that an output shall have.
+
+    Args:
+        kind: Any type that pydantic describes, or a JSON schema of an object.
+        mode: How the model is brought to give it.
+
+    Raises:
+        AgentConfigurationError: No schema describes it.
+    """
+
+    def __init__(self, kind: Any, mode: OutputMode) -> None:
+        self.mode = mode
+        if isinstance(kind, dict):
+            self._adapter, schema = TypeAdapter[Any](dict[str, Any]), kind
+        else:
+            self._adapter, schema = _adapter(kind)
+        self._wrapped = schema.get("type") != "object"
+        if self._wrapped:
+            definitions = {"$defs": schema.pop("$defs")} if "$defs" in schema else {}
+            schema = {
+                "type": "object",
+                "properties": {_WRAPPED: schema},
+                "required": [_WRAPPED],
+                "additionalProperties": False,
+                **definitions,
+            }
+        self._schema = schema
+        self._name = schema.get("title") or getattr(kind, "__name__", None)
+        self._description = schema.get("description")
+
+    def parameters(self, tools: list[ToolDefinition]) -> ModelRequestParameters:
+        """The parameters of requests that ask for such an output."""
+        if self.mode is OutputMode.TOOL:
+            output = ToolDefinition(
+                name=OUTPUT_TOOL,
+                description=f"{self._description or self._name or ''}. {_DESCRIPTION}".lstrip(". "),
+                parameters_json_schema=self._schema,
+                kind="output",
+            )
+            return ModelRequestParameters(
+                function_tools=tools, output_mode="tool", output_tools=[output], allow_text_output=False
+            )
+        return ModelRequestParameters(
+            function_tools=tools,
+            output_mode=self.mode.value,
+            output_object=OutputObjectDefinition(
+                json_schema=self._schema, name=self._name, description=self._description
+            ),
+            allow_text_output=True,
+        )
+
+    def of_call(self, call: ToolCallPart) -> Any:
+        """The output that a call of the output tool gives.
+
+        Raises:
+            ValidationError: It is of another type.
+        """
+        if isinstance(call.args, str):
+            return self.of_text(call.args)
+        return self._unwrapped(call.args or {})
+
+    def of_text(self, text: str) -> Any:
+        """The output that a text gives.
+
+        Raises:
+            ValidationError: It is no JSON, or of another type.
+        """
+        plain = text.strip()
+        if plain.startswith("```"):
+            # Models that are prompted like to put JSON into a block of Markdown.
+            plain = plain.removeprefix("```json").removeprefix("```").removesuffix("```").strip()
+        if self._wrapped:
+            return self._unwrapped(_ANY_OBJECT.validate_json(plain))
+        return self._adapter.validate_json(plain)
+
+    def _unwrapped(self, value: Any) -> Any:
+        if self._wrapped:
+            value = _ANY_OBJECT.validate_python(value).get(_WRAPPED)
+        return self._adapter.validate_python(value)
+
+
+_ANY_OBJECT = TypeAdapter(dict[str, Any])
+
+
+def _adapter(kind: Any) -> tuple[TypeAdapter[Any], dict[str, Any]]:
+    try:
+        adapter = TypeAdapter[Any](kind)
+        return adapter, adapter.json_schema()
+    except (PydanticSchemaGenerationError, PydanticUserError) as error:
+        raise AgentConfigurationError(
+            "a chat model is asked for an output of a type that no schema describes",
+            expected="a pydantic model, a dataclass, or plain data",
+            found=str(error).split("\n")[0],
+            fix="describe the output by a pydantic model",
+        ) from None
+
+
+def problems(error: ValidationError) -> list[Any]:
+    """What is wrong with an output, for the model that gave it."""
+    return list(error.errors(include_url=False, include_context=False))

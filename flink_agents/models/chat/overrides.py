@@ -1,0 +1,60 @@
+"""What the options of a job say about a chat model in place of its agent."""
+
+from __future__ import annotations
+
+import re
+from typing import Any
+
+from pydantic import ValidationError
+
+from flink_agents.api.chat import ChatModelSpec, problem
+from flink_agents.api.errors import OptionError
+from flink_agents.api.options import AgentOptions, Configuration
+
+
+def overridden(name: str, spec: ChatModelSpec, config: Configuration) -> ChatModelSpec:
+    """``spec`` with what ``chat-models.NAME.`` says in its place.
+
+    Raises:
+        OptionError: An option names nothing that a chat model has, or has a wrong value.
+    """
+    key = AgentOptions.CHAT_MODELS.key
+    said = spec.model_dump(mode="json", exclude_unset=True)
+    changed = False
+    for entry, value in config.below(key).items():
+        field = _field_of(entry, name)
+        if field is None:
+            continue
+        *outer, last = field.split(".")
+        within: dict[str, Any] = said
+        for part in outer:
+            within = within.setdefault(part, {})
+        within[last] = value
+        changed = True
+    if not changed:
+        return spec
+    try:
+        return ChatModelSpec.model_validate(said)
+    except ValidationError as error:
+        raise OptionError(
+            f"the options below {key}.{name} do not fit a chat model",
+            expected="options such as model, base_url, max_concurrency or limits.requests",
+            found=problem(error),
+            fix="correct the option; docs/models.md lists what a chat model has",
+        ) from None
+
+
+def _field_of(entry: str, name: str) -> str | None:
+    """What an entry says something about, where it is about the chat model ``name``.
+
+    The name of an environment variable has neither case nor dots: ``ANALYST_MODEL`` is ``analyst.model``.
+    """
+    if entry.startswith(f"{name}."):
+        return entry[len(name) + 1 :].replace("-", "_")
+    start = re.sub(r"\W", "_", name).lower() + "_"
+    if "." in entry or not entry.startswith(start):
+        return None
+    rest = entry[len(start) :]
+    if rest.startswith("limits_"):
+        return rest.replace("_", ".", 1)
+    return rest if rest in ChatModelSpec.model_fields else None

@@ -1,0 +1,77 @@
+"""Provides chat models and their connections. It imports no model library before one is asked for."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import TYPE_CHECKING, Any
+
+from pydantic import ValidationError
+from typing_extensions import override
+
+from flink_agents.api.chat import ChatModelSpec, Endpoint, problem
+from flink_agents.api.resource_providers import DeclaredResource, ResourceProvider
+from flink_agents.models.chat.imports import check_installed
+
+if TYPE_CHECKING:
+    from flink_agents.models.chat.resource import ChatModelResource
+
+
+class ChatModelProvider(ResourceProvider):
+    """Makes chat models of descriptions."""
+
+    @override
+    def check_declared(self, name: str, clazz: str, arguments: Mapping[str, Any]) -> None:
+        spec, _ = _read(arguments, clazz)
+        if clazz:
+            return
+        if spec.router is None and spec.model is None:
+            raise ValueError("it has neither a model, as 'provider:name', nor a router")
+        if spec.model is not None:
+            check_installed(spec.model.partition(":")[0], f"the chat model {name!r}, {spec.model!r},")
+
+    @override
+    def load(self) -> None:
+        check_installed("", "a chat model")
+        import flink_agents.models.chat.resource  # noqa: F401
+
+    @override
+    def provide(self, declared: DeclaredResource) -> ChatModelResource:
+        check_installed("", f"the chat model {declared.name!r}")
+        from flink_agents.models.chat.resource import ChatModelResource
+
+        spec, arguments = _read(declared.arguments, declared.clazz)
+        return ChatModelResource(declared, spec, arguments)
+
+
+class ConnectionProvider(ResourceProvider):
+    """Gives connections: endpoints as declared, or the provider of pydantic-ai that a class makes."""
+
+    @override
+    def check_declared(self, name: str, clazz: str, arguments: Mapping[str, Any]) -> None:
+        if not clazz:
+            _validated(Endpoint, arguments)
+
+    @override
+    def provide(self, declared: DeclaredResource) -> Any:
+        if not declared.clazz:
+            return _validated(Endpoint, declared.arguments)
+        check_installed("", f"the connection {declared.name!r}")
+        from flink_agents.models.chat.endpoint import make_provider
+
+        return make_provider(declared.name, declared.clazz, declared.arguments)
+
+
+def _read(arguments: Mapping[str, Any], clazz: str) -> tuple[ChatModelSpec, dict[str, Any]]:
+    """What is said of a chat model, and arguments for its class: those that no option is named like."""
+    known = ChatModelSpec.model_fields
+    others = {name: value for name, value in arguments.items() if clazz and name not in known}
+    return _validated(
+        ChatModelSpec, {name: value for name, value in arguments.items() if name not in others}
+    ), others
+
+
+def _validated(kind: Any, arguments: Mapping[str, Any]) -> Any:
+    try:
+        return kind.model_validate(dict(arguments))
+    except ValidationError as error:
+        raise ValueError(problem(error)) from None

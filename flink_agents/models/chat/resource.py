@@ -1,0 +1,161 @@
+"""The chat model that ``ctx.get_resource`` gives: holds conversations, with what its description says."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from datetime import datetime
+from functools import partial
+from typing import Any, Unpack
+
+from pydantic_ai.messages import ModelMessage
+from pydantic_ai.models import Model, ModelRequestParameters
+
+from flink_agents.api.chat import (
+    ChatInput,
+    ChatModelSpec,
+    ChatResult,
+    ConversationOptions,
+    Endpoint,
+    OutputMode,
+)
+from flink_agents.api.context import RunnerContext
+from flink_agents.api.errors import ModelRequestError
+from flink_agents.api.resource_providers import DeclaredResource
+from flink_agents.api.resources import Prompt, ResourceRef, ResourceType
+from flink_agents.models.chat.conversation import Conversation, Terms
+from flink_agents.models.chat.endpoint import make_model
+from flink_agents.models.chat.messages import Transcript, messages_of
+from flink_agents.models.chat.output import OutputType
+from flink_agents.models.chat.overrides import overridden
+from flink_agents.models.chat.requests import Answer, ModelRequests
+from flink_agents.models.chat.router import choose
+from flink_agents.models.chat.secrets import Secrets
+from flink_agents.models.chat.usage import UsageCounter
+from flink_agents.models.tools.calls import ToolPolicy
+from flink_agents.models.tools.toolbox import Toolbox, tools_of
+
+
+class ChatModelResource:
+    """A chat model of a subtask. It is opened at its first use, when the options of the job are known.
+
+    Args:
+        declared: The resource as its author declared it.
+        spec: What it says.
+        arguments: Arguments for its class, where it has one.
+    """
+
+    def __init__(self, declared: DeclaredResource, spec: ChatModelSpec, arguments: Mapping[str, Any]) -> None:
+        self.name = declared.name
+        self._declared = declared
+        self._said = spec
+        self._arguments = arguments
+        self._spec: ChatModelSpec | None = None
+        self._requests: ModelRequests | None = None
+
+    def spec(self, ctx: RunnerContext) -> ChatModelSpec:
+        """What its author says of it, and over that the options of the job."""
+        if self._spec is None:
+            self._spec = overridden(self.name, self._said, ctx.config)
+        return self._spec
+
+    def requests(self, ctx: RunnerContext) -> ModelRequests:
+        """What sends its requests."""
+        if self._requests is None:
+            spec, secrets = self.spec(ctx), Secrets(f"the chat model {self.name!r}")
+            self._requests = ModelRequests(self.name, spec, secrets, partial(self._make, spec, secrets))
+        return self._requests
+
+    def _make(self, spec: ChatModelSpec, secrets: Secrets) -> tuple[Model, Mapping[str, str]]:
+        connection: Any = None
+        if spec.connection is not None:
+            connection = self._declared.get(spec.connection, ResourceType.CHAT_MODEL_CONNECTION)
+        model = make_model(self.name, spec, connection, self._declared.clazz, self._arguments, secrets)
+        shared = connection.headers if isinstance(connection, Endpoint) else {}
+        headers = {**shared, **spec.headers}
+        return model, secrets.headers(headers)
+
+    async def aclose(self) -> None:
+        """Close the connections of the model."""
+        if self._requests is not None:
+            requests, self._requests = self._requests, None
+            await requests.aclose()
+
+    async def chat(
+        self,
+        ctx: RunnerContext,
+        messages: ChatInput,
+        *,
+        output_type: Any = None,
+        **options: Unpack[ConversationOptions],
+    ) -> ChatResult[Any]:
+        """Hold a conversation, as ``RunnerContext.chat`` describes it."""
+        spec = self.spec(ctx)
+        now = ctx.now()
+        said = [*messages_of(list(options.get("history", ())), now), *messages_of(messages, now)]
+        if spec.router is not None:
+            name = await choose(ctx, spec.router, said)
+            chosen = ctx.get_resource(name, ResourceType.CHAT_MODEL)
+            return await chosen.chat(ctx, messages, output_type=output_type, **options)
+        prompt = [] if options.get("history") else self._prompt(ctx, spec, options.get("variables", {}))
+        given = [*spec.tools, *options.get("tools", ())]
+        policy = ToolPolicy(spec.tool_timeout, spec.tool_result_limit, spec.on_tool_error)
+        return await Conversation(
+            ctx,
+            self,
+            Toolbox(ctx, tools_of(ctx, given), policy, spec.tool_retries, now),
+            self._terms(spec, output_type, options, now),
+            UsageCounter(options.get("limits") or spec.limits),
+            [*prompt, *said],
+        ).run()
+
+    def _terms(
+        self, spec: ChatModelSpec, output_type: Any, options: ConversationOptions, now: datetime
+    ) -> Terms:
+        instructions = "\n\n".join(filter(None, (spec.instructions, options.get("instructions"))))
+        mode = OutputMode(options.get("output_mode") or spec.output_mode or OutputMode.TOOL)
+        return Terms(
+            None if output_type in (None, str) else OutputType(output_type, mode),
+            options.get("settings", {}),
+            instructions or None,
+            spec.output_retries,
+            options.get("run_tools", True),
+            now,
+        )
+
+    def _prompt(
+        self, ctx: RunnerContext, spec: ChatModelSpec, variables: Mapping[str, Any]
+    ) -> Sequence[ModelMessage]:
+        if spec.prompt is None:
+            return []
+        name = spec.prompt.name if isinstance(spec.prompt, ResourceRef) else spec.prompt
+        prompt: Prompt = ctx.get_resource(name, ResourceType.PROMPT)
+        return messages_of(prompt.format_messages(**variables), ctx.now())
+
+    async def send(
+        self,
+        ctx: RunnerContext,
+        transcript: Transcript,
+        settings: Mapping[str, Any],
+        parameters: ModelRequestParameters,
+        priced: bool,
+    ) -> tuple[str, Answer]:
+        """Ask this model, and where it fails those that stand in for it, one after the other.
+
+        Raises:
+            ModelRequestError: All of them failed.
+        """
+        failed: list[ModelRequestError] = []
+        for name in (self.name, *self.spec(ctx).fallback):
+            model = self if name == self.name else ctx.get_resource(name, ResourceType.CHAT_MODEL)
+            try:
+                requests = model.requests(ctx)
+                return name, await requests.send(ctx, transcript, settings, parameters, priced)
+            except ModelRequestError as error:
+                failed.append(error)
+        if len(failed) == 1:
+            raise failed[0]
+        raise ModelRequestError(
+            f"the chat model {self.name!r} and its fallbacks did not answer",
+            found="; ".join(f"{error.message}: {error.found}" for error in failed),
+            fix="look at the services",
+        )

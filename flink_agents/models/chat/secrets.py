@@ -1,0 +1,69 @@
+"""Reads secrets by their references, and keeps their values out of texts."""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Mapping
+from pathlib import Path
+from typing import Any
+
+from flink_agents.api.chat import Secret
+from flink_agents.api.errors import ResourceUnavailableError
+
+SHORTEST_HIDDEN = 6
+"""A value that is shorter occurs in texts by chance, and is no secret worth the name."""
+
+
+class Secrets:
+    """The secrets of one chat model.
+
+    Args:
+        what: What has them, for errors.
+    """
+
+    def __init__(self, what: str) -> None:
+        self._what = what
+        self._values: set[str] = set()
+
+    def read(self, secret: Secret) -> str:
+        """The value that ``secret`` refers to.
+
+        Raises:
+            ResourceUnavailableError: The worker does not have it.
+        """
+        try:
+            value = os.environ[secret.env] if secret.env is not None else _content(secret.file)
+        except (KeyError, OSError, UnicodeDecodeError):
+            value = ""
+        if not value:
+            named = f"the variable {secret.env}" if secret.env is not None else f"the file {secret.file}"
+            raise ResourceUnavailableError(
+                f"a secret of {self._what} is not there",
+                expected=f"{named}, with the secret, in the process of the worker",
+                found="nothing, or nothing that can be read",
+                fix="set it where the TaskManagers are started",
+            )
+        self.know(value)
+        return value
+
+    def know(self, value: object) -> None:
+        """Keep ``value`` out of texts from here on."""
+        if isinstance(value, str) and len(value) >= SHORTEST_HIDDEN:
+            self._values.add(value)
+
+    def headers(self, headers: Mapping[str, str | Secret]) -> dict[str, str]:
+        """Headers with the values of their secrets."""
+        return {
+            name: self.read(value) if isinstance(value, Secret) else value for name, value in headers.items()
+        }
+
+    def hide(self, text: object) -> str:
+        """``text`` with three asterisks in place of each known secret."""
+        shown = str(text)
+        for value in sorted(self._values, key=len, reverse=True):
+            shown = shown.replace(value, "***")
+        return shown
+
+
+def _content(file: Any) -> str:
+    return Path(file).read_text(encoding="utf-8").strip()

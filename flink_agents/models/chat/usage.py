@@ -1,0 +1,82 @@
+"""Counts what a conversation uses, by recorded responses, and ends it where it would use more than it may."""
+
+from __future__ import annotations
+
+from flink_agents.api.chat import ChatUsage, UsageLimits
+from flink_agents.api.errors import UsageLimitExceededError
+from flink_agents.models.chat.requests import Answer
+
+
+class UsageCounter:
+    """See the module.
+
+    Args:
+        limits: What the conversation may use.
+    """
+
+    def __init__(self, limits: UsageLimits) -> None:
+        self._limits = limits
+        self.usage = ChatUsage(cost=None if limits.cost is None else 0.0)
+
+    @property
+    def counts_cost(self) -> bool:
+        """Whether prices are needed: to find one takes as long as all else that is done for a request."""
+        return self._limits.cost is not None
+
+    def check_request(self) -> None:
+        """Check that one more request may be sent.
+
+        Raises:
+            UsageLimitExceededError: It may not.
+        """
+        self._check("requests", self.usage.requests + 1, self._limits.requests)
+
+    def answered(self, answer: Answer) -> None:
+        """Count an answer.
+
+        Raises:
+            UsageLimitExceededError: It used more than is left; nothing that follows from it happens.
+        """
+        used, known = answer.response.usage, self.usage.cost
+        self.usage = self.usage.model_copy(
+            update={
+                "requests": self.usage.requests + 1,
+                "input_tokens": self.usage.input_tokens + used.input_tokens,
+                "output_tokens": self.usage.output_tokens + used.output_tokens,
+                "cost": None if answer.cost is None or known is None else known + answer.cost,
+            }
+        )
+        for name in ("input_tokens", "output_tokens", "total_tokens"):
+            self._check(name, getattr(self.usage, name), getattr(self._limits, name))
+        self._check_cost(answer)
+
+    def call_tools(self, number: int) -> None:
+        """Count calls of tools, before they are made.
+
+        Raises:
+            UsageLimitExceededError: There may not be so many.
+        """
+        calls = self.usage.tool_calls + number
+        self._check("tool_calls", calls, self._limits.tool_calls)
+        self.usage = self.usage.model_copy(update={"tool_calls": calls})
+
+    def _check(self, name: str, used: float, limit: float | None) -> None:
+        if limit is not None and used > limit:
+            raise UsageLimitExceededError(
+                f"a conversation exceeds its limit of {name.replace('_', ' ')}",
+                expected=f"at most {limit:g}",
+                found=f"{used:g}",
+                fix=f"raise the limit {name!r} of the chat model or of this chat, or ask for less",
+            )
+
+    def _check_cost(self, answer: Answer) -> None:
+        limit, cost = self._limits.cost, self.usage.cost
+        if limit is not None and cost is None:
+            raise UsageLimitExceededError(
+                "a conversation has a limit of cost, and uses a model whose price is not known",
+                expected="a model in the price list of pydantic-ai",
+                found=answer.response.model_name or "a response without the name of its model",
+                fix="limit tokens instead of cost",
+            )
+        if cost is not None:
+            self._check("cost", cost, limit)

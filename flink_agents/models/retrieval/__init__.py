@@ -1,0 +1,1 @@
+"""Embedding models, vector stores and long-term memory: what actions find by meaning, and remember."""

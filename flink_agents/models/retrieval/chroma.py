@@ -1,0 +1,412 @@
+"""The vector store ``chroma``: a Chroma database in a directory of this process, or behind its server.
+
+Chroma's own client is used, without an embedding function: vectors come from the embedding model of the
+description. Needs the extra ``chroma``.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import re
+import threading
+from collections.abc import Iterator, Mapping, Sequence
+from contextlib import contextmanager
+from functools import cached_property
+from typing import Any
+
+from pydantic import BaseModel, ConfigDict, Field, model_validator
+from typing_extensions import override
+
+from flink_agents.api.chat import Secret
+from flink_agents.api.errors import (
+    AgentsError,
+    EmbeddingMismatchError,
+    RetrievalError,
+    VectorStoreFormatError,
+    VectorStoreInUseError,
+    VectorStoreUnavailableError,
+)
+from flink_agents.api.vector_filters import AllOf, Condition, Parsed, parse_filter
+from flink_agents.api.vector_store import (
+    Document,
+    DocumentUpdate,
+    Filter,
+    ScoredDocument,
+    VectorSpace,
+    VectorStore,
+    check_space,
+)
+from flink_agents.models.retrieval.process_lock import ProcessLock
+from flink_agents.models.retrieval.references import import_extra, read_secret
+
+_NAME, _MODEL, _DIMENSION = "flink_agents_name", "flink_agents_model", "flink_agents_dimension"
+_PLAIN_NAME = re.compile(r"(?!fa-)[a-zA-Z0-9][a-zA-Z0-9._-]{1,500}[a-zA-Z0-9]")
+
+MORE = 16
+"""How many more documents are asked for than wanted: of those with equal scores, ids decide."""
+
+_DIGITS = 6
+"""Scores are compared with so many digits: Chroma computes equal ones in different ways."""
+
+
+class ChromaOptions(BaseModel):
+    """Options of the store ``chroma``: ``path`` for a directory, or ``host`` for a server."""
+
+    model_config = ConfigDict(extra="forbid", frozen=True)
+
+    path: str | None = Field(default=None, min_length=1, description="Directory of an embedded database.")
+    host: str | None = Field(default=None, min_length=1, description="Host of a server.")
+    port: int = Field(default=8000, ge=1, le=65535, description="Port of the server.")
+    ssl: bool = Field(default=False, description="Whether to speak HTTPS.")
+    headers: dict[str, str | Secret] = Field(default_factory=dict, description="Headers of each request.")
+    tenant: str = Field(default="default_tenant", description="Tenant of the server.")
+    database: str = Field(default="default_database", description="Database of the tenant.")
+
+    @model_validator(mode="after")
+    def _check(self) -> ChromaOptions:
+        if (self.path is None) == (self.host is None):
+            raise ValueError("give the path of an embedded database, or the host of a server")
+        return self
+
+
+class ChromaVectorStore(VectorStore):
+    """See the module.
+
+    Args:
+        options: As :class:`ChromaOptions` describes them.
+    """
+
+    options_model = ChromaOptions
+
+    def __init__(self, options: Mapping[str, Any]) -> None:
+        self._options = ChromaOptions.model_validate(dict(options))
+        self._opened: Any = None
+        self._lock = threading.Lock()
+        self._process_lock: ProcessLock | None = None
+
+    @staticmethod
+    def check_cluster(name: str, options: Mapping[str, Any]) -> None:
+        """Refuse a directory in a job for a cluster, where several processes would open it.
+
+        Raises:
+            VectorStoreInUseError: The options name one.
+        """
+        if ChromaOptions.model_validate(dict(options)).path is not None:
+            raise VectorStoreInUseError(
+                f"the vector store {name!r} is a directory of one process, and the job runs on a cluster",
+                expected="the host of a server, which 'chroma run' starts",
+                found="a path",
+                fix="give host and port instead of the path, or use the store 'sqlite'",
+            )
+
+    # -- client and errors ------------------------------------------------------------
+
+    @cached_property
+    def _chroma(self) -> Any:
+        return import_extra("chromadb", "chroma", "the vector store 'chroma'")
+
+    @property
+    def _client(self) -> Any:
+        with self._lock:
+            if self._opened is None:
+                self._opened = self._open()
+            return self._opened
+
+    def _open(self) -> Any:
+        options = self._options
+        settings = self._chroma.config.Settings(anonymized_telemetry=False)
+        if options.host is not None:
+            headers = {
+                name: read_secret(value, f"header {name!r}") for name, value in options.headers.items()
+            }
+            return self._chroma.HttpClient(
+                options.host, options.port, options.ssl, headers, settings, options.tenant, options.database
+            )
+        assert options.path is not None
+        self._process_lock = ProcessLock.of(options.path)
+        try:
+            return self._chroma.PersistentClient(options.path, settings, options.tenant, options.database)
+        except BaseException:
+            self._process_lock.release()
+            self._process_lock = None
+            raise
+
+    @override
+    def close(self) -> None:
+        with self._lock:
+            if self._opened is not None:
+                opened, self._opened = self._opened, None
+                opened.close()
+                # Chroma leaves the connections to its server to the collector of garbage.
+                for client in (opened, getattr(opened, "_admin_client", None)):
+                    session = getattr(getattr(client, "_server", None), "_session", None)
+                    if session is not None:
+                        session.close()
+            if self._process_lock is not None:
+                self._process_lock.release()
+                self._process_lock = None
+
+    def __del__(self) -> None:
+        if hasattr(self, "_process_lock"):
+            self.close()
+
+    @contextmanager
+    def _errors(self) -> Iterator[None]:
+        try:
+            yield
+        except AgentsError:
+            raise
+        except Exception as error:  # what chromadb, its HTTP client and its database raise has no one base
+            raise self._translated(error) from error
+
+    def _translated(self, error: Exception) -> RetrievalError:
+        text, kind = f"{type(error).__name__}: {error}"[:500], type(error).__name__
+        if "dimension" in text:
+            return EmbeddingMismatchError(
+                "a collection has embeddings of another dimension",
+                found=text,
+                fix="configure the model that made the collection, or use a new collection",
+            )
+        if any(word in text for word in ("not a database", "malformed", "corrupt")):
+            return VectorStoreFormatError(
+                f"the database {self._options.path} is corrupt, or none of Chroma's",
+                found=text,
+                fix="restore the directory from a copy, or configure another path and add documents again",
+            )
+        if kind in ("InvalidArgumentError", "ValueError", "TypeError") and "connect" not in text:
+            return RetrievalError("Chroma refuses a request", found=text, fix="change what it names")
+        where = self._options.path or f"{self._options.host}:{self._options.port}"
+        return VectorStoreUnavailableError(
+            f"the Chroma database {where} cannot be used",
+            found=text,
+            fix="look at its server, or its directory",
+        )
+
+    # -- collections ------------------------------------------------------------------
+
+    def _find(self, collection: str, space: VectorSpace | None = None) -> Any:
+        """Chroma's collection; None where there is none.
+
+        Raises:
+            EmbeddingMismatchError: It has another space.
+        """
+        try:
+            found = self._client.get_collection(_own_name(collection), embedding_function=None)
+        except self._chroma.errors.NotFoundError:
+            return None
+        known = self._space(found)
+        if space is not None and known is not None:
+            check_space(collection, known, space)
+        return found
+
+    def _space(self, found: Any) -> VectorSpace | None:
+        said = found.metadata or {}
+        if _DIMENSION in said:
+            return VectorSpace(said[_DIMENSION], said.get(_MODEL, ""))
+        # Somebody else made it.
+        peeked = found.get(limit=1, include=["embeddings"])["embeddings"]
+        return VectorSpace(len(peeked[0])) if peeked is not None and len(peeked) else None
+
+    def _made(self, collection: str, space: VectorSpace) -> Any:
+        found = self._find(collection, space)
+        if found is not None:
+            return found
+        said = {_NAME: collection, _MODEL: space.model, _DIMENSION: space.dimension}
+        self._client.get_or_create_collection(
+            _own_name(collection),
+            metadata=said,
+            embedding_function=None,
+            configuration={"hnsw": {"space": "cosine"}},
+        )
+        # Another process may have been faster.
+        return self._find(collection, space)
+
+    @override
+    def space(self, collection: str) -> VectorSpace | None:
+        with self._errors():
+            found = self._find(collection)
+            return None if found is None else self._space(found)
+
+    @override
+    def collections(self) -> list[str]:
+        with self._errors():
+            found = self._client.list_collections()
+            return sorted((one.metadata or {}).get(_NAME, one.name) for one in found)
+
+    # -- writing ----------------------------------------------------------------------
+
+    @override
+    def add(self, collection: str, space: VectorSpace, documents: Sequence[Document]) -> None:
+        with self._errors():
+            found = self._made(collection, space)
+            last = {one.id: one for one in documents}
+            for some in self._portions(list(last.values())):
+                before = self._metadata(found, [one.id for one in some])
+                found.upsert(
+                    ids=[one.id for one in some],
+                    embeddings=[list(map(float, one.embedding or ())) for one in some],
+                    documents=[one.text for one in some],
+                    metadatas=[_instead(before.get(one.id), one.metadata) for one in some],
+                )
+
+    @override
+    def update(
+        self, collection: str, space: VectorSpace | None, updates: Sequence[DocumentUpdate]
+    ) -> list[str]:
+        with self._errors():
+            found = self._find(collection, space)
+            if found is None:
+                return []
+            changed: list[str] = []
+            for one in updates:
+                before = self._metadata(found, [one.id])
+                if one.id not in before:
+                    continue
+                metadata = None if one.metadata is None else _instead(before[one.id], one.metadata)
+                found.update(
+                    ids=[one.id],
+                    embeddings=self._vector_for(found, one),
+                    documents=None if one.text is None else [one.text],
+                    metadatas=None if metadata is None else [metadata],
+                )
+                changed.append(one.id)
+            return changed
+
+    def _vector_for(self, found: Any, one: DocumentUpdate) -> Any:
+        """The vector that goes with an update: Chroma takes no text without one."""
+        if one.embedding is not None:
+            return [list(map(float, one.embedding))]
+        return None if one.text is None else found.get(ids=[one.id], include=["embeddings"])["embeddings"]
+
+    def _metadata(self, found: Any, ids: list[str]) -> dict[str, Mapping[str, Any]]:
+        there = found.get(ids=ids, include=["metadatas"])
+        return {id: said or {} for id, said in zip(there["ids"], there["metadatas"], strict=True)}
+
+    @override
+    def delete(self, collection: str, ids: Sequence[str] | None = None, filter: Filter | None = None) -> None:
+        parsed = parse_filter(filter)
+        with self._errors():
+            found = self._find(collection)
+            if found is None:
+                return
+            if ids is None and filter is None:
+                self._client.delete_collection(found.name)
+                return
+            for some in self._portions(self._ids(found, ids, parsed)):
+                found.delete(ids=some)
+
+    # -- reading ----------------------------------------------------------------------
+
+    @override
+    def count(self, collection: str, filter: Filter | None = None) -> int:
+        parsed = parse_filter(filter)
+        with self._errors():
+            found = self._find(collection)
+            if found is None:
+                return 0
+            return found.count() if filter is None else len(self._ids(found, None, parsed))
+
+    @override
+    def get(
+        self,
+        collection: str,
+        ids: Sequence[str] | None = None,
+        filter: Filter | None = None,
+        limit: int | None = None,
+        offset: int = 0,
+        embeddings: bool = False,
+    ) -> list[Document]:
+        parsed = parse_filter(filter)
+        with self._errors():
+            found = self._find(collection)
+            if found is None:
+                return []
+            wanted = sorted(self._ids(found, ids, parsed))
+            wanted = wanted[offset : None if limit is None else offset + limit]
+            documents: list[Document] = []
+            include = ["documents", "metadatas", *(["embeddings"] if embeddings else [])]
+            for some in self._portions(wanted):
+                there = found.get(ids=some, include=include)
+                vectors = there["embeddings"] if embeddings else [None] * len(there["ids"])
+                rows = zip(there["documents"], there["ids"], there["metadatas"], vectors, strict=True)
+                documents += [_document(*row) for row in rows]
+        return sorted(documents, key=lambda one: one.id)
+
+    @override
+    def query(
+        self,
+        collection: str,
+        space: VectorSpace,
+        embedding: Sequence[float],
+        k: int,
+        filter: Filter | None = None,
+    ) -> list[ScoredDocument]:
+        parsed = parse_filter(filter)
+        with self._errors():
+            found = self._find(collection, space)
+            where = _where(parsed)
+            if found is None or where is _NOTHING:
+                return []
+            there = found.query(
+                query_embeddings=[list(map(float, embedding))],
+                n_results=k + MORE,
+                where=where,
+                include=["documents", "metadatas", "distances"],
+            )
+        rows = zip(*(there[name][0] for name in ("documents", "ids", "metadatas", "distances")), strict=True)
+        scored = [
+            ScoredDocument(text or "", id, said or {}, None, 1.0 - distance)
+            for text, id, said, distance in rows
+        ]
+        return sorted(scored, key=lambda one: (-round(one.score, _DIGITS), one.id))[:k]
+
+    def _ids(self, found: Any, ids: Sequence[str] | None, parsed: Parsed) -> list[str]:
+        where = _where(parsed)
+        if where is _NOTHING:
+            return []
+        if ids is None:
+            return found.get(where=where, include=[])["ids"]
+        some = (
+            found.get(ids=each, where=where, include=[]) for each in self._portions(list(dict.fromkeys(ids)))
+        )
+        return [id for each in some for id in each["ids"]]
+
+    def _portions(self, values: list[Any]) -> Iterator[list[Any]]:
+        size = self._client.get_max_batch_size()
+        for start in range(0, len(values), size):
+            yield values[start : start + size]
+
+
+def _document(text: str | None, id: str, said: Mapping[str, Any] | None, vector: Any) -> Document:
+    return Document(text or "", id, said or {}, None if vector is None else tuple(map(float, vector)))
+
+
+def _own_name(collection: str) -> str:
+    """Chroma's name of a collection: the same where Chroma takes it."""
+    if _PLAIN_NAME.fullmatch(collection):
+        return collection
+    return "fa-" + hashlib.blake2b(collection.encode("utf-8", "surrogatepass"), digest_size=16).hexdigest()
+
+
+def _instead(before: Mapping[str, Any] | None, metadata: Mapping[str, Any]) -> dict[str, Any] | None:
+    """Metadata in place of what was there: Chroma keeps what it is not told to remove."""
+    return {**dict.fromkeys(before or {}), **metadata} or None
+
+
+_NOTHING: dict[str, Any] = {"nothing": True}
+"""Stands for a filter that means no document."""
+
+
+def _where(parsed: Parsed) -> dict[str, Any] | None:
+    """A filter as Chroma has it; None where it means all."""
+    if isinstance(parsed, Condition):
+        return {parsed.field: {parsed.operator: parsed.value}}
+    parts = [_where(part) for part in parsed.parts]
+    is_all = isinstance(parsed, AllOf)
+    neutral, absorbing = (None, _NOTHING) if is_all else (_NOTHING, None)
+    if any(part is absorbing for part in parts):
+        return absorbing
+    parts = [part for part in parts if part is not neutral]
+    if len(parts) < 2:
+        return parts[0] if parts else neutral
+    return {"$and" if is_all else "$or": parts}

@@ -1,0 +1,178 @@
+"""A collection as actions use it: embeds texts, and makes each access to the store a durable call.
+
+What is recorded are plain values. A write may be repeated where the process died between the write and its
+record: documents are written under ids that are the same then, so that the repetition writes what is there.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import replace
+from typing import TYPE_CHECKING, Any
+
+import numpy as np
+from typing_extensions import override
+
+from flink_agents.api.context import RunnerContext
+from flink_agents.api.durable import DurableCallable
+from flink_agents.api.errors import DocumentError, EmbeddingMismatchError, VectorFilterError
+from flink_agents.api.retrieval import DEFAULT_K, Collection
+from flink_agents.api.vector_filters import parse_filter
+from flink_agents.api.vector_store import (
+    Document,
+    DocumentUpdate,
+    Filter,
+    ScoredDocument,
+    VectorSpace,
+    check_document,
+)
+
+if TYPE_CHECKING:
+    from flink_agents.models.retrieval.resources import VectorStoreResource
+
+
+class StoreCollection(Collection):
+    """See the module.
+
+    Args:
+        resource: The vector store.
+        ctx: The context of the action.
+        name: Name of the collection.
+    """
+
+    def __init__(self, resource: VectorStoreResource, ctx: RunnerContext, name: str) -> None:
+        self._resource = resource
+        self._ctx = ctx
+        self._name = name
+
+    async def _call(self, method: Callable[..., Any], *arguments: Any) -> Any:
+        what = DurableCallable(method, name=f"vector_store:{self._resource.name}.{method.__name__}")
+        return await self._ctx.durable_execute_async(what, self._name, *arguments)
+
+    @override
+    async def add(self, documents: Sequence[Document]) -> list[str]:
+        documents = list(documents)
+        for one in documents:
+            check_document(one if one.id else replace(one, id="(derived)"))
+        if not documents:
+            return []
+        space, vectors = await self._embedded(
+            [(one.text, one.embedding) for one in documents], [one.id for one in documents]
+        )
+        rows = [
+            [one.id, one.text, dict(one.metadata), vector]
+            for one, vector in zip(documents, vectors, strict=True)
+        ]
+        return await self._call(self._resource.calls.add, [space.dimension, space.model], rows)
+
+    @override
+    async def update(self, updates: Sequence[DocumentUpdate]) -> list[str]:
+        updates = list(updates)
+        for one in updates:
+            check_document(one)
+        asked = [one for one in updates if one.text is not None or one.embedding is not None]
+        space, vectors = None, dict[str, bytes]()
+        if asked:
+            found, blobs = await self._embedded(
+                [(one.text or "", one.embedding) for one in asked], [one.id for one in asked]
+            )
+            space = [found.dimension, found.model]
+            vectors = dict(zip((one.id for one in asked), blobs, strict=True))
+        rows = [
+            [one.id, one.text, None if one.metadata is None else dict(one.metadata), vectors.get(one.id)]
+            for one in updates
+        ]
+        return await self._call(self._resource.calls.update, space, rows) if rows else []
+
+    async def _embedded(
+        self, given: Sequence[tuple[str, Sequence[float] | None]], ids: Sequence[str]
+    ) -> tuple[VectorSpace, list[bytes]]:
+        """The vectors of texts; those that the author gave stay as they are."""
+        own = [np.asarray(vector, "<f4").tobytes() for _, vector in given if vector is not None]
+        texts = [text for text, vector in given if vector is None]
+        spaces: list[VectorSpace] = []
+        if own:
+            model = self._resource.model
+            name = model.begin(self._ctx).model if model is not None else ""
+            spaces = [VectorSpace(len(blob) // 4, name) for blob in own]
+        made: Sequence[bytes] = ()
+        if texts:
+            embeddings = await self._resource.embedding_model.embed(self._ctx, texts)
+            spaces.append(embeddings.space)
+            made = embeddings.blobs
+        if len(set(spaces)) != 1:
+            raise EmbeddingMismatchError(
+                f"documents for {self._name!r} have embeddings that cannot be compared",
+                expected="embeddings of one length",
+                found=", ".join(sorted({f"{one.dimension} dimensions" for one in spaces})),
+                fix="leave embeddings to the model of the store, or give them to all documents",
+            )
+        givens, makes = iter(own), iter(made)
+        return spaces[0], [next(makes) if vector is None else next(givens) for _, vector in given]
+
+    @override
+    async def delete(self, ids: Sequence[str] | None = None, filter: Filter | None = None) -> None:
+        if ids is None and not filter:
+            raise VectorFilterError(
+                "neither ids nor a filter say what is to be deleted",
+                expected="ids, or a filter that is not empty",
+                fix="call drop() to remove the collection",
+            )
+        await self._call(self._resource.calls.delete, _ids(ids), _checked(filter))
+
+    @override
+    async def drop(self) -> None:
+        await self._call(self._resource.calls.drop)
+
+    @override
+    async def get(
+        self,
+        ids: Sequence[str] | None = None,
+        filter: Filter | None = None,
+        limit: int | None = None,
+        offset: int = 0,
+    ) -> list[Document]:
+        found = await self._call(self._resource.calls.get, _ids(ids), _checked(filter), limit, offset)
+        return [Document(text, id, metadata) for id, text, metadata in found]
+
+    @override
+    async def query(
+        self, query: str | Sequence[float], k: int = DEFAULT_K, filter: Filter | None = None
+    ) -> list[ScoredDocument]:
+        filter = _checked(filter)
+        if k < 1:
+            raise VectorFilterError("a query asks for no document", expected="k of at least 1", found=str(k))
+        if isinstance(query, str):
+            embeddings = await self._resource.embedding_model.embed(self._ctx, [query], "query")
+            space, (vector,) = embeddings.space, embeddings.blobs
+        else:
+            vector = np.asarray(query, "<f4").tobytes()
+            space = VectorSpace(len(query))
+        found = await self._call(
+            self._resource.calls.query, [space.dimension, space.model], vector, k, filter
+        )
+        return [ScoredDocument(text, id, metadata, None, score) for id, text, metadata, score in found]
+
+    @override
+    async def count(self, filter: Filter | None = None) -> int:
+        return await self._call(self._resource.calls.count, _checked(filter))
+
+
+def _ids(ids: Sequence[str] | None) -> list[str] | None:
+    if isinstance(ids, str):
+        raise DocumentError(
+            "ids are a text", expected="a list of ids", found=repr(ids), fix=f"write [{ids!r}]"
+        )
+    return None if ids is None else list(ids)
+
+
+def _checked(filter: Filter | None) -> dict[str, Any] | None:
+    """A filter as a plain value, if it is one."""
+    parse_filter(filter)
+    return None if filter is None else _plain(filter)
+
+
+def _plain(value: Any) -> Any:
+    if isinstance(value, Mapping):
+        return {name: _plain(one) for name, one in value.items()}
+    return [_plain(one) for one in value] if isinstance(value, list | tuple) else value

@@ -1,0 +1,320 @@
+"""Embedding models as resources: ``provider:model``, each request a recorded call.
+
+A request has as many texts as a batch; the batches of one call run side by side. What is recorded of a
+request is the model, and the vectors as float32 numbers: a replay gives back exactly what was used.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+import importlib
+import importlib.util
+import inspect
+import threading
+from collections.abc import AsyncIterator, Mapping, Sequence
+from dataclasses import dataclass
+from typing import Any, Literal
+
+import numpy as np
+from aiolimiter import AsyncLimiter
+from pydantic import ConfigDict, Field
+from typing_extensions import override
+
+from flink_agents.api.chat import Endpoint
+from flink_agents.api.context import RunnerContext
+from flink_agents.api.durable import DurableCallable, RetryableError
+from flink_agents.api.errors import EmbeddingMismatchError, RetrievalError
+from flink_agents.api.options import AgentOptions
+from flink_agents.api.resource_providers import DeclaredResource, ResourceProvider
+from flink_agents.api.resources import ResourceType
+from flink_agents.api.settings import Limits
+from flink_agents.api.vector_store import VectorSpace
+from flink_agents.models.retrieval.descriptions import overridden, read_configured, read_description
+from flink_agents.models.retrieval.references import made_by, missing_extra, read_secret
+
+InputType = Literal["query", "document"]
+
+_AGAIN = (408, 409, 425, 429)
+"""Answers of a server after which the same request may succeed; all from 500 on besides."""
+
+
+class EmbeddingModelDescription(Endpoint, Limits):
+    """What a description of an embedding model says."""
+
+    model_config = ConfigDict(extra="forbid", frozen=True)
+
+    model: str = Field(pattern=r"^[^:]+:.+", description="The model, 'provider:model'.")
+    dimensions: int | None = Field(default=None, ge=1, description="Length of vectors, where one may choose.")
+    batch_size: int = Field(default=64, ge=1, description="How many texts a request has, at most.")
+    timeout: float = Field(default=60.0, gt=0, description="Seconds that a request may take.")
+    truncate: bool = Field(default=False, description="Cut texts that are too long; else they are refused.")
+    connection: str | None = Field(default=None, description="A chat_model_connection with the endpoint.")
+
+
+@dataclass(frozen=True)
+class Embeddings:
+    """Vectors of several texts, in their order.
+
+    Attributes:
+        space: What they have in common.
+        blobs: Each vector as float32 numbers, the lowest byte first.
+    """
+
+    space: VectorSpace
+    blobs: tuple[bytes, ...]
+
+    def lists(self) -> list[list[float]]:
+        """The vectors as numbers."""
+        return [np.frombuffer(blob, "<f4").tolist() for blob in self.blobs]
+
+
+class EmbeddingModelResource:
+    """An embedding model of an agent, in one subtask.
+
+    Args:
+        declared: What its author declared.
+    """
+
+    def __init__(self, declared: DeclaredResource) -> None:
+        self.name = declared.name
+        self._declared = declared
+        self._making = threading.Lock()
+        self._model: Any = None
+        self._headers: dict[str, str] = {}
+        self._begun: EmbeddingModelDescription | None = None
+        self._slots: asyncio.Semaphore | None = None
+        self._rate: AsyncLimiter | None = None
+        self._call = DurableCallable(self._request, name=f"embed:{self.name}")
+
+    @property
+    def description(self) -> EmbeddingModelDescription:
+        """What is said of it; by the options of the job as well, once an action has used it."""
+        return self._begun or read_description(EmbeddingModelDescription, self._declared.arguments)
+
+    def begin(self, ctx: RunnerContext) -> EmbeddingModelDescription:
+        """What is said of it, by the options of the job as well."""
+        if self._begun is None:
+            said = overridden(
+                AgentOptions.EMBEDDING_MODELS,
+                self.name,
+                self._declared.arguments,
+                EmbeddingModelDescription.model_fields,
+                ctx.config,
+            )
+            self._begun = described = read_configured(EmbeddingModelDescription, said, self.name)
+            limit, rate = described.max_concurrency, described.rate_limit
+            self._slots = None if limit is None else asyncio.Semaphore(limit)
+            self._rate = None if rate is None else AsyncLimiter(rate.calls, rate.per)
+        return self._begun
+
+    async def embed(
+        self, ctx: RunnerContext, texts: Sequence[str], input_type: InputType = "document"
+    ) -> Embeddings:
+        """The vectors of ``texts``, of which there is one at least.
+
+        Raises:
+            EmbeddingMismatchError: The model gives vectors of several lengths, or not one for each text.
+        """
+        size = self.begin(ctx).batch_size
+        batches = [list(texts[start : start + size]) for start in range(0, len(texts), size)]
+        calls = [ctx.durable_execute_async(self._call, batch, input_type) for batch in batches]
+        answers = [await calls[0]] if len(calls) == 1 else await ctx.gather(*calls)
+        spaces = {VectorSpace(answer["dimension"], answer["model"]) for answer in answers}
+        if len(spaces) != 1:
+            raise EmbeddingMismatchError(
+                f"the embedding model {self.name!r} gave vectors that cannot be compared",
+                expected="vectors of one model and one length",
+                found="; ".join(sorted(f"{one.dimension} dimensions of {one.model}" for one in spaces)),
+                fix="the model changed while a run was under way: let the run begin anew with "
+                "action-state.on-mismatch: rerun, or finish it with the model that began it",
+            )
+        (space,) = spaces
+        width = 4 * space.dimension
+        blobs = [
+            answer["vectors"][start : start + width]
+            for answer in answers
+            for start in range(0, len(answer["vectors"]), width)
+        ]
+        return Embeddings(space, tuple(blobs))
+
+    async def _request(self, texts: list[str], input_type: InputType) -> dict[str, Any]:
+        """Ask the model; executed once, and recorded."""
+        # Packages of providers take seconds to import, for which the agent loop must not stand still.
+        model = await asyncio.to_thread(self._get_model)
+        from pydantic_ai.exceptions import ModelAPIError, ModelHTTPError
+
+        settings: dict[str, Any] = {"extra_headers": self._headers} if self._headers else {}
+        if self.description.dimensions is not None:
+            settings["dimensions"] = self.description.dimensions
+        if self.description.truncate:
+            settings["truncate"] = True
+        async with self._limits():
+            try:
+                async with asyncio.timeout(self.description.timeout):
+                    found = await model.embed(texts, input_type=input_type, settings=settings)
+            except TimeoutError:
+                seconds = f"{self.description.timeout:g} s"
+                raise RetryableError(f"{self.description.model} gave no vectors within {seconds}") from None
+            except ModelHTTPError as error:
+                if error.status_code in _AGAIN or error.status_code >= 500:
+                    raise RetryableError(str(error), _retry_after(error.headers)) from error
+                raise
+            except ModelAPIError as error:
+                # The provider was not reached.
+                raise RetryableError(str(error)) from error
+        return self._checked(texts, found.embeddings, found.usage.input_tokens)
+
+    def _checked(self, texts: list[str], vectors: Sequence[Sequence[float]], tokens: int) -> dict[str, Any]:
+        lengths, model = {len(vector) for vector in vectors}, self.description.model
+        wanted = self.description.dimensions
+        if len(vectors) != len(texts) or len(lengths) != 1 or (wanted is not None and lengths != {wanted}):
+            expected = f"{len(texts)} vectors" + (f" of {wanted} dimensions" if wanted else " of one length")
+            raise EmbeddingMismatchError(
+                f"the embedding model {self.name!r} ({model}) gave other vectors than asked for",
+                expected=expected,
+                found=f"{len(vectors)} vectors of {', '.join(map(str, sorted(lengths)))} dimensions",
+                fix="correct 'dimensions' in its description, or leave it out",
+            )
+        packed = np.asarray(vectors, "<f4")
+        if not np.isfinite(packed).all():
+            raise EmbeddingMismatchError(
+                f"the embedding model {self.name!r} ({model}) gave numbers that are none",
+                expected="finite numbers",
+                fix="look at what the model says about these texts",
+            )
+        return {
+            "model": self.description.model,
+            "dimension": packed.shape[1],
+            "vectors": packed.tobytes(),
+            "tokens": tokens,
+        }
+
+    @contextlib.asynccontextmanager
+    async def _limits(self) -> AsyncIterator[None]:
+        """Wait until one more request may begin."""
+        async with self._slots or contextlib.nullcontext():
+            if self._rate is not None:
+                await self._rate.acquire()
+            yield
+
+    def _get_model(self) -> Any:
+        """The model of pydantic-ai, with a client of this subtask's own."""
+        with self._making:
+            if self._model is None:
+                name, connection = self.description.connection, None
+                if name is not None:
+                    connection = self._declared.get(name, ResourceType.CHAT_MODEL_CONNECTION)
+                shared = connection.headers if isinstance(connection, Endpoint) else {}
+                self._headers = {
+                    header: read_secret(value, f"header {header!r} of {self.name!r}")
+                    for header, value in {**shared, **self.description.headers}.items()
+                }
+                if self._declared.clazz:
+                    self._model = self._of_class(self._declared.clazz)
+                else:
+                    self._model = make_model(self.description, connection)
+            return self._model
+
+    def _of_class(self, clazz: str) -> Any:
+        from pydantic_ai.embeddings import EmbeddingModel
+
+        what = f"the embedding model {self.name!r}"
+        return made_by(clazz, EmbeddingModel, what, **self.description.options)
+
+    async def aclose(self) -> None:
+        """Close the connections of the model."""
+        model, self._model = self._model, None
+        client = getattr(getattr(model, "_provider", None), "client", None)
+        close = getattr(client, "close", None)
+        if close is not None:
+            closing = close()
+            if inspect.isawaitable(closing):
+                await closing
+
+
+def make_model(description: EmbeddingModelDescription, connection: Any = None) -> Any:
+    """The model of pydantic-ai that a description names.
+
+    Args:
+        description: The description.
+        connection: The connection that it names: an ``Endpoint``, or a provider of pydantic-ai.
+
+    Raises:
+        MissingExtraError: Packages of its provider are not installed.
+        RetrievalError: There is no such model.
+    """
+    provider, _, name = description.model.partition(":")
+    what = f"the embedding model {description.model!r}"
+    if provider == "wordllama":
+        from flink_agents.models.retrieval.wordllama import WordLlamaEmbeddingModel
+
+        return WordLlamaEmbeddingModel(name)
+    try:
+        from pydantic_ai.embeddings import TestEmbeddingModel, infer_embedding_model
+        from pydantic_ai.exceptions import UserError
+        from pydantic_ai.providers import Provider, infer_provider, infer_provider_class
+    except ImportError as error:
+        raise missing_extra("models", what, error) from error
+    if provider == "test":
+        return TestEmbeddingModel(name)
+    endpoint = connection if isinstance(connection, Endpoint) else None
+    own = _arguments(description, endpoint, what)
+
+    def make(kind: str) -> Any:
+        if isinstance(connection, Provider):
+            return connection
+        return infer_provider_class(kind)(**own) if own else infer_provider(kind)
+
+    try:
+        model = infer_embedding_model(description.model, provider_factory=make)
+    except ImportError as error:
+        raise missing_extra(f"models,{provider}", what, error) from error
+    except (UserError, ValueError, TypeError) as error:
+        raise RetrievalError(
+            f"{what} cannot be made",
+            expected="'provider:model', as pydantic-ai names it, with what its provider needs",
+            found=str(error)[:500],
+            fix="correct its name, or give base_url and api_key in the description",
+        ) from error
+    client: Any = getattr(getattr(model, "_provider", None), "client", None)
+    if hasattr(client, "max_retries"):
+        # A repeated request is an attempt of the recorded call, which honours retry-after.
+        client.max_retries = 0
+    return model
+
+
+def _arguments(description: Endpoint, connection: Endpoint | None, what: str) -> dict[str, Any]:
+    """Arguments of the provider's class: those of the connection, and over them those of the model."""
+    own: dict[str, Any] = {}
+    for endpoint in filter(None, (connection, description)):
+        own |= endpoint.options
+        if endpoint.base_url is not None:
+            own["base_url"] = endpoint.base_url
+        if endpoint.api_key is not None:
+            own["api_key"] = read_secret(endpoint.api_key, what)
+    return own
+
+
+class EmbeddingModelProvider(ResourceProvider):
+    """Provides resources of the kind ``embedding_model``."""
+
+    @override
+    def load(self) -> None:
+        if importlib.util.find_spec("pydantic_ai") is not None:
+            importlib.import_module("pydantic_ai.embeddings")
+
+    @override
+    def check(self, name: str, arguments: Mapping[str, Any]) -> None:
+        read_description(EmbeddingModelDescription, arguments)
+
+    @override
+    def provide(self, declared: DeclaredResource) -> EmbeddingModelResource:
+        return EmbeddingModelResource(declared)
+
+
+def _retry_after(headers: Mapping[str, str] | None) -> float | None:
+    try:
+        return float((headers or {}).get("retry-after", ""))
+    except ValueError:
+        return None

@@ -1,0 +1,232 @@
+"""Long-term memory over a vector store: a collection for each job and scope, metadata that tells the subject.
+
+Items are written under the id of the author together with a digest of the subject, so that subjects cannot
+meet. All accesses are the durable calls of the collection.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import itertools
+import uuid
+from collections.abc import Iterator, Mapping, Sequence
+from datetime import UTC, date, datetime
+from decimal import Decimal
+from typing import TYPE_CHECKING, Any
+
+from typing_extensions import override
+
+from flink_agents.api.context import RunnerContext
+from flink_agents.api.durable import DurableCallable
+from flink_agents.api.errors import DocumentError, OptionError
+from flink_agents.api.options import AgentOptions
+from flink_agents.api.retrieval import DEFAULT_K, LongTermMemory, MemoryItem, Summarise
+from flink_agents.api.vector_filters import both
+from flink_agents.api.vector_store import Document, DocumentUpdate, Filter, Scalar, check_field
+
+if TYPE_CHECKING:
+    from flink_agents.models.retrieval.resources import VectorStoreResource
+
+_OWN = "memory."
+"""Entries of metadata that begin so are not the author's."""
+
+_SUBJECT, _CREATED = f"{_OWN}subject", f"{_OWN}created"
+_RUN, _ORDER = f"{_OWN}run", f"{_OWN}order"
+_AGE = (_CREATED, _RUN, _ORDER)
+"""What says which of two items is older: time, number of the run, and what the action wrote before."""
+
+INSTRUCTION = (
+    "Summarise what is remembered below in one short text. Keep names, dates, numbers and preferences; "
+    "where two entries contradict each other, keep the later one. Answer with the summary alone.\n\n"
+)
+"""What a chat model is told that compacts a memory."""
+
+
+class StoredMemory(LongTermMemory):
+    """See the module.
+
+    Args:
+        ctx: The context of the action.
+        store: The vector store.
+        namespace: Whose memory it is; None for the job identifier.
+        scope: Which memory.
+        subject: Of whom or what; None for the key.
+        chat_model: The model that summarises where nobody names another.
+        written: Counts what this action has written, so that items of one time have an order.
+
+    Raises:
+        OptionError: There is neither a namespace nor a job identifier.
+        DocumentError: A subject is of a type that has no text of its own.
+    """
+
+    def __init__(
+        self,
+        ctx: RunnerContext,
+        store: VectorStoreResource,
+        namespace: str | None,
+        scope: str,
+        subject: Any,
+        chat_model: str | None = None,
+        written: Iterator[int] | None = None,
+    ) -> None:
+        name = namespace or ctx.config.get(AgentOptions.JOB_IDENTIFIER)
+        if name is None:
+            raise OptionError(
+                "long-term memory has no name under which another submission of the job would find it",
+                expected="the option job-identifier, or namespace=... in the description of the memory",
+                fix="set job-identifier",
+            )
+        self._ctx = ctx
+        self._subject = subject_text(ctx.key if subject is None else subject)
+        self._prefix = hashlib.blake2b(self._subject.encode(), digest_size=12).hexdigest() + ":"
+        self._chat_model = chat_model
+        self._written = written or itertools.count()
+        # The length says where the name ends, whatever it has in it.
+        self._items = store.of(ctx, f"memory/{len(name)}/{name}/{scope}")
+
+    # -- writing ----------------------------------------------------------------------
+
+    @override
+    async def add(
+        self,
+        text: str | Sequence[str],
+        metadata: Mapping[str, Scalar] | None = None,
+        ids: str | Sequence[str] | None = None,
+    ) -> list[str]:
+        texts = _several(text)
+        names = [self._ctx.uuid4().hex for _ in texts] if ids is None else _several(ids)
+        if len(names) != len(texts):
+            raise DocumentError(
+                "there are not as many ids as texts",
+                expected=f"{len(texts)} ids",
+                found=str(len(names)),
+                fix="leave ids out, or give one for each text",
+            )
+        documents = [
+            Document(one, self._prefix + id, self._marked(metadata))
+            for one, id in zip(texts, names, strict=True)
+        ]
+        await self._items.add(documents)
+        return names
+
+    @override
+    async def update(
+        self, id: str, text: str | None = None, metadata: Mapping[str, Scalar] | None = None
+    ) -> bool:
+        if metadata is None:
+            before = await self._items.get([self._prefix + id])
+            metadata = _authors(before[0].metadata) if before else None
+        return bool(
+            await self._items.update([DocumentUpdate(self._prefix + id, text, self._marked(metadata))])
+        )
+
+    @override
+    async def delete(self, ids: str | Sequence[str] | None = None, filter: Filter | None = None) -> None:
+        await self._items.delete(self._ids(ids), self._own(filter))
+
+    def _marked(self, metadata: Mapping[str, Scalar] | None) -> dict[str, Scalar]:
+        """The author's metadata, with what tells the subject and the time."""
+        for name, value in (metadata or {}).items():
+            check_field(name, value, "(memory)")
+            if name.startswith(_OWN):
+                raise DocumentError(
+                    f"metadata has a name that long-term memory keeps for itself: {name!r}",
+                    expected=f"a name that does not begin with {_OWN!r}",
+                    fix="rename it",
+                )
+        milliseconds = int(self._ctx.now().timestamp() * 1000)
+        age = (milliseconds, self._ctx.sequence_number, next(self._written))
+        return {**(metadata or {}), _SUBJECT: self._subject, **dict(zip(_AGE, age, strict=True))}
+
+    # -- reading ----------------------------------------------------------------------
+
+    @override
+    async def search(self, query: str, k: int = DEFAULT_K, filter: Filter | None = None) -> list[MemoryItem]:
+        found = await self._items.query(query, k, self._own(filter))
+        return [self._item(one, one.score) for one in found]
+
+    @override
+    async def get(
+        self, ids: str | Sequence[str] | None = None, filter: Filter | None = None
+    ) -> list[MemoryItem]:
+        return [self._item(one) for one in await self._found(ids, filter)]
+
+    async def _found(
+        self, ids: str | Sequence[str] | None = None, filter: Filter | None = None
+    ) -> list[Document]:
+        """Documents, the oldest first."""
+        found = await self._items.get(self._ids(ids), self._own(filter))
+        return sorted(found, key=lambda one: ([one.metadata[name] for name in _AGE], one.id))
+
+    def _ids(self, ids: str | Sequence[str] | None) -> list[str] | None:
+        return None if ids is None else [self._prefix + id for id in _several(ids)]
+
+    def _own(self, filter: Filter | None) -> Filter | None:
+        return both({_SUBJECT: self._subject}, filter)
+
+    def _item(self, document: Document, score: float | None = None) -> MemoryItem:
+        created = datetime.fromtimestamp(float(document.metadata[_CREATED]) / 1000, UTC)
+        id = document.id.removeprefix(self._prefix)
+        return MemoryItem(id, document.text, _authors(document.metadata), created, score)
+
+    # -- compaction -------------------------------------------------------------------
+
+    @override
+    async def compact(
+        self, summarise: Summarise | str | None = None, *, above: int = 20, keep: int = 10
+    ) -> bool:
+        found = await self._found()
+        if len(found) <= above or len(found) - keep < 2:
+            return False
+        old = found[: len(found) - keep]
+        summary = await self._summary(summarise, [one.text for one in old])
+        # It is as old as the last one that it stands for. Until the others are gone, nothing is missing.
+        age = {name: old[-1].metadata[name] for name in _AGE}
+        said = {_SUBJECT: self._subject, **age, "summary": True}
+        document = Document(summary, self._prefix + self._ctx.uuid4().hex, said)
+        await self._items.add([document])
+        await self._items.delete([one.id for one in old])
+        return True
+
+    async def _summary(self, summarise: Summarise | str | None, texts: list[str]) -> str:
+        summarise = summarise or self._chat_model
+        if summarise is None:
+            raise OptionError(
+                "nothing says how a long-term memory is summarised",
+                expected="a function, the name of a chat model, or chat_model=... in the description",
+                fix="pass one to compact()",
+            )
+        if isinstance(summarise, str):
+            listed = "\n".join(f"- {text}" for text in texts)
+            answer = await self._ctx.chat(summarise, INSTRUCTION + listed)
+            return str(answer.output)
+        call = DurableCallable(summarise, name="long_term_memory:summarise", result_type=str)
+        return await self._ctx.durable_execute_async(call, texts)
+
+
+def subject_text(subject: object) -> str:
+    """A text for a subject, another one for each: 1 and "1" are not the same.
+
+    Raises:
+        DocumentError: Its type has no such text.
+    """
+    if isinstance(subject, str):
+        return f"str:{subject}"
+    if isinstance(subject, tuple):
+        return "tuple:" + "".join(f"{len(one)}:{one}" for one in map(subject_text, subject))
+    if subject is None or isinstance(subject, bool | int | float | Decimal | uuid.UUID | date | bytes):
+        return f"{type(subject).__name__}:{subject}"
+    raise DocumentError(
+        f"a {type(subject).__name__} cannot be the subject of a long-term memory",
+        expected="a text, number, date, UUID, bytes, or a tuple of these",
+        found=repr(subject)[:200],
+        fix="pass subject=... with a text",
+    )
+
+
+def _authors(metadata: Mapping[str, Scalar]) -> dict[str, Scalar]:
+    return {name: value for name, value in metadata.items() if not name.startswith(_OWN)}
+
+
+def _several(values: str | Sequence[str]) -> list[str]:
+    return [values] if isinstance(values, str) else list(values)

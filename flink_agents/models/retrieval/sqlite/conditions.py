@@ -1,0 +1,55 @@
+"""Filters as SQL: which rows of a collection a filter means."""
+
+from __future__ import annotations
+
+from typing import Any
+
+from flink_agents.api.vector_filters import AllOf, AnyOf, Condition, Parsed
+from flink_agents.api.vector_store import Scalar
+
+_COMPARISONS = {"$gt": ">", "$gte": ">=", "$lt": "<", "$lte": "<="}
+
+
+def field_of(value: Scalar) -> tuple[str, Scalar]:
+    """Kind and value of an entry of metadata, as the table ``fields`` has them."""
+    if isinstance(value, bool):
+        return "b", int(value)
+    return ("s", value) if isinstance(value, str) else ("n", value)
+
+
+def rows_of(parsed: Parsed, collection: int) -> tuple[str, list[Any]]:
+    """A statement whose rows are those of the documents that a filter means, and its parameters."""
+    if isinstance(parsed, Condition):
+        return _condition(parsed, collection)
+    if not parsed.parts:
+        return _all(collection) if isinstance(parsed, AllOf) else ("SELECT row FROM fields WHERE 0", [])
+    return _joined(parsed, collection)
+
+
+def _joined(parsed: AllOf | AnyOf, collection: int) -> tuple[str, list[Any]]:
+    """Conditions of one level, each as a set: a statement does not nest deeper than its filter does."""
+    word = " AND " if isinstance(parsed, AllOf) else " OR "
+    tests: list[str] = []
+    values: list[Any] = [collection]
+    for part in parsed.parts:
+        statement, parameters = rows_of(part, collection)
+        tests.append(f"row IN ({statement})")
+        values += parameters
+    return f"SELECT row FROM documents WHERE collection = ? AND ({word.join(tests)})", values
+
+
+def _condition(one: Condition, collection: int) -> tuple[str, list[Any]]:
+    kind, value = field_of(one.value)
+    found = "SELECT row FROM fields WHERE collection = ? AND name = ? AND kind = ? AND value {} ?"
+    parameters: list[Any] = [collection, one.field, kind, value]
+    if one.operator in _COMPARISONS:
+        return found.format(_COMPARISONS[one.operator]), parameters
+    equal = found.format("=")
+    if one.operator == "$eq":
+        return equal, parameters
+    rows, own = _all(collection)
+    return f"{rows} AND row NOT IN ({equal})", [*own, *parameters]
+
+
+def _all(collection: int) -> tuple[str, list[Any]]:
+    return "SELECT row FROM documents WHERE collection = ?", [collection]

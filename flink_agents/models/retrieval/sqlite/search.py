@@ -1,0 +1,104 @@
+"""Finds the nearest vectors of a collection: those that were read once stay in memory, as one matrix."""
+
+from __future__ import annotations
+
+import sqlite3
+from typing import NamedTuple
+
+import numpy as np
+from numpy.typing import NDArray
+
+Vectors = NDArray[np.float32]
+
+FEW = 1000
+"""So many vectors, that a filter left over, are read from the file rather than all kept in memory."""
+
+PORTION = 4096
+"""How many vectors are read at once where a collection is too large for memory."""
+
+
+class Found(NamedTuple):
+    """A document that is near.
+
+    Attributes:
+        score: Its cosine similarity.
+        row: Its row.
+    """
+
+    score: float
+    row: int
+
+
+class Matrix:
+    """The vectors of one collection, each of length 1, as far as they were read.
+
+    Args:
+        dimension: How many numbers a vector has.
+
+    Attributes:
+        changes: Up to which change of the collection they were read.
+    """
+
+    def __init__(self, dimension: int) -> None:
+        self.changes = 0
+        self._rows: NDArray[np.int64] = np.empty(0, np.int64)
+        self._vectors: Vectors = np.empty((0, dimension), np.float32)
+        self._places: dict[int, int] = {}
+
+    @property
+    def bytes(self) -> int:
+        """How much memory it takes."""
+        return self._vectors.nbytes + self._rows.nbytes
+
+    def read(self, connection: sqlite3.Connection, collection: int, changes: int) -> None:
+        """Read what changed. Called in the transaction in which ``changes`` was read."""
+        found = connection.execute(
+            "SELECT row, vector FROM documents WHERE collection = ? AND change > ?",
+            (collection, self.changes),
+        ).fetchall()
+        if found:
+            self._put(np.array([row for row, _ in found], np.int64), self.units([blob for _, blob in found]))
+        self.changes = changes
+
+    def units(self, blobs: list[bytes]) -> Vectors:
+        """Vectors of a file, each made 1 long; one without a direction stays as it is.
+
+        Raises:
+            ValueError: One has another dimension.
+        """
+        dimension = self._vectors.shape[1]
+        if any(len(blob) != 4 * dimension for blob in blobs):
+            raise ValueError("a vector has another dimension than its collection")
+        return unit(np.frombuffer(b"".join(blobs), "<f4").reshape(-1, dimension))
+
+    def _put(self, rows: NDArray[np.int64], vectors: Vectors) -> None:
+        known = np.array([self._places.get(row, -1) for row in rows.tolist()])
+        there = known >= 0
+        self._vectors[known[there]] = vectors[there]
+        begin = len(self._rows)
+        self._rows = np.concatenate([self._rows, rows[~there]])
+        self._vectors = np.concatenate([self._vectors, vectors[~there]])
+        self._places.update((row, begin + place) for place, row in enumerate(rows[~there].tolist()))
+
+    def nearest(self, query: Vectors, k: int, among: list[int] | None) -> list[Found]:
+        """The nearest of all, or of those in the rows ``among``; more than ``k`` where scores are equal."""
+        if among is None:
+            return nearest(self._rows, self._vectors, query, k)
+        places = np.array([self._places[row] for row in among], np.int64)
+        return nearest(self._rows[places], self._vectors[places], query, k)
+
+
+def unit(vectors: Vectors) -> Vectors:
+    """Vectors of length 1 and of the same directions."""
+    lengths = np.linalg.norm(vectors, axis=-1, keepdims=True)
+    return np.divide(vectors, lengths, out=np.zeros_like(vectors), where=lengths > 0)
+
+
+def nearest(rows: NDArray[np.int64], vectors: Vectors, query: Vectors, k: int) -> list[Found]:
+    """The ``k`` rows with the highest scores, and those that are as near as the last of them."""
+    scores = vectors @ query
+    if len(scores) > k:
+        least = np.partition(scores, len(scores) - k)[len(scores) - k]
+        best = np.flatnonzero(scores >= least)
+        rows, scores = rows[best], scores[best]
+    return [Found(score, row) for score, row in zip(scores.tolist(), rows.tolist(), strict=True)]

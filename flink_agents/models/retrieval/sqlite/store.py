@@ -1,0 +1,483 @@
+"""The vector store ``sqlite``: documents in one file, which several processes of one host may write."""
+
+from __future__ import annotations
+
+import json
+import random
+import sqlite3
+import threading
+import time
+from collections import OrderedDict
+from collections.abc import Iterator, Mapping, Sequence
+from contextlib import contextmanager, suppress
+from pathlib import Path
+from typing import Any, NamedTuple
+
+import numpy as np
+from pydantic import BaseModel, ConfigDict, Field
+from typing_extensions import override
+
+from flink_agents.api.vector_filters import Parsed, parse_filter
+from flink_agents.api.vector_store import (
+    Document,
+    DocumentUpdate,
+    Filter,
+    ScoredDocument,
+    VectorSpace,
+    VectorStore,
+    check_space,
+)
+from flink_agents.models.retrieval.sqlite import search
+from flink_agents.models.retrieval.sqlite.conditions import field_of, rows_of
+from flink_agents.models.retrieval.sqlite.file import damaged, is_busy, open_file, translate
+from flink_agents.models.retrieval.sqlite.hosts import (
+    Host,
+    check_host,
+    check_name,
+    claim,
+    renew,
+    this_host,
+    unnamed_host,
+)
+
+MANY = 500
+"""How many ids or rows a statement names, at most."""
+
+
+class SQLiteOptions(BaseModel):
+    """Options of the store ``sqlite``."""
+
+    model_config = ConfigDict(extra="forbid", frozen=True)
+
+    path: str = Field(min_length=1, description="The file, on a local disk; its directory is made.")
+    host: str | None = Field(
+        default=None, min_length=1, description="The host of all TaskManagers, as its command hostname says."
+    )
+    cache_mb: int = Field(default=256, ge=0, description="Memory of a subtask for vectors that were read.")
+    busy_timeout: float = Field(default=30.0, gt=0, description="Seconds to wait for others that write.")
+    lease: float = Field(default=10.0, gt=0, description="Seconds to wait for a host that has gone.")
+
+
+class _Collection(NamedTuple):
+    id: int
+    dimension: int
+    model: str
+    changes: int
+    removed: int
+
+    @property
+    def space(self) -> VectorSpace:
+        return VectorSpace(self.dimension, self.model)
+
+
+class SQLiteVectorStore(VectorStore):
+    """See the module.
+
+    Args:
+        options: As :class:`SQLiteOptions` describes them.
+        host: The host of this process.
+    """
+
+    options_model = SQLiteOptions
+
+    def __init__(self, options: Mapping[str, Any], host: Host | None = None) -> None:
+        self._options = SQLiteOptions.model_validate(dict(options))
+        self.path = Path(self._options.path).absolute()
+        self._host = host or this_host()
+        self._lock = threading.Lock()
+        self._free: list[sqlite3.Connection] = []
+        self._claimed = False
+        self._matrices: OrderedDict[int, search.Matrix] = OrderedDict()
+        self._matrices_lock = threading.Lock()
+
+    @staticmethod
+    def check_cluster(name: str, options: Mapping[str, Any]) -> None:
+        """Refuse a job for a cluster that does not say on which host the file is.
+
+        Raises:
+            VectorStoreInUseError: It does not.
+        """
+        if SQLiteOptions.model_validate(dict(options)).host is None:
+            raise unnamed_host(name)
+
+    # -- connections and transactions -------------------------------------------------
+
+    def _connection(self) -> sqlite3.Connection:
+        with self._lock:
+            check_name(self._host, self._options.host, self.path)
+            if self._free:
+                return self._free.pop()
+            connection = open_file(self.path, self._options.busy_timeout)
+            try:
+                if not self._claimed:
+                    claim(connection, self._host, self.path, self._options.lease)
+                    self._claimed = True
+            except BaseException:
+                connection.close()
+                raise
+            return connection
+
+    @contextmanager
+    def _transaction(self, write: bool) -> Iterator[sqlite3.Connection]:
+        """A transaction in which the file belongs to this host."""
+        try:
+            connection = self._connection()
+            try:
+                self._begin(connection, write)
+                until = check_host(connection, self._host, self.path)
+                if write:
+                    renew(connection, self._host, self._options.lease)
+                yield connection
+                connection.execute("COMMIT")
+                if not write and until - time.time() < self._options.lease / 2:
+                    self._renew(connection)
+            except BaseException:
+                with suppress(sqlite3.Error):
+                    if connection.in_transaction:
+                        connection.execute("ROLLBACK")
+                connection.close()
+                raise
+            with self._lock:
+                self._free.append(connection)
+        except (sqlite3.Error, OSError) as error:
+            raise translate(error, self.path) from error
+
+    def _begin(self, connection: sqlite3.Connection, write: bool) -> None:
+        """Begin; SQLite's own way of waiting for others sleeps up to 100 ms at a time."""
+        if not write:
+            connection.execute("BEGIN")
+            return
+        deadline = time.monotonic() + self._options.busy_timeout
+        connection.execute("PRAGMA busy_timeout=0")
+        try:
+            while True:
+                try:
+                    connection.execute("BEGIN IMMEDIATE")
+                    return
+                except sqlite3.OperationalError as error:
+                    if not is_busy(error) or time.monotonic() > deadline:
+                        raise
+                    time.sleep(random.uniform(0.0005, 0.004))
+        finally:
+            connection.execute(f"PRAGMA busy_timeout={int(self._options.busy_timeout * 1000)}")
+
+    def _renew(self, connection: sqlite3.Connection) -> None:
+        self._begin(connection, write=True)
+        check_host(connection, self._host, self.path)
+        renew(connection, self._host, self._options.lease)
+        connection.execute("COMMIT")
+
+    @override
+    def close(self) -> None:
+        with self._lock:
+            free, self._free = self._free, []
+            self._claimed = False
+        for connection in free:
+            connection.close()
+
+    def __del__(self) -> None:
+        if hasattr(self, "_free"):
+            self.close()
+
+    # -- writing ----------------------------------------------------------------------
+
+    @override
+    def add(self, collection: str, space: VectorSpace, documents: Sequence[Document]) -> None:
+        with self._transaction(write=True) as connection:
+            known = self._known(connection, collection, space) or self._make(connection, collection, space)
+            change = self._changed(connection, known)
+            for document in documents:
+                assert document.embedding is not None
+                row = connection.execute(
+                    "INSERT INTO documents VALUES (NULL, ?, ?, ?, ?, ?, ?) ON CONFLICT (collection, id) "
+                    "DO UPDATE SET text = excluded.text, vector = excluded.vector, change = excluded.change "
+                    "RETURNING row",
+                    (known.id, document.id, document.text, "{}", _packed(document.embedding), change),
+                ).fetchone()[0]
+                self._set_metadata(connection, known, row, document.metadata)
+
+    @override
+    def update(
+        self, collection: str, space: VectorSpace | None, updates: Sequence[DocumentUpdate]
+    ) -> list[str]:
+        with self._transaction(write=True) as connection:
+            known = self._known(connection, collection, space)
+            if known is None:
+                return []
+            change = self._changed(connection, known)
+            return [one.id for one in updates if self._update(connection, known, one, change)]
+
+    def _update(
+        self, connection: sqlite3.Connection, known: _Collection, one: DocumentUpdate, change: int
+    ) -> bool:
+        found = connection.execute(
+            "SELECT row FROM documents WHERE collection = ? AND id = ?", (known.id, one.id)
+        ).fetchone()
+        if found is None:
+            return False
+        vector = None if one.embedding is None else _packed(one.embedding)
+        connection.execute(
+            "UPDATE documents SET text = coalesce(?, text), vector = coalesce(?, vector), change = ? "
+            "WHERE row = ?",
+            (one.text, vector, change, found[0]),
+        )
+        if one.metadata is not None:
+            self._set_metadata(connection, known, found[0], one.metadata)
+        return True
+
+    def _set_metadata(
+        self, connection: sqlite3.Connection, known: _Collection, row: int, metadata: Mapping[str, Any]
+    ) -> None:
+        """Give a document its metadata, in place of what it had."""
+        self._remove_fields(connection, known, [row])
+        text = json.dumps(dict(metadata), ensure_ascii=False, sort_keys=True)
+        connection.execute("UPDATE documents SET metadata = ? WHERE row = ?", (text, row))
+        connection.executemany(
+            "INSERT INTO fields VALUES (?, ?, ?, ?, ?)",
+            [(known.id, name, *field_of(value), row) for name, value in metadata.items()],
+        )
+
+    def _remove_fields(self, connection: sqlite3.Connection, known: _Collection, rows: list[int]) -> None:
+        for some in _portions(rows):
+            found = connection.execute(
+                f"SELECT row, metadata FROM documents WHERE row IN ({_marks(some)})", some
+            ).fetchall()
+            connection.executemany(
+                "DELETE FROM fields WHERE collection = ? AND name = ? AND kind = ? AND value = ? AND row = ?",
+                [
+                    (known.id, name, *field_of(value), row)
+                    for row, text in found
+                    for name, value in json.loads(text).items()
+                ],
+            )
+
+    @override
+    def delete(self, collection: str, ids: Sequence[str] | None = None, filter: Filter | None = None) -> None:
+        parsed = parse_filter(filter)
+        with self._transaction(write=True) as connection:
+            known = self._known(connection, collection)
+            if known is None:
+                return
+            if ids is None and filter is None:
+                connection.execute("DELETE FROM fields WHERE collection = ?", (known.id,))
+                connection.execute("DELETE FROM documents WHERE collection = ?", (known.id,))
+                connection.execute("DELETE FROM collections WHERE id = ?", (known.id,))
+                self._forget(known)
+                return
+            rows = self._rows(connection, known, ids, parsed if filter is not None else None)
+            self._remove_fields(connection, known, rows)
+            for some in _portions(rows):
+                connection.execute(f"DELETE FROM documents WHERE row IN ({_marks(some)})", some)
+            if rows:
+                change = self._changed(connection, known)
+                connection.execute("UPDATE collections SET removed = ? WHERE id = ?", (change, known.id))
+
+    # -- reading ----------------------------------------------------------------------
+
+    @override
+    def space(self, collection: str) -> VectorSpace | None:
+        with self._transaction(write=False) as connection:
+            known = self._known(connection, collection)
+            return known.space if known is not None else None
+
+    @override
+    def collections(self) -> list[str]:
+        with self._transaction(write=False) as connection:
+            return [name for (name,) in connection.execute("SELECT name FROM collections ORDER BY name")]
+
+    @override
+    def count(self, collection: str, filter: Filter | None = None) -> int:
+        parsed = parse_filter(filter)
+        with self._transaction(write=False) as connection:
+            known = self._known(connection, collection)
+            if known is None:
+                return 0
+            statement, values = rows_of(parsed, known.id)
+            return connection.execute(f"SELECT count(*) FROM ({statement})", values).fetchone()[0]
+
+    @override
+    def get(
+        self,
+        collection: str,
+        ids: Sequence[str] | None = None,
+        filter: Filter | None = None,
+        limit: int | None = None,
+        offset: int = 0,
+        embeddings: bool = False,
+    ) -> list[Document]:
+        parsed = parse_filter(filter)
+        with self._transaction(write=False) as connection:
+            known = self._known(connection, collection)
+            if known is None:
+                return []
+            # In SQLite's order of texts, which is that of code points.
+            rows = self._rows(connection, known, ids, parsed if filter is not None else None)
+            found = self._documents(connection, rows, embeddings, known.dimension)
+        found.sort(key=lambda one: one.id)
+        return found[offset : None if limit is None else offset + limit]
+
+    def _documents(
+        self, connection: sqlite3.Connection, rows: list[int], embeddings: bool, dimension: int
+    ) -> list[Document]:
+        found: list[Document] = []
+        for some in _portions(rows):
+            vector = "vector" if embeddings else "NULL"
+            for id, text, metadata, blob in connection.execute(
+                f"SELECT id, text, metadata, {vector} FROM documents WHERE row IN ({_marks(some)})", some
+            ):
+                if blob is not None and len(blob) != 4 * dimension:
+                    raise damaged(self.path, f"a vector of {len(blob)} bytes at document {id!r}")
+                numbers = None if blob is None else tuple(np.frombuffer(blob, "<f4").tolist())
+                found.append(Document(text, id, json.loads(metadata), numbers))
+        return found
+
+    @override
+    def query(
+        self,
+        collection: str,
+        space: VectorSpace,
+        embedding: Sequence[float],
+        k: int,
+        filter: Filter | None = None,
+    ) -> list[ScoredDocument]:
+        parsed = parse_filter(filter) if filter is not None else None
+        query = search.unit(np.asarray(embedding, np.float32))
+        with self._transaction(write=False) as connection:
+            known = self._known(connection, collection, space)
+            if known is None:
+                return []
+            among = None if parsed is None else self._rows(connection, known, None, parsed)
+            scores = {one.row: one.score for one in self._nearest(connection, known, query, k, among)}
+            found: list[ScoredDocument] = []
+            for some in _portions(list(scores)):
+                for row, id, text, metadata in connection.execute(
+                    f"SELECT row, id, text, metadata FROM documents WHERE row IN ({_marks(some)})", some
+                ):
+                    found.append(ScoredDocument(text, id, json.loads(metadata), None, scores[row]))
+        found.sort(key=lambda one: (-one.score, one.id))
+        return found[:k]
+
+    def _nearest(
+        self,
+        connection: sqlite3.Connection,
+        known: _Collection,
+        query: search.Vectors,
+        k: int,
+        among: list[int] | None,
+    ) -> list[search.Found]:
+        try:
+            if among is not None and len(among) <= search.FEW:
+                return self._nearest_read(connection, known, query, k, among)
+            if self._fits(connection, known):
+                with self._matrices_lock:
+                    return self._matrix(connection, known).nearest(query, k, among)
+            return self._nearest_read(connection, known, query, k, among)
+        except ValueError as error:
+            raise damaged(self.path, str(error)) from error
+
+    def _fits(self, connection: sqlite3.Connection, known: _Collection) -> bool:
+        count = connection.execute(
+            "SELECT count(*) FROM documents WHERE collection = ?", (known.id,)
+        ).fetchone()[0]
+        return count * (4 * known.dimension + 8) <= self._options.cache_mb * 2**20
+
+    def _matrix(self, connection: sqlite3.Connection, known: _Collection) -> search.Matrix:
+        """The vectors of a collection as they are now; others leave memory where it becomes too much."""
+        matrix = self._matrices.pop(known.id, None)
+        if matrix is None or matrix.changes < known.removed or matrix.changes > known.changes:
+            matrix = search.Matrix(known.dimension)
+        if matrix.changes < known.changes:
+            matrix.read(connection, known.id, known.changes)
+        self._matrices[known.id] = matrix
+        while sum(one.bytes for one in self._matrices.values()) > self._options.cache_mb * 2**20:
+            self._matrices.popitem(last=False)
+        return matrix
+
+    def _forget(self, known: _Collection) -> None:
+        with self._matrices_lock:
+            self._matrices.pop(known.id, None)
+
+    def _nearest_read(
+        self,
+        connection: sqlite3.Connection,
+        known: _Collection,
+        query: search.Vectors,
+        k: int,
+        among: list[int] | None,
+    ) -> list[search.Found]:
+        """The nearest vectors, read from the file in portions."""
+        matrix = search.Matrix(known.dimension)
+        rows = self._rows(connection, known, None, None) if among is None else among
+        best: list[search.Found] = []
+        for some in _portions(rows):
+            found = connection.execute(
+                f"SELECT row, vector FROM documents WHERE row IN ({_marks(some)})", some
+            ).fetchall()
+            numbers = np.array([row for row, _ in found], np.int64)
+            best += search.nearest(numbers, matrix.units([blob for _, blob in found]), query, k)
+        best.sort(reverse=True)
+        least = best[k - 1].score if len(best) > k else -2.0
+        return [one for one in best if one.score >= least]
+
+    # -- rows -------------------------------------------------------------------------
+
+    def _rows(
+        self,
+        connection: sqlite3.Connection,
+        known: _Collection,
+        ids: Sequence[str] | None,
+        parsed: Parsed | None,
+    ) -> list[int]:
+        """Rows of documents with certain ids, of those that a filter means."""
+        chosen, values = ("", []) if parsed is None else rows_of(parsed, known.id)
+        within = f" AND row IN ({chosen})" if chosen else ""
+        if ids is None:
+            statement = f"SELECT row FROM documents WHERE collection = ?{within}"
+            return [row for (row,) in connection.execute(statement, [known.id, *values])]
+        found: list[int] = []
+        for some in _portions(list(dict.fromkeys(ids))):
+            statement = f"SELECT row FROM documents WHERE collection = ? AND id IN ({_marks(some)}){within}"
+            found += [row for (row,) in connection.execute(statement, [known.id, *some, *values])]
+        return found
+
+    def _known(
+        self, connection: sqlite3.Connection, collection: str, space: VectorSpace | None = None
+    ) -> _Collection | None:
+        """The collection of that name, if there is one.
+
+        Raises:
+            EmbeddingMismatchError: It has another space.
+        """
+        row = connection.execute(
+            "SELECT id, dimension, model, changes, removed FROM collections WHERE name = ?", (collection,)
+        ).fetchone()
+        if row is None:
+            return None
+        known = _Collection(*row)
+        if space is not None:
+            check_space(collection, known.space, space)
+        return known
+
+    def _make(self, connection: sqlite3.Connection, name: str, space: VectorSpace) -> _Collection:
+        made = connection.execute(
+            "INSERT INTO collections VALUES (NULL, ?, ?, ?, 0, 0)", (name, space.dimension, space.model)
+        )
+        return _Collection(made.lastrowid or 0, space.dimension, space.model, 0, 0)
+
+    def _changed(self, connection: sqlite3.Connection, known: _Collection) -> int:
+        """Count a change of a collection; returns its number."""
+        connection.execute("UPDATE collections SET changes = changes + 1 WHERE id = ?", (known.id,))
+        return known.changes + 1
+
+
+def _packed(embedding: Sequence[float]) -> bytes:
+    return np.asarray(embedding, "<f4").tobytes()
+
+
+def _marks(values: Sequence[Any]) -> str:
+    return ", ".join("?" * len(values))
+
+
+def _portions(values: list[Any]) -> Iterator[list[Any]]:
+    for start in range(0, len(values), MANY):
+        yield values[start : start + MANY]

@@ -1,0 +1,135 @@
+"""The embedding model ``wordllama:l2_supercat_256``: works offline, with weights that a wheel brings.
+
+The wheel of wordllama has the weights of its smallest model, 16 MB, and a tokenizer. A text's vector is the
+mean of the vectors of its tokens. The two files are read here: the package itself asks a server for them.
+Needs the extra ``wordllama``.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import importlib.util
+import threading
+from collections.abc import Sequence
+from functools import lru_cache
+from pathlib import Path
+from typing import Any, NamedTuple
+
+import numpy as np
+from numpy.typing import NDArray
+from pydantic_ai.embeddings import EmbeddingModel, EmbeddingResult, EmbeddingSettings
+from pydantic_ai.embeddings.result import EmbedInputType
+from pydantic_ai.usage import RequestUsage
+from typing_extensions import override
+
+from flink_agents.api.errors import RetrievalError
+from flink_agents.models.retrieval.references import import_extra, missing_extra
+
+PROVIDER = "wordllama"
+MODEL = "l2_supercat_256"
+DIMENSIONS = (64, 128, 256)
+"""Its vectors may be cut to these lengths: the first numbers say most."""
+
+_loading = threading.Lock()
+
+
+class _Weights(NamedTuple):
+    tokenizer: Any
+    vectors: NDArray[np.float16]
+
+
+@lru_cache(maxsize=1)
+def _load() -> _Weights:
+    found = importlib.util.find_spec("wordllama")
+    if found is None or found.origin is None:
+        raise missing_extra("wordllama", "the embedding model 'wordllama'", ImportError("wordllama"))
+    home = Path(found.origin).parent
+    tokenizers = import_extra("tokenizers", "wordllama", "the embedding model 'wordllama'")
+    safetensors = import_extra("safetensors.numpy", "wordllama", "the embedding model 'wordllama'")
+    tokenizer = tokenizers.Tokenizer.from_file(str(home / "tokenizers" / "l2_supercat_tokenizer_config.json"))
+    tokenizer.no_truncation()
+    tokenizer.no_padding()
+    (vectors,) = safetensors.load_file(str(home / "weights" / f"{MODEL}.safetensors")).values()
+    return _Weights(tokenizer, vectors)
+
+
+class WordLlamaEmbeddingModel(EmbeddingModel):
+    """See the module.
+
+    Args:
+        model_name: Which model; the wheel has one.
+        settings: Defaults of requests; ``dimensions`` is one of 64, 128 and 256.
+
+    Raises:
+        RetrievalError: The wheel has no such model.
+    """
+
+    def __init__(self, model_name: str = MODEL, *, settings: EmbeddingSettings | None = None) -> None:
+        if model_name != MODEL:
+            raise RetrievalError(
+                f"wordllama has no model {model_name!r} that works offline",
+                expected=f"{PROVIDER}:{MODEL}",
+                found=model_name,
+                fix="name that one",
+            )
+        super().__init__(settings=settings)
+
+    @property
+    @override
+    def model_name(self) -> str:
+        return MODEL
+
+    @property
+    @override
+    def system(self) -> str:
+        return PROVIDER
+
+    @override
+    async def embed(
+        self,
+        inputs: str | Sequence[str],
+        *,
+        input_type: EmbedInputType,
+        settings: EmbeddingSettings | None = None,
+    ) -> EmbeddingResult:
+        texts, settings = self.prepare_embed(inputs, settings)
+        dimensions = settings.get("dimensions", DIMENSIONS[-1])
+        if dimensions not in DIMENSIONS:
+            raise RetrievalError(
+                f"{PROVIDER}:{MODEL} has no vectors of {dimensions} dimensions",
+                expected="one of " + ", ".join(map(str, DIMENSIONS)),
+                found=str(dimensions),
+                fix="leave dimensions out, or name one of these",
+            )
+        vectors, tokens = await asyncio.to_thread(_vectors, texts, dimensions)
+        return EmbeddingResult(
+            vectors.tolist(),
+            inputs=texts,
+            input_type=input_type,
+            model_name=MODEL,
+            provider_name=PROVIDER,
+            usage=RequestUsage(input_tokens=tokens),
+        )
+
+    @override
+    async def count_tokens(self, text: str) -> int:
+        return len(_weights().tokenizer.encode(text, add_special_tokens=False).ids)
+
+
+def _weights() -> _Weights:
+    with _loading:
+        return _load()
+
+
+def _vectors(texts: list[str], dimensions: int) -> tuple[NDArray[np.float32], int]:
+    """A vector of length 1 for each text; zeros for one without tokens. And the number of tokens."""
+    tokenizer, weights = _weights()
+    found = np.zeros((len(texts), dimensions), np.float32)
+    tokens = 0
+    for row, encoded in enumerate(tokenizer.encode_batch(texts, add_special_tokens=False)):
+        ids = [token for token in encoded.ids if token < len(weights)]
+        tokens += len(ids)
+        if ids:
+            mean = weights[ids, :dimensions].astype(np.float32).mean(axis=0)
+            found[row] = mean / (np.linalg.norm(mean) or 1.0)
+    return found, tokens

@@ -1,0 +1,1 @@
+"""Tools that models call: functions, and sources of tools such as servers."""

@@ -1,0 +1,164 @@
+"""Tools that are Python functions.
+
+A function that takes no context is one recorded call: a replay does not call it again. One that takes the
+``RunnerContext`` or memory is code of the action, which a replay executes again: its durable calls are
+recorded.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import inspect
+import json
+from collections.abc import Callable, Mapping
+from typing import Annotated, Any, Literal, get_args, get_origin
+
+from pydantic import ValidationError
+from pydantic_ai.exceptions import ModelRetry, ToolFailed
+from pydantic_ai.tools import ToolDefinition
+from pydantic_core import to_jsonable_python
+
+from flink_agents.api.chat import OnToolError
+from flink_agents.api.context import RunnerContext
+from flink_agents.api.durable import DurableCallable, TerminalError
+from flink_agents.api.errors import ActionTimeoutError, AgentsError, ToolResultError
+from flink_agents.api.memory import MemoryObject, MemoryScope
+from flink_agents.api.resources import Tool
+from flink_agents.models.tools.calls import ToolOutcome, ToolPolicy
+
+Described = dict[Literal["success", "retry", "failed"], Any]
+"""How the outcome of a call is recorded: its kind, and what the model is told."""
+
+
+class FunctionTool:
+    """A tool that is a function.
+
+    Args:
+        tool: The function with its name and schema.
+    """
+
+    def __init__(self, tool: Tool) -> None:
+        self.name = tool.name
+        self._tool = tool
+        self._is_async = inspect.iscoroutinefunction(tool.func)
+
+    @property
+    def definition(self) -> ToolDefinition:
+        """What the model is told of it."""
+        return ToolDefinition(
+            name=self.name,
+            description=self._tool.description or None,
+            parameters_json_schema=self._tool.parameters,
+        )
+
+    async def call(self, ctx: RunnerContext, arguments: Mapping[str, Any], policy: ToolPolicy) -> ToolOutcome:
+        """Call the function with the arguments that a model gave.
+
+        Raises:
+            Exception: What the function raised, where that ends the conversation.
+            ToolResultError: The result is no JSON.
+        """
+        try:
+            self._tool.check_arguments(arguments)
+        except ValidationError as error:
+            wrong = error.errors(include_url=False, include_context=False)
+            return ToolOutcome("retry", to_jsonable_python(wrong), "validation_error")
+        try:
+            if self._tool.given:
+                described = await self._call_in_action(ctx, arguments, policy)
+            else:
+                described = await self._call_recorded(ctx, arguments, policy)
+        except (ActionTimeoutError, _TimedOut):
+            return ToolOutcome("retry", f"The tool gave no result within {policy.timeout:g} seconds.")
+        except (AgentsError, TerminalError):
+            raise
+        except Exception as error:
+            if policy.on_error is OnToolError.FAIL:
+                raise
+            return ToolOutcome("failed", f"{type(error).__name__}: {error}")
+        ((kind, content),) = described.items()
+        return ToolOutcome(kind, content)
+
+    async def _call_recorded(
+        self, ctx: RunnerContext, arguments: Mapping[str, Any], policy: ToolPolicy
+    ) -> Described:
+        tool, limit = self._tool, policy.result_limit
+
+        async def call_async(given: dict[str, Any]) -> Described:
+            try:
+                return _described(tool.name, await tool(**given), limit)
+            except (ModelRetry, ToolFailed) as told:
+                return _told(told)
+
+        def call(given: dict[str, Any]) -> Described:
+            try:
+                return _described(tool.name, tool(**given), limit)
+            except (ModelRetry, ToolFailed) as told:
+                return _told(told)
+
+        function: Callable[..., Any] = call_async if self._is_async else call
+        durable = DurableCallable(function, name=f"tool:{self.name}", timeout=policy.timeout)
+        return await ctx.durable_execute_async(durable, dict(arguments))
+
+    async def _call_in_action(
+        self, ctx: RunnerContext, arguments: Mapping[str, Any], policy: ToolPolicy
+    ) -> Described:
+        given = {name: _given(ctx, annotation) for name, annotation in self._tool.given.items()}
+        try:
+            returned = self._tool(**given, **arguments)
+            if inspect.isawaitable(returned):
+                returned = await _within(policy.timeout, returned)
+            return _described(self.name, returned, policy.result_limit)
+        except (ModelRetry, ToolFailed) as told:
+            return _told(told)
+
+
+class _TimedOut(Exception):
+    """A tool that is code of the action took too long."""
+
+
+async def _within(seconds: float | None, awaitable: Any) -> Any:
+    if seconds is None:
+        return await awaitable
+    deadline = asyncio.timeout(seconds)
+    try:
+        async with deadline:
+            return await awaitable
+    except TimeoutError:
+        # The tool may have raised one of its own.
+        if not deadline.expired():
+            raise
+        raise _TimedOut from None
+
+
+def _given(ctx: RunnerContext, annotation: Any) -> Any:
+    """What a tool is given for a parameter of its own."""
+    plain, *more = get_args(annotation) if get_origin(annotation) is Annotated else (annotation,)
+    if not issubclass(plain, MemoryObject):
+        return ctx
+    return ctx.sensory_memory if MemoryScope.SENSORY in more else ctx.short_term_memory
+
+
+def _told(told: ModelRetry | ToolFailed) -> Described:
+    return {"retry" if isinstance(told, ModelRetry) else "failed": told.message}
+
+
+def _described(name: str, value: Any, limit: int) -> Described:
+    """The outcome of a call that returned ``value``.
+
+    Raises:
+        ToolResultError: It is no JSON.
+    """
+    try:
+        plain = to_jsonable_python(value)
+        size = len(json.dumps(plain, allow_nan=False, ensure_ascii=False).encode("utf-8", "surrogatepass"))
+    except (ValueError, TypeError) as error:
+        raise ToolResultError(
+            f"the tool {name!r} returned something that a model cannot be told",
+            expected="text, numbers, lists, dicts, dataclasses, pydantic models: what becomes JSON",
+            found=f"{type(value).__qualname__}: {error}"[:500],
+            fix="return what the model shall read",
+        ) from None
+    if size > limit:
+        return {"retry": f"The result has {size} bytes, of which {limit} can be read. Ask for less."}
+    return {"success": plain}

@@ -1,0 +1,141 @@
+"""The tools of one conversation: finds what a model calls, calls it, and counts what goes wrong."""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Iterable, Sequence
+from datetime import datetime
+from typing import Any
+
+from pydantic_ai.messages import RetryInfo, ToolCallPart, ToolReturnPart
+from pydantic_ai.tools import ToolDefinition
+
+from flink_agents.api.context import RunnerContext
+from flink_agents.api.errors import DuplicateNameError, ToolRetriesExceededError
+from flink_agents.api.resources import ResourceType, Tool
+from flink_agents.models.tools.calls import ModelTool, ToolOutcome, ToolPolicy
+from flink_agents.models.tools.functions import FunctionTool
+
+
+def tools_of(ctx: RunnerContext, given: Iterable[Any]) -> list[ModelTool]:
+    """Tools, from what names them.
+
+    Args:
+        ctx: The context of the action.
+        given: Names of tools, ``Tool`` objects, functions, or tools of other kinds.
+
+    Raises:
+        ResourceNotFoundError: The agent has no tool of a name.
+        ActionSignatureError: A function cannot be a tool.
+    """
+    return [_tool_of(ctx, one) for one in given]
+
+
+def _tool_of(ctx: RunnerContext, one: Any) -> ModelTool:
+    if isinstance(one, str):
+        return FunctionTool(ctx.get_resource(one, ResourceType.TOOL))
+    if isinstance(one, Tool):
+        return FunctionTool(one)
+    if hasattr(one, "definition") and hasattr(one, "call"):
+        return one
+    return FunctionTool(Tool(one))
+
+
+class Toolbox:
+    """See the module.
+
+    Args:
+        ctx: The context of the action.
+        tools: The tools.
+        policy: How they are called.
+        retries: How often a model may repeat a wrong call of one tool.
+        now: The time that results carry.
+    """
+
+    def __init__(
+        self, ctx: RunnerContext, tools: Sequence[ModelTool], policy: ToolPolicy, retries: int, now: datetime
+    ) -> None:
+        self._ctx = ctx
+        self._tools = {tool.name: tool for tool in tools}
+        if len(self._tools) < len(tools):
+            names = Counter(tool.name for tool in tools)
+            raise DuplicateNameError(
+                "a model is given two tools of one name",
+                expected="tools of different names",
+                found=", ".join(repr(name) for name, number in names.items() if number > 1),
+                fix="name one of them: Tool(function, name=...)",
+            )
+        self._policy = policy
+        self._retries = retries
+        self._now = now
+        self._wrong: Counter[str] = Counter()
+
+    @property
+    def definitions(self) -> list[ToolDefinition]:
+        """What the model is told of the tools."""
+        return [tool.definition for tool in self._tools.values()]
+
+    async def call_all(self, calls: Sequence[ToolCallPart]) -> list[ToolReturnPart]:
+        """Call tools side by side. Their records, and what is returned, have the order of the calls.
+
+        Raises:
+            ToolRetriesExceededError: A tool was called wrongly too often.
+            Exception: What ends the conversation.
+        """
+        outcomes = await self.outcomes(calls)
+        return [self._returned(call, outcome) for call, outcome in zip(calls, outcomes, strict=True)]
+
+    async def outcomes(self, calls: Sequence[ToolCallPart]) -> list[ToolOutcome]:
+        """Call tools side by side; what they come to has the order of the calls.
+
+        Raises:
+            Exception: What one of them raised.
+        """
+        if len(calls) == 1:
+            # Without a task of its own: most responses call one tool.
+            return [await self._call(calls[0])]
+        return await self._ctx.gather(*map(self._call, calls))
+
+    async def _call(self, call: ToolCallPart) -> ToolOutcome:
+        tool = self._tools.get(call.tool_name)
+        if tool is None:
+            names = ", ".join(map(repr, self._tools)) or "none"
+            return ToolOutcome(
+                "retry", f"There is no tool {call.tool_name!r}. The tools are: {names}.", "unknown_tool"
+            )
+        try:
+            arguments = call.args_as_dict(raise_if_invalid=True)
+        except (ValueError, AssertionError) as error:
+            return ToolOutcome("retry", f"The arguments are no JSON object: {error}", "validation_error")
+        return await tool.call(self._ctx, arguments, self._policy)
+
+    def _returned(self, call: ToolCallPart, outcome: ToolOutcome) -> ToolReturnPart:
+        if outcome.kind != "retry":
+            self._wrong.pop(call.tool_name, None)
+            return tool_return(call, outcome.content, self._now, outcome.kind)
+        self._wrong[call.tool_name] += 1
+        if self._wrong[call.tool_name] > self._retries:
+            raise ToolRetriesExceededError(
+                f"the tool {call.tool_name!r} was called in vain {self._wrong[call.tool_name]} times",
+                expected=f"a call that it takes, after at most {self._retries} that it does not",
+                found=str(outcome.content)[:500],
+                fix="describe the tool and its parameters better, or raise tool_retries",
+            )
+        return retried(call, outcome, self._now)
+
+
+def tool_return(call: ToolCallPart, content: Any, now: datetime, outcome: Any = "success") -> ToolReturnPart:
+    """What a model is told of a call."""
+    return ToolReturnPart(call.tool_name, content, call.tool_call_id, timestamp=now, outcome=outcome)
+
+
+def retried(call: ToolCallPart, outcome: ToolOutcome, now: datetime) -> ToolReturnPart:
+    """What a model is told of a call that was wrong."""
+    return ToolReturnPart(
+        call.tool_name,
+        outcome.content,
+        call.tool_call_id,
+        timestamp=now,
+        outcome="retried",
+        retry=RetryInfo(cause=outcome.cause),
+    )

@@ -1,0 +1,24 @@
+"""Models for tests: a script, and a local server with OpenAI's interface.
+
+In a session of pytest, pydantic-ai refuses requests to real models. A test that has the fixture
+``model_server`` may send some: to that server.
+"""
+
+from typing import TYPE_CHECKING, Any
+
+from flink_agents.testing.models.replies import Reply, ToolCall
+from flink_agents.testing.models.server import ModelServer, ServedRequest
+
+if TYPE_CHECKING:
+    from flink_agents.testing.models.scripted import ScriptedModel
+
+__all__ = ["ModelServer", "Reply", "ScriptedModel", "ServedRequest", "ToolCall"]
+
+
+def __getattr__(name: str) -> Any:
+    """``ScriptedModel``, which needs pydantic-ai; the server does not."""
+    if name != "ScriptedModel":
+        raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
+    from flink_agents.testing.models.scripted import ScriptedModel
+
+    return ScriptedModel

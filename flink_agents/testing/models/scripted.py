@@ -1,0 +1,86 @@
+"""``ScriptedModel``: a model of pydantic-ai with a script, of which every line has to be asked for."""
+
+from __future__ import annotations
+
+from collections.abc import AsyncIterator, Callable, Iterable, Sequence
+from typing import Any, cast
+
+from pydantic_ai.messages import ModelMessage, ModelResponse, TextPart, ToolCallPart
+from pydantic_ai.models.function import AgentInfo, DeltaToolCall, FunctionModel
+
+from flink_agents.testing.models.replies import Reply, ToolCall
+
+Line = str | ToolCall | Reply | ModelResponse | BaseException | Callable[[list[ModelMessage]], Any]
+"""A text, a call of a tool, a reply, a whole response, an error to raise, or a function that gives such."""
+
+
+class ScriptedModel(FunctionModel):
+    """See the module.
+
+    Args:
+        lines: What the model says, one after the other. Several calls of tools at once are a ``Reply``.
+        name: Name of the model in its responses.
+
+    Attributes:
+        asked: The messages of each request, in order.
+    """
+
+    def __init__(self, lines: Iterable[Line], name: str = "scripted") -> None:
+        super().__init__(self._say, stream_function=self._stream, model_name=name)
+        self._lines = list(lines)
+        self.asked: list[list[ModelMessage]] = []
+
+    @property
+    def count(self) -> int:
+        """How many requests there were."""
+        return len(self.asked)
+
+    def assert_complete(self) -> None:
+        """Check that all of the script was asked for.
+
+        Raises:
+            AssertionError: Some was not.
+        """
+        left = len(self._lines) - len(self.asked)
+        if left > 0:
+            raise AssertionError(
+                f"the model was asked {len(self.asked)} times, and {left} lines of its script are left"
+            )
+
+    async def _say(self, messages: list[ModelMessage], info: AgentInfo) -> ModelResponse:
+        return self._response(messages)
+
+    async def _stream(
+        self, messages: list[ModelMessage], info: AgentInfo
+    ) -> AsyncIterator[str | dict[int, DeltaToolCall]]:
+        for index, part in enumerate(self._response(messages).parts):
+            if isinstance(part, TextPart):
+                yield part.content
+            elif isinstance(part, ToolCallPart):
+                arguments = part.args_as_json_str()
+                yield {index: DeltaToolCall(part.tool_name, arguments, tool_call_id=part.tool_call_id)}
+
+    def _response(self, messages: Sequence[ModelMessage]) -> ModelResponse:
+        number = len(self.asked)
+        self.asked.append(list(messages))
+        if number >= len(self._lines):
+            raise AssertionError(f"the script of the model has {len(self._lines)} lines, and no more")
+        line = self._lines[number]
+        if callable(line) and not isinstance(line, BaseException):
+            line = cast("Any", line)(list(messages))
+        if isinstance(line, BaseException):
+            raise line
+        return line if isinstance(line, ModelResponse) else _response_of(line, number)
+
+
+def _response_of(line: Any, number: int) -> ModelResponse:
+    reply = line if isinstance(line, Reply) else Reply(tool_calls=[line]) if _is_call(line) else Reply(line)
+    parts: list[Any] = [TextPart(reply.content)] if reply.content else []
+    for name, call in reply.calls(number):
+        arguments = call.arguments if isinstance(call.arguments, str) else dict(call.arguments)
+        parts.append(ToolCallPart(call.name, arguments, name))
+    return ModelResponse(parts)
+
+
+def _is_call(line: object) -> bool:
+    return isinstance(line, ToolCall)

@@ -1,0 +1,211 @@
+"""``ModelServer``: a local server with OpenAI's interface, so that tests go the whole way over HTTP.
+
+::
+
+    with ModelServer([Reply("hello")]) as server:
+        ChatModel("openai:any", base_url=server.base_url, api_key={"env": "KEY"})
+        ...
+    assert server.count == 1
+
+It needs nothing but the standard library, and runs in a thread of its own.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import json
+import threading
+from collections.abc import Callable, Iterable, Mapping
+from dataclasses import dataclass
+from types import TracebackType
+from typing import Any
+
+from flink_agents.testing.models import replies
+from flink_agents.testing.models.replies import Reply
+
+
+@dataclass(frozen=True)
+class ServedRequest:
+    """A request that the server was sent.
+
+    Attributes:
+        number: Its number, from 0.
+        path: Such as ``/v1/responses``.
+        headers: Its headers, names in lower case.
+        body: Its JSON.
+    """
+
+    number: int
+    path: str
+    headers: Mapping[str, str]
+    body: Mapping[str, Any]
+
+    @property
+    def text(self) -> str:
+        """The last thing that was said, of whatever role, as a text."""
+        said = self.body.get("messages") or self.body.get("input") or [{}]
+        last = said if isinstance(said, str) else said[-1]
+        content = last if isinstance(last, str) else last.get("content", last.get("output", ""))
+        if isinstance(content, str):
+            return content
+        return " ".join(part.get("text", "") for part in content)
+
+
+Answering = Callable[[ServedRequest], Reply]
+
+
+class ModelServer:
+    """See the module.
+
+    Args:
+        answers: Replies that are given one after the other, and then never again; or a function that is
+            called with each request. A request behind the last reply gets the status 500.
+
+    Attributes:
+        requests: The requests that came, in order.
+        most_at_once: How many of them were under way at a time, at most.
+    """
+
+    def __init__(self, answers: Iterable[Reply] | Answering) -> None:
+        self._answer = answers if callable(answers) else _Script(answers)
+        self.requests: list[ServedRequest] = []
+        self.most_at_once = 0
+        self._under_way = 0
+        self._loop = asyncio.new_event_loop()
+        self._connections: set[asyncio.Task[None]] = set()
+        self._thread = threading.Thread(target=self._run, name="model-server", daemon=True)
+        self._started = threading.Event()
+        self._port = 0
+
+    @property
+    def base_url(self) -> str:
+        """What a client is given as the address of the service."""
+        return f"http://127.0.0.1:{self._port}/v1"
+
+    @property
+    def count(self) -> int:
+        """How many requests came, exactly."""
+        return len(self.requests)
+
+    def assert_complete(self) -> None:
+        """Check that all replies were given.
+
+        Raises:
+            AssertionError: Some were not.
+        """
+        left = self._answer.left if isinstance(self._answer, _Script) else 0
+        if left:
+            raise AssertionError(f"{left} replies of the model server were not asked for")
+
+    def __enter__(self) -> ModelServer:
+        self._thread.start()
+        self._started.wait()
+        return self
+
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        self._loop.call_soon_threadsafe(self._loop.stop)
+        self._thread.join()
+
+    def _run(self) -> None:
+        asyncio.set_event_loop(self._loop)
+        server = self._loop.run_until_complete(asyncio.start_server(self._accept, "127.0.0.1", 0))
+        self._port = server.sockets[0].getsockname()[1]
+        self._started.set()
+        self._loop.run_forever()
+        server.close()
+        for task in self._connections:
+            task.cancel()
+        self._loop.run_until_complete(asyncio.gather(*self._connections, return_exceptions=True))
+        self._loop.close()
+
+    def _accept(self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+        task = self._loop.create_task(self._serve(reader, writer))
+        self._connections.add(task)
+        task.add_done_callback(self._connections.discard)
+
+    async def _serve(self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+        try:
+            while (request := await self._read(reader)) is not None:
+                reply = await self._reply(request)
+                if reply.hang_up:
+                    break
+                writer.write(_bytes_of(reply, request))
+                await writer.drain()
+        except (ConnectionError, asyncio.IncompleteReadError):
+            pass  # the client is gone
+        finally:
+            writer.close()
+
+    async def _reply(self, request: ServedRequest) -> Reply:
+        self._under_way += 1
+        self.most_at_once = max(self.most_at_once, self._under_way)
+        try:
+            reply = self._answer(request)
+            if reply.delay:
+                await asyncio.sleep(reply.delay)
+            return reply
+        finally:
+            self._under_way -= 1
+
+    async def _read(self, reader: asyncio.StreamReader) -> ServedRequest | None:
+        line = (await reader.readline()).decode("latin-1").split()
+        if len(line) < 2:
+            return None
+        headers: dict[str, str] = {}
+        while header := (await reader.readline()).decode("latin-1").strip():
+            name, _, value = header.partition(":")
+            headers[name.lower()] = value.strip()
+        content = await reader.readexactly(int(headers.get("content-length", 0)))
+        request = ServedRequest(len(self.requests), line[1], headers, json.loads(content or b"{}"))
+        self.requests.append(request)
+        return request
+
+
+class _Script:
+    """Replies, each given once."""
+
+    def __init__(self, answers: Iterable[Reply]) -> None:
+        self._left = list(answers)
+
+    @property
+    def left(self) -> int:
+        return len(self._left)
+
+    def __call__(self, request: ServedRequest) -> Reply:
+        if not self._left:
+            return Reply("the script of the model server has no more replies", status=400)
+        return self._left.pop(0)
+
+
+def _bytes_of(reply: Reply, request: ServedRequest) -> bytes:
+    """The response of HTTP/1.1."""
+    model, number = str(request.body.get("model", "")), request.number
+    of_responses = request.path.endswith("/responses")
+    kind = "application/json"
+    if reply.body is not None:
+        content = reply.body if isinstance(reply.body, bytes) else reply.body.encode()
+    elif reply.status != 200:
+        content = json.dumps(replies.error_body(reply)).encode()
+    elif request.body.get("stream"):
+        kind = "text/event-stream"
+        make = replies.response_events if of_responses else replies.completion_chunks
+        content = b"".join(map(_event, enumerate(make(reply, model, number)))) + b"data: [DONE]\n\n"
+    else:
+        make_body = replies.response if of_responses else replies.completion
+        content = json.dumps(make_body(reply, model, number)).encode()
+    headers = {"content-type": kind, "content-length": str(len(content)), **reply.headers}
+    if reply.retry_after is not None:
+        headers["retry-after-ms"] = str(int(reply.retry_after * 1000))
+        headers["retry-after"] = f"{reply.retry_after:g}"
+    lines = [f"HTTP/1.1 {reply.status} Reply", *(f"{name}: {value}" for name, value in headers.items())]
+    return "\r\n".join([*lines, "", ""]).encode("latin-1") + content
+
+
+def _event(numbered: tuple[int, dict[str, Any]]) -> bytes:
+    number, event = numbered
+    named = f"event: {event['type']}\n" if "type" in event else ""
+    if named:
+        event = {**event, "sequence_number": number}
+    return f"{named}data: {json.dumps(event)}\n\n".encode()
