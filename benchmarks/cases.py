@@ -154,10 +154,10 @@ CASES: dict[str, Case] = {
         "with 20 under way, by ctx.chat with records in SQLite; beside pydantic_ai.direct and the library of "
         "OpenAI in the same action without a store; seconds for 1,000 keys at a model that takes half a "
         "second, with 50 under way, of which the limit is 10",
-        parameters={"events": 1500, "keys": 500, "flood": 1000},
+        parameters={"events": 1000, "keys": 500},
         ours=(
             Job("chat", "benchmarks.chat chat {events} {keys}", (*_REQUESTS, "loop_ms_per_request")),
-            Job("flood", "benchmarks.chat flood {flood} {flood}", ("flood_seconds", "seconds_above_floor")),
+            Job("flood", "benchmarks.chat flood {events} {events}", ("flood_seconds", "seconds_above_floor")),
         ),
         baselines=(
             Job("direct", "benchmarks.chat direct {events} {keys}", _REQUESTS),
