@@ -3,9 +3,10 @@
 ``chat``     ``ctx.chat`` through pydantic-ai's provider of OpenAI, with records in SQLite
 ``direct``   ``pydantic_ai.direct`` in the same action, without a store
 ``sdk``      the library of OpenAI in the same action, without a store
+``chat-paced``, ``direct-paced``  the same at twenty records a second; of ``EVENTS`` one in ten
 ``flood``    a function model that answers after half a second, of which 50 requests may be under way
 
-The first three send their requests to a local server, which is a process of its own.
+All but the last send their requests to a local server, which is a process of its own.
 """
 
 from __future__ import annotations
@@ -20,6 +21,7 @@ from typing import TYPE_CHECKING, Any
 
 from benchmarks.common import WARM_UP, agents, discard, numbers, tell
 from benchmarks.durable import options
+from benchmarks.waiting import paced
 from flink_agents import Agent, ChatModel, InputEvent, OutputEvent, ResourceDescriptor, action, chat_model
 
 if TYPE_CHECKING:
@@ -180,10 +182,12 @@ def served() -> Iterator[str]:
         server.stdout.close()
 
 
-def run(agent: Agent, config: dict[str, Any], events: int, keys: int) -> None:
-    """Records come as fast as the agent takes them."""
+def run(agent: Agent, config: dict[str, Any], events: int, keys: int, is_paced: bool = False) -> None:
+    """Records come as fast as the agent takes them, or twenty a second."""
     environment = agents(config)
     records = numbers(environment.stream_env, events)
+    if is_paced:
+        records = records.map(lambda number: paced(number)[0])
     discard(environment.from_datastream(records, lambda number: number % keys).apply(agent).to_datastream())
     environment.execute("chat")
 
@@ -200,7 +204,9 @@ def main(job: str, events: int, keys: int) -> None:
             return
         asking: dict[str, Any] = {"chat": Asking, "direct": AskingDirectly, "sdk": AskingSdk}
         with served() as url:
-            run(asking[job](events, url), stored if job == "chat" else {}, events, keys)
+            kind, _, pace = job.partition("-")
+            events = max(1, events // 10) if pace else events
+            run(asking[kind](events, url), stored if kind == "chat" else {}, events, keys, bool(pace))
 
 
 if __name__ == "__main__":
