@@ -1,0 +1,1 @@
+"""What makes an agent think: models, tools, retrieval. Needs the extra ``models``."""
