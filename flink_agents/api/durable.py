@@ -13,10 +13,13 @@ from datetime import timedelta
 from enum import Enum, StrEnum
 from functools import cached_property, lru_cache, partial
 from types import FunctionType
-from typing import Any
+from typing import Any, TypeVar
+from weakref import WeakValueDictionary
 
 from flink_agents.api.errors import AgentConfigurationError
 from flink_agents.api.policies import RetryPolicy
+
+_T = TypeVar("_T")
 
 IDEMPOTENCY_KEY = "idempotency_key"
 """Name of the parameter by which a function asks for the key of its call."""
@@ -263,3 +266,24 @@ def _signature_of(function: Callable[..., Any]) -> inspect.Signature | None:
         return inspect.signature(function)
     except (TypeError, ValueError):
         return None
+
+
+_KNOWN: WeakValueDictionary[int, Any] = WeakValueDictionary()
+
+
+def calls_durably(made: _T) -> _T:
+    """Note that an object of a library makes durable calls for the action that uses it; returns the object.
+
+    The code of an action tells by the names in it whether the action makes durable calls. The code of a
+    library is not read: the library notes its objects, or a class in whose name it makes them.
+
+    Args:
+        made: The object; weak references to it are possible.
+    """
+    _KNOWN[id(made)] = made
+    return made
+
+
+def is_known_to_call_durably(value: object) -> bool:
+    """Whether a library has said of ``value`` that it makes durable calls."""
+    return _KNOWN.get(id(value)) is value

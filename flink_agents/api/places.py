@@ -57,8 +57,9 @@ def short_path(path: str) -> str:
 
 def unwrap(func: Any) -> Any:
     """Return the plain function inside a static or class method, or ``func`` itself."""
-    wrapped: Any = func
-    return wrapped.__func__ if type(wrapped) in (staticmethod, classmethod) else wrapped
+    if isinstance(func, staticmethod | classmethod):
+        return cast("Any", func).__func__
+    return func
 
 
 def describe(value: object) -> str:

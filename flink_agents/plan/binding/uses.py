@@ -11,6 +11,7 @@ from types import CodeType, FunctionType, ModuleType
 from typing import Any
 
 from flink_agents.api.built_in_actions import BUILT_IN_ACTIONS
+from flink_agents.api.durable import is_known_to_call_durably
 from flink_agents.api.resources import ResourceType
 from flink_agents.plan.binding.bind import BoundAgent
 from flink_agents.plan.references import FunctionRef
@@ -73,6 +74,8 @@ def _may_make_calls(action: Callable[..., Any], agent: BoundAgent) -> bool:
     seen: set[int] = set()
     while ahead and len(seen) < _MAX_FOLLOWED:
         found = ahead.pop()
+        if is_known_to_call_durably(found):
+            return True
         found = inspect.unwrap(found) if callable(found) else found
         found = getattr(found, "__func__", getattr(found, "func", found))
         if not isinstance(found, FunctionType | type | ModuleType):
@@ -123,6 +126,7 @@ def _makes_calls(action: Callable[..., Any], agent: BoundAgent) -> bool:
         return True
     durable = _durable_names(agent)
     owners = [type(agent.instance), *filter(None, [agent.context_class])]
+    attributes = vars(agent.instance)
     ahead: list[Any] = [inspect.unwrap(action)]
     seen: set[int] = set()
     while ahead:
@@ -131,10 +135,21 @@ def _makes_calls(action: Callable[..., Any], agent: BoundAgent) -> bool:
             continue
         seen.add(id(function))
         names = set(_names(function.__code__))
-        if names & durable:
+        values = (*_named(names, function), *(attributes[name] for name in names & attributes.keys()))
+        if names & durable or any(map(is_known_to_call_durably, _with_contents(values))):
             return True
         ahead += _functions(names, function, owners)
     return False
+
+
+def _with_contents(values: Iterable[Any]) -> Iterator[Any]:
+    """``values``, and what those of them hold that are collections."""
+    for value in values:
+        yield value
+        if isinstance(value, dict):
+            yield from value.values()
+        elif isinstance(value, list | tuple | set | frozenset):
+            yield from value
 
 
 def _names(code: CodeType) -> Iterator[str]:

@@ -65,6 +65,7 @@ class Invocation:
         trial: What is known of it where it is no first attempt on Flink's thread, or None.
         calls: Its durable calls, or None.
         delivery: Gives it what it waits for, in order; None where nothing can be recorded.
+        context: What its code was given; None before that and behind its end.
     """
 
     __slots__ = (
@@ -74,6 +75,7 @@ class Invocation:
         "action",
         "awaited",
         "calls",
+        "context",
         "delivery",
         "event",
         "mark",
@@ -100,6 +102,7 @@ class Invocation:
         self.calls: StepCalls | None = None
         self.delivery: Delivery | None = None
         self.mark = run.mark()
+        self.context: RunnerContext | None = None
         self._thread = get_ident()
         self._active = True
         self._path: str | None = None
@@ -131,6 +134,12 @@ class Invocation:
     def end(self) -> None:
         """From here on every use of the context is an error."""
         self._active = False
+        # They know each other, and would be garbage that only Python's collector finds.
+        self.context = None
+
+    def context_here(self) -> RunnerContext | None:
+        """The context, where it may be used."""
+        return self.context if inside() is None and get_ident() == self._thread else None
 
     @property
     def over(self) -> bool:

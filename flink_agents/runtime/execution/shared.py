@@ -16,7 +16,8 @@ from flink_agents.api.options import AgentOptions, Configuration
 from flink_agents.api.resources import ResourceType, check_resource_type
 from flink_agents.plan import BoundAgent
 from flink_agents.plan.binding.uses import mark_durable_actions
-from flink_agents.runtime.concurrency.clients import CLOSE_SECONDS, Clients
+from flink_agents.runtime.concurrency.bridge import CLIENT_CLOSE_SECONDS
+from flink_agents.runtime.concurrency.clients import Clients
 from flink_agents.runtime.execution.event_records import EventRecords
 from flink_agents.runtime.execution.limits import Limits
 from flink_agents.runtime.execution.routing import Routes
@@ -151,6 +152,6 @@ class RunEnvironment:
             if close is None:
                 continue
             try:
-                await asyncio.wait_for(close(), CLOSE_SECONDS)
+                await asyncio.wait_for(close(), CLIENT_CLOSE_SECONDS)
             except Exception as error:  # whatever a foreign resource raises
                 _log.warning("a resource, %s, was not closed: %r", type(resource).__qualname__, error)

@@ -144,7 +144,8 @@ class StepExecutor:
         action, event = step.action, step.event
         if action.name in self._owned:
             event = self._shared.events.own(event)
-        result = action.call(event, self._context_type(step))
+        step.context = self._context_type(step)
+        result = action.call(event, step.context)
         if result is not None:
             self._emit(step, result)
 

@@ -1,0 +1,6 @@
+"""Whole agents of pydantic-ai inside actions, with each of their model and tool calls recorded."""
+
+from flink_agents.models.engine.actions import action_of, as_tool
+from flink_agents.models.engine.durability import CallSettings, FlinkDurability
+
+__all__ = ["CallSettings", "FlinkDurability", "action_of", "as_tool"]

@@ -1,0 +1,203 @@
+"""``FlinkDurability``: records each model and tool call of an agent of pydantic-ai that an action runs.
+
+It is an engine on the public interface of ``pydantic_ai.durable_exec``: that wraps models and toolsets and
+names their calls; here each becomes a durable call of the action whose code runs.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Awaitable, Callable, Mapping
+from dataclasses import dataclass
+from datetime import datetime, timedelta
+from typing import Any, ClassVar, Literal, TypedDict, cast
+
+from pydantic_ai.agent import AbstractAgent, EventStreamHandler
+from pydantic_ai.capabilities import AbstractCapability
+from pydantic_ai.capabilities.abstract import WrapRunHandler
+from pydantic_ai.durable_exec import (
+    JSON_CODEC,
+    BaseDurabilityCapability,
+    DurabilityEngineSpec,
+    DurableOperationBackend,
+    DurableOperationId,
+    JournalCallableOperationBackend,
+    RoleBasedOperationConfig,
+    conversation_id_from_run_id,
+    record_durable_unit,
+    replay_scope,
+)
+from pydantic_ai.models import Model
+from pydantic_ai.run import AgentRunResult
+from pydantic_ai.tools import AgentDepsT, RunContext
+from pydantic_core import PydanticSerializationError
+
+from flink_agents.api.current import current_context
+from flink_agents.api.durable import DurableCallable, calls_durably
+from flink_agents.api.errors import DurableResultError
+from flink_agents.api.policies import RetryPolicy
+from flink_agents.models.engine.digests import digest_of
+
+TOOL_CONFIG = "flink"
+"""Key in a tool's metadata: settings of its calls, or False where the action executes it as its own code."""
+
+
+class CallSettings(TypedDict, total=False):
+    """How calls are made.
+
+    Attributes:
+        timeout: Seconds, or a duration, that one attempt may take.
+        retry: When a failed attempt is followed by another one.
+    """
+
+    timeout: float | timedelta
+    retry: RetryPolicy
+
+
+@calls_durably
+@dataclass(init=False)
+class FlinkDurability(BaseDurabilityCapability[AgentDepsT]):
+    """Lets an agent of pydantic-ai survive crashes inside an action.
+
+    It is given to the agent: ``Agent(..., name="refunds", capabilities=[FlinkDurability()])``.
+    Within an ``async def`` action each request to a model, call of a tool and question to an MCP server is a
+    durable call of that action. After a crash none whose end was recorded is made again. Elsewhere, as in a
+    script or a unit test, the agent runs as it would without.
+
+    The agent needs a ``name``, and each of its MCP and dynamic toolsets an ``id``: records name calls by
+    them, so that they stay as they are while runs are unfinished.
+
+    Args:
+        models: Further models by the names under which runs may ask for them.
+        event_stream_handler: Gets the events of a run; each is then a durable call.
+        name: Stands for the agent's name in records.
+        model_calls: How requests to models are made.
+        tool_calls: How tools are called, where their metadata ``{"flink": {...}}`` says nothing else.
+    """
+
+    engine_spec: ClassVar[DurabilityEngineSpec] = DurabilityEngineSpec(
+        engine_name="Flink",
+        durable_unit_noun="durable call",
+        durable_container_noun="action",
+        codec=JSON_CODEC,
+        toolset_lifecycles={
+            "function": "enter-always",
+            "mcp": "enter-in-durable-unit",
+            "dynamic": "enter-never",
+        },
+        unsupported_runtime_toolset_kinds=frozenset({"function", "mcp", "dynamic"}),
+        tool_config_key=TOOL_CONFIG,
+    )
+
+    def __init__(
+        self,
+        *,
+        models: Mapping[str, Model] | None = None,
+        event_stream_handler: EventStreamHandler[AgentDepsT] | None = None,
+        name: str | None = None,
+        model_calls: CallSettings | None = None,
+        tool_calls: CallSettings | None = None,
+    ) -> None:
+        super().__init__(models=models, event_stream_handler=event_stream_handler, name=name)
+        self._model_calls: CallSettings = model_calls or {}
+        self._tool_calls: CallSettings = tool_calls or {}
+
+    def for_agent(self, agent: AbstractAgent[AgentDepsT, Any]) -> AbstractCapability[AgentDepsT]:
+        """The capability that belongs to one agent."""
+        calls_durably(agent)
+        return super().for_agent(agent)
+
+    @property
+    def in_durable_context(self) -> bool:
+        """Whether the code of an action runs, and not that of one of its durable calls."""
+        return current_context() is not None
+
+    def get_durable_operation_backend(self) -> DurableOperationBackend[CallSettings]:
+        """What makes the durable calls."""
+        resolve = self._build_resolve_tool_config(self._tool_calls)
+
+        def of_tool(
+            operation_id: DurableOperationId, tool: Any, tool_name: str
+        ) -> CallSettings | Literal[False]:
+            return cast("CallSettings | Literal[False]", resolve(tool, tool_name))
+
+        return _Calls(
+            self.name,
+            self.default_model_id,
+            RoleBasedOperationConfig[CallSettings](
+                model=self._model_calls, event={}, capability={}, tool=self._tool_calls, resolve_tool=of_tool
+            ),
+        )
+
+    def get_default_run_id(self) -> str | None:
+        """The identity of a run, which is the same on replay; None where nothing is recorded."""
+        context = current_context()
+        return None if context is None else str(context.uuid4())
+
+    def get_default_conversation_id(self, run_id: str) -> str | None:
+        """The identity of a conversation that begins with a run."""
+        return conversation_id_from_run_id(run_id) if self.in_durable_context else None
+
+    async def get_run_start_time(self, run_id: str) -> datetime | None:
+        """When a run began: with the run of the action."""
+        context = current_context()
+        return None if context is None else context.now()
+
+    async def wrap_run(self, ctx: RunContext[AgentDepsT], *, handler: WrapRunHandler) -> AgentRunResult[Any]:
+        """Execute a run. Tools of one response are called side by side, their events come in one order."""
+        if not self.in_durable_context or self.agent is None:
+            return await super().wrap_run(ctx, handler=handler)
+        with self.agent.parallel_tool_call_execution_mode("parallel_ordered_events"), replay_scope():
+            return await super().wrap_run(ctx, handler=handler)
+
+
+class _Calls(JournalCallableOperationBackend[CallSettings]):
+    """Makes each operation of an agent a durable call of the action whose code runs.
+
+    Args:
+        agent: Name of the agent.
+        default_model_id: Identity of the agent's own model.
+        config: How calls are made.
+    """
+
+    def __init__(
+        self, agent: str, default_model_id: str | None, config: RoleBasedOperationConfig[CallSettings]
+    ) -> None:
+        super().__init__(agent_name=agent, default_model_id=default_model_id, config=config)
+        self._agent = agent
+
+    async def execute(
+        self,
+        *,
+        operation_id: DurableOperationId,
+        name: str,
+        body: Callable[[], Awaitable[object]],
+        cache_key: tuple[object, ...],
+        config: CallSettings,
+    ) -> object:
+        """Call ``body``, or give back what was recorded of it."""
+        context = current_context()
+        if context is None:
+            return await body()
+        executed = False
+
+        async def call(request: str) -> object:
+            nonlocal executed
+            executed = True
+            try:
+                return await body()
+            except PydanticSerializationError as error:
+                raise self._unrecordable(name, error) from error
+
+        result = await context.durable_execute_async(
+            DurableCallable(call, name=name, **config), digest_of(cache_key)
+        )
+        record_durable_unit(executed=executed)
+        return result
+
+    def _unrecordable(self, name: str, error: PydanticSerializationError) -> DurableResultError:
+        return DurableResultError(
+            f"the durable call {name!r} of the agent {self._agent!r} gave a result that is no JSON",
+            expected="plain data, dataclasses and pydantic models",
+            found=str(error),
+            fix="return plain data from the tool, or keep the object outside and return what finds it again",
+        )
