@@ -126,9 +126,6 @@ class Producer:
         self._world.claims.append(Message(len(self._world.claims), key, value))
         return _Any([])
 
-    def flush(self, timeout: float) -> None:
-        """What is sent is on its way already."""
-
 
 class Looking:
     """The lock of looks, at which others may act."""

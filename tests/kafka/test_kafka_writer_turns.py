@@ -6,8 +6,7 @@ import uuid
 from types import SimpleNamespace
 from typing import Any
 
-import pytest
-from kafka.errors import KafkaError, KafkaTimeoutError, UnknownError
+from kafka.errors import KafkaTimeoutError, UnknownError
 
 from flink_agents.api.action_state import Owner
 from flink_agents.api.errors import AppendOutcomeUnknownError, StoreUnavailableError
@@ -26,7 +25,7 @@ NOBODY: Any = None
 
 
 class Report:
-    """Of a batch: it is there when the producer was flushed, or when somebody waits for it.
+    """Of a batch: it is there when somebody waits for it.
 
     Args:
         error: What becomes of the batch; None where it is stored.
@@ -49,16 +48,12 @@ class Producer:
     """Notes what it is asked.
 
     Args:
-        fails: The error of a flush; None where it succeeds.
         refused: The partition for which it takes nothing.
         lost: The partition of which nothing is acknowledged.
     """
 
-    def __init__(
-        self, fails: KafkaError | None = None, refused: int | None = None, lost: int | None = None
-    ) -> None:
+    def __init__(self, refused: int | None = None, lost: int | None = None) -> None:
         self.asked: list[str] = []
-        self._fails = fails
         self._refused = refused
         self._lost = lost
 
@@ -67,11 +62,6 @@ class Producer:
         if partition == self._refused:
             raise KafkaTimeoutError("no room")
         return Report(UnknownError("lost") if partition == self._lost else None)
-
-    def flush(self, timeout: float) -> None:
-        self.asked.append("flush")
-        if self._fails is not None:
-            raise self._fails
 
 
 def turn(producer: Producer) -> list[Any]:
@@ -90,15 +80,10 @@ def turn(producer: Producer) -> list[Any]:
     return writer._write(writes)
 
 
-def test_a_turn_is_handed_over_as_a_whole_before_the_client_sends() -> None:
+def test_a_turn_is_a_batch_for_each_partition() -> None:
     producer = Producer()
     assert turn(producer) == [None] * 4
-    assert producer.asked == ["send"] * 4 + ["flush"]
-
-
-@pytest.mark.parametrize("error", [KafkaTimeoutError("slow"), UnknownError("split")])
-def test_reports_decide_where_a_flush_fails(error: KafkaError) -> None:
-    assert turn(Producer(error)) == [None] * 4
+    assert producer.asked == ["send"] * 4
 
 
 def test_a_partition_that_takes_nothing_does_not_keep_others_from_being_written() -> None:

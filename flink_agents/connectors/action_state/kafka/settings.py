@@ -35,10 +35,6 @@ SLACK_BYTES = 1024 * 1024
 """What a message may have beside two records of the largest size."""
 
 REQUEST_MS = 30_000
-LINGER_MS = 5
-"""How long the producer waits for more, unless it is flushed. So the first batch of a turn of the writer does
-not become a request without the others; what is sent without a flush waits for so long."""
-
 RECONNECT_MS = 1000
 """The longest pause before a broker that was away is tried again; by itself, the client waits up to 30 s."""
 
@@ -122,9 +118,7 @@ class KafkaSettings:
             enable_idempotence=True,
             max_request_size=self.message_bytes,
             batch_size=SLACK_BYTES,
-            linger_ms=LINGER_MS,
-            # kafka-python refuses one that is less than the linger and the time for a request together.
-            delivery_timeout_ms=int(self.append_seconds * 1000) + LINGER_MS,
+            delivery_timeout_ms=int(self.append_seconds * 1000),
             request_timeout_ms=request_ms(self.append_seconds),
             max_block_ms=int(self.append_seconds * 1000),
             metrics_enabled=False,

@@ -17,7 +17,7 @@ from collections.abc import Mapping
 from typing import Any, NamedTuple
 
 from kafka import KafkaProducer
-from kafka.errors import KafkaError, KafkaTimeoutError
+from kafka.errors import KafkaTimeoutError
 from typing_extensions import override
 
 from flink_agents.api.action_state import (
@@ -43,7 +43,7 @@ from flink_agents.connectors.action_state.kafka.layout import (
     partition_of,
 )
 from flink_agents.connectors.action_state.kafka.lease import Lease
-from flink_agents.connectors.action_state.kafka.settings import LINGER_MS, KafkaSettings, unavailable
+from flink_agents.connectors.action_state.kafka.settings import KafkaSettings, unavailable
 from flink_agents.connectors.action_state.kafka.topics import Topic
 from flink_agents.connectors.action_state.store_metrics import StoreMetrics
 
@@ -196,7 +196,7 @@ class KafkaWriter(GroupWriter[Write]):
     def _send(self, batches: deque[_Packed]) -> list[_Sent]:
         """Hand all to the client, in order.
 
-        All is packed before, so that the client gets the whole turn in a moment, and makes one request of it.
+        All is packed before, so that the client gets the whole turn at once, and makes few requests of it.
         """
         sent: list[_Sent] = []
         while batches:
@@ -237,11 +237,8 @@ class KafkaWriter(GroupWriter[Write]):
         _log.warning("what nobody needs was not removed from %s: %s", self._topic, error)
 
     def _wait_for(self, sent: list[_Sent]) -> None:
-        """Have the client send all that it has, and wait for the report of each batch."""
+        """Wait for the report of each batch."""
         deadline = time.monotonic() + self._settings.append_seconds + CLOSE_SECONDS
-        with contextlib.suppress(KafkaError):
-            # This ends the linger. Reports say what became of the batches, and nothing lingers for longer.
-            self._producer.flush(timeout=LINGER_MS / 1000)
         for batch, writes, report in sent:
             try:
                 while not report.is_done and not self._abandoned and time.monotonic() < deadline:
