@@ -92,6 +92,7 @@ def test_a_replay_reads_what_was_read(
     assert len(harness.outputs) == 2
 
 
+@pytest.mark.executes_once
 def test_only_behind_a_run_without_records_is_recorded_what_is_read() -> None:
     faults = Faults(lambda *at: None)
     harness = OperatorHarness(Mixed, store=faults.store)
