@@ -402,7 +402,7 @@ class InvocationContext(RunnerContext):
     def _durable(self) -> Durable:
         self._of.guard()
         if not self._of.action.journalled:
-            self._of.action.make_calls()
+            self._of.shared.makes_calls(self._of.action)
         return self._of.shared.durable
 
     # -- time and chance --------------------------------------------------------------

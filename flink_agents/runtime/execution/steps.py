@@ -268,7 +268,7 @@ class StepExecutor:
     def leave_thread(self, step: Invocation) -> Invocation:
         """Begin a step anew that must not go on here; the next time it does not even begin here."""
         self._take_back(step)
-        step.action.off_thread = True
+        self._shared.leaves_thread(step.action)
         return Invocation(self._shared, step.run, step.action, step.event)
 
     def _take_back(self, step: Invocation) -> None:
