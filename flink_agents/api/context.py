@@ -180,7 +180,8 @@ class RunnerContext(ABC):
             output_type: Type of the answer: a pydantic model, a dataclass, any other type that pydantic
                 describes, or a ``RowTypeInfo`` of PyFlink with names. Default: a text.
             **options: ``tools``, ``output_mode``, ``limits``, ``max_requests``, ``settings``,
-                ``instructions``, ``history``, ``variables`` and ``run_tools``, as ``ConversationOptions`` describes them.
+                ``instructions``, ``history``, ``variables`` and ``run_tools``, as ``ConversationOptions``
+                describes them.
 
         Raises:
             ResourceNotFoundError: The agent has no chat model of that name, or no such tool.

@@ -30,7 +30,7 @@ current_action_run: ContextVar[ActionRun | None] = ContextVar("flink_agents_acti
 """The execution of an ``async def`` action whose code runs. The runtime sets it, and tasks inherit it."""
 
 called_action_run: ContextVar[ActionRun | None] = ContextVar("flink_agents_called_action_run", default=None)
-"""The execution of an action whose function is just called: the code of a ``def`` action runs inside of that."""
+"""The execution of an action whose function is just called: inside of that, code of a ``def`` action runs."""
 
 
 def current_context() -> RunnerContext | None:
@@ -46,8 +46,8 @@ def current_context() -> RunnerContext | None:
 def unrecorded_action() -> str | None:
     """Name of the action whose own code runs where no durable call can be awaited.
 
-    That is the code of a ``def`` action, and what an ``async def`` action executes in another thread. The code
-    of a durable function is none of it: that is recorded as a whole.
+    That is the code of a ``def`` action, and what an ``async def`` action executes in another thread. The
+    code of a durable function is none of it: that is recorded as a whole.
 
     Returns:
         None in any other code.

@@ -6,8 +6,8 @@
     result = await ctx.chat("analyst", event.input, history=history)
     ctx.conversation().clear()
 
-A history is one value in short-term memory, at ``conversations.NAME``: it is part of checkpoints, expires as a
-whole, and a replay finds what the run found.
+A history is one value in short-term memory, at ``conversations.NAME``: it is part of checkpoints, expires as
+a whole, and a replay finds what the run found.
 """
 
 from __future__ import annotations

@@ -92,7 +92,9 @@ def nothing_said() -> Iterator[None]:
 
 
 def texts(messages: list[ModelMessage]) -> list[Any]:
-    return [getattr(part, "content", None) or getattr(part, "tool_name", "") for m in messages for part in m.parts]
+    return [
+        getattr(part, "content", None) or getattr(part, "tool_name", "") for m in messages for part in m.parts
+    ]
 
 
 def stored(harness: OperatorHarness, name: str = "default") -> StoredConversation:
@@ -228,7 +230,11 @@ def test_a_chat_that_fails_leaves_no_trace(agent_harness: Make) -> None:
     [
         ({"run_tools": False}, "FA1005", "calls of tools"),
         ({"history": ConversationHistory(name="own")}, "FA9004", "no history at 'conversations.own'"),
-        ({"variables": {"mood": "k" * 2000}, "history": ConversationHistory(max_bytes=1000)}, "FA9004", "no room"),
+        (
+            {"variables": {"mood": "k" * 2000}, "history": ConversationHistory(max_bytes=1000)},
+            "FA9004",
+            "no room",
+        ),
     ],
 )
 def test_what_cannot_be_kept_is_refused_by_name(
@@ -238,7 +244,9 @@ def test_what_cannot_be_kept_is_refused_by_name(
         @action(InputEvent)
         async def talk(self, event: InputEvent, ctx: RunnerContext) -> OutputEvent:
             ctx.short_term_memory.set("conversations.own", 3)
-            await ctx.chat("main", "hello", **{"history": ConversationHistory(), "variables": {"mood": ""}, **said})
+            await ctx.chat(
+                "main", "hello", **{"history": ConversationHistory(), "variables": {"mood": ""}, **said}
+            )
             return OutputEvent(output=None)
 
     MODELS.talker = ScriptedModel(["hello"] * 3)

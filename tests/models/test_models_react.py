@@ -169,7 +169,11 @@ def test_each_form_answers_the_same(agent_harness: Make, tmp_path: Path, form: s
 
 @pytest.mark.parametrize("form", ["class", "builder", "yaml"])
 def test_each_form_is_a_plan(tmp_path: Path, form: str) -> None:
-    agent = {"class": Judge("Is {item} fine?"), "builder": react(fallback=Verdict(good=False)), "yaml": of_yaml(tmp_path)}[form]
+    agent = {
+        "class": Judge("Is {item} fine?"),
+        "builder": react(fallback=Verdict(good=False)),
+        "yaml": of_yaml(tmp_path),
+    }[form]
     plan = compile_agent(agent)
     assert [(one.name, one.emits) for one in plan.actions] == [("react", ("_output_event",))]
     # A worker makes the agent of the plan alone.
@@ -237,7 +241,9 @@ ROW.set_field_names(["item", "count"])
         ("Look at this.", ["Look at this.", '{"item": "tea", "count": 2}']),
     ],
 )
-def test_an_input_becomes_messages(agent_harness: Make, value: Any, prompt: str | None, told: list[str]) -> None:
+def test_an_input_becomes_messages(
+    agent_harness: Make, value: Any, prompt: str | None, told: list[str]
+) -> None:
     model = script("yes")
     assert agent_harness(Asking(prompt), forced_serialization=False).push(value) == ["yes"]
     assert texts(model.asked[0]) == told
@@ -277,12 +283,17 @@ def test_an_answer_is_a_row(agent_harness: Make) -> None:
     harness = agent_harness(react(output_type=ROWS), crash="everywhere", forced_serialization=False)
     (row,) = harness.push("go")
     assert isinstance(row, Row)
-    assert row.as_dict(True) == {"id": "a", "copy": 1, "parts": [Row(size=1.5)]} or row["parts"] == [Row(size=1.5)]
+    assert row.as_dict(True) == {"id": "a", "copy": 1, "parts": [Row(size=1.5)]} or row["parts"] == [
+        Row(size=1.5)
+    ]
     assert row["copy"] == 1
     assert "less than 128" in str(texts(model.asked[1])[-1])
 
 
-@pytest.mark.parametrize("kind", [Types.STRING(), Types.ROW([Types.INT()]), Row, Types.ROW_NAMED(["a"], [Types.PICKLED_BYTE_ARRAY()])])
+@pytest.mark.parametrize(
+    "kind",
+    [Types.STRING(), Types.ROW([Types.INT()]), Row, Types.ROW_NAMED(["a"], [Types.PICKLED_BYTE_ARRAY()])],
+)
 def test_a_type_that_no_model_can_be_told_of_is_refused(agent_harness: Make, kind: Any) -> None:
     script("x")
     with pytest.raises(ActionFailedError) as failed:
@@ -327,7 +338,9 @@ def test_a_failed_conversation_is_answered_with_the_fallback(agent_harness: Make
 
 def test_a_replay_falls_back_again(agent_harness: Make) -> None:
     script(*FOR_EVER[:3])
-    harness = agent_harness(react(max_steps=3, fallback={"good": False}), crash="everywhere", forced_serialization=False)
+    harness = agent_harness(
+        react(max_steps=3, fallback={"good": False}), crash="everywhere", forced_serialization=False
+    )
     assert harness.push("go") == [Verdict(good=False)]
     assert CALLED == ["tea"] * 3
 
@@ -380,7 +393,9 @@ def test_counts_at_the_server_are_exact(
     monkeypatch.setenv("REACT_KEY", "none")
     server = model_server(by_history)
     model = ChatModel("openai-chat:any", api_key={"env": "REACT_KEY"}, base_url=server.base_url)
-    harness = agent_harness(react(model=model), lambda record: record, crash="everywhere", forced_serialization=False)
+    harness = agent_harness(
+        react(model=model), lambda record: record, crash="everywhere", forced_serialization=False
+    )
     for key in ("ada", "bo"):
         assert harness.push(key) == [Verdict(good=True, reason="cheap")]
     assert server.count == 4

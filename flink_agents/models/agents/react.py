@@ -1,4 +1,4 @@
-"""``ReActAgent``: a model that thinks and calls tools by turns until it has an answer, as an agent on a stream."""
+"""``ReActAgent``: an agent on a stream whose model thinks and calls tools by turns until it has an answer."""
 
 from __future__ import annotations
 
@@ -51,9 +51,9 @@ class ReActAgent(Agent):
             model=ChatModel("openai:gpt-5-mini"), tools=[price_of], output_type=Verdict, max_steps=5
         )
 
-    As a class, with resources and actions of its own, it calls ``super().__init__(...)`` with these arguments.
-    In YAML they are its ``configuration``. The model answers an input in the action ``react``, which any other
-    class that derives from it may replace; :meth:`answer` is what it does.
+    A class of one's own, with resources and actions, calls ``super().__init__(...)`` with them. In
+    YAML they are the ``configuration``. The model answers an input in the action ``react``, which a class
+    that derives from this one may replace; :meth:`answer` is what it does.
 
     Args:
         name: Name of the agent. Default: the class name.
@@ -98,7 +98,9 @@ class ReActAgent(Agent):
             self.on_error = on_error
         if max_steps < 1:
             raise AgentDefinitionError(
-                "a ReActAgent may not ask its model at all", expected="max_steps of 1 or more", found=str(max_steps)
+                "a ReActAgent may not ask its model at all",
+                expected="max_steps of 1 or more",
+                found=str(max_steps),
             )
         self._model = self._named(MODEL, ResourceType.CHAT_MODEL, model)
         self._prompt = self._named(PROMPT, ResourceType.PROMPT, prompt)
@@ -191,7 +193,12 @@ class ReActAgent(Agent):
         if type(self).__init__ is not ReActAgent.__init__:
             return
         _, given = self.__dict__["__arguments__"]
-        named = {"model": self._model, "prompt": self._prompt, "tools": self._tools, "fallback": self._fallback}
+        named = {
+            "model": self._model,
+            "prompt": self._prompt,
+            "tools": self._tools,
+            "fallback": self._fallback,
+        }
         # Type and policy have places of their own in the plan.
         left_out = ("output_type", "on_error")
         written = {name: named.get(name, value) for name, value in given.items() if name not in left_out}
@@ -223,4 +230,6 @@ def _fields_of(value: Any) -> dict[str, Any]:
 
 def _row_fields(value: Any) -> Any:
     """The fields of a row of PyFlink; the text of anything else."""
-    return value.as_dict(True) if getattr(value, "_fields", None) and hasattr(value, "as_dict") else str(value)
+    return (
+        value.as_dict(True) if getattr(value, "_fields", None) and hasattr(value, "as_dict") else str(value)
+    )

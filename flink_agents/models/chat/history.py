@@ -152,9 +152,7 @@ class Remembered:
             size = [all_ - its for all_, its in zip(size, sizes[number], strict=True)]
         return len(messages)
 
-    async def _summarised(
-        self, policy: Summary, before: str, fallen: Sequence[Mapping[str, Any]]
-    ) -> str:
+    async def _summarised(self, policy: Summary, before: str, fallen: Sequence[Mapping[str, Any]]) -> str:
         """What fell out until now, in short; a recorded request."""
         lines = [_SUMMARISED, before, ""] if before else []
         lines += [line for message in fallen for line in _lines_of(message)]
@@ -204,7 +202,11 @@ def _plain(messages: Sequence[ModelMessage]) -> list[dict[str, Any]]:
 def _begins_turn(message: Mapping[str, Any]) -> bool:
     """Whether the user says something, and nothing belongs to a call before it."""
     kinds = {part["part_kind"] for part in message["parts"]}
-    return message["kind"] == "request" and "user-prompt" in kinds and not kinds & {"tool-return", "retry-prompt"}
+    return (
+        message["kind"] == "request"
+        and "user-prompt" in kinds
+        and not kinds & {"tool-return", "retry-prompt"}
+    )
 
 
 def _fits(size: Sequence[int], limits: Sequence[int | None], share: float) -> bool:

@@ -1,7 +1,7 @@
-"""Tools that somebody has to approve, inside the run of an agent of pydantic-ai: who is asked, and how it ends.
+"""Tools that somebody has to approve, in the run of an agent of pydantic-ai: who is asked, and how it ends.
 
-What answers at once, as a policy does, is asked in a recorded call. Nothing waits for a person inside of a run:
-such a run ends by a named error, or with the requests as its output.
+What answers at once, as a policy does, is asked in a recorded call. Nothing waits for a person inside of a
+run: such a run ends by a named error, or with the requests as its output.
 """
 
 from __future__ import annotations
@@ -41,7 +41,7 @@ def asking(agent: str) -> Iterator[None]:
 
 
 def named(agent: str, error: BaseException) -> BaseException:
-    """The error that a run ends by: one of this package, where it deferred tools and could not end with them."""
+    """The error that a run ends by: a named one, where it deferred tools and could not end with them."""
     deferred = _deferred.get()
     if not deferred or not isinstance(error, UserError):
         return error

@@ -21,6 +21,7 @@ from pydantic_ai.durable_exec import (
     DurableOperationBackend,
     DurableOperationId,
     JournalCallableOperationBackend,
+    ModelRequestId,
     RoleBasedOperationConfig,
     conversation_id_from_run_id,
     record_durable_unit,
@@ -37,6 +38,7 @@ from flink_agents.api.errors import DurableResultError, UnrecordedAgentError
 from flink_agents.api.policies import RetryPolicy
 from flink_agents.models.engine.approvals import asking, named, note_deferred
 from flink_agents.models.engine.digests import digest_of
+from flink_agents.models.engine.model_loop import on_model_loop
 
 TOOL_CONFIG = "flink"
 """Key in a tool's metadata: settings of its calls, or False where the action executes it as its own code."""
@@ -159,12 +161,9 @@ class FlinkDurability(BaseDurabilityCapability[AgentDepsT]):
         note_deferred(requests)
         return None
 
-    async def on_run_error(
-        self, ctx: RunContext[AgentDepsT], *, error: BaseException
-    ) -> AgentRunResult[Any]:
+    async def on_run_error(self, ctx: RunContext[AgentDepsT], *, error: BaseException) -> AgentRunResult[Any]:
         """Name the error of a run that waits for somebody."""
         raise named(self.name, error)
-
 
     def _check_recordable(self) -> None:
         action = unrecorded_action()
@@ -174,8 +173,8 @@ class FlinkDurability(BaseDurabilityCapability[AgentDepsT]):
                 "can be recorded",
                 expected="an async def action that awaits it in its own thread",
                 found=f"a run in a def action, or in another thread of {action!r}",
-                fix="write async def and 'await agent.run(...)'; or record the whole run as one durable call, of a "
-                "function that returns the output of agent.run_sync(...)",
+                fix="write async def and 'await agent.run(...)'; or record the whole run as one durable "
+                "call, of a function that returns the output of agent.run_sync(...)",
             )
 
 
@@ -213,7 +212,7 @@ class _Calls(JournalCallableOperationBackend[CallSettings]):
             nonlocal executed
             executed = True
             try:
-                return await body()
+                return await (on_model_loop(body) if isinstance(operation_id, ModelRequestId) else body())
             except PydanticSerializationError as error:
                 raise self._unrecordable(name, error) from error
 

@@ -1,6 +1,6 @@
 """Rows as answers of chat models: the type of a row as a model of pydantic, and its values as rows.
 
-Models reach this by its name in ``flink_agents.api.output_types``, since PyFlink is imported in this room alone.
+Models reach this by its name in ``flink_agents.api.output_types``, since only this room imports PyFlink.
 """
 
 from __future__ import annotations
@@ -65,7 +65,9 @@ def _model_of(kind: RowTypeInfo, title: str) -> type[BaseModel]:
     # By alias: fields of rows may be called as methods of models are.
     fields: dict[str, Any] = {
         f"field{number}": (_python_type(each, name), Field(alias=name))
-        for number, (name, each) in enumerate(zip(kind.get_field_names(), kind.get_field_types(), strict=True))
+        for number, (name, each) in enumerate(
+            zip(kind.get_field_names(), kind.get_field_types(), strict=True)
+        )
     }
     return create_model(title, __base__=_RowModel, **fields)
 
@@ -73,7 +75,11 @@ def _model_of(kind: RowTypeInfo, title: str) -> type[BaseModel]:
 def _python_type(kind: TypeInformation, name: str) -> Any:
     if isinstance(kind, BasicTypeInfo) and kind._basic_type in _BASIC:  # pyright: ignore[reportPrivateUsage]
         return _BASIC[kind._basic_type]  # pyright: ignore[reportPrivateUsage]
-    for flink, python in ((Types.SQL_DATE(), date), (Types.SQL_TIME(), time), (Types.SQL_TIMESTAMP(), datetime)):
+    for flink, python in (
+        (Types.SQL_DATE(), date),
+        (Types.SQL_TIME(), time),
+        (Types.SQL_TIMESTAMP(), datetime),
+    ):
         if flink == kind:
             return python
     if isinstance(kind, RowTypeInfo):

@@ -6,16 +6,20 @@ import asyncio
 from collections.abc import Callable
 from typing import Any
 
+import httpx2
 import pytest
 from pydantic_ai import Agent as ModelAgent, DeferredToolRequests, DeferredToolResults, Tool, ToolDenied
 from pydantic_ai.capabilities import HandleDeferredToolCalls, RequestInput
 from pydantic_ai.messages import ModelMessagesTypeAdapter
+from pydantic_ai.models.openai import OpenAIChatModel
+from pydantic_ai.providers.openai import OpenAIProvider
 
 from flink_agents import Agent, InputEvent, OutputEvent, RunnerContext, action
 from flink_agents.api.errors import ActionFailedError, ApprovalUnavailableError, UnrecordedAgentError
-from flink_agents.models.engine import FlinkDurability, action_of
+from flink_agents.models.engine import FlinkDurability, action_of, kept_messages
+from flink_agents.models.engine.model_loop import on_model_loop
 from flink_agents.testing import OperatorHarness
-from flink_agents.testing.models import ScriptedModel, ToolCall
+from flink_agents.testing.models import ModelServer, Reply, ScriptedModel, ToolCall
 
 Make = Callable[..., OperatorHarness]
 DONE: list[str] = []
@@ -155,7 +159,9 @@ def deny(ctx: Any, requests: DeferredToolRequests) -> DeferredToolResults:
 
 
 def test_who_answers_at_once_is_asked_once(agent_harness: Make) -> None:
-    harness = agent_harness(action_with(agent(RequestInput(approve))), crash="everywhere", forced_serialization=False)
+    harness = agent_harness(
+        action_with(agent(RequestInput(approve))), crash="everywhere", forced_serialization=False
+    )
     assert harness.push("go") == ["refunded 7"]
     assert DONE == ["7"]
     assert len(ASKED) == 1
@@ -183,13 +189,15 @@ class LaterRun(Agent):
         memory = ctx.short_term_memory
         if memory.exists("asked"):
             results = DeferredToolResults(approvals={memory.get("asked"): event.input == "yes"})
-            before = ModelMessagesTypeAdapter.validate_json(memory.get("messages"))
-            return OutputEvent(output=(await later.run(message_history=before, deferred_tool_results=results)).output)
+            before = ModelMessagesTypeAdapter.validate_python(memory.get("messages"))
+            return OutputEvent(
+                output=(await later.run(message_history=before, deferred_tool_results=results)).output
+            )
         result = await later.run(event.input)
         assert isinstance(result.output, DeferredToolRequests)
         (call,) = result.output.approvals
         memory.set("asked", call.tool_call_id)
-        memory.set("messages", result.all_messages_json())
+        memory.set("messages", kept_messages(result.all_messages()))
         return OutputEvent(output=call.tool_name)
 
 
@@ -202,3 +210,22 @@ def test_a_run_may_end_with_requests_that_a_later_one_answers(agent_harness: Mak
     assert DONE == []
     assert harness.push("yes") == ["refunded 7"]
     assert DONE == ["7"]
+
+
+# -- models over HTTP ------------------------------------------------------------------------
+
+
+def test_subtasks_of_a_process_share_an_agent(
+    agent_harness: Make, model_server: Callable[..., ModelServer]
+) -> None:
+    server = model_server(lambda request: Reply("hello"))
+    client = httpx2.AsyncClient()
+    provider = OpenAIProvider(base_url=server.base_url, api_key="none", http_client=client)
+    shared = ModelAgent(OpenAIChatModel("any", provider=provider), name="s", capabilities=[FlinkDurability()])
+    # Each has a loop of its own, and connections stay open in between.
+    harnesses = [agent_harness(action_with(shared), forced_serialization=False) for _ in range(3)]
+    for _ in range(2):
+        for harness in harnesses:
+            assert harness.push("go") == ["hello"]
+    assert server.count == 6
+    asyncio.run(on_model_loop(client.aclose))
