@@ -14,7 +14,6 @@ from pyflink.common import Row, TypeInformation
 from pyflink.common.typeinfo import (
     BasicArrayTypeInfo,
     BasicType,
-    BasicTypeInfo,
     ListTypeInfo,
     MapTypeInfo,
     ObjectArrayTypeInfo,
@@ -24,6 +23,7 @@ from pyflink.common.typeinfo import (
 
 from flink_agents.api.errors import AgentConfigurationError
 from flink_agents.api.output_types import DescribedType
+from flink_agents.runtime.flink.compat import basic_type_of, inner_types_of, names_of_row
 
 
 def _whole(bits: int) -> Any:
@@ -44,6 +44,14 @@ _BASIC: dict[BasicType, Any] = {
 }
 
 
+_TIMES: tuple[tuple[TypeInformation, type], ...] = (
+    (Types.SQL_DATE(), date),
+    (Types.SQL_TIME(), time),
+    (Types.SQL_TIMESTAMP(), datetime),
+)
+_LISTS = (ListTypeInfo, BasicArrayTypeInfo, ObjectArrayTypeInfo)
+
+
 class _RowModel(BaseModel):
     """A row that a model gives, with its fields in their order."""
 
@@ -56,7 +64,7 @@ def described_row(kind: Any) -> DescribedType:
     Raises:
         AgentConfigurationError: It is no type of rows with names, or has a field that no model can fill in.
     """
-    if not isinstance(kind, RowTypeInfo) or not kind._field_names:  # pyright: ignore[reportPrivateUsage]
+    if not isinstance(kind, RowTypeInfo) or not names_of_row(kind):
         raise _refused("an answer of a type of PyFlink", "Types.ROW_NAMED([...], [...])", repr(kind))
     return DescribedType(_model_of(kind, "Row"), _to_row)
 
@@ -65,31 +73,25 @@ def _model_of(kind: RowTypeInfo, title: str) -> type[BaseModel]:
     # By alias: fields of rows may be called as methods of models are.
     fields: dict[str, Any] = {
         f"field{number}": (_python_type(each, name), Field(alias=name))
-        for number, (name, each) in enumerate(
-            zip(kind.get_field_names(), kind.get_field_types(), strict=True)
-        )
+        for number, (name, each) in enumerate(zip(names_of_row(kind), kind.get_field_types(), strict=True))
     }
     return create_model(title, __base__=_RowModel, **fields)
 
 
 def _python_type(kind: TypeInformation, name: str) -> Any:
-    if isinstance(kind, BasicTypeInfo) and kind._basic_type in _BASIC:  # pyright: ignore[reportPrivateUsage]
-        return _BASIC[kind._basic_type]  # pyright: ignore[reportPrivateUsage]
-    for flink, python in (
-        (Types.SQL_DATE(), date),
-        (Types.SQL_TIME(), time),
-        (Types.SQL_TIMESTAMP(), datetime),
-    ):
+    basic = basic_type_of(kind)
+    if basic is not None and basic in _BASIC:
+        return _BASIC[basic]
+    for flink, python in _TIMES:
         if flink == kind:
             return python
-    if isinstance(kind, RowTypeInfo):
+    if isinstance(kind, RowTypeInfo) and names_of_row(kind):
         return _model_of(kind, name)
-    if isinstance(kind, ListTypeInfo):
-        return list[_python_type(kind.elem_type, name)]
-    if isinstance(kind, BasicArrayTypeInfo | ObjectArrayTypeInfo):
-        return list[_python_type(kind._element_type, name)]  # pyright: ignore[reportPrivateUsage]
-    if isinstance(kind, MapTypeInfo) and _python_type(kind._key_type_info, name) is str:  # pyright: ignore[reportPrivateUsage]
-        return dict[str, _python_type(kind._value_type_info, name)]  # pyright: ignore[reportPrivateUsage]
+    inner = [_python_type(each, name) for each in inner_types_of(kind)]
+    if isinstance(kind, _LISTS):
+        return list[inner[0]]
+    if isinstance(kind, MapTypeInfo) and inner[0] is str:
+        return dict[str, inner[1]]
     raise _refused(
         f"an answer with a field {name!r}",
         "texts, numbers, truth values, dates and times, rows, and lists and maps of these",
