@@ -151,7 +151,7 @@ def from_json(kept: StoredConversation) -> list[ModelMessage]:
 
 
 @pytest.mark.parametrize("limit", [{"max_tokens": 120}, {"max_bytes": 1500}])
-def test_it_is_bounded_by_tokens_and_bytes(agent_harness: Make, limit: dict[str, int]) -> None:
+def test_it_is_bounded_by_tokens_and_bytes(agent_harness: Make, limit: dict[str, Any]) -> None:
     SAID["history"] = ConversationHistory(**limit)
     MODELS.talker = ScriptedModel(["x" * 90] * 9 + ["y" * 5000])
     harness = agent_harness(Talker())
@@ -244,9 +244,8 @@ def test_what_cannot_be_kept_is_refused_by_name(
         @action(InputEvent)
         async def talk(self, event: InputEvent, ctx: RunnerContext) -> OutputEvent:
             ctx.short_term_memory.set("conversations.own", 3)
-            await ctx.chat(
-                "main", "hello", **{"history": ConversationHistory(), "variables": {"mood": ""}, **said}
-            )
+            options: Any = {"history": ConversationHistory(), "variables": {"mood": ""}, **said}
+            await ctx.chat("main", "hello", **options)
             return OutputEvent(output=None)
 
     MODELS.talker = ScriptedModel(["hello"] * 3)

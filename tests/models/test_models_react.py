@@ -193,7 +193,7 @@ class Beside(Judge):
     """Asks for each of several, and by an event."""
 
     @action(InputEvent)
-    def react(self, event: InputEvent, ctx: RunnerContext) -> list[Asked]:
+    async def react(self, event: InputEvent, ctx: RunnerContext) -> list[Asked]:
         return [Asked(about=one) for one in event.input]
 
     @action(Asked)

@@ -117,8 +117,8 @@ class ReActAgent(Agent):
         self._write_arguments()
 
     @action(InputEvent)
-    async def react(self, event: InputEvent, ctx: RunnerContext) -> OutputEvent:
-        """Answer an input."""
+    async def react(self, event: InputEvent, ctx: RunnerContext) -> Any:
+        """Answer an input. An action that takes the place of this one may return any events."""
         return OutputEvent(output=await self.answer(event.input, ctx))
 
     async def answer(self, value: Any, ctx: RunnerContext) -> Any:
@@ -223,8 +223,8 @@ def _fields_of(value: Any) -> dict[str, Any]:
         return {name: getattr(value, name) for name in type(value).model_fields}
     if dataclasses.is_dataclass(value) and not isinstance(value, type):
         return {one.name: getattr(value, one.name) for one in dataclasses.fields(value)}
-    if hasattr(value, "_asdict"):
-        return value._asdict()
+    if isinstance(value, tuple) and hasattr(value, "_asdict"):
+        return cast("Any", value)._asdict()
     return _row_fields(value) if hasattr(value, "as_dict") else {}
 
 
