@@ -337,7 +337,7 @@ def test_a_failed_conversation_is_answered_with_the_fallback(agent_harness: Make
 
 
 def test_a_replay_falls_back_again(agent_harness: Make) -> None:
-    script(*FOR_EVER[:3])
+    script(*FOR_EVER)
     harness = agent_harness(
         react(max_steps=3, fallback={"good": False}), crash="everywhere", forced_serialization=False
     )
