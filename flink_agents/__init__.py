@@ -48,6 +48,7 @@ from flink_agents.api.durable import NOT_DONE, DurableCallable, OnMismatch, Retr
 from flink_agents.api.errors import AgentsError
 from flink_agents.api.event_time import EventTime
 from flink_agents.api.events import Event, InputEvent, NamedEvent, OutputEvent
+from flink_agents.api.history import ConversationHistory, Summary
 from flink_agents.api.memory import MemoryObject, MemoryRef, MemoryScope
 from flink_agents.api.options import AgentOptions, ConfigOption, Configuration
 from flink_agents.api.policies import DeadLetter, FailedAttempt, OnError, RateLimit, RetryPolicy
@@ -63,6 +64,7 @@ from flink_agents.api.resources import (
 
 if TYPE_CHECKING:
     from flink_agents.api.environment import AgentsExecutionEnvironment
+    from flink_agents.models.agents.react import ReActAgent
 
 __version__ = "0.1.0"
 
@@ -82,6 +84,7 @@ __all__ = [
     "ChatUsage",
     "ConfigOption",
     "Configuration",
+    "ConversationHistory",
     "DeadLetter",
     "DeclaredResource",
     "DurableCallable",
@@ -100,6 +103,7 @@ __all__ = [
     "OutputMode",
     "Prompt",
     "RateLimit",
+    "ReActAgent",
     "RequestedCall",
     "ResourceDescriptor",
     "ResourceProvider",
@@ -111,6 +115,7 @@ __all__ = [
     "Router",
     "RunnerContext",
     "Secret",
+    "Summary",
     "TerminalError",
     "Tool",
     "ToolRequestEvent",
@@ -134,12 +139,18 @@ _NOT_PROVIDED = ("mcp_server", "skills")
 
 
 def __getattr__(name: str) -> Any:
-    """``AgentsExecutionEnvironment``: who names it makes a job, whose JVM has to find this Python.
+    """``ReActAgent``, which is built on the rest, and ``AgentsExecutionEnvironment``.
+
+    Who names the latter makes a job, whose JVM has to find this Python.
 
     PyFlink's JVM may be started by a line of the job that knows nothing of this package.
     """
     if name in _NOT_PROVIDED:
         return getattr(decorators, name)
+    if name == "ReActAgent":
+        from flink_agents.models.agents.react import ReActAgent
+
+        return ReActAgent
     if name != "AgentsExecutionEnvironment":
         raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
     from flink_agents.api.environment import AgentsExecutionEnvironment

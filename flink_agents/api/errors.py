@@ -75,7 +75,10 @@
     ├── ModelError                       FA9000  a chat model did not come to an answer
     │   ├── ModelRequestError            FA9001
     │   ├── UsageLimitExceededError      FA9002
-    │   └── ModelOutputError             FA9003
+    │   ├── ModelOutputError             FA9003
+    │   ├── HistoryError                 FA9004
+    │   ├── UnrecordedAgentError         FA9005
+    │   └── ApprovalUnavailableError     FA9006
     ├── ToolError                        FA9100  a tool that a model called ended the conversation
     │   ├── ToolRetriesExceededError     FA9101
     │   └── ToolResultError              FA9102
@@ -98,12 +101,15 @@ from typing import TYPE_CHECKING, Any
 
 from flink_agents.api.error_base import AgentsError, attempt_lines
 from flink_agents.api.model_errors import (
+    ApprovalUnavailableError as ApprovalUnavailableError,
+    HistoryError as HistoryError,
     ModelError as ModelError,
     ModelOutputError as ModelOutputError,
     ModelRequestError as ModelRequestError,
     ToolError as ToolError,
     ToolResultError as ToolResultError,
     ToolRetriesExceededError as ToolRetriesExceededError,
+    UnrecordedAgentError as UnrecordedAgentError,
     UsageLimitExceededError as UsageLimitExceededError,
 )
 from flink_agents.api.retrieval_errors import (

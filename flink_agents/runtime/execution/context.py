@@ -143,6 +143,11 @@ class Invocation:
         return self.context if inside() is None and get_ident() == self._thread else None
 
     @property
+    def own_code_of(self) -> str | None:
+        """Name of the action, where the code is its own and not that of one of its durable functions."""
+        return self.action.name if self._active and inside() is None else None
+
+    @property
     def over(self) -> bool:
         """Whether it has ended; a thread that cannot be stopped may go on behind that."""
         return not self._active

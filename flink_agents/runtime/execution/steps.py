@@ -13,6 +13,7 @@ from contextlib import aclosing, closing
 from itertools import chain
 from typing import Any, cast
 
+from flink_agents.api.current import called_action_run
 from flink_agents.api.durable import OnMismatch
 from flink_agents.api.errors import (
     ActionFailedError,
@@ -145,9 +146,13 @@ class StepExecutor:
         if action.name in self._owned:
             event = self._shared.events.own(event)
         step.context = self._context_type(step)
-        result = action.call(event, step.context)
-        if result is not None:
-            self._emit(step, result)
+        token = called_action_run.set(step)
+        try:
+            result = action.call(event, step.context)
+            if result is not None:
+                self._emit(step, result)
+        finally:
+            called_action_run.reset(token)
 
     async def wait(self, step: Invocation) -> None:
         """Await what :meth:`call` left, on the thread of the running loop."""

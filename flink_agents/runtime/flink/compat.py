@@ -7,14 +7,16 @@ a Java object.
 
 from __future__ import annotations
 
+import copy
 import importlib
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass
-from typing import Any
+from typing import Any, cast
 
 import pyflink.java_gateway as java_gateway
 from py4j.protocol import Py4JError
-from pyflink.common import Types
+from pyflink.common import TypeInformation, Types
+from pyflink.common.typeinfo import BasicType, RowTypeInfo
 from pyflink.datastream import DataStream, RuntimeContext, StreamExecutionEnvironment
 from pyflink.datastream.state import MapStateDescriptor, StateTtlConfig, ValueStateDescriptor
 from pyflink.util.java_utils import get_j_env_configuration
@@ -269,3 +271,36 @@ class Collector:
     def close(self) -> None:
         """Let go of what the job still holds for the collector."""
         self._iterator.close()
+
+
+# -- types --------------------------------------------------------------------------------
+
+
+def without_jvm(kind: Any) -> Any:
+    """Return a copy of a PyFlink type that knows no object of the JVM, so that it pickles; else ``kind``.
+
+    A type keeps what the JVM made of it, and makes it anew where it is missing.
+    """
+    if isinstance(kind, list):
+        return [without_jvm(each) for each in cast("list[Any]", kind)]
+    if not isinstance(kind, TypeInformation):
+        return kind
+    made = copy.copy(kind)
+    vars(made).update({name: without_jvm(each) for name, each in vars(kind).items()}, _j_typeinfo=None)
+    return made
+
+
+def names_of_row(kind: RowTypeInfo) -> list[str]:
+    """The names of a row's fields; none where it has none. The public method asks the JVM for some then."""
+    return list(kind._field_names or ())  # pyright: ignore[reportPrivateUsage]
+
+
+def basic_type_of(kind: TypeInformation) -> BasicType | None:
+    """Which basic type it is; no public method says so."""
+    return getattr(kind, "_basic_type", None)
+
+
+def inner_types_of(kind: TypeInformation) -> tuple[TypeInformation, ...]:
+    """The types of what an array, a list or a map holds: keys before values. Only the JVM tells otherwise."""
+    names = ("elem_type", "_element_type", "_key_type_info", "_value_type_info")
+    return tuple(vars(kind)[name] for name in names if name in vars(kind))

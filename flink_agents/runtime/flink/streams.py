@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping
+from dataclasses import replace
 from typing import Any
 
 from pyflink.common import TypeInformation, Types
@@ -61,7 +62,7 @@ class FlinkAgentInput(AgentInput):
     ) -> AgentStream:
         resolved = self._agent(agent)
         plan = compile_agent(resolved, name)
-        code = AgentCode.of(resolved)
+        code = _portable(AgentCode.of(resolved))
         bound = bind(plan, code)
         if not self._job.is_local:
             bound.check_cluster(self._job.config)
@@ -112,6 +113,12 @@ class FlinkAgentInput(AgentInput):
                 )
             return self._agents[agent]
         return agent() if isinstance(agent, type) else agent
+
+
+def _portable(code: AgentCode) -> AgentCode:
+    """The code of an agent with types that can be sent to workers."""
+    side_outputs = {tag: flink_compat.without_jvm(kind) for tag, kind in code.side_outputs.items()}
+    return replace(code, output_type=flink_compat.without_jvm(code.output_type), side_outputs=side_outputs)
 
 
 def _policies(bound: BoundAgent, config: Configuration) -> set[OnError]:
