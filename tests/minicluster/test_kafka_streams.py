@@ -213,7 +213,7 @@ class Feeder(Agent):
 
 
 def wait_until(condition: Callable[[], bool]) -> None:
-    end = time.monotonic() + 60
+    end = time.monotonic() + 300
     while not condition():
         assert time.monotonic() < end, "the condition did not come true"
         time.sleep(0.05)

@@ -145,9 +145,10 @@ def kafka_source(
     read = ReadRecords(ValueReader(value, "value"), ValueReader(key, "key"), records, on_error)
     read.check()
     connection.bring_connector(env.stream_env)
-    label = f"Kafka source {name or '+'.join(names)}"
+    name = name or "+".join(names)
+    label = f"Kafka source {name}"
     rows = _rows(env, options, out_of_orderness)
-    flink_compat.name_source(rows, label, f"flink-agents-kafka-source-{name or '+'.join(names)}")
+    flink_compat.name_source(rows, label, f"flink-agents-kafka-source-{name}")
     values = rows.process(read, output_type=Types.PICKLED_BYTE_ARRAY())
     values.set_parallelism(flink_compat.parallelism_of(rows)).name(f"read {label}")
     stream = KafkaStream(values, label, on_error)
@@ -177,34 +178,45 @@ def _topic_options(topics: Topics) -> tuple[list[str], dict[str, str]]:
 
 
 def _group_options(group: str | None, properties: Mapping[str, str]) -> dict[str, str]:
-    """Without a group, nothing is committed; a group without offsets begins at the earliest ones."""
-    reset = {} if "auto.offset.reset" in properties else {"properties.auto.offset.reset": "earliest"}
-    return reset if group is None else {**reset, "properties.group.id": group}
+    """Return how the client reads.
+
+    Without a group, nothing is committed; a group without offsets begins at the earliest ones. What a
+    transaction wrote is read when it is committed: Flink alone would read aborted ones as well.
+    """
+    defaults = {"auto.offset.reset": "earliest", "isolation.level": "read_committed"}
+    if group is not None:
+        defaults["group.id"] = group
+    return {f"properties.{name}": text for name, text in defaults.items() if name not in properties}
 
 
 def _rows(
     env: AgentsExecutionEnvironment, options: Mapping[str, str], out_of_orderness: timedelta | None
 ) -> DataStream:
-    """Return a stream of rows: key, value, headers, timestamp, topic, partition, offset."""
+    """Return a stream of rows: key, value, headers, topic, partition, offset; each with its timestamp."""
     from pyflink.table import DataTypes, Schema, TableDescriptor
+    from pyflink.table.expressions import col
 
-    schema = (
-        Schema.new_builder()
-        .column("key", DataTypes.BYTES())
-        .column("value", DataTypes.BYTES())
-        .column_by_metadata("headers", DataTypes.MAP(DataTypes.STRING(), DataTypes.BYTES()), "headers", True)
-        .column_by_metadata("timestamp", DataTypes.TIMESTAMP_LTZ(3), "timestamp", True)
-        .column_by_metadata("topic", DataTypes.STRING(), "topic", True)
-        .column_by_metadata("partition", DataTypes.INT(), "partition", True)
-        .column_by_metadata("offset", DataTypes.BIGINT(), "offset", True)
-    )
+    time = DataTypes.TIMESTAMP_LTZ(3)
+    plain = {"key": DataTypes.BYTES(), "value": DataTypes.BYTES()}
+    place = {"topic": DataTypes.STRING(), "partition": DataTypes.INT(), "offset": DataTypes.BIGINT()}
+    metadata = {"headers": DataTypes.MAP(DataTypes.STRING(), DataTypes.BYTES()), **place}
+    read, handed_on = Schema.new_builder(), Schema.new_builder()
+    for name, kind in plain.items():
+        read, handed_on = read.column(name, kind), handed_on.column(name, kind)
+    for name, kind in metadata.items():
+        read, handed_on = read.column_by_metadata(name, kind, name, True), handed_on.column(name, kind)
+    read = read.column_by_metadata("timestamp", time, "timestamp", True)
+    # PyFlink hands no instant to Python; it becomes the timestamp of the row.
+    handed_on = handed_on.column_by_metadata("timestamp", time, "rowtime")
     if out_of_orderness is not None:
-        schema = schema.watermark("timestamp", f"`timestamp` - {_interval(out_of_orderness)}")
-    descriptor = TableDescriptor.for_connector(options["connector"]).schema(schema.build())
+        read = read.watermark("timestamp", f"`timestamp` - {_interval(out_of_orderness)}")
+    descriptor = TableDescriptor.for_connector(options["connector"]).schema(read.build())
     for option, text in options.items():
         descriptor = descriptor.option(option, text)
     tables = env.table_env
-    return tables.to_data_stream(tables.from_descriptor(descriptor.build()))
+    table = tables.from_descriptor(descriptor.build())
+    columns = [col(name) for name in (*plain, *metadata, "timestamp")]
+    return tables.to_changelog_stream(table.select(*columns), handed_on.build())
 
 
 class ReadRecords(ProcessFunction):
@@ -243,7 +255,7 @@ class ReadRecords(ProcessFunction):
 
     def process_element(self, value: Any, ctx: Any) -> Any:
         """Read one row."""
-        key, content, headers, _, topic, partition, offset = value
+        key, content, headers, topic, partition, offset = value
         at: int | None = ctx.timestamp()
         try:
             read = self._value(content)
