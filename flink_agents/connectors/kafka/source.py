@@ -153,10 +153,9 @@ def kafka_source(
     values.set_parallelism(flink_compat.parallelism_of(rows)).name(f"read {label}")
     stream = KafkaStream(values, label, on_error)
     if dead_letters is not None:
-        letters = kafka_sink(
-            dead_letters, name=f"{label} dead letters", jar=jar, properties=properties, **client
-        )
-        stream.dead_letters().sink_to(letters)
+        identity = f"{name}-dead-letters"
+        sink = kafka_sink(dead_letters, name=identity, jar=jar, properties=properties, **client)
+        stream.dead_letters().sink_to(sink)
     env.add_check(stream.check_dead_letters)
     return stream
 
