@@ -6,8 +6,11 @@ import zipfile
 from pathlib import Path
 
 import pytest
+from typer.testing import CliRunner
 
 from flink_agents.api.errors import KafkaConnectorError, MissingExtraError
+from flink_agents.cli import main
+from flink_agents.cli.errors import ERROR_EXIT
 from flink_agents.connectors import maven
 from flink_agents.connectors.kafka import connector_jar as jars
 from flink_agents.connectors.kafka.connector_jar import JAR_VARIABLE, connector_jar, present_jar
@@ -76,3 +79,14 @@ def test_without_the_extra_nothing_can_be_downloaded(tmp_path: Path, monkeypatch
     monkeypatch.setattr(jars, "find_spec", lambda name: None)
     with pytest.raises(MissingExtraError, match="extra kafka"):
         connector_jar(None, {"M2_REPO": str(tmp_path)})
+
+
+def test_the_command_prints_where_the_file_is(
+    tmp_path: Path, needed: tuple[str, ...], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    jar = make_jar(tmp_path / "mine.jar", *needed)
+    monkeypatch.setenv(JAR_VARIABLE, str(jar))
+    done = CliRunner().invoke(main.app, ["kafka", "connector"])
+    assert (done.exit_code, done.stdout.strip()) == (0, str(jar))
+    monkeypatch.setenv(JAR_VARIABLE, str(tmp_path / "gone.jar"))
+    assert CliRunner().invoke(main.app, ["kafka", "connector"]).exit_code == ERROR_EXIT
