@@ -2,10 +2,12 @@
 
 from __future__ import annotations
 
+import asyncio
 import os
 import time
 import uuid
 from collections.abc import Callable, Iterable
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, cast
 
@@ -99,19 +101,26 @@ def test_typed_records_go_in_and_out(
 ) -> None:
     """Values, keys, headers and timestamps; what does not fit goes to a topic as it was."""
     client = kafka_broker.client_options
+    # Brokers remove what is older than a week.
+    began = int(time.time()) * 1000 - 10_000
     ada, alan = '{"customer": "Ada é", "amount": 2.5}'.encode(), b'{"customer":"Alan","amount":1}'
     send(
         client,
         topic,
         [
-            {"key": b"ada", "value": ada, "timestamp_ms": 1000, "headers": [("own", BINARY)]},
-            {"key": None, "value": alan, "timestamp_ms": 2000},
-            {"key": b"ada", "value": b"{" + BINARY, "timestamp_ms": 3000, "headers": [("own", BINARY)]},
-            {"key": BINARY, "value": ada, "timestamp_ms": 4000},
-            {"key": b"ada", "value": b'{"customer": "Ada"}', "timestamp_ms": 5000},
-            {"key": b"", "value": b"", "timestamp_ms": 6000},
-            {"key": b"ada", "value": ada, "timestamp_ms": 7000},
-            {"key": b"ada", "value": None, "timestamp_ms": 8000},
+            {"key": b"ada", "value": ada, "timestamp_ms": began + 1000, "headers": [("own", BINARY)]},
+            {"key": None, "value": alan, "timestamp_ms": began + 2000},
+            {
+                "key": b"ada",
+                "value": b"{" + BINARY,
+                "timestamp_ms": began + 3000,
+                "headers": [("own", BINARY)],
+            },
+            {"key": BINARY, "value": ada, "timestamp_ms": began + 4000},
+            {"key": b"ada", "value": b'{"customer": "Ada"}', "timestamp_ms": began + 5000},
+            {"key": b"", "value": b"", "timestamp_ms": began + 6000},
+            {"key": b"ada", "value": ada, "timestamp_ms": began + 7000},
+            {"key": b"ada", "value": None, "timestamp_ms": began + 8000},
         ],
     )
     env = agents_environment()
@@ -136,7 +145,7 @@ def test_typed_records_go_in_and_out(
         (b"ada", None),
     ]
     (other,) = [one for one in out if one.key is None]
-    assert (other.value, other.timestamp) == (b'{"customer":"Alan","total":1.0}', 2000)
+    assert (other.value, other.timestamp) == (b'{"customer":"Alan","total":1.0}', began + 2000)
     first, second, third = [dict(one.headers) for one in out if one.key == b"ada"]
     assert [one["flink-agents-parent"].decode() for one in (first, second, third)] == [
         f"{topic}/0/0",
@@ -150,7 +159,7 @@ def test_typed_records_go_in_and_out(
     dead = {dict(one.headers)["flink-agents-origin"]: one for one in written(client, f"{topic}-dead")}
     assert set(dead) == {f"{topic}/0/{offset}".encode() for offset in (2, 3, 4, 5)}
     bad = dead[f"{topic}/0/2".encode()]
-    assert (bad.key, bad.value, bad.timestamp) == (b"ada", b"{" + BINARY, 3000)
+    assert (bad.key, bad.value, bad.timestamp) == (b"ada", b"{" + BINARY, began + 3000)
     assert dict(bad.headers)["own"] == BINARY
     assert dict(bad.headers)["flink-agents-error-type"] == b"ValidationError"
     assert dead[f"{topic}/0/3".encode()].key == BINARY
@@ -161,62 +170,65 @@ def test_typed_records_go_in_and_out(
 FIRST, ALL = 30, 60
 
 
-class FailingOnce(Agent):
-    """Hands numbers on. When the first half is committed, it writes the second, and fails behind that.
+@dataclass
+class Course:
+    """What the two agents of a job that fails know of it.
 
-    Args:
+    Attributes:
         client: How the broker is reached.
         topic: Where numbers come from; outputs go to the topic with ``-out``.
-        flag: A file that says that it has failed.
+        flag: Begin of the names of files that say how far the job has come.
         isolation: How a consumer sees that the first half is done.
     """
 
-    def __init__(self, client: Client, topic: str, flag: str, isolation: str) -> None:
-        self.client = client
-        self.topic = topic
-        self.flag = flag
-        self.isolation = isolation
+    client: dict[str, Any]
+    topic: str
+    flag: str
+    isolation: str
 
-    @action(InputEvent)
-    def hand_on(self, event: InputEvent, ctx: RunnerContext) -> OutputEvent:
-        if event.input == ALL - 1 and not os.path.exists(self.flag):
-            wait_until(self.done(ALL - 1, "read_uncommitted"))
-            Path(self.flag).touch()
-            raise RuntimeError("failed on purpose")
-        return OutputEvent(output=event.input)
+    def came_to(self, where: str) -> bool:
+        return os.path.exists(f"{self.flag}-{where}")
 
-    def done(self, count: int, isolation: str) -> Callable[[], bool]:
-        return lambda: (
-            len({one.value for one in written(self.client, f"{self.topic}-out", isolation)}) >= count
-        )
+    def has_come_to(self, where: str) -> None:
+        Path(f"{self.flag}-{where}").touch()
+
+    def visible(self, isolation: str) -> int:
+        return len({one.value for one in written(self.client, f"{self.topic}-out", isolation)})
 
 
 class Feeder(Agent):
-    """Writes the second half when the first one is visible behind the sink."""
+    """Hands numbers on. It writes the second half when the first one is visible behind the sink."""
 
-    def __init__(self, failing: FailingOnce) -> None:
-        self.failing = failing
+    def __init__(self, course: Course) -> None:
+        self.course = course
 
     @action(InputEvent)
     async def feed(self, event: InputEvent, ctx: RunnerContext) -> OutputEvent:
-        import asyncio
-
-        failing = self.failing
-        if event.input == FIRST - 1 and not os.path.exists(f"{failing.flag}-fed"):
-            done = failing.done(FIRST - 1, failing.isolation)
-            while not await asyncio.to_thread(done):
+        course = self.course
+        if event.input == FIRST - 1 and not course.came_to("fed"):
+            while await asyncio.to_thread(course.visible, course.isolation) < FIRST - 1:
                 await asyncio.sleep(0.05)
-            Path(f"{failing.flag}-fed").touch()
+            course.has_come_to("fed")
             numbers = [{"value": str(number).encode()} for number in range(FIRST, ALL)]
-            await asyncio.to_thread(append, failing.client, failing.topic, numbers)
+            await asyncio.to_thread(append, course.client, course.topic, numbers)
         return OutputEvent(output=event.input)
 
 
-def wait_until(condition: Callable[[], bool]) -> None:
-    end = time.monotonic() + 300
-    while not condition():
-        assert time.monotonic() < end, "the condition did not come true"
-        time.sleep(0.05)
+class FailingOnce(Agent):
+    """Hands numbers on. It fails at the last one, when all others are written behind the sink."""
+
+    def __init__(self, course: Course) -> None:
+        self.course = course
+
+    @action(InputEvent)
+    async def hand_on(self, event: InputEvent, ctx: RunnerContext) -> OutputEvent:
+        course = self.course
+        if event.input == ALL - 1 and not course.came_to("failure"):
+            while await asyncio.to_thread(course.visible, "read_uncommitted") < ALL - 1:
+                await asyncio.sleep(0.05)
+            course.has_come_to("failure")
+            raise RuntimeError("failed on purpose")
+        return OutputEvent(output=event.input)
 
 
 @pytest.mark.parametrize("delivery", ["exactly-once", "at-least-once"])
@@ -233,17 +245,17 @@ def test_a_failure_in_the_middle_loses_nothing(
     send(client, f"{topic}-out", [])
     exactly = delivery == "exactly-once"
     isolation = "read_committed" if exactly else "read_uncommitted"
-    failing = FailingOnce(client, topic, str(tmp_path / "failed"), isolation)
+    course = Course(dict(client), topic, str(tmp_path / "course"), isolation)
     env = agents_environment(flink={"execution.checkpointing.interval": "1 s"})
     numbers = kafka_source(env, topic, value=int, stop={0: ALL}, on_error="fail", **client)
-    fed = env.from_datastream(numbers, lambda number: number).apply(Feeder(failing))
-    handed = env.from_datastream(fed.to_datastream(), lambda number: number).apply(failing)
+    fed = env.from_datastream(numbers, lambda number: number).apply(Feeder(course))
+    handed = env.from_datastream(fed.to_datastream(), lambda number: number).apply(FailingOnce(course))
     sink = kafka_sink(
         f"{topic}-out", delivery=delivery, transactional_id=topic if exactly else None, **client
     )
     handed.to_datastream().sink_to(sink)
     env.execute()
-    assert (tmp_path / "failed").exists()
+    assert course.came_to("failure")
     found = sorted(int(one.value) for one in written(client, f"{topic}-out"))
     assert sorted(set(found)) == list(range(ALL))
     if exactly:
