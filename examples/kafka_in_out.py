@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import sys
 import tempfile
+from itertools import islice
 from typing import Any
 
 from kafka import KafkaConsumer, KafkaProducer
@@ -70,7 +71,7 @@ def print_topic(topic: str, count: int, header: str, brokers: dict[str, Any]) ->
     consumer: Any = KafkaConsumer(
         topic, auto_offset_reset="earliest", group_id=None, isolation_level="read_committed", **brokers
     )
-    for record, _ in zip(consumer, range(count), strict=False):
+    for record in islice(consumer, count):
         print(f"{topic}: {record.value.decode()} {header}={dict(record.headers)[header].decode()}")
     consumer.close()
 
