@@ -48,7 +48,7 @@ class KafkaStream(DataStream):
     """
 
     def __init__(self, stream: DataStream, name: str, policy: OnRecordError) -> None:
-        super().__init__(stream._j_data_stream)
+        super().__init__(flink_compat.java_stream(stream))
         self._name = name
         self._policy = policy
         self._read = False

@@ -192,6 +192,11 @@ def _java(stream: DataStream) -> Any:
     return stream._j_data_stream
 
 
+def java_stream(stream: DataStream) -> Any:
+    """Return Java's stream behind Python's, from which a subclass of ``DataStream`` is made."""
+    return _java(stream)
+
+
 def transformation_ids_before(stream: DataStream) -> set[int]:
     """Return the ids of the transformations that ``stream`` comes from, its own included."""
     transformation = _java(stream).getTransformation()
