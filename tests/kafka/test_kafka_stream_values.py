@@ -128,8 +128,10 @@ def test_the_lineage_of_an_output_is_read_from_the_headers_again() -> None:
 def test_the_headers_of_the_input_do_not_speak_for_the_output() -> None:
     """An agent that puts out the record which it got has its own lineage."""
     got = KafkaRecord("v", headers=as_record(TracedOutput("v", LINEAGE)).headers)
-    own = OutputLineage("run2-0", "run2", "billing", '"ada"', 0, got.message_id)
-    assert read_lineage(as_record(TracedOutput(got, own)).headers) == own
+    for parent in (got.message_id, None):
+        own = OutputLineage("run2-0", "run2", "billing", '"ada"', 0, parent)
+        assert read_lineage(as_record(TracedOutput(got, own)).headers) == own
+    assert as_record(got).headers == got.headers  # who hands a message on says so
 
 
 def test_a_message_that_no_agent_wrote_is_known_by_its_place() -> None:

@@ -16,7 +16,7 @@ from pyflink.datastream import DataStream, ProcessFunction, RuntimeContext
 
 from flink_agents.api.errors import KafkaStreamError, KafkaValueError
 from flink_agents.api.lineage import TracedOutput
-from flink_agents.connectors.kafka.headers import letter_headers, lineage_headers
+from flink_agents.connectors.kafka.headers import PREFIX, letter_headers, lineage_headers
 from flink_agents.connectors.kafka.records import KafkaDeadLetter, KafkaRecord
 from flink_agents.connectors.kafka.tables import RAW_FORMATS, Connection
 from flink_agents.connectors.kafka.values import write_value
@@ -197,12 +197,15 @@ def as_record(value: Any, key_of: KeyOf | None = None) -> KafkaRecord[Any]:
         KafkaValueError: A header is neither text nor bytes.
     """
     headers: dict[str, Any] = {}
+    traced = isinstance(value, TracedOutput)
     if isinstance(value, TracedOutput):
         headers, value = lineage_headers(value.lineage), value.value
     if isinstance(value, KafkaDeadLetter):
         headers, value = headers | letter_headers(value), value.record
     record: KafkaRecord[Any] = value if isinstance(value, KafkaRecord) else KafkaRecord(value)
-    found = {name: _header(name, content) for name, content in {**record.headers, **headers}.items()}
+    # An agent may put out the record that it got, whose headers speak of another run.
+    own = {name: one for name, one in record.headers.items() if not (traced and name.startswith(PREFIX))}
+    found = {name: _header(name, content) for name, content in {**own, **headers}.items()}
     key = record.key if key_of is None else key_of(record.value)
     return KafkaRecord(record.value, key, found, record.timestamp)
 
