@@ -14,7 +14,7 @@ from flink_agents.api.logs import bounded_logger
 from flink_agents.api.observers import RunObserver
 from flink_agents.api.options import AgentOptions, Configuration
 from flink_agents.api.resources import ResourceType, check_resource_type
-from flink_agents.plan import BoundAgent
+from flink_agents.plan import BoundAction, BoundAgent
 from flink_agents.plan.binding.uses import mark_durable_actions
 from flink_agents.runtime.concurrency.bridge import CLIENT_CLOSE_SECONDS
 from flink_agents.runtime.concurrency.clients import Clients
@@ -90,6 +90,7 @@ class RunEnvironment:
         limits: Limits of actions and tools.
         clients: Clients of the subtask.
         events: Writes events into records.
+        may_record: Whether there is a store, and any action of the agent may make a durable call.
         traces_memory: Whether runs note what they read of memory: a replay may find it expired.
     """
 
@@ -124,6 +125,7 @@ class RunEnvironment:
         self.durable: Durable = NothingDurable()
         self._around_durable = around_durable
         self.memory_expires = config.get(AgentOptions.SHORT_TERM_TTL) is not None
+        self.may_record = journals is not None and any(one.may_be_recorded for one in agent.actions)
         self.traces_memory = self.memory_expires and journals is not None
         self.max_events: int = config.get(AgentOptions.MAX_EVENTS)
         self.routes = Routes(agent.actions)
@@ -132,10 +134,15 @@ class RunEnvironment:
         self.clients = Clients(agent)
         self._resources: dict[tuple[str, ResourceType], Any] = {}
 
-    @property
-    def may_record(self) -> bool:
-        """Whether there is a store, and any action of the agent may make a durable call."""
-        return self.journals is not None and any(one.may_be_recorded for one in self.agent.actions)
+    def leaves_thread(self, action: BoundAction) -> None:
+        """Note that an action must not begin on Flink's thread any more."""
+        action.off_thread = True
+        self.may_record = self.journals is not None
+
+    def makes_calls(self, action: BoundAction) -> None:
+        """Note that an action makes durable calls, as its first one shows."""
+        action.make_calls()
+        self.may_record = self.journals is not None
 
     def register_durable(self, durable: Durable) -> None:
         """Let actions make durable calls; the agent loop registers itself, when it is made."""

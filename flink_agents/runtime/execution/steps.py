@@ -169,12 +169,7 @@ class StepExecutor:
         step.end()
         run = step.run
         run.emitted += len(step.sent)
-        for event in step.sent:
-            route = self._shared.routes.of(event)
-            if route is not None and route.leaves:
-                run.outputs.append(cast("OutputEvent", event).output)
-            else:
-                run.queue.append(event)
+        run.queue += step.sent
         if step.side is not None:
             run.side_outputs.extend(step.side)
 
@@ -273,7 +268,7 @@ class StepExecutor:
     def leave_thread(self, step: Invocation) -> Invocation:
         """Begin a step anew that must not go on here; the next time it does not even begin here."""
         self._take_back(step)
-        step.action.off_thread = True
+        self._shared.leaves_thread(step.action)
         return Invocation(self._shared, step.run, step.action, step.event)
 
     def _take_back(self, step: Invocation) -> None:
@@ -288,8 +283,12 @@ class StepExecutor:
         while queue:
             event = queue.popleft()
             route = routes.of(event)
+            assert route is not None
+            if route.leaves:
+                run.outputs.append(cast("OutputEvent", event).output)
+                continue
             handled = False
-            for action in route.actions if route is not None else ():
+            for action in route.actions:
                 accepted = action.settings.when is None or self._accepts(run, action, event)
                 if accepted:
                     yield Invocation(self._shared, run, action, event)
@@ -312,8 +311,8 @@ class StepExecutor:
             return None
 
     def _emit(self, step: Invocation, result: Any) -> None:
-        if self._shared.routes.of(result) is not None:
-            step.emit(result)
+        if (route := self._shared.routes.of(result)) is not None:
+            step.take(result, route)
         elif inspect.isgenerator(result):
             # Closed at once where it fails: its own clean-up still belongs to the action.
             with closing(result):

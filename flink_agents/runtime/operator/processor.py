@@ -129,7 +129,8 @@ class AgentProcessor(ABC):
             return NOTHING
         heads, kept = self._heads, self._kept.get(key_text)
         head = kept.head if kept is not None else heads.read(key_text) or heads.new()
-        if head.has_pending or not self._inline or heads.may_have_records(head, key_text, False):
+        unread = (kept is None or not kept.searched) and heads.may_have_records(head, key_text, False)
+        if head.has_pending or not self._inline or unread:
             self._enqueue(head, key_text, record, timestamp, timers)
             return NOTHING
         memory = kept.memory if kept is not None else {}
@@ -142,7 +143,7 @@ class AgentProcessor(ABC):
         step = self._steps.advance(run)
         if step is None:
             emission = self._commits.inline(run, head, timers)
-            self._kept.keep(key_text, head, memory, whole)
+            self._kept.keep(key_text, head, memory, whole, searched=True)
             return emission
         self._hand_over(head, step, record, packed, whole, timers)
         return NOTHING
@@ -307,7 +308,7 @@ class AgentProcessor(ABC):
     def _let_go(self, actor: KeyActor) -> None:
         """Remove the actor of a key of which nothing waits any more. The loop is done with it."""
         del self._actors[actor.key_text]
-        self._kept.keep(actor.key_text, actor.head, actor.memory, True)
+        self._kept.keep(actor.key_text, actor.head, actor.memory, True, searched=False)
 
     @abstractmethod
     def _made(self, actor: KeyActor, timers: Timers) -> None:
