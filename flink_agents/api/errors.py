@@ -71,6 +71,9 @@
     │   ├── BrokerStartError             FA7002
     │   ├── BrokerPortInUseError         FA7003
     │   └── BrokerMismatchError          FA7004
+    ├── KafkaStreamError                 FA7100  a Kafka source or sink of a job cannot work
+    │   ├── KafkaConnectorError          FA7101
+    │   └── KafkaValueError              FA7102  (also a ValueError)
     ├── RecoveryDifferenceError          FA8000  found by the test kit  (also an AssertionError)
     ├── ModelError                       FA9000  a chat model did not come to an answer
     │   ├── ModelRequestError            FA9001
@@ -100,6 +103,11 @@ from __future__ import annotations
 from typing import TYPE_CHECKING, Any
 
 from flink_agents.api.error_base import AgentsError, attempt_lines
+from flink_agents.api.kafka_errors import (
+    KafkaConnectorError as KafkaConnectorError,
+    KafkaStreamError as KafkaStreamError,
+    KafkaValueError as KafkaValueError,
+)
 from flink_agents.api.model_errors import (
     ApprovalUnavailableError as ApprovalUnavailableError,
     HistoryError as HistoryError,

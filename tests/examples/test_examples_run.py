@@ -100,3 +100,11 @@ def test_review_analysis_comes_to_the_same_with_and_without_a_failure(tmp_path: 
     assert "snippet 33 of 33 analysed" in plain
     assert "was restored from its checkpoint" in failed
     assert (tmp_path / "failed.jsonl").read_text() == (tmp_path / "plain.jsonl").read_text() != ""
+
+
+def test_kafka_in_out(tmp_path: Path) -> None:
+    assert run_example(tmp_path, "kafka_in_out.py").splitlines()[-3:] == [
+        'accounts: {"customer":"ada","total":400.0} flink-agents-sequence=0',
+        'accounts: {"customer":"ada","total":450.5} flink-agents-sequence=1',
+        'orders-dead: {"customer": "alan", "amount": "much"} flink-agents-error-type=ValidationError',
+    ]

@@ -81,6 +81,7 @@ class RunEnvironment:
         journals: Where durable calls are recorded; None where there is no store.
         around_durable: Makes what actions call out of what makes durable calls; for tests.
         observers: Who is told what runs do, besides the runtime's metrics.
+        traces_outputs: Whether outputs leave with their lineage.
 
     Attributes:
         observers: Everybody who is told what runs do.
@@ -104,6 +105,7 @@ class RunEnvironment:
         journals: Journals | None = None,
         around_durable: Callable[[Durable], Durable] = lambda durable: durable,
         observers: Sequence[RunObserver] = (),
+        traces_outputs: bool = False,
     ) -> None:
         type_modules.know(agent.modules(), config.get(AgentOptions.STATE_MODULES))
         agent.load_providers()
@@ -114,6 +116,7 @@ class RunEnvironment:
         self.run_metrics = run_metrics
         self.observers = Observers(run_metrics, observers)
         self.codec = codec
+        self.traces_outputs = traces_outputs
         self.events = EventRecords(codec, agent.event_types)
         self.journals = journals
         if journals is not None:

@@ -166,7 +166,9 @@ def _entry(journal_id: str, key: str, content: Any) -> Entry:
     if content and isinstance(content[0], int):
         through, since = content
         return Entry(journal, (), through, since)
-    return Entry(journal, [Record(_KINDS[kind], seq, step, index, data) for kind, seq, step, index, data in content])
+    return Entry(
+        journal, [Record(_KINDS[kind], seq, step, index, data) for kind, seq, step, index, data in content]
+    )
 
 
 def counting(entries: list[Entry], key: BatchKey, data: bytes) -> list[Entry]:
