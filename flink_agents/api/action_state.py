@@ -265,8 +265,8 @@ class ActionStateStore(ABC):
         The runtime prunes what no checkpoint can ask for that Flink retains. So a store need not remember
         for ever what was pruned, which would let it grow with each key that was ever seen: a journal
         without records may become unknown again, as before its first record. The last ones of which all
-        was pruned (:data:`REMOVALS` of them in a file, fewer where each start reads them) should be remembered,
-        so that a restore from a savepoint of before is refused by name.
+        was pruned (:data:`REMOVALS` of them in a file, fewer where each start reads them) should be
+        remembered, so that a restore from a savepoint of before is refused by name.
 
         Raises:
             StaleOwnerError: Another owner took over.
