@@ -30,7 +30,7 @@ class CallInFlight(Wait):
         closed: Whether the attempt of the job has ended.
         run: The run that makes it.
         function: What is called.
-        task: The run's own task, where that makes the call; None for another one, which runs.
+        task: The run's own task, where that makes the call; None where another one does.
 
     Attributes:
         closed: See above.
@@ -52,7 +52,7 @@ class CallInFlight(Wait):
         self.run = run
         self.in_own_task = task is not None
         self.inside = self.recording = False
-        self.task = task or asyncio.current_task()
+        self.task = task
         self.ended: asyncio.Future[None] | None = None
 
     @property
@@ -109,6 +109,8 @@ class InFlight:
             task: The run's own task, where that makes the call.
         """
         call = CallInFlight(self._closed, run, function, task)
+        if task is None:
+            call.task = asyncio.current_task()
         self._going_on.add(call)
         run.state.begin_wait(call)
         return call
