@@ -80,20 +80,28 @@ class Attempts:
         """Execute one attempt, and record its end if it made durable calls."""
         step.run.state.action_run = step
         step.adopt()
-        if step.trial is None:
-            step.trial = Trial()
         return self._perform(step)
 
     async def _perform(self, step: Invocation) -> None:
-        durable = self._durable
+        durable, state = self._durable, step.run.state
         limiter = self._limits.of_action(step.action)
-        if limiter is None:
-            await self._in_slot(step)
-        else:
-            await limiter.acquire(step.run.state)
-            try:
-                await self._in_slot(step)
-            finally:
+        if limiter is not None:
+            await limiter.acquire(state)
+        place = Place(self._slots, state)
+        try:
+            if not place.take_now():
+                await place.take()
+            step.trial = step.trial or Trial()
+            step.trial.place = place
+            begun = clock()
+            if step.awaited is None:
+                await self._call(step)
+            if step.awaited is not None:
+                await self._in_time(step, begun)
+            self._observers.action_ended(state, step.action.name, clock() - begun, False)
+        finally:
+            place.end()
+            if limiter is not None:
                 limiter.release()
         if durable is not None:
             if (going_on := durable.finish(step)) is not None:
@@ -138,21 +146,13 @@ class Attempts:
             # It may close this coroutine. No policy passes it by.
             self._steps.failed(step, error)
 
-    async def _in_slot(self, step: Invocation) -> None:
-        """Call and await an action while it has a slot among all that is executed."""
+    def _in_time(self, step: Invocation, begun: float) -> Awaitable[None]:
+        """Await what an action that began at ``begun`` returned, as long as its timeout lasts."""
         timeout = step.action.settings.timeout
-        assert step.trial is not None
-        async with Place(self._slots, step.run.state) as step.trial.place:
-            begun = clock()
-            if step.awaited is None:
-                await self._call(step)
-            if step.awaited is not None:
-                if timeout is None:
-                    await self._wait(step)
-                else:
-                    rest = max(0.0, begun + timeout - clock())
-                    await within(Deadline.of(step.action), self._wait(step), rest)
-            self._observers.action_ended(step.run.state, step.action.name, clock() - begun, False)
+        if timeout is None:
+            return self._wait(step)
+        rest = max(0.0, begun + timeout - clock())
+        return within(Deadline.of(step.action), self._wait(step), rest)
 
     async def _wait(self, step: Invocation) -> None:
         current_step.set(step)
