@@ -31,9 +31,9 @@ from flink_agents.api.durable import DurableCallable, RetryableError
 from flink_agents.api.errors import ModelRequestError
 from flink_agents.api.metrics import MetricGroup
 from flink_agents.api.policies import RetryPolicy
-from flink_agents.models.chat.limiter import RequestLimiter
 from flink_agents.models.chat.messages import Transcript, from_json, to_json
-from flink_agents.models.chat.secrets import Secrets
+from flink_agents.models.setup.limiter import RequestLimiter
+from flink_agents.models.setup.secrets import Secrets
 
 _NEVER = (ModelRequestRejectedError, ModelQuotaExceededError)
 """Failures that each attempt would meet."""
