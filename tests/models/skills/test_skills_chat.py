@@ -196,7 +196,7 @@ def test_an_agent_of_pydantic_ai_has_skills(agent_harness: Make, office: Skills,
         if turn == 2:
             return ModelResponse([TextPart(str(said(messages[-1])))])
         return ModelResponse(
-            [ToolCallPart(call.name, dict[str, Any](call.arguments)) for call in ([LOAD], [RUN])[turn]]
+            [ToolCallPart(call.name, dict[str, Any](call.arguments)) for call in [(LOAD, RUN)[turn]]]
         )
 
     helper = ModelAgent(

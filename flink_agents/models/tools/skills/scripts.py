@@ -90,9 +90,10 @@ class ScriptRunner:
             return await self._run(skill, command)
 
     async def _run(self, skill: Skill, command: list[str]) -> dict[str, Any]:
-        # Where the worker dies in between, a folder without a guard is left to the system's cleaning.
-        folder = await asyncio.to_thread(_unpacked, skill)
+        # Where the worker dies before there is a guard, the folder is left to the system's cleaning.
+        folder = tempfile.mkdtemp(prefix=f"skill-{skill.name}-")
         try:
+            await asyncio.to_thread(_unpack, skill, folder)
             guard = await asyncio.create_subprocess_exec(
                 *(sys.executable, "-I", "-S", "-B", _GUARD, folder, *command),
                 stdin=asyncio.subprocess.PIPE,
@@ -126,16 +127,14 @@ class ScriptRunner:
         return {**made, "HOME": folder, "TMPDIR": folder}
 
 
-def _unpacked(skill: Skill) -> str:
-    """A new folder with the files of a skill, which a script may change as it likes."""
-    folder = tempfile.mkdtemp(prefix=f"skill-{skill.name}-")
+def _unpack(skill: Skill, folder: str) -> None:
+    """Write the files of a skill, which a script may change as it likes."""
     for path, content in skill.tree.files.items():
         file = Path(folder, path)
         file.parent.mkdir(parents=True, exist_ok=True)
         file.write_bytes(content)
         if content.startswith(b"#!"):
             file.chmod(0o700)
-    return folder
 
 
 def _interpreter(script: str, content: bytes) -> list[str]:
