@@ -2,5 +2,6 @@
 
 from flink_agents.models.engine.actions import action_of, as_tool
 from flink_agents.models.engine.durability import CallSettings, FlinkDurability
+from flink_agents.models.engine.skills import skills_toolset
 
-__all__ = ["CallSettings", "FlinkDurability", "action_of", "as_tool"]
+__all__ = ["CallSettings", "FlinkDurability", "action_of", "as_tool", "skills_toolset"]

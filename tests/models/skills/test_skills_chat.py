@@ -15,8 +15,7 @@ from skill_folders import SCRIPT, Clerk, refund, skill, write
 
 from flink_agents import Agent, InputEvent, OutputEvent, Skills, action, skills
 from flink_agents.api.errors import ActionFailedError, MissingResourceError
-from flink_agents.models.engine import FlinkDurability
-from flink_agents.models.tools.skills.resource import skills_toolset
+from flink_agents.models.engine import FlinkDurability, skills_toolset
 from flink_agents.plan import AgentPlan, compile_agent
 from flink_agents.plan.files.yaml import load_yaml
 from flink_agents.testing import OperatorHarness
@@ -195,9 +194,7 @@ def test_an_agent_of_pydantic_ai_has_skills(agent_harness: Make, office: Skills,
         turn = sum(isinstance(message, ModelResponse) for message in messages)
         if turn == 2:
             return ModelResponse([TextPart(str(said(messages[-1])))])
-        return ModelResponse(
-            [ToolCallPart(call.name, dict[str, Any](call.arguments)) for call in [(LOAD, RUN)[turn]]]
-        )
+        return ModelResponse([ToolCallPart(call.name, call.text) for call in [(LOAD, RUN)[turn]]])
 
     helper = ModelAgent(
         FunctionModel(answer),

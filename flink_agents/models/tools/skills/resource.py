@@ -1,19 +1,17 @@
-"""Skills as a resource of an agent, for its conversations, and as a toolset for agents of pydantic-ai."""
+"""Skills as a resource of an agent, for its conversations."""
 
 from __future__ import annotations
 
 import logging
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable
 from typing import Any
-
-from pydantic_ai.toolsets import FunctionToolset
 
 from flink_agents.api.context import RunnerContext
 from flink_agents.api.errors import ResourceNotFoundError
 from flink_agents.api.options import AgentOptions
 from flink_agents.api.resource_providers import DeclaredResource
 from flink_agents.api.resources import ResourceType, Tool
-from flink_agents.api.skills import Skills, SkillsSpec
+from flink_agents.api.skills import SkillsSpec
 from flink_agents.models.setup.descriptions import overridden, read_configured
 from flink_agents.models.tools.skills.library import SkillLibrary
 from flink_agents.models.tools.skills.scripts import ScriptRunner
@@ -111,22 +109,3 @@ def _is_skills(ctx: RunnerContext, name: str) -> bool:
         return isinstance(ctx.get_resource(name, ResourceType.SKILLS), SkillsResource)
     except ResourceNotFoundError:
         return False
-
-
-def skills_toolset(skills: Skills | Mapping[str, Any], *, id: str = "skills") -> FunctionToolset[Any]:
-    """Make a toolset of skills for an agent of pydantic-ai.
-
-    ``Agent(..., toolsets=[skills_toolset(Skills("skills"))], capabilities=[FlinkDurability()])`` tells its
-    model of the skills and gives it their tools. Each of their calls is a durable call then.
-
-    Args:
-        skills: The skills, as for an agent on a stream. They are read now.
-        id: Identity of the toolset within its agent.
-
-    Raises:
-        SkillError: They are not there, or one of them is no skill.
-        OptionError: The description does not fit.
-    """
-    arguments = skills.arguments if isinstance(skills, Skills) else skills
-    given = SkillSet([opened(id, read_configured(SkillsSpec, arguments, id))])
-    return FunctionToolset(given.functions, id=id, instructions=given.instructions)
