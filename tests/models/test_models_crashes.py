@@ -9,6 +9,7 @@ from __future__ import annotations
 from collections.abc import Callable, Iterator
 from typing import Any
 
+import httpx
 import pytest
 from model_agents import KEY, KEY_VARIABLE, options
 from pydantic_ai import Agent as ModelAgent
@@ -81,8 +82,10 @@ class Whole(Agent):
     agent_name = "Buyer"
 
     def __init__(self, url: str) -> None:
+        # Nobody closes the connections of an agent of pydantic-ai with the loop of an attempt.
+        client = httpx.AsyncClient(limits=httpx.Limits(max_keepalive_connections=0))
         self.buyer = ModelAgent(
-            OpenAIChatModel("any", provider=OpenAIProvider(url, KEY)),
+            OpenAIChatModel("any", provider=OpenAIProvider(base_url=url, api_key=KEY, http_client=client)),
             name="buyer",
             tools=[price_of],
             capabilities=[FlinkDurability()],
