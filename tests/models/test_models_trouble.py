@@ -147,6 +147,7 @@ def harness_of(make: Make, agent: Agent) -> OperatorHarness:
         settle=False,
         crash=None,
         forced_replay=False,
+        forced_restart=False,
         forced_serialization=False,
     )
 

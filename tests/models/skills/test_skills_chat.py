@@ -166,6 +166,7 @@ def test_a_skill_that_hangs_costs_other_keys_nothing(agent_harness: Make, tmp_pa
         settle=False,
         crash=None,
         forced_replay=False,
+        forced_restart=False,
         forced_serialization=False,
     )
     harness.push("hang")
