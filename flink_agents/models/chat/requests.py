@@ -9,7 +9,7 @@ from __future__ import annotations
 import asyncio
 import inspect
 from collections.abc import Callable, Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import Any
 
 from pydantic_ai import direct
@@ -73,7 +73,7 @@ class OpenModel:
     """
 
     model: Model
-    headers: Mapping[str, str]
+    headers: Mapping[str, str] = field(repr=False)
     limiter: RequestLimiter
 
 
