@@ -28,7 +28,7 @@ from tests.cluster.flink_cluster import FlinkCluster
 
 pytestmark = [pytest.mark.minicluster, pytest.mark.cluster]
 
-ORDERS = 60
+ORDERS = 24
 KEY = "sk-never-to-be-seen-0123456789"
 
 

@@ -9,9 +9,9 @@ from __future__ import annotations
 from collections.abc import Callable, Iterator
 from typing import Any
 
-import httpx
 import pytest
 from model_agents import KEY, KEY_VARIABLE, options
+from openai import AsyncOpenAI
 from pydantic_ai import Agent as ModelAgent
 from pydantic_ai.messages import ModelMessagesTypeAdapter
 from pydantic_ai.models.openai import OpenAIChatModel
@@ -83,9 +83,9 @@ class Whole(Agent):
 
     def __init__(self, url: str) -> None:
         # Nobody closes the connections of an agent of pydantic-ai with the loop of an attempt.
-        client = httpx.AsyncClient(limits=httpx.Limits(max_keepalive_connections=0))
+        client = AsyncOpenAI(base_url=url, api_key=KEY, default_headers={"connection": "close"})
         self.buyer = ModelAgent(
-            OpenAIChatModel("any", provider=OpenAIProvider(base_url=url, api_key=KEY, http_client=client)),
+            OpenAIChatModel("any", provider=OpenAIProvider(openai_client=client)),
             name="buyer",
             tools=[price_of],
             capabilities=[FlinkDurability()],
