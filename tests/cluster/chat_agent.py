@@ -44,6 +44,8 @@ class ChatAgent(Agent):
         skills: The folder of the skill.
     """
 
+    output_type = str
+
     def __init__(self, url: str, key: str, skills: str) -> None:
         model = ChatModel(
             "openai-chat:any",
