@@ -18,7 +18,7 @@ from pydantic_ai.exceptions import ModelRetry
 from skill_folders import skill, skill_set, write
 
 from flink_agents.api.errors import ResourceUnavailableError
-from flink_agents.models.tools.skills.scripts import INHERITED, BoundedOutput
+from flink_agents.models.tools.skills.scripts import INHERITED, BoundedOutput, python
 
 CHILDREN = """
 import os, subprocess, sys, time
@@ -82,6 +82,13 @@ def test_exit_code_and_both_outputs(tmp_path: Path, temporary: Path) -> None:
     }
     assert run(folder, "crash.py")["exit_code"] == 128 + signal.SIGSEGV
     assert not list(temporary.iterdir())
+
+
+def test_the_python_of_a_process_that_embeds_it(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(sys, "executable", "/usr/lib/jvm/bin/java")
+    found = python.__wrapped__()
+    printed = subprocess.run([found, "-c", "import sys; print(sys.prefix)"], capture_output=True, text=True)
+    assert printed.stdout.strip() == sys.prefix
 
 
 def test_what_runs_a_script(tmp_path: Path) -> None:

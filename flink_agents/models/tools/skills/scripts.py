@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import functools
 import os
 import shutil
 import sys
@@ -13,6 +14,7 @@ from pathlib import Path
 from typing import Any
 
 from flink_agents.api.chat import Secret
+from flink_agents.api.errors import ResourceUnavailableError
 from flink_agents.api.skills import SkillsSpec
 from flink_agents.models.setup.limiter import RequestLimiter
 from flink_agents.models.setup.secrets import Secrets
@@ -95,7 +97,7 @@ class ScriptRunner:
         try:
             await asyncio.to_thread(_unpack, skill, folder)
             guard = await asyncio.create_subprocess_exec(
-                *(sys.executable, "-I", "-S", "-B", _GUARD, folder, *command),
+                *(python(), "-I", "-S", "-B", _GUARD, folder, *command),
                 stdin=asyncio.subprocess.PIPE,
                 stdout=asyncio.subprocess.PIPE,
                 stderr=asyncio.subprocess.PIPE,
@@ -137,10 +139,31 @@ def _unpack(skill: Skill, folder: str) -> None:
             file.chmod(0o700)
 
 
+@functools.cache
+def python() -> str:
+    """The Python that this process runs.
+
+    In a JVM that embeds it, what ``sys`` calls the executable may be that of Java.
+
+    Raises:
+        ResourceUnavailableError: It is not found.
+    """
+    named = [Path(prefix, "bin", "python3") for prefix in (sys.prefix, sys.base_prefix)]
+    for path in (Path(sys.executable or "-"), *named):
+        if path.name.startswith("python") and os.access(path, os.X_OK):
+            return str(path)
+    raise ResourceUnavailableError(
+        "no Python is found that could run the scripts of skills",
+        expected=f"python3 in {named[0].parent}",
+        found=repr(sys.executable),
+        fix="set python.executable to the Python of a virtual environment",
+    )
+
+
 def _interpreter(script: str, content: bytes) -> list[str]:
     """How a script is started."""
     if script.endswith(".py"):
-        return [sys.executable, "-B", script]
+        return [python(), "-B", script]
     if content.startswith(b"#!"):
         return [f"./{script}"]
     if script.endswith(".sh"):
