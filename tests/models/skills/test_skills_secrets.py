@@ -171,7 +171,8 @@ def test_secrets_are_nowhere(
     }
     (tmp_path / "store").mkdir()
     places: dict[str, str] = {"plan": compile_agent(agent).to_json()}
-    harness = OperatorHarness(agent, config=config, crash=None, forced_replay=False)
+    # A key for each use, whose records the next attempt does not take for its own.
+    harness = OperatorHarness(agent, lambda use: use[1], config=config, crash=None, forced_replay=False)
     script[:] = [
         ScriptedModel([ToolCall("run_script", {"skill": "do", "script": "scripts/show.py"}), "done"])
     ]
