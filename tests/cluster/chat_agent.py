@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import json
+
 from flink_agents import Agent, ChatModel, InputEvent, OutputEvent, RunnerContext, Skills, Tool, action
 from flink_agents.testing.models import Reply, ServedRequest, ToolCall
 
@@ -68,4 +70,4 @@ class ChatAgent(Agent):
 def expected(number: int) -> str:
     """The output for an order."""
     told = {"exit_code": 0, "stdout": f"{price_of(number) // 2}\n", "stderr": ""}
-    return f"{number} {told}"
+    return f"{number} {json.dumps(told, separators=(',', ':'))}"
