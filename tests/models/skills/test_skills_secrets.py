@@ -138,7 +138,7 @@ class Everything(Agent):
                 return OutputEvent(output=(await ctx.chat(name, "hello")).output)
             if kind == "embed":
                 return OutputEvent(output=await ctx.embed(name, "hello"))
-            return OutputEvent(output=await ctx.vector_store(name).get("a"))
+            return OutputEvent(output=await ctx.vector_store(name).count())
         except AgentsError as error:
             # The failure is recorded, since the action goes on behind it.
             ctx.short_term_memory.set("failed", str(error))
