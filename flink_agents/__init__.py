@@ -41,6 +41,7 @@ from flink_agents.api.decorators import (
     long_term_memory,
     prompt,
     resource,
+    skills,
     tool,
     vector_store,
 )
@@ -61,6 +62,7 @@ from flink_agents.api.resources import (
     ResourceType,
     Tool,
 )
+from flink_agents.api.skills import Skills
 
 if TYPE_CHECKING:
     from flink_agents.api.environment import AgentsExecutionEnvironment
@@ -116,6 +118,7 @@ __all__ = [
     "RunnerContext",
     "Secret",
     "Summary",
+    "Skills",
     "TerminalError",
     "Tool",
     "ToolRequestEvent",
@@ -129,12 +132,13 @@ __all__ = [
     "long_term_memory",
     "prompt",
     "resource",
+    "skills",
     "tool",
     "vector_store",
 ]
 
 
-_NOT_PROVIDED = ("mcp_server", "skills")
+_NOT_PROVIDED = ("mcp_server",)
 """Decorators of resources that nothing provides yet: who asks for one of them is told so by name."""
 
 

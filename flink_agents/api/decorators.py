@@ -281,4 +281,4 @@ mcp_server = _resource(ResourceType.MCP_SERVER)
 """Mark a method that returns the ``ResourceDescriptor`` of an MCP server."""
 
 skills = _resource(ResourceType.SKILLS)
-"""Mark a method that returns the ``ResourceDescriptor`` of a source of skills."""
+"""Mark a method that returns ``Skills``, or another ``ResourceDescriptor`` of them."""

@@ -85,13 +85,14 @@
     ├── ToolError                        FA9100  a tool that a model called ended the conversation
     │   ├── ToolRetriesExceededError     FA9101
     │   └── ToolResultError              FA9102
-    └── RetrievalError                   FA9300  embedding model, vector store, long-term memory
-        ├── EmbeddingMismatchError       FA9301
-        ├── DocumentError                FA9302
-        ├── VectorFilterError            FA9303
-        ├── VectorStoreUnavailableError  FA9304
-        ├── VectorStoreFormatError       FA9305
-        └── VectorStoreInUseError        FA9306
+    ├── RetrievalError                   FA9300  embedding model, vector store, long-term memory
+    │   ├── EmbeddingMismatchError       FA9301
+    │   ├── DocumentError                FA9302
+    │   ├── VectorFilterError            FA9303
+    │   ├── VectorStoreUnavailableError  FA9304
+    │   ├── VectorStoreFormatError       FA9305
+    │   └── VectorStoreInUseError        FA9306
+    └── SkillError                       FA9400  folders of skills, their files
 
 Each class has a stable ``code``; ``docs/errors.md`` has a section of that name. The
 first line of an error's text is the user's own place in the code where one is known,
@@ -114,6 +115,7 @@ from flink_agents.api.model_errors import (
     ModelError as ModelError,
     ModelOutputError as ModelOutputError,
     ModelRequestError as ModelRequestError,
+    SkillError as SkillError,
     ToolError as ToolError,
     ToolResultError as ToolResultError,
     ToolRetriesExceededError as ToolRetriesExceededError,

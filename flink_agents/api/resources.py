@@ -325,6 +325,7 @@ REFERENCE_ARGUMENTS: Mapping[tuple[ResourceType, str], ResourceType] = {
     (ResourceType.CHAT_MODEL, "connection"): ResourceType.CHAT_MODEL_CONNECTION,
     (ResourceType.CHAT_MODEL, "fallback"): ResourceType.CHAT_MODEL,
     (ResourceType.CHAT_MODEL, "prompt"): ResourceType.PROMPT,
+    (ResourceType.CHAT_MODEL, "skills"): ResourceType.SKILLS,
     (ResourceType.CHAT_MODEL, "tools"): ResourceType.TOOL,
     (ResourceType.EMBEDDING_MODEL, "connection"): ResourceType.CHAT_MODEL_CONNECTION,
     (ResourceType.VECTOR_STORE, "embedding_model"): ResourceType.EMBEDDING_MODEL,

@@ -32,9 +32,10 @@ from flink_agents.models.chat.output import OutputType
 from flink_agents.models.chat.overrides import overridden
 from flink_agents.models.chat.requests import Answer, ModelRequests
 from flink_agents.models.chat.router import choose
-from flink_agents.models.chat.secrets import Secrets
 from flink_agents.models.chat.usage import UsageCounter
+from flink_agents.models.setup.secrets import Secrets
 from flink_agents.models.tools.calls import ToolPolicy
+from flink_agents.models.tools.skills.resource import with_skills
 from flink_agents.models.tools.toolbox import Toolbox, tools_of
 
 
@@ -122,21 +123,26 @@ class ChatModelResource:
         messages: Sequence[ModelMessage],
     ) -> Conversation:
         now = ctx.now()
-        given = [*spec.tools, *options.get("tools", ())]
+        given, of_skills = with_skills(ctx, [*spec.tools, *options.get("tools", ())], spec.skills)
         policy = ToolPolicy(spec.tool_timeout, spec.tool_result_limit, spec.on_tool_error)
         return Conversation(
             ctx,
             self,
             Toolbox(ctx, tools_of(ctx, given), policy, spec.tool_retries, now),
-            self._terms(spec, output_type, options, now),
+            self._terms(spec, output_type, options, of_skills, now),
             UsageCounter(_limits(spec, options)),
             messages,
         )
 
     def _terms(
-        self, spec: ChatModelSpec, output_type: Any, options: ConversationOptions, now: datetime
+        self,
+        spec: ChatModelSpec,
+        output_type: Any,
+        options: ConversationOptions,
+        of_skills: str | None,
+        now: datetime,
     ) -> Terms:
-        instructions = "\n\n".join(filter(None, (spec.instructions, options.get("instructions"))))
+        instructions = "\n\n".join(filter(None, (spec.instructions, options.get("instructions"), of_skills)))
         mode = OutputMode(options.get("output_mode") or spec.output_mode or OutputMode.TOOL)
         return Terms(
             None if output_type in (None, str) else OutputType(output_type, mode),

@@ -2,6 +2,7 @@
 
 from flink_agents.models.engine.actions import action_of, as_tool
 from flink_agents.models.engine.durability import CallSettings, FlinkDurability
+from flink_agents.models.engine.skills import skills_toolset
 from flink_agents.models.engine.transcripts import kept_messages
 
-__all__ = ["CallSettings", "FlinkDurability", "action_of", "as_tool", "kept_messages"]
+__all__ = ["CallSettings", "FlinkDurability", "action_of", "as_tool", "kept_messages", "skills_toolset"]

@@ -39,6 +39,7 @@ from flink_agents.api.resources import (
     Tool,
 )
 from flink_agents.api.settings import Limits, PlainSettings
+from flink_agents.api.skills import SkillsSpec
 from flink_agents.plan.compile.configuration import make_instance
 from flink_agents.plan.files.yaml_source import Location, YamlSource
 from flink_agents.plan.model import RetryPlan
@@ -105,6 +106,10 @@ class ConnectionEntry(_Named, Endpoint):
     """An endpoint that several chat models share: what ``ChatModelConnection`` takes."""
 
 
+class SkillsEntry(_Named, SkillsSpec):
+    """Skills: what ``Skills`` takes."""
+
+
 class ResourceEntry(_Named):
     """A resource that is described by a class and arguments."""
 
@@ -131,6 +136,7 @@ class AgentEntry(_Entry):
     clients: list[ClientEntry] = Field(default_factory=list)
     chat_models: list[ChatModelEntry] = Field(default_factory=list)
     chat_model_connections: list[ConnectionEntry] = Field(default_factory=list)
+    skills: list[SkillsEntry] = Field(default_factory=list)
     resources: list[ResourceEntry] = Field(default_factory=list)
     context_class: str | None = Field(None, pattern=_REFERENCE, description="module:qualname.")
     side_outputs: dict[str, str] = Field(
@@ -273,6 +279,7 @@ class _File:
         connections = entry.chat_model_connections
         at_connections = (*at_, "chat_model_connections")
         added += [*_described(connections, ResourceType.CHAT_MODEL_CONNECTION, at_connections)]
+        added += [*_described(entry.skills, ResourceType.SKILLS, (*at_, "skills"))]
         for index, one in enumerate(entry.resources):
             descriptor = ResourceDescriptor(clazz=one.clazz)
             descriptor.arguments = one.arguments

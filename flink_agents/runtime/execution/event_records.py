@@ -65,7 +65,7 @@ class EventRecords:
     def _copied(self, event: Event) -> tuple[Event, list[Any]]:
         """The copy of an event, or itself where nobody can tell, and the type and content of that."""
         kind, content = self.packed(event)
-        if all(map(is_unchanging, event.__dict__.values())):
+        if are_unchanging(event.__dict__.values()):
             return event, [kind, content]
         content = self._codec.copy(content)
         made = self.unpacked(kind, content)
