@@ -39,6 +39,7 @@ from flink_agents.api.decorators import (
     client,
     embedding_model,
     long_term_memory,
+    mcp_server,
     prompt,
     resource,
     tool,
@@ -48,6 +49,7 @@ from flink_agents.api.durable import NOT_DONE, DurableCallable, OnMismatch, Retr
 from flink_agents.api.errors import AgentsError
 from flink_agents.api.event_time import EventTime
 from flink_agents.api.events import Event, InputEvent, NamedEvent, OutputEvent
+from flink_agents.api.mcp import MCPServer
 from flink_agents.api.memory import MemoryObject, MemoryRef, MemoryScope
 from flink_agents.api.options import AgentOptions, ConfigOption, Configuration
 from flink_agents.api.policies import DeadLetter, FailedAttempt, OnError, RateLimit, RetryPolicy
@@ -89,6 +91,7 @@ __all__ = [
     "EventTime",
     "FailedAttempt",
     "InputEvent",
+    "MCPServer",
     "MemoryObject",
     "MemoryRef",
     "MemoryScope",
@@ -122,6 +125,7 @@ __all__ = [
     "client",
     "embedding_model",
     "long_term_memory",
+    "mcp_server",
     "prompt",
     "resource",
     "tool",
@@ -129,7 +133,7 @@ __all__ = [
 ]
 
 
-_NOT_PROVIDED = ("mcp_server", "skills")
+_NOT_PROVIDED = ("skills",)
 """Decorators of resources that nothing provides yet: who asks for one of them is told so by name."""
 
 

@@ -79,6 +79,11 @@
     ├── ToolError                        FA9100  a tool that a model called ended the conversation
     │   ├── ToolRetriesExceededError     FA9101
     │   └── ToolResultError              FA9102
+    ├── MCPError                         FA9200  an MCP server did not do what it was asked for
+    │   ├── MCPServerUnavailableError    FA9201
+    │   ├── MCPRequestError              FA9202
+    │   ├── MCPOutcomeUnknownError       FA9203
+    │   └── MCPResultError               FA9204
     └── RetrievalError                   FA9300  embedding model, vector store, long-term memory
         ├── EmbeddingMismatchError       FA9301
         ├── DocumentError                FA9302
@@ -97,6 +102,13 @@ from __future__ import annotations
 from typing import TYPE_CHECKING, Any
 
 from flink_agents.api.error_base import AgentsError, attempt_lines
+from flink_agents.api.mcp_errors import (
+    MCPError as MCPError,
+    MCPOutcomeUnknownError as MCPOutcomeUnknownError,
+    MCPRequestError as MCPRequestError,
+    MCPResultError as MCPResultError,
+    MCPServerUnavailableError as MCPServerUnavailableError,
+)
 from flink_agents.api.model_errors import (
     ModelError as ModelError,
     ModelOutputError as ModelOutputError,

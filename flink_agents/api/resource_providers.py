@@ -102,6 +102,7 @@ PROVIDERS = Providers(
         "client": "flink_agents.plan.binding.resources:ClientProvider",
         "embedding_model": "flink_agents.models.retrieval.embedding:EmbeddingModelProvider",
         "vector_store": "flink_agents.models.retrieval.resources:VectorStoreProvider",
+        "mcp_server": "flink_agents.models.mcp.provider:MCPServerProvider",
         "long_term_memory": "flink_agents.models.retrieval.resources:LongTermMemoryProvider",
     },
 )

@@ -189,20 +189,18 @@ def test_two_distributions_with_one_kind(install: Callable[..., None]) -> None:
 
 
 def test_a_kind_of_the_package_that_nothing_provides_yet() -> None:
-    decorators: Mapping[str, Any] = {"mcp_server": flink_agents.mcp_server}  # pyright: ignore[reportAttributeAccessIssue]
+    decorators: Mapping[str, Any] = {"skills": flink_agents.skills}  # pyright: ignore[reportAttributeAccessIssue]
 
     class Asks(Agent):
         @action(InputEvent)
         def read(self, event: Any, ctx: Any) -> None: ...
 
-        @decorators["mcp_server"]
+        @decorators["skills"]
         def server(self) -> ResourceDescriptor:
-            return ResourceDescriptor(clazz="shop.mcp:Server")
+            return ResourceDescriptor(clazz="shop.skills:Skills")
 
     bound = bind(compile_agent(Asks), AgentCode.of(Asks))
-    with pytest.raises(
-        ResourceUnavailableError, match="(?s)nothing that is installed provides.*'mcp_server'"
-    ):
-        bound.resource("server", "mcp_server")
+    with pytest.raises(ResourceUnavailableError, match="(?s)nothing that is installed provides.*'skills'"):
+        bound.resource("server", "skills")
     with pytest.raises(ResourceNotFoundError):
         bound.resource("server", "tool")

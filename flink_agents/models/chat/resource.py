@@ -96,13 +96,13 @@ class ChatModelResource:
             name = await choose(ctx, spec.router, said)
             chosen = ctx.get_resource(name, ResourceType.CHAT_MODEL)
             return await chosen.chat(ctx, messages, output_type=output_type, **options)
-        prompt = [] if options.get("history") else self._prompt(ctx, spec, options.get("variables", {}))
+        prompt = [] if options.get("history") else await self._prompt(ctx, spec, options.get("variables", {}))
         given = [*spec.tools, *options.get("tools", ())]
         policy = ToolPolicy(spec.tool_timeout, spec.tool_result_limit, spec.on_tool_error)
         return await Conversation(
             ctx,
             self,
-            Toolbox(ctx, tools_of(ctx, given), policy, spec.tool_retries, now),
+            Toolbox(ctx, await tools_of(ctx, given), policy, spec.tool_retries, now),
             self._terms(spec, output_type, options, now),
             UsageCounter(options.get("limits") or spec.limits),
             [*prompt, *said],
@@ -122,14 +122,17 @@ class ChatModelResource:
             now,
         )
 
-    def _prompt(
+    async def _prompt(
         self, ctx: RunnerContext, spec: ChatModelSpec, variables: Mapping[str, Any]
     ) -> Sequence[ModelMessage]:
         if spec.prompt is None:
             return []
         name = spec.prompt.name if isinstance(spec.prompt, ResourceRef) else spec.prompt
         prompt: Prompt = ctx.get_resource(name, ResourceType.PROMPT)
-        return messages_of(prompt.format_messages(**variables), ctx.now())
+        if prompt.mcp is None:
+            # Variables of a chat model may be more than those of its prompt.
+            return messages_of(prompt.format_messages(**variables), ctx.now())
+        return messages_of(await ctx.prompt(name, **variables), ctx.now())
 
     async def send(
         self,

@@ -24,7 +24,7 @@ from flink_agents import (
     prompt,
     tool,
 )
-from flink_agents.api.decorators import mcp_server, skills
+from flink_agents.api.decorators import skills
 from flink_agents.api.errors import (
     AgentDefinitionError,
     ContextMisuseError,
@@ -281,10 +281,6 @@ class Connected(Agent):
     def model(self) -> ResourceDescriptor:
         return ResourceDescriptor(clazz="no.such:Model", temperature=1)
 
-    @mcp_server(name="server")
-    def server_of_ours(self) -> ResourceDescriptor:
-        return ResourceDescriptor(clazz="no.such:Server")
-
     @action(InputEvent)
     async def act(self, event: InputEvent, ctx: Any) -> OutputEvent:
         kind, name, *arguments = event.input
@@ -307,7 +303,7 @@ def test_tools_and_prompts(connected: OperatorHarness) -> None:
     assert connected.push_all(inputs) == [(12, True), (15, True), "HI", "7 times 3?"]
 
 
-@pytest.mark.parametrize(("kind", "name"), [("skills", "model"), ("mcp_server", "server")])
+@pytest.mark.parametrize(("kind", "name"), [("skills", "model")])
 def test_kind_that_this_version_does_not_provide_is_a_named_error(
     connected: OperatorHarness, kind: str, name: str
 ) -> None:
