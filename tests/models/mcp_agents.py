@@ -26,6 +26,7 @@ from flink_agents import (
     chat_model,
     mcp_server,
 )
+from flink_agents.api.errors import MCPError
 from flink_agents.testing.models import ScriptedModel
 
 SCRIPT = Path(__file__).parent / "mcp_servers" / "shop.py"
@@ -188,3 +189,15 @@ class Direct(Shop):
         server = ctx.mcp_server("shop")
         tool, arguments = event.input
         return OutputEvent(output=await server.call_tool(tool, **arguments))
+
+
+class Careful(Shop):
+    """Uses the server itself, and says what went wrong."""
+
+    @action(InputEvent)
+    async def serve(self, event: InputEvent, ctx: RunnerContext) -> OutputEvent:
+        tool, arguments = event.input
+        try:
+            return OutputEvent(output=await ctx.mcp_server("shop").call_tool(tool, **arguments))
+        except MCPError as error:
+            return OutputEvent(output=f"{error.code}: {error.found}")

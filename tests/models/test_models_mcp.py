@@ -29,9 +29,9 @@ WAYS = ["stdio", "http", "sse"]
 PICTURE = b"\x89PNG\r\n\x1a\n not a real one"
 
 
-@pytest.fixture
+@pytest.fixture(autouse=True)
 def counts(tmp_path: Path) -> Iterator[Counts]:
-    """What the servers of a test did. None of them outlives the test."""
+    """What the servers of a test did. None of them outlives the test, whose harness is closed before."""
     made = Counts(tmp_path)
     yield made
     assert made.alive == []

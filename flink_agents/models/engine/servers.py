@@ -45,9 +45,14 @@ class _ServerToolset(AbstractToolset[Any]):
 
     @override
     async def get_tools(self, ctx: RunContext[Any]) -> dict[str, ToolsetTool[Any]]:
-        retries = ctx.max_retries
         return {
-            tool.name: ToolsetTool(self, tool.definition, retries, _ANY_OBJECT) for tool in await self._tools()
+            tool.name: ToolsetTool(
+                toolset=self,
+                tool_def=tool.definition,
+                max_retries=ctx.max_retries,
+                args_validator=_ANY_OBJECT,
+            )
+            for tool in await self._tools()
         }
 
     @override
