@@ -19,8 +19,3 @@ def test_each_order_is_served(agent_harness: Callable[..., OperatorHarness]) -> 
         f"ada: 2 x tea reserved. {KEPT}",
         f"bo: Error executing tool reserve: there are only 3 of cocoa. {KEPT}",
     ]
-
-
-def test_a_crash_anywhere_changes_nothing() -> None:
-    with OperatorHarness(mcp_tools.Shop(), mcp_tools.customer_of, crash="everywhere") as harness:
-        assert harness.push(mcp_tools.ORDERS[0]) == [f"ada: 2 x tea reserved. {KEPT}"]

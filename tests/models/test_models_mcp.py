@@ -37,6 +37,13 @@ def counts(tmp_path: Path) -> Iterator[Counts]:
     assert made.alive == []
 
 
+ONLINE = ["http", "sse"]
+"""Ways by which a connection is opened in no time.
+
+The harness repeats in each of its crashes how long a call took, and the first one starts a process.
+"""
+
+
 @contextmanager
 def config_of(way: str, counts: Counts) -> Iterator[dict[str, Any]]:
     """Options of a job that reaches a server in one way."""
@@ -86,7 +93,16 @@ READ = [
 
 
 @pytest.mark.parametrize("way", WAYS)
-def test_a_model_calls_tools_and_a_crash_anywhere_repeats_none(counts: Counts, way: str) -> None:
+def test_a_model_calls_tools(counts: Counts, way: str) -> None:
+    conversation()
+    with config_of(way, counts) as config, OperatorHarness(Clerk(), config=config) as harness:
+        [[output, contents]] = harness.push("hi")
+    assert output == "done"
+    assert [one for one in contents if one is not None] == [7.5, 15.0, {"item": "tea", "number": 2}, "done"]
+
+
+@pytest.mark.parametrize("way", ONLINE)
+def test_a_crash_anywhere_repeats_no_call(counts: Counts, way: str) -> None:
     conversation()
     with (
         config_of(way, counts) as config,
@@ -100,10 +116,8 @@ def test_a_model_calls_tools_and_a_crash_anywhere_repeats_none(counts: Counts, w
 
 @pytest.mark.parametrize("way", WAYS)
 def test_prompts_and_resources(counts: Counts, way: str) -> None:
-    with (
-        config_of(way, counts) as config,
-        OperatorHarness(Reader(), config=config, crash="everywhere") as harness,
-    ):
+    crash = None if way == "stdio" else "everywhere"
+    with config_of(way, counts) as config, OperatorHarness(Reader(), config=config, crash=crash) as harness:
         assert harness.push("Ada") == [READ]
     assert counts.done == {"greet Ada": 1, "opening_hours": 1, "picture": 1}
 
@@ -236,7 +250,10 @@ class Buyer(Shop):
 
 
 def test_a_whole_agent_of_pydantic_ai_uses_the_server_of_the_subtask(counts: Counts) -> None:
-    with OperatorHarness(Buyer(), config=by_stdio(counts), crash="everywhere") as harness:
+    with (
+        config_of("http", counts) as config,
+        OperatorHarness(Buyer(), config=config, crash="everywhere") as harness,
+    ):
         [said] = harness.push("buy")
     assert "{'item': 'tea', 'number': 1} | {'item': 'tea', 'number': 2}" in said
     assert "Error executing tool refuse" in said

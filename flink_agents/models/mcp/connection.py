@@ -65,6 +65,8 @@ class Connection:
         self.opened: asyncio.Future[Opened] = loop.create_future()
         # Without the context of the call that asks first: the connection outlives it.
         self.task: asyncio.Task[None] = Context().run(loop.create_task, self._live())
+        # A task that is cancelled before it begins executes nothing of its code.
+        self.task.add_done_callback(self._ended)
 
     @property
     def is_dead(self) -> bool:
@@ -130,9 +132,11 @@ class Connection:
             # Nothing was asked of the server yet.
             kind = Kind.REFUSED if failure.kind is Kind.REFUSED else Kind.NOT_DONE
             self._failed(Opened(failure=Failure(kind, failure.text, failure.retry_after)), error)
-        finally:
-            if not self.opened.done():
-                self.opened.cancel()
+
+    def _ended(self, task: asyncio.Task[None]) -> None:
+        if not self.opened.done():
+            failure = Failure(Kind.NOT_DONE, "the connection was closed while it was opened")
+            self.opened.set_result(Opened(failure=failure))
 
     async def _enter(self, stack: AsyncExitStack) -> MCPToolset[Any]:
         """Open the connection, in bounded time.
