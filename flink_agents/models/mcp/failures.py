@@ -34,6 +34,9 @@ _INTERNAL_ERROR = -32603
 _BY_STATUS = "Server returned an error response"
 """The words of the library for an answer of HTTP that is no message of MCP: it keeps the status to itself."""
 
+_NO_SESSION = "Session terminated"
+"""The words of the library where a server was started again, and does not know who asks."""
+
 _NOT_BEGUN = frozenset({429, 503})
 _PERHAPS_DONE = frozenset({408, 425, 500, 502, 504, 529})
 
@@ -102,6 +105,8 @@ def failure_of(error: BaseException, http: HTTPAnswer) -> Failure:
 def _of_code(code: int, message: str, http: HTTPAnswer) -> Failure:
     if code == _INTERNAL_ERROR and message == _BY_STATUS and http.status is not None:
         return _of_status(http.status, f"HTTP status {http.status}", http.retry_after)
+    if message == _NO_SESSION:
+        return Failure(Kind.NOT_DONE, message)
     kind = Kind.UNKNOWN if code in _CONNECTION_CODES else Kind.REFUSED
     return Failure(kind, message[:_MOST_CHARACTERS])
 
