@@ -40,6 +40,7 @@ from flink_agents import (
 from flink_agents.api.errors import (
     ActionFailedError,
     AgentsError,
+    DurableResultError,
     MCPOutcomeUnknownError,
     MCPRequestError,
     MCPServerUnavailableError,
@@ -172,7 +173,17 @@ class Patient(Clerk):
     def clerk(self) -> ResourceDescriptor:
         import mcp_agents
 
-        return ChatModel(clazz=mcp_agents.model, tools=["shop"], tool_timeout=0.3, tool_result_limit=1000)
+        return ChatModel(clazz=mcp_agents.model, tools=["shop"], tool_timeout=0.3)
+
+
+class Terse(Clerk):
+    """Lets a model read little."""
+
+    @chat_model
+    def clerk(self) -> ResourceDescriptor:
+        import mcp_agents
+
+        return ChatModel(clazz=mcp_agents.model, tools=["shop"], tool_result_limit=1000)
 
 
 TOLD = [
@@ -188,7 +199,8 @@ TOLD = [
 def test_what_the_model_is_told(agent_harness: Make, counts: Counts, call: ToolCall, text: str) -> None:
     script(call, "done")
     config = by_stdio(counts, timeout=60)
-    [[output, contents]] = agent_harness(Patient(), config=config).push("hi")
+    agent = Patient() if call.name == "slow" else Terse()
+    [[output, contents]] = agent_harness(agent, config=config).push("hi")
     assert output == "done"
     assert any(text in str(one) for one in contents)
 
@@ -218,9 +230,11 @@ def test_a_server_that_dies_ends_the_conversation_or_is_told(agent_harness: Make
 def test_ten_megabytes_over_http(agent_harness: Make, counts: Counts) -> None:
     with served(counts, "http") as server:
         harness = agent_harness(Direct(), config={"mcp-servers.shop.url": server.url})
-        [text] = harness.push(("big", {"size": 10_000_000}))
-        assert len(text) == 10_000_000
+        error = failure(harness, "big", size=10_000_000)
         harness.close()
+    # It came through the connection, and is too much for the store.
+    assert isinstance(error, DurableResultError)
+    assert "too large for the store: 100001" in (error.found or "")
 
 
 def test_lines_that_are_no_messages_are_passed_over(agent_harness: Make, counts: Counts) -> None:
