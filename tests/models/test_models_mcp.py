@@ -10,7 +10,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from mcp_agents import QUICK, Clerk, Counts, Direct, Shop, by_stdio, script, served
+from mcp_agents import QUICK, Careful, Clerk, Counts, Direct, Shop, by_stdio, script, served
 from pydantic_ai import Agent as ModelAgent
 from pydantic_ai.messages import ModelMessage, ModelResponse, TextPart, ToolCallPart
 from pydantic_ai.models.function import AgentInfo, FunctionModel
@@ -261,12 +261,14 @@ def test_a_whole_agent_of_pydantic_ai_uses_the_server_of_the_subtask(counts: Cou
 
 
 def test_a_server_that_ends_between_two_runs_is_started_again(agent_harness: Make, counts: Counts) -> None:
-    harness = agent_harness(Direct(), config=by_stdio(counts))
+    harness = agent_harness(Careful(), config=by_stdio(counts))
     harness.push(("order", {"item": "tea", "number": 1}))
     for process in counts.alive:
         os.kill(process, signal.SIGKILL)
-    assert harness.push(("order", {"item": "tea", "number": 2})) == [{"item": "tea", "number": 2}]
-    assert counts.done["order tea 2"] >= 1
+    # A call that is sent before the end of the process is noticed may have been taken.
+    first = harness.push(("order", {"item": "tea", "number": 2}))
+    assert first == [{"item": "tea", "number": 2}] or first[0].startswith("FA9203: ")
+    assert harness.push(("order", {"item": "tea", "number": 3})) == [{"item": "tea", "number": 3}]
 
 
 def test_a_description_is_checked_where_it_is_written() -> None:
