@@ -119,6 +119,10 @@ class AgentOptions:
         "What a job says about a vector store in place of its agent: `vector-stores.NAME.path`, `.host`, "
         "`.collection` or any other option of the vector store `NAME`."
     )
+    MCP_SERVERS = option("mcp-servers", cast("type[dict[str, Any]]", dict))(
+        "What a job says about an MCP server in place of its agent: `mcp-servers.NAME.url`, `.command`, "
+        "`.timeout` or any other option of the MCP server `NAME`."
+    )
     RESTART_ATTEMPTS = option("local.restart.attempts", int, 3, minimum=0)(
         "How often a local job with checkpoints restarts before it fails, where Flink's "
         "configuration names no restart strategy."

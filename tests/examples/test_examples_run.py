@@ -80,6 +80,15 @@ def test_rag(tmp_path: Path) -> None:
     assert "bo: you asked before: When does my delivery come? I live abroad." in again
 
 
+def test_mcp_tools(tmp_path: Path) -> None:
+    kept = "Reservations are kept for two days."
+    assert run_example(tmp_path, "mcp_tools.py").splitlines()[-3:] == [
+        f"ada: 1 x cocoa reserved. {kept}",
+        f"ada: 2 x tea reserved. {kept}",
+        f"bo: Error executing tool reserve: there are only 3 of cocoa. {kept}",
+    ]
+
+
 def test_react_agent(tmp_path: Path) -> None:
     lines = run_example(tmp_path, "react_agent.py").splitlines()[-4:]
     assert lines == [

@@ -104,17 +104,17 @@ class ChatModelResource:
             name = await choose(ctx, spec.router, [*earlier, *said])
             chosen = ctx.get_resource(name, ResourceType.CHAT_MODEL)
             return await chosen.chat(ctx, messages, output_type=output_type, **options)
-        prompt = [] if before else self._prompt(ctx, spec, options.get("variables", {}))
+        prompt = [] if before else await self._prompt(ctx, spec, options.get("variables", {}))
         hold = partial(self._conversation, ctx, spec, output_type, options)
         if kept is None:
-            return await hold([*prompt, *before, *said]).run()
+            return await (await hold([*prompt, *before, *said])).run()
         check_recordable(options.get("run_tools", True))
         with kept.alone():
-            result = await hold(kept.begin([*prompt, *said])).run()
+            result = await (await hold(kept.begin([*prompt, *said]))).run()
             await kept.end(result.new_messages)
         return result
 
-    def _conversation(
+    async def _conversation(
         self,
         ctx: RunnerContext,
         spec: ChatModelSpec,
@@ -128,7 +128,7 @@ class ChatModelResource:
         return Conversation(
             ctx,
             self,
-            Toolbox(ctx, tools_of(ctx, given), policy, spec.tool_retries, now),
+            Toolbox(ctx, await tools_of(ctx, given), policy, spec.tool_retries, now),
             self._terms(spec, output_type, options, of_skills, now),
             UsageCounter(_limits(spec, options)),
             messages,
@@ -153,14 +153,17 @@ class ChatModelResource:
             now,
         )
 
-    def _prompt(
+    async def _prompt(
         self, ctx: RunnerContext, spec: ChatModelSpec, variables: Mapping[str, Any]
     ) -> Sequence[ModelMessage]:
         if spec.prompt is None:
             return []
         name = spec.prompt.name if isinstance(spec.prompt, ResourceRef) else spec.prompt
         prompt: Prompt = ctx.get_resource(name, ResourceType.PROMPT)
-        return messages_of(prompt.format_messages(**variables), ctx.now())
+        if prompt.mcp is None:
+            # Variables of a chat model may be more than those of its prompt.
+            return messages_of(prompt.format_messages(**variables), ctx.now())
+        return messages_of(await ctx.prompt(name, **variables), ctx.now())
 
     async def send(
         self,

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import importlib
+from collections.abc import Iterable
 from importlib.util import find_spec
 from types import ModuleType
 
@@ -42,7 +43,21 @@ def check_installed(provider: str, what: str) -> None:
         MissingExtraError: It is not.
     """
     extra, module = _NEEDED.get(provider, ("models", "pydantic_ai"))
-    for needed in ("pydantic_ai", module):
+    check_modules(("pydantic_ai", module), extra, what)
+
+
+def check_modules(modules: Iterable[str], extra: str, what: str) -> None:
+    """Check that modules are installed.
+
+    Args:
+        modules: Their names.
+        extra: The extra of this package that installs them.
+        what: What needs them, for the error.
+
+    Raises:
+        MissingExtraError: One is not.
+    """
+    for needed in modules:
         if not _is_there(needed):
             raise missing(extra, what, f"no module {needed!r}")
 

@@ -2,12 +2,12 @@
 
 from __future__ import annotations
 
-import logging
 from collections.abc import Iterable
 from typing import Any
 
 from flink_agents.api.context import RunnerContext
 from flink_agents.api.errors import ResourceNotFoundError
+from flink_agents.api.logs import bounded_logger
 from flink_agents.api.options import AgentOptions
 from flink_agents.api.resource_providers import DeclaredResource
 from flink_agents.api.resources import ResourceType, Tool
@@ -17,7 +17,7 @@ from flink_agents.models.tools.skills.library import SkillLibrary
 from flink_agents.models.tools.skills.scripts import ScriptRunner
 from flink_agents.models.tools.skills.tools import SkillSet
 
-_LOG = logging.getLogger(__name__)
+_log = bounded_logger("flink_agents.skills")
 
 Source = tuple[SkillLibrary, ScriptRunner | None]
 
@@ -59,10 +59,10 @@ def opened(name: str, spec: SkillsSpec) -> Source:
         SkillError: They are not there, or one of them is no skill.
     """
     library = SkillLibrary(spec)
-    _LOG.info("skills %r: %s, digest %s", name, ", ".join(library), library.digest)
+    _log.info("skills %r: %s, digest %s", name, ", ".join(library), library.digest)
     for skill in library.values():
         for path, reason in skill.tree.refused.items():
-            _LOG.warning("skills %r: %s of %s is left out, %s", name, path, skill.name, reason)
+            _log.warning("skills %r: %s of %s is left out, %s", name, path, skill.name, reason)
     return library, ScriptRunner(f"the skills {name!r}", spec) if spec.scripts else None
 
 
