@@ -12,7 +12,7 @@ import pytest
 from flink_agents import Agent, Event, InputEvent, OutputEvent, RateLimit, RetryPolicy, Tool, action, tool
 from flink_agents.api.errors import ActionFailedError, ContextMisuseError
 from flink_agents.api.observers import Phase, RunObserver
-from flink_agents.runtime.execution.limits import Limiter, Place, Slots
+from flink_agents.runtime.execution.limits import Limiter, Slot, Slots
 from flink_agents.runtime.execution.phases import RunState
 from flink_agents.runtime.metrics.observers import Observers
 from flink_agents.testing import OperatorHarness
@@ -390,7 +390,7 @@ def test_places_are_given_in_the_order_of_arrival() -> None:
         slots, order = Slots(1), list[int]()
 
         async def one(number: int) -> None:
-            async with Place(slots, state()):
+            async with Slot(slots, state()):
                 order.append(number)
                 await asyncio.sleep(0)
 
@@ -422,7 +422,7 @@ def test_cancelled_waiter_leaves_its_place_to_the_next() -> None:
 def test_lent_place_comes_back_without_waiting() -> None:
     async def scenario() -> None:
         slots = Slots(1)
-        async with Place(slots, state()) as place:
+        async with Slot(slots, state()) as place:
             with place.lent():
                 assert not slots.full
                 with place.lent():
@@ -439,7 +439,7 @@ def test_lent_place_comes_back_without_waiting() -> None:
 def test_place_that_ended_while_it_was_lent_is_not_taken_back() -> None:
     async def scenario() -> None:
         slots = Slots(1)
-        async with Place(slots, state()) as place:
+        async with Slot(slots, state()) as place:
             lent = place.lent()
             lent.__enter__()
         lent.__exit__(None, None, None)
