@@ -61,7 +61,8 @@ def _fresh() -> None:
 
 def made(place: MemoryPlace, **options: Any) -> OperatorHarness:
     options = {"heartbeat": True, "forced_replay": False, "forced_restart": False, "crash": None, **options}
-    return OperatorHarness(one_action(pay), lambda word: word[0], store=lambda: MemoryStore(place), **options)
+    options.setdefault("store", lambda: MemoryStore(place))
+    return OperatorHarness(one_action(pay), lambda word: word[0], **options)
 
 
 def marked(harness: OperatorHarness) -> list[str]:
@@ -180,7 +181,7 @@ def test_a_mark_is_written_once_and_goes_with_the_last_commit(pruners: list[Prun
     assert harness.state("a").unpruned == first
     pruners[-1].checkpoint()
     harness.push("a2")
-    for _ in range(3):
+    for _ in range(2):
         pruners[-1].checkpoint()
     wait_for(lambda: stored(place)["sa"][1] == 1)
     harness.push("b0")
