@@ -31,7 +31,7 @@ from flink_agents.runtime.concurrency.timeouts import Deadline, timed_out, withi
 from flink_agents.runtime.durable.call_values import Arguments
 from flink_agents.runtime.durable.in_flight import CallInFlight
 from flink_agents.runtime.execution.call_scope import await_inside, call_inside
-from flink_agents.runtime.execution.context import Invocation
+from flink_agents.runtime.execution.context import ActionRun
 from flink_agents.runtime.execution.retry import Trial, next_trial
 from flink_agents.runtime.journal.calls import Call
 from flink_agents.runtime.metrics.observers import Observers
@@ -88,7 +88,7 @@ class CallAttempts:
 
     def __init__(
         self,
-        step: Invocation,
+        step: ActionRun,
         what: DurableCallable,
         call: Call,
         threads: Threads,
@@ -165,10 +165,10 @@ class CallAttempts:
         return following
 
     async def _pause(self, seconds: float) -> None:
-        """Wait, and let others have the place among what is executed meanwhile."""
-        place = self._step.trial.place if self._step.trial is not None else None
+        """Wait, and let others have the slot among what is executed meanwhile."""
+        slot = self._step.trial.slot if self._step.trial is not None else None
         what = f"a pause before attempt {self.number + 1} of durable call {self._what.identity}"
-        with self._step.run.state.waiting(Phase.RETRY, what), place.lent() if place else nullcontext():
+        with self._step.run.state.waiting(Phase.RETRY, what), slot.lent() if slot else nullcontext():
             await asyncio.sleep(seconds)
 
     def _result_of(self, function: partial[Any], is_async: bool) -> Awaitable[Any]:

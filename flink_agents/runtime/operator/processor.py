@@ -19,11 +19,12 @@ from typing import Any
 
 from flink_agents.api.errors import UnserializableValueError
 from flink_agents.api.options import AgentOptions
-from flink_agents.runtime.execution.context import Invocation
+from flink_agents.runtime.execution.context import ActionRun
 from flink_agents.runtime.execution.run import Run
 from flink_agents.runtime.execution.shared import RunEnvironment
 from flink_agents.runtime.execution.steps import StepExecutor
 from flink_agents.runtime.journal.other_jobs import origins_of
+from flink_agents.runtime.journal.unpruned import UnprunedKeys
 from flink_agents.runtime.loop.actor import KeyActor, Unread, Waiting, load_of
 from flink_agents.runtime.operator.commit import Commits
 from flink_agents.runtime.operator.emission import NOTHING, Emission
@@ -72,6 +73,7 @@ class AgentProcessor(ABC):
         check_cancelled: Called while Flink's thread waits; raises if the task was cancelled.
         low: The low watermark; None where outputs need no timestamps.
         to_look_at: Gets the actors that Flink's thread is to look at; None where it looks at all.
+        unpruned: Marks keys whose records are to be pruned; None where nobody finds them again.
     """
 
     def __init__(
@@ -83,6 +85,7 @@ class AgentProcessor(ABC):
         check_cancelled: Callable[[], None],
         low: LowWatermark | None,
         to_look_at: deque[KeyActor] | None,
+        unpruned: UnprunedKeys | None,
     ) -> None:
         config = shared.config
         self._shared = shared
@@ -102,7 +105,7 @@ class AgentProcessor(ABC):
             self._forgetting = Forgetting(shared, state, clock, waits.ask)
         self._heads = Heads(shared, state, job_id, self._forgetting)
         self._overtaken = Overtaken(shared, clock)
-        self._commits = Commits(shared, state, self._overtaken, low, self._forgetting)
+        self._commits = Commits(shared, state, self._overtaken, low, self._forgetting, unpruned)
         shared.run_metrics.add_gauges("runs", self._load)
 
     def process(self, key_text: str, record: Any, timestamp: int | None, timers: Timers) -> Emission:
@@ -238,7 +241,7 @@ class AgentProcessor(ABC):
         self._state.head.update(head.pack())
 
     def _hand_over(
-        self, head: Head, step: Invocation, record: Any, packed: bytes | None, whole: bool, timers: Timers
+        self, head: Head, step: ActionRun, record: Any, packed: bytes | None, whole: bool, timers: Timers
     ) -> None:
         """Let the loop go on with a run that began here, and that knows the ``whole`` memory, or a part."""
         run = step.run
