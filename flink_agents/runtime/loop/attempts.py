@@ -13,7 +13,7 @@ from flink_agents.runtime.durable.call_values import mismatch_error
 from flink_agents.runtime.durable.durable_calls import DurableCalls
 from flink_agents.runtime.execution.context import ActionRun
 from flink_agents.runtime.execution.delivery import current_delivery
-from flink_agents.runtime.execution.limits import Slots
+from flink_agents.runtime.execution.limits import Slot, Slots
 from flink_agents.runtime.execution.retry import Trial
 from flink_agents.runtime.execution.shared import RunEnvironment
 from flink_agents.runtime.execution.steps import ENDS, StepExecutor

@@ -13,7 +13,7 @@ import pytest
 from flink_agents import Agent, Event, InputEvent, OutputEvent, RateLimit, RetryPolicy, Tool, action, tool
 from flink_agents.api.errors import ActionFailedError, ContextMisuseError
 from flink_agents.api.observers import Phase, RunObserver
-from flink_agents.runtime.execution.limits import Limiter, Slots
+from flink_agents.runtime.execution.limits import Limiter, Slot, Slots
 from flink_agents.runtime.execution.phases import RunState
 from flink_agents.runtime.metrics.observers import Observers
 from flink_agents.testing import OperatorHarness
