@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import dis
+import importlib.util
 import inspect
 import os
 import sys
@@ -53,6 +55,11 @@ def makes_durable_calls(agent: BoundAgent) -> bool:
     return any(_makes_calls(action.function, agent) for action in agent.actions)
 
 
+def may_make_durable_calls(agent: BoundAgent) -> bool:
+    """Tell whether any code of the author's that the actions lead to may make durable calls."""
+    return makes_durable_calls(agent) or any(_may_make_calls(one.function, agent) for one in agent.actions)
+
+
 def mark_durable_actions(agent: BoundAgent) -> None:
     """Note which actions make durable calls, and which may make some by other code of the author's.
 
@@ -68,7 +75,8 @@ def mark_durable_actions(agent: BoundAgent) -> None:
 def _may_make_calls(action: Callable[..., Any], agent: BoundAgent) -> bool:
     """Tell whether any code of the author's that an action leads to names a durable call.
 
-    Whatever it names is followed, through modules, classes and objects, but not into libraries.
+    Whatever it names is followed, through modules, classes and objects, but not into libraries. What a
+    module makes is not known before it is imported; this does not import it, and takes it to make calls.
     """
     durable = _durable_names(agent)
     ahead: list[Any] = [inspect.unwrap(action), type(agent.instance), *vars(agent.instance).values()]
@@ -88,21 +96,52 @@ def _may_make_calls(action: Callable[..., Any], agent: BoundAgent) -> bool:
             ahead += [*vars(found).values(), *found.__mro__[1:]]
         elif isinstance(found, FunctionType):
             names = set(_names(found.__code__))
-            if names & durable:
+            if names & durable or _imports_unseen_code(found):
                 return True
             ahead += _named(names, found)
     return False
 
 
 def _named(names: set[str], function: FunctionType) -> Iterator[Any]:
-    """Yield what the code of a function names: globals, what they have under such a name, and closures."""
-    for name in names:
-        found = function.__globals__.get(name)
-        if isinstance(found, ModuleType) and _is_authors(found):
-            yield from (vars(found)[each] for each in names if each in vars(found))
-        elif found is not None:
+    """Yield what the code of a function names: globals, imports, what they have under a name, closures."""
+    ahead = [*map(function.__globals__.get, names), *map(sys.modules.get, _imports(function))]
+    modules: set[str] = set()
+    for found in ahead:
+        if not isinstance(found, ModuleType) or not _is_authors(found):
             yield found
+        elif found.__name__ not in modules:
+            modules.add(found.__name__)
+            ahead += (vars(found)[each] for each in names if each in vars(found))
     yield from _cells(function)
+
+
+def _imports(function: FunctionType) -> Iterator[str]:
+    """Yield the names of the modules that the code of a function imports as it runs."""
+    package = function.__globals__.get("__package__")
+    codes = [function.__code__]
+    for code in codes:
+        codes += (constant for constant in code.co_consts if isinstance(constant, CodeType))
+        level = 0
+        for one in dis.get_instructions(code):
+            if one.opname == "LOAD_CONST" and isinstance(one.argval, int):
+                level = one.argval
+            elif one.opname == "IMPORT_NAME" and (package or not level):
+                yield importlib.util.resolve_name("." * level + one.argval, package)
+
+
+def _imports_unseen_code(function: FunctionType) -> bool:
+    """Tell whether a function imports, as it runs, code of the author's that was not imported so far."""
+    return any(_is_unseen(name) for name in _imports(function) if name not in sys.modules)
+
+
+def _is_unseen(module: str) -> bool:
+    top = module.partition(".")[0]
+    if top in sys.modules:
+        return _is_authors(sys.modules[top])
+    spec = importlib.util.find_spec(top)
+    if spec is None:
+        return False
+    return not _is_in_library(next(iter(spec.submodule_search_locations or [spec.origin or ""])))
 
 
 def _is_authors(found: Any) -> bool:
@@ -114,7 +153,11 @@ def _is_authors(found: Any) -> bool:
         file = getattr(sys.modules.get(module), "__file__", None) or ""
         if module in sys.builtin_module_names:
             return False
-    return not file.startswith(("<frozen", *_LIBRARIES))
+    return not _is_in_library(file)
+
+
+def _is_in_library(file: str) -> bool:
+    return file in ("built-in", "frozen") or file.startswith(("<frozen", *_LIBRARIES))
 
 
 def _makes_calls(action: Callable[..., Any], agent: BoundAgent) -> bool:
