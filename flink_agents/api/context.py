@@ -10,6 +10,7 @@ from collections.abc import AsyncIterator, Awaitable, Callable, Iterable, Mappin
 from datetime import datetime, timedelta
 from typing import Any, Literal, TypeVar, Unpack, overload
 
+from flink_agents.api.ask_methods import AskMethods
 from flink_agents.api.chat import ChatInput, ChatResult, ConversationOptions
 from flink_agents.api.durable import NOT_GIVEN, DurableCallable, durable_callable
 from flink_agents.api.events import Event
@@ -27,7 +28,7 @@ from flink_agents.api.vector_store import Filter, ScoredDocument
 _T = TypeVar("_T")
 
 
-class RunnerContext(ServerMethods):
+class RunnerContext(AskMethods, ServerMethods):
     """An action's view of the run that it belongs to.
 
     A context belongs to one execution of one action. After that execution, or from another

@@ -48,7 +48,8 @@
     │   ├── DurableCallMismatchError     FA4013
     │   │   └── BranchesRecordedEarlierError FA4016
     │   ├── DurableResultError           FA4014
-    │   └── RecordedFailureError         FA4015
+    │   ├── RecordedFailureError         FA4015
+    │   └── AskedOutputsError            FA4020
     ├── StateError                       FA5000  a value cannot enter or leave Flink's state
     │   ├── KeyEncodingError             FA5001
     │   ├── UnserializableValueError     FA5002
@@ -148,6 +149,7 @@ from flink_agents.api.run_errors import (
     ActionFailedError as ActionFailedError,
     ActionInterruptedError as ActionInterruptedError,
     ActionTimeoutError as ActionTimeoutError,
+    AskedOutputsError as AskedOutputsError,
     BranchesRecordedEarlierError as BranchesRecordedEarlierError,
     ContextMisuseError as ContextMisuseError,
     DurableCallMismatchError as DurableCallMismatchError,
@@ -303,7 +305,7 @@ class JobDefinitionError(AgentsError):
 
 
 class AgentCycleError(JobDefinitionError):
-    """The output of an agent flows back into the same agent inside one job."""
+    """The output of an agent flows back into the same agent inside one job, or an agent asks itself."""
 
     code = "FA3001"
 

@@ -156,6 +156,12 @@ class DurableResultError(RunError):
     code = "FA4014"
 
 
+class AskedOutputsError(RunError):
+    """An agent that an action asked put out another number of values than one."""
+
+    code = "FA4020"
+
+
 class RecordedFailureError(RunError):
     """A durable call failed in an earlier attempt, with an exception that cannot be made again.
 

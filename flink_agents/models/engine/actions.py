@@ -9,7 +9,7 @@ from pydantic_ai import Agent, RunContext, Tool
 from pydantic_ai.run import AgentRunResult
 
 from flink_agents.api.context import RunnerContext
-from flink_agents.api.decorators import Trigger, action
+from flink_agents.api.decorators import ClassAttribute, Trigger, action
 from flink_agents.api.errors import AgentDefinitionError
 from flink_agents.api.events import Event, InputEvent, OutputEvent
 from flink_agents.api.settings import ActionOptions
@@ -22,19 +22,6 @@ def _prompt_of(event: Any) -> str:
 
 def _output_of(result: AgentRunResult[Any], event: Event) -> Event:
     return OutputEvent(output=result.output)
-
-
-class _Attribute(staticmethod):  # type: ignore[type-arg]
-    """A function that can be found again by the class whose attribute it is, as one that is written there.
-
-    Classes of agents are sent to the workers of a job by their names, which must lead to their actions.
-    """
-
-    def __set_name__(self, owner: type, name: str) -> None:
-        function = self.__func__
-        function.__module__ = owner.__module__
-        function.__name__ = name
-        function.__qualname__ = f"{owner.__qualname__}.{name}"
 
 
 def action_of(
@@ -78,7 +65,7 @@ def action_of(
         made = None if deps is None else deps(event, ctx)
         return output(await agent.run(prompt(event), deps=made), event)
 
-    return _Attribute(action(*triggers, name=called, emits=emits, **settings)(run))
+    return ClassAttribute(action(*triggers, name=called, emits=emits, **settings)(run))
 
 
 def as_tool(

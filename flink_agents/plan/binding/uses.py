@@ -12,10 +12,12 @@ from collections.abc import Callable, Iterable, Iterator, Mapping
 from types import CodeType, FunctionType, ModuleType
 from typing import Any
 
+from flink_agents.api.agent import Agent
 from flink_agents.api.built_in_actions import BUILT_IN_ACTIONS
 from flink_agents.api.durable import is_known_to_call_durably
 from flink_agents.api.resources import ResourceType
 from flink_agents.plan.binding.bind import BoundAgent
+from flink_agents.plan.compile.declarations import actions_of
 from flink_agents.plan.references import FunctionRef
 
 _MAX_FOLLOWED = 10_000
@@ -28,6 +30,9 @@ _LIBRARIES = (
 
 _DURABLE = frozenset({"durable_execute", "durable_execute_async", "chat"})
 """Methods of the context that make durable calls."""
+
+_ASKS = frozenset({"ask", "ask_all", "as_tool"})
+"""Methods by which code hands over to other agents, whose durable calls are its own."""
 
 _BUILT_IN = frozenset(one.function for one in BUILT_IN_ACTIONS)
 """Actions of this package, all of which make some."""
@@ -78,13 +83,16 @@ def _may_make_calls(action: Callable[..., Any], agent: BoundAgent) -> bool:
     Whatever it names is followed, through modules, classes and objects, but not into libraries. What a
     module makes is not known before it is imported; this does not import it, and takes it to make calls.
     """
-    durable = _durable_names(agent)
+    # Agents that are asked have resources of their own.
+    durable = _DURABLE.union(*_OF_RESOURCES.values()) if _asks(action) else _durable_names(agent)
     ahead: list[Any] = [inspect.unwrap(action), type(agent.instance), *vars(agent.instance).values()]
     seen: set[int] = set()
     while ahead and len(seen) < _MAX_FOLLOWED:
         found = ahead.pop()
         if is_known_to_call_durably(found):
             return True
+        if isinstance(found, Agent):
+            ahead += [one.function for one in actions_of(found)]
         found = inspect.unwrap(found) if callable(found) else found
         found = getattr(found, "__func__", getattr(found, "func", found))
         if not isinstance(found, FunctionType | type | ModuleType):
@@ -100,6 +108,11 @@ def _may_make_calls(action: Callable[..., Any], agent: BoundAgent) -> bool:
                 return True
             ahead += _named(names, found)
     return False
+
+
+def _asks(function: Callable[..., Any]) -> bool:
+    code = getattr(inspect.unwrap(function), "__code__", None)
+    return isinstance(code, CodeType) and not _ASKS.isdisjoint(_names(code))
 
 
 def _named(names: set[str], function: FunctionType) -> Iterator[Any]:
@@ -182,6 +195,8 @@ def _makes_calls(action: Callable[..., Any], agent: BoundAgent) -> bool:
         values = (*_named(names, function), *(attributes[name] for name in names & attributes.keys()))
         values += tuple(inspect.getattr_static(owner, name, None) for owner in owners for name in names)
         if names & durable or any(map(is_known_to_call_durably, _with_contents(values))):
+            return True
+        if names & _ASKS and _may_make_calls(function, agent):
             return True
         ahead += _functions(names, function, owners)
     return False

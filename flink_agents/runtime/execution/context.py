@@ -14,6 +14,7 @@ from typing import Any, cast
 
 from typing_extensions import override
 
+from flink_agents.api.agent import Agent
 from flink_agents.api.context import RunnerContext
 from flink_agents.api.durable import DurableCallable
 from flink_agents.api.errors import (
@@ -67,6 +68,7 @@ class ActionRun:
         calls: Its durable calls, or None.
         delivery: Gives it what it waits for, in order; None where nothing can be recorded.
         context: What its code was given; None before that and behind its end.
+        asks: How many agents each of its tasks asked, by the way to the task, or None.
     """
 
     __slots__ = (
@@ -74,6 +76,7 @@ class ActionRun:
         "_path",
         "_thread",
         "action",
+        "asks",
         "awaited",
         "calls",
         "context",
@@ -104,6 +107,7 @@ class ActionRun:
         self.delivery: Delivery | None = None
         self.mark = run.mark()
         self.context: RunnerContext | None = None
+        self.asks: dict[str, int] | None = None
         self._thread = get_ident()
         self._active = True
         self._path: str | None = None
@@ -402,6 +406,14 @@ class ActionRunContext(RunnerContext):
         self, what: DurableCallable, args: tuple[Any, ...], kwargs: Mapping[str, Any]
     ) -> Awaitable[Any]:
         return self._durable.call(self._of, what, args, kwargs)
+
+    @override
+    def _ask(self, agent: Agent | type[Agent], event: Any) -> Awaitable[tuple[str, list[Any]]]:
+        self._of.guard()
+        if self._of.shared.asking is None:
+            self._of.slot()
+        assert self._of.shared.asking is not None
+        return self._of.shared.asking.ask(self._of, agent, event)
 
     @property
     def _durable(self) -> Durable:

@@ -47,6 +47,18 @@ class Durable(Protocol):
         ...
 
 
+class Asking(Protocol):
+    """Lets actions ask other agents. Steps are ``context.ActionRun``."""
+
+    def ask(self, asker: Any, agent: Any, event: Any) -> Awaitable[tuple[str, list[Any]]]:
+        """Let ``agent`` handle ``event``; gives its name and what it put out, to be awaited."""
+        ...
+
+    async def close(self) -> None:
+        """Close what the asked agents opened."""
+        ...
+
+
 class NothingDurable(Durable):
     """Refuses durable calls: there is no store."""
 
@@ -86,6 +98,7 @@ class RunEnvironment:
     Attributes:
         observers: Everybody who is told what runs do.
         durable: Makes durable calls.
+        asking: Lets actions ask other agents; None before there is an agent loop.
         run_metrics: See above.
         limits: Limits of actions and tools.
         clients: Clients of the subtask.
@@ -123,6 +136,7 @@ class RunEnvironment:
             mark_durable_actions(agent)
             run_metrics.add_gauges("store", journals.store.metrics)
         self.durable: Durable = NothingDurable()
+        self.asking: Asking | None = None
         self._around_durable = around_durable
         self.memory_expires = config.get(AgentOptions.SHORT_TERM_TTL) is not None
         self.may_record = journals is not None and any(one.may_be_recorded for one in agent.actions)
