@@ -87,8 +87,8 @@ class Agent:
         """Make a tool of the agent, by which a model asks it as ``ctx.ask`` does.
 
         In the body of another agent's class: ``check = Checker().as_tool("Checks an order.")``; or
-        ``agent.add_resource("check", "tool", Checker().as_tool())``. What the model is told is the value of the
-        agent's ``OutputEvent``. Each durable call of the agent is recorded, as one of the action that talks
+        ``agent.add_resource("check", "tool", Checker().as_tool())``. What the model is told is the value of
+        the agent's ``OutputEvent``. Each durable call of the agent is recorded, as one of the action that talks
         with the model.
 
         Args:

@@ -22,10 +22,10 @@ class AskMethods(ABC):
     def ask(self, agent: Agent | type[Agent], event: Any) -> Awaitable[Any]:
         """Let another agent handle ``event`` within this run; gives its output, to be awaited.
 
-        For ``async def`` actions. The actions of the asked agent are executed as code of this one: each of their
-        durable calls is recorded, and after a crash none whose end was recorded is made again. The agent
-        has a short-term memory of its own for the key. What it does takes effect as a whole when it has
-        ended, and not at all where it raises or is cancelled.
+        For ``async def`` actions. The actions of the asked agent are executed as code of this one: each of
+        their durable calls is recorded, and after a crash none whose end was recorded is made again. The
+        agent has a short-term memory of its own for the key. What it does takes effect as a whole when it
+        has ended, and not at all where it raises or is cancelled.
 
         Args:
             agent: An instance, which is best made once, or a class without required arguments.
@@ -61,10 +61,12 @@ class AskMethods(ABC):
 
         Args:
             *awaitables: What is awaited, such as several :meth:`ask`.
-            timeout: Seconds after which those that have not ended are cancelled; None for as long as it takes.
+            timeout: Seconds after which those that have not ended are cancelled; None for as long as it
+                takes.
 
         Returns:
-            In the order of the arguments, the result of each, the error that it raised, or a ``TimeoutError``.
+            In the order of the arguments: the result of each, the error that it raised, or a
+            ``TimeoutError``.
         """
         tasks = [asyncio.ensure_future(one) for one in awaitables]
         if not tasks:

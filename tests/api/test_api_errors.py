@@ -70,6 +70,7 @@ CODES = {
     "DurableCallMismatchError": "FA4013",
     "DurableResultError": "FA4014",
     "RecordedFailureError": "FA4015",
+    "AskedOutputsError": "FA4020",
     "ActionInterruptedError": "FA4017",
     "StateError": "FA5000",
     "KeyEncodingError": "FA5001",

@@ -58,6 +58,16 @@ def test_workflow_single_agent(tmp_path: Path) -> None:
     assert "alan: 'much' is no amount" in messages
 
 
+def test_workflow_multiple_agent(tmp_path: Path) -> None:
+    assert run_example(tmp_path, "workflow_multiple_agent.py").splitlines()[-5:] == [
+        "kettle: [-1, 1, 1], better, 3 left",
+        "kettle: [1], the same, 3 left",
+        "lamp: [-1], the same, stock unknown",
+        "lamp: [-1], worse, stock unknown",
+        "lamp: [1], better, stock unknown",
+    ]
+
+
 def test_payments(tmp_path: Path) -> None:
     *receipts, charged = run_example(tmp_path, "payments.py").splitlines()[-4:]
     assert [receipt.partition(": receipt ")[0] for receipt in receipts] == ["ada 400", "ada 50", "alan 25"]

@@ -62,7 +62,7 @@ def next_trial(
         trial: The attempt that raised; None for a first one.
         error: What it raised.
         seed: What the jitter derives from: equal for attempts of one step in one run.
-        now: The present, in seconds of a clock that all attempts are measured by. Default: ``time.monotonic``.
+        now: The present, by the clock of the attempts. Default: ``time.monotonic()``.
     """
     failed = trial.failed if trial is not None else ()
     number = len(failed) + 1

@@ -135,8 +135,8 @@ class AskedAgents:
             raise AgentCycleError(
                 f"agent {name!r} is asked while it waits for this answer: {' asks '.join((*waiting, name))}",
                 expected="agents of which none asks itself, by whatever way",
-                fix="loop by events inside one agent, which run.max-events bounds; give a second stage with the "
-                "same code another name; or send what goes round through a topic of Kafka",
+                fix="loop by events inside one agent, which run.max-events bounds; give a second stage with "
+                "the same code another name; or send what goes round through a topic of Kafka",
             )
         kind = event if isinstance(event, Event) else InputEvent(input=event)
         route = asked.shared.routes.of(kind)
@@ -153,7 +153,7 @@ class AskedAgents:
                 f"the asked agent {name!r} has side outputs that {asker.shared.agent_name!r} has not",
                 expected=", ".join(missing),
                 found=", ".join(asker.shared.side_outputs) or "none declared",
-                fix=f"declare them on {asker.shared.agent_name}: what an asked agent emits leaves by who asks",
+                fix=f"declare them on {asker.shared.agent_name}: by it leaves what an asked agent emits",
             )
 
 
@@ -184,8 +184,8 @@ class _OfRoot(Durable):
         self, step: ActionRun, what: DurableCallable, args: tuple[Any, ...], kwargs: Mapping[str, Any]
     ) -> Any:
         raise ContextMisuseError(
-            f"action {step.action.name!r} of the asked agent {step.shared.agent_name!r} makes a durable call, "
-            "but is no async def",
+            f"action {step.action.name!r} of the asked agent {step.shared.agent_name!r} makes a durable "
+            "call, but is no async def",
             expected="an async def action: the asked agent is executed on the agent loop",
             found="a def action",
             fix="write async def, and await ctx.durable_execute_async(...)",
