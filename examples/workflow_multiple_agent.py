@@ -6,9 +6,9 @@
             -> windows of ten seconds (per product)
             -> BuyerAgent (per product), which asks StockAgent and TrendAgent side by side
 
-``RatingAgent`` holds event time, so that a window gets all results of its time, however long their calls take.
-``BuyerAgent`` waits for the answers of both agents for half a second, and decides without the one that is
-late. Run it with ``python examples/workflow_multiple_agent.py``.
+``RatingAgent`` holds event time, so that a window gets all results of its time, however long their calls
+take. ``BuyerAgent`` waits for the answers of both agents for half a second, and decides without the one that
+is late. Run it with ``python examples/workflow_multiple_agent.py``.
 """
 
 from __future__ import annotations

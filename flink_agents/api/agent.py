@@ -88,8 +88,8 @@ class Agent:
 
         In the body of another agent's class: ``check = Checker().as_tool("Checks an order.")``; or
         ``agent.add_resource("check", "tool", Checker().as_tool())``. What the model is told is the value of
-        the agent's ``OutputEvent``. Each durable call of the agent is recorded, as one of the action that talks
-        with the model.
+        the agent's ``OutputEvent``. Each durable call of the agent is recorded, as one of the action that
+        talks with the model.
 
         Args:
             description: Tells the model what the tool is for. Default: the first paragraph of the class's

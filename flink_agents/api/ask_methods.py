@@ -5,7 +5,10 @@ from __future__ import annotations
 import asyncio
 from abc import ABC, abstractmethod
 from collections.abc import Awaitable
-from typing import TYPE_CHECKING, Any
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Any, Literal
+
+from pydantic import BaseModel, ConfigDict
 
 from flink_agents.api.errors import AskedOutputsError
 
@@ -14,6 +17,57 @@ if TYPE_CHECKING:
 
 ASKED = "_asked"
 """The object in short-term memory whose fields are the memories of asked agents, by name."""
+
+
+class TranscriptEntry(BaseModel):
+    """One thing that an asked agent did on its way to the answer.
+
+    Attributes:
+        agent: Name of the agent; of one that it asked itself, that one's.
+        action: Name of the action.
+        kind: ``event`` for an event that the action sent, ``chat`` for a conversation with a model.
+        name: Type of the event, or name of the chat model.
+        content: The event's fields, or the messages that the conversation added; JSON values.
+    """
+
+    model_config = ConfigDict(frozen=True)
+
+    agent: str
+    action: str
+    kind: Literal["event", "chat"]
+    name: str
+    content: Any
+
+
+@dataclass(frozen=True)
+class Answer:
+    """What an asked agent came to.
+
+    Attributes:
+        agent: Name of the agent.
+        outputs: The values that it put out, in order.
+        transcript: What it did, in order; empty where nobody asked for that.
+    """
+
+    agent: str
+    outputs: list[Any]
+    transcript: list[TranscriptEntry]
+
+    @property
+    def output(self) -> Any:
+        """The only value that it put out.
+
+        Raises:
+            AskedOutputsError: It put out none, or several.
+        """
+        if len(self.outputs) == 1:
+            return self.outputs[0]
+        raise AskedOutputsError(
+            f"the asked agent {self.agent!r} gave {'several answers' if self.outputs else 'no answer'}",
+            expected="one OutputEvent",
+            found=f"{len(self.outputs)} of them",
+            fix="let the agent end each way with one OutputEvent, or write await ctx.ask_all(...)",
+        )
 
 
 class AskMethods(ABC):
@@ -54,6 +108,18 @@ class AskMethods(ABC):
         """
         return _values(self._ask(agent, event))
 
+    def ask_traced(
+        self, agent: Agent | type[Agent], event: Any, transcript: bool = True
+    ) -> Awaitable[Answer]:
+        """Ask as :meth:`ask` does; gives all outputs, and what the agent did on its way to them.
+
+        Args:
+            agent: An instance, or a class without required arguments.
+            event: An event that the agent takes; anything else is the input of an ``InputEvent``.
+            transcript: Whether to tell what it did.
+        """
+        return self._ask(agent, event, transcript)
+
     async def join(
         self, *awaitables: Awaitable[Any], timeout: float | None = None
     ) -> list[Any | BaseException]:
@@ -81,25 +147,15 @@ class AskMethods(ABC):
         return [_ended(task, task in late, timeout) for task in tasks]
 
     @abstractmethod
-    def _ask(self, agent: Agent | type[Agent], event: Any) -> Awaitable[tuple[str, list[Any]]]: ...
+    def _ask(self, agent: Agent | type[Agent], event: Any, traced: bool = False) -> Awaitable[Answer]: ...
 
 
-async def _only(asked: Awaitable[tuple[str, list[Any]]]) -> Any:
-    name, outputs = await asked
-    if len(outputs) == 1:
-        return outputs[0]
-    raise AskedOutputsError(
-        f"the asked agent {name!r} gave no answer"
-        if not outputs
-        else f"the asked agent {name!r} gave several answers",
-        expected="one OutputEvent",
-        found=f"{len(outputs)} of them",
-        fix="let the agent end each way with one OutputEvent, or write await ctx.ask_all(...)",
-    )
+async def _only(asked: Awaitable[Answer]) -> Any:
+    return (await asked).output
 
 
-async def _values(asked: Awaitable[tuple[str, list[Any]]]) -> list[Any]:
-    return (await asked)[1]
+async def _values(asked: Awaitable[Answer]) -> list[Any]:
+    return (await asked).outputs
 
 
 def _ended(task: asyncio.Future[Any], late: bool, timeout: float | None) -> Any:

@@ -198,7 +198,12 @@ class RunnerContext(AskMethods, ServerMethods):
         """
         resource = self.get_resource(model, ResourceType.CHAT_MODEL)
         said = await messages if isinstance(messages, FilledPrompt) else messages
-        return await resource.chat(self, said, output_type=output_type, **options)
+        result: ChatResult[Any] = await resource.chat(self, said, output_type=output_type, **options)
+        self._chatted(model, result)
+        return result
+
+    def _chatted(self, model: str, result: ChatResult[Any]) -> None:
+        """Note a conversation that has ended."""
 
     def conversation(self, name: str = "default") -> KeptConversation:
         """The history ``name`` of the key's conversations, to be read or cleared.

@@ -76,6 +76,7 @@
     ├── KafkaStreamError                 FA7100  a Kafka source or sink of a job cannot work
     │   ├── KafkaConnectorError          FA7101
     │   └── KafkaValueError              FA7102  (also a ValueError)
+    ├── EnvelopeError                    FA7200  a message between jobs (also a ValueError)
     ├── RecoveryDifferenceError          FA8000  found by the test kit  (also an AssertionError)
     ├── ModelError                       FA9000  a chat model did not come to an answer
     │   ├── ModelRequestError            FA9001
@@ -112,6 +113,7 @@ from typing import Any
 
 from flink_agents.api.error_base import AgentsError
 from flink_agents.api.kafka_errors import (
+    EnvelopeError as EnvelopeError,
     KafkaConnectorError as KafkaConnectorError,
     KafkaStreamError as KafkaStreamError,
     KafkaValueError as KafkaValueError,

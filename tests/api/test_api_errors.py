@@ -99,6 +99,7 @@ CODES = {
     "KafkaStreamError": "FA7100",
     "KafkaConnectorError": "FA7101",
     "KafkaValueError": "FA7102",
+    "EnvelopeError": "FA7200",
     "ModelError": "FA9000",
     "ModelRequestError": "FA9001",
     "UsageLimitExceededError": "FA9002",

@@ -68,6 +68,19 @@ def test_workflow_multiple_agent(tmp_path: Path) -> None:
     ]
 
 
+def test_validator(tmp_path: Path) -> None:
+    assert run_example(tmp_path, "validator.py").splitlines()[-8:] == [
+        "accepted: We are sorry: The kettle leaks. 40 back",
+        "accepted: We are sorry: The lamp is broken. 45 back",
+        "rejected: alan, after 1 attempts: eve: half is too much",
+        "rejected: grace, after 3 attempts: 75 above the limit",
+        "for review: ada 0: accept; 2 steps",
+        "for review: alan 0: again, accept; 4 steps",
+        "for review: alan 2: reject; 2 steps",
+        "for review: grace 0: again, again, again; 6 steps",
+    ]
+
+
 def test_payments(tmp_path: Path) -> None:
     *receipts, charged = run_example(tmp_path, "payments.py").splitlines()[-4:]
     assert [receipt.partition(": receipt ")[0] for receipt in receipts] == ["ada 400", "ada 50", "alan 25"]

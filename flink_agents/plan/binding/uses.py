@@ -31,7 +31,7 @@ _LIBRARIES = (
 _DURABLE = frozenset({"durable_execute", "durable_execute_async", "chat"})
 """Methods of the context that make durable calls."""
 
-_ASKS = frozenset({"ask", "ask_all", "as_tool"})
+_ASKS = frozenset({"ask", "ask_all", "ask_traced", "as_tool"})
 """Methods by which code hands over to other agents, whose durable calls are its own."""
 
 _BUILT_IN = frozenset(one.function for one in BUILT_IN_ACTIONS)

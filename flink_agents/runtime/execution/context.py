@@ -15,6 +15,8 @@ from typing import Any, cast
 from typing_extensions import override
 
 from flink_agents.api.agent import Agent
+from flink_agents.api.ask_methods import Answer
+from flink_agents.api.chat import ChatResult
 from flink_agents.api.context import RunnerContext
 from flink_agents.api.durable import DurableCallable
 from flink_agents.api.errors import (
@@ -408,12 +410,16 @@ class ActionRunContext(RunnerContext):
         return self._durable.call(self._of, what, args, kwargs)
 
     @override
-    def _ask(self, agent: Agent | type[Agent], event: Any) -> Awaitable[tuple[str, list[Any]]]:
+    def _ask(self, agent: Agent | type[Agent], event: Any, traced: bool = False) -> Awaitable[Answer]:
         self._of.guard()
         if self._of.shared.asking is None:
             self._of.slot()
         assert self._of.shared.asking is not None
-        return self._of.shared.asking.ask(self._of, agent, event)
+        return self._of.shared.asking.ask(self._of, agent, event, traced)
+
+    @override
+    def _chatted(self, model: str, result: ChatResult[Any]) -> None:
+        self._of.run.note(self._of, "chat", model, result.new_messages)
 
     @property
     def _durable(self) -> Durable:

@@ -8,6 +8,7 @@ from typing import Any, Protocol
 
 from typing_extensions import override
 
+from flink_agents.api.ask_methods import Answer
 from flink_agents.api.durable import DurableCallable
 from flink_agents.api.errors import StoreNotConfiguredError
 from flink_agents.api.logs import bounded_logger
@@ -50,8 +51,8 @@ class Durable(Protocol):
 class Asking(Protocol):
     """Lets actions ask other agents. Steps are ``context.ActionRun``."""
 
-    def ask(self, asker: Any, agent: Any, event: Any) -> Awaitable[tuple[str, list[Any]]]:
-        """Let ``agent`` handle ``event``; gives its name and what it put out, to be awaited."""
+    def ask(self, asker: Any, agent: Any, event: Any, traced: bool) -> Awaitable[Answer]:
+        """Let ``agent`` handle ``event``; gives what it came to, to be awaited."""
         ...
 
     async def close(self) -> None:

@@ -23,7 +23,7 @@ from flink_agents.api.errors import (
     RetriesExhaustedError,
     UnhandledEventError,
 )
-from flink_agents.api.events import Event, OutputEvent
+from flink_agents.api.events import Event, InputEvent, OutputEvent
 from flink_agents.api.logs import bounded_logger
 from flink_agents.api.options import AgentOptions
 from flink_agents.api.policies import DEAD_LETTER_TAG, DeadLetter, FailedAttempt, OnError, RetryPolicy
@@ -433,6 +433,7 @@ class StepExecutor:
             where=where,
             traceback=users_traceback(error),
             attempts=attempts,
+            run_input=None if isinstance(event, InputEvent) else run.record,
         )
 
 

@@ -10,6 +10,7 @@ from typing import Any
 from typing_extensions import override
 
 from flink_agents.api.agent import Agent
+from flink_agents.api.ask_methods import Answer
 from flink_agents.api.durable import DurableCallable
 from flink_agents.api.errors import (
     AgentCycleError,
@@ -60,9 +61,9 @@ class AskedAgents:
         self._made: list[AskedAgent] = []
 
     def ask(
-        self, asker: ActionRun, agent: Agent | type[Agent], event: Any
-    ) -> Coroutine[Any, Any, tuple[str, list[Any]]]:
-        """Let ``agent`` handle ``event``; gives its name and what it put out, to be awaited.
+        self, asker: ActionRun, agent: Agent | type[Agent], event: Any, traced: bool
+    ) -> Coroutine[Any, Any, Answer]:
+        """Let ``agent`` handle ``event``; gives what it came to, to be awaited.
 
         The ask has its number among those of the running task from this call on.
 
@@ -70,6 +71,7 @@ class AskedAgents:
             asker: The action run that asks.
             agent: An instance, or a class.
             event: An event, or an input.
+            traced: Whether the answer says what the agent did.
         """
         if not asker.action.is_async:
             raise ContextMisuseError(
@@ -85,7 +87,8 @@ class AskedAgents:
         asker.asks = asker.asks or {}
         number = asker.asks.get(task, 0)
         asker.asks[task] = number + 1
-        return _answer(asker, asked, event, task, number)
+        run = AskedRun(asked.shared, asker, traced)
+        return _answer(asked, run, run.take(event, task, number))
 
     async def close(self) -> None:
         """Close the clients and resources of all agents that were asked, the latest first."""
@@ -157,13 +160,10 @@ class AskedAgents:
             )
 
 
-async def _answer(
-    asker: ActionRun, asked: AskedAgent, event: Any, task: str, number: int
-) -> tuple[str, list[Any]]:
-    run = AskedRun(asked.shared, asker)
-    outputs = await asked.executor.answer(run, run.take(event, task, number))
+async def _answer(asked: AskedAgent, run: AskedRun, event: Event) -> Answer:
+    outputs = await asked.executor.answer(run, event)
     run.hand_over()
-    return asked.plan.name, outputs
+    return Answer(asked.plan.name, outputs, run.transcript or [])
 
 
 class _OfRoot(Durable):

@@ -2,9 +2,11 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, Literal
 
-from flink_agents.api.ask_methods import ASKED
+from pydantic_core import to_jsonable_python
+
+from flink_agents.api.ask_methods import ASKED, TranscriptEntry
 from flink_agents.api.events import AskLineage, Event, InputEvent, lineage_of_sent, stamp
 from flink_agents.runtime.execution.run import Run
 from flink_agents.runtime.execution.shared import RunEnvironment
@@ -20,16 +22,18 @@ class AskedRun(Run):
     Args:
         shared: What all runs of the asked agent share.
         asker: The action run that asks.
+        traced: Whether the answer says what the agent did.
 
     Attributes:
         asker: See above.
         root: The action run of the job's agent to which all of it belongs.
         agents: Names of the agents that wait for each other's answers, the job's agent first.
+        transcript: What the agent did, and those that it asked; None where nobody wants to know.
     """
 
-    __slots__ = ("_memory", "agents", "asker", "root")
+    __slots__ = ("_around", "_memory", "agents", "asker", "root", "transcript")
 
-    def __init__(self, shared: RunEnvironment, asker: ActionRun) -> None:
+    def __init__(self, shared: RunEnvironment, asker: ActionRun, traced: bool) -> None:
         outer = asker.run
         super().__init__(
             shared,
@@ -49,6 +53,10 @@ class AskedRun(Run):
         self.asker = asker
         self.root: ActionRun = root_of(asker)
         self.agents: tuple[str, ...] = (*agents_of(asker), shared.agent_name)
+        self._around = outer.transcript if isinstance(outer, AskedRun) else None
+        self.transcript: list[TranscriptEntry] | None = None
+        if traced or self._around is not None:
+            self.transcript = []
 
     def take(self, event: Any, task: str, number: int) -> Event:
         """The event that the asked agent handles, with its place in the run.
@@ -62,6 +70,22 @@ class AskedRun(Run):
         parent = lineage_of_sent(self.asker.event)
         stamp(made, AskLineage(parent, self.asker.action.name, self._shared.agent_name, task, number))
         return made
+
+    def note(self, step: ActionRun, kind: Literal["event", "chat"], name: str, content: Any) -> None:
+        """Note something that an action of the agent did, where somebody wants to know.
+
+        Args:
+            step: The action run.
+            kind: What it did.
+            name: Type of the event, or name of the chat model.
+            content: What belongs to it; it becomes JSON.
+        """
+        if self.transcript is not None:
+            plain = to_jsonable_python(content, fallback=repr, inf_nan_mode="constants")
+            agent, action = self._shared.agent_name, step.action.name
+            self.transcript.append(
+                TranscriptEntry(agent=agent, action=action, kind=kind, name=name, content=plain)
+            )
 
     def hand_over(self) -> None:
         """Let what the ended agent wrote, and its side outputs, be those of the action that asks.
@@ -78,6 +102,8 @@ class AskedRun(Run):
         except BaseException:
             asker.run.rollback(mark)
             raise
+        if self._around is not None and self.transcript is not None:
+            self._around += self.transcript
         if self.side_outputs:
             asker.side = [*(asker.side or ()), *self.side_outputs]
 

@@ -51,6 +51,15 @@ class AskedExecutor(StepExecutor):
         return asyncio.get_running_loop().time()
 
     @override
+    def succeed(self, step: ActionRun) -> None:
+        run = step.run
+        if isinstance(run, AskedRun) and run.transcript is not None:
+            for event in step.sent:
+                content = {name: getattr(event, name) for name in type(event).model_fields}
+                run.note(step, "event", event.event_type, content)
+        super().succeed(step)
+
+    @override
     def fail(self, step: ActionRun, error: BaseException) -> None:
         self._take_back(step)
         if isinstance(error, ENDS) or self._policy_of(step.action) is not OnError.IGNORE:
