@@ -7,9 +7,9 @@
                 each order)        in the headers)
 
 Each job is a process of its own. Job 1 is killed with SIGKILL in its middle, and started again from its last
-checkpoint: each order is priced and shipped once, and the way of each parcel can be followed back to its order.
-Run it with ``python examples/two_jobs_over_kafka.py [HOST:PORT]``. Without an address, the example starts a
-broker of its own and stops it at the end.
+checkpoint: each order is priced and shipped once, and the way of each parcel can be followed back to its
+order. Run it with ``python examples/two_jobs_over_kafka.py [HOST:PORT]``. Without an address, the example
+starts a broker of its own and stops it at the end.
 """
 
 from __future__ import annotations

@@ -246,6 +246,13 @@ class OutputEvent(Event):
     output: Any
 
 
+class AskEvent(Event):
+    """Base of events by which other agents ask an agent: ``ctx.ask(agent, event)``.
+
+    No action of the agent itself has to emit them.
+    """
+
+
 class NamedEvent(Event):
     """An event without a class of its own: a type string and attributes.
 

@@ -26,7 +26,7 @@ from flink_agents.api.ask_methods import TranscriptEntry
 from flink_agents.api.context import RunnerContext
 from flink_agents.api.decorators import action
 from flink_agents.api.errors import AgentDefinitionError
-from flink_agents.api.events import Event, InputEvent, OutputEvent
+from flink_agents.api.events import AskEvent, Event, InputEvent, OutputEvent
 
 REJECTED_TAG = "rejected"
 """Name of the side output that carries :class:`Rejected` records."""
@@ -110,7 +110,7 @@ class Draft(_Record):
     verdicts: tuple[HumanVerdict, ...] = ()
 
 
-class SentBack(Event):
+class SentBack(AskEvent):
     """What a worker gets for another attempt.
 
     Attributes:

@@ -149,6 +149,23 @@ class RunEnvironment:
         self.clients = Clients(agent)
         self._resources: dict[tuple[str, ResourceType], Any] = {}
 
+    def for_asked(self, agent: BoundAgent, durable: Durable) -> RunEnvironment:
+        """Make what all runs share of an agent that actions of this one ask, in the same subtask.
+
+        Args:
+            agent: The asked agent.
+            durable: Makes the durable calls of its actions.
+        """
+        name = agent.plan.name
+        metrics, observers = self.metrics.get_sub_group(name), self.observers.others
+        made = type(self)(
+            agent, name, self.config, metrics, self.run_metrics, self.codec, observers=observers
+        )
+        made.durable = durable
+        made.asking = self.asking
+        made.limits.open_as(self.limits)
+        return made
+
     def leaves_thread(self, action: BoundAction) -> None:
         """Note that an action must not begin on Flink's thread any more."""
         action.off_thread = True

@@ -115,21 +115,8 @@ class AskedAgents:
     def _make(
         self, plan: AgentPlan, code: AgentCode, functions: tuple[Callable[..., Any], ...]
     ) -> AskedAgent:
-        outer = self._shared
-        shared = RunEnvironment(
-            bind(plan, code),
-            plan.name,
-            outer.config,
-            outer.metrics.get_sub_group(plan.name),
-            outer.run_metrics,
-            outer.codec,
-            around_durable=lambda _: _OfRoot(),
-            observers=outer.observers.others,
-        )
-        shared.register_durable(shared.durable)
-        shared.limits.open_as(outer.limits)
+        shared = self._shared.for_asked(bind(plan, code), _OfRoot())
         shared.clients.open(self._loop)
-        shared.asking = self
         return AskedAgent(plan, functions, shared, AskedExecutor(shared))
 
     def _check(self, asker: ActionRun, asked: AskedAgent, event: Any) -> None:
