@@ -47,7 +47,9 @@
     │   ├── DurableCallMismatchError     FA4013
     │   │   └── BranchesRecordedEarlierError FA4016
     │   ├── DurableResultError           FA4014
-    │   └── RecordedFailureError         FA4015
+    │   ├── RecordedFailureError         FA4015
+    │   ├── SignalTimeoutError           FA4018  (also a TimeoutError)
+    │   └── NoMoreSignalsError           FA4019
     ├── StateError                       FA5000  a value cannot enter or leave Flink's state
     │   ├── KeyEncodingError             FA5001
     │   ├── UnserializableValueError     FA5002
@@ -464,6 +466,18 @@ class DurableResultError(RunError):
     """The result of a durable call cannot be recorded."""
 
     code = "FA4014"
+
+
+class SignalTimeoutError(RunError, TimeoutError):
+    """No signal came in the time that an action waited for one."""
+
+    code = "FA4018"
+
+
+class NoMoreSignalsError(RunError):
+    """An action waits for a signal, and the input has ended."""
+
+    code = "FA4019"
 
 
 class RecordedFailureError(RunError):

@@ -12,6 +12,7 @@ from flink_agents.api.action_state import ActionStateStore
 from flink_agents.api.event_time import LATE_TAG
 from flink_agents.api.options import AgentOptions
 from flink_agents.api.policies import DEAD_LETTER_TAG
+from flink_agents.api.signals import STRAYS_TAG
 from flink_agents.connectors.action_state import open_store
 from flink_agents.connectors.action_state.memory.store import MemoryPlace, MemoryStore
 from flink_agents.plan import AgentCode, AgentPlan, bind
@@ -55,7 +56,7 @@ class Builder(Driver):
         ttl: timedelta | None = self._config.get(AgentOptions.SHORT_TERM_TTL)
         backend = FakeBackend(self._clock, None if ttl is None else int(ttl.total_seconds() * 1000))
         backend.watermark = self.current_watermark
-        tags = [*plan.side_outputs, DEAD_LETTER_TAG, LATE_TAG]
+        tags = [*plan.side_outputs, DEAD_LETTER_TAG, LATE_TAG, STRAYS_TAG]
         blueprint = Blueprint(
             bind(plan, code), self._config, self._event_time, tags, self._watermarks, self._make_store
         )

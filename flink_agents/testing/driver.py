@@ -16,9 +16,12 @@ from flink_agents.runtime.execution.shared import RunEnvironment
 from flink_agents.runtime.operator.emission import Emission
 from flink_agents.runtime.operator.low_watermark import NO_TIMESTAMP
 from flink_agents.runtime.operator.processor import AgentProcessor
+from flink_agents.runtime.state.keyed_state import Head
+from flink_agents.runtime.state.pending import PendingKind
+from flink_agents.runtime.state.suspended import Suspension
 from flink_agents.testing.behind import Behind
 from flink_agents.testing.crashes import Crashes
-from flink_agents.testing.fake_state import FakeBackend
+from flink_agents.testing.fake_state import FakeBackend, KeyState
 
 START = 1_700_000_000_000
 """Wall-clock time at which a harness starts, in milliseconds."""
@@ -101,7 +104,7 @@ class Driver:
             while waiting := self._with_timers(subtask.backend):
                 seen = subtask.processor.ended
                 for key in waiting:
-                    timers = subtask.backend.keys[key].processing_timers
+                    timers = self._timers_now(subtask.backend.keys[key])
                     # The last one of a key may be there to forget it.
                     self._fire(key, "processing_timers", min(timers) if self._keeps_timers else max(timers))
                 if subtask.processor.busy_keys:
@@ -119,8 +122,25 @@ class Driver:
         return [
             key
             for key, state in backend.keys.items()
-            if state.processing_timers and (state.pending or waits or not self._keeps_timers)
+            if self._timers_now(state) and (state.pending or waits or not self._keeps_timers)
         ]
+
+    def _timers_now(self, state: KeyState) -> set[int]:
+        """Return the timers of a key without those that a suspended run, or its signals, wait for."""
+        timers = state.processing_timers
+        if state.head is None or not timers:
+            return timers
+        head = Head.unpack(state.head)
+        if head.suspended is None and head.mail_expires is None:
+            return timers
+        return timers - {at for at in self._awaited(state, head) if at > self._clock.time}
+
+    def _awaited(self, state: KeyState, head: Head) -> set[int]:
+        awaited = set() if head.mail_expires is None else {head.mail_expires}
+        for number, entry in state.pending.items():
+            if number < 0 and entry[1] == PendingKind.RESUMPTION:
+                awaited |= {one.deadline for one in Suspension.unpack(entry[2:]).waits if one.deadline}
+        return awaited
 
     @property
     def low_watermark(self) -> int | None:

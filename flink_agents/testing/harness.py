@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import pickle
 from collections.abc import Callable, Iterable, Mapping, Sequence
+from dataclasses import dataclass
 from datetime import timedelta
 from functools import partial
 from operator import itemgetter
@@ -20,11 +21,14 @@ from flink_agents.api.errors import AgentConfigurationError
 from flink_agents.api.event_time import LATE_TAG, EventTime
 from flink_agents.api.options import AgentOptions, Configuration
 from flink_agents.api.policies import DEAD_LETTER_TAG, DeadLetter
+from flink_agents.api.signals import STRAYS_TAG, Signal, StraySignal, TaggedSignal
 from flink_agents.plan import AgentCode, compile_agent
 from flink_agents.plan.compile.configuration import instance_of
 from flink_agents.runtime.serde.codec import ValueCodec
 from flink_agents.runtime.serde.keys import KeyEncoder, encode_key, unescape
 from flink_agents.runtime.state.keyed_state import OBJECT, Head
+from flink_agents.runtime.state.pending import PendingKind
+from flink_agents.runtime.state.suspended import Suspension
 from flink_agents.testing.building import Builder
 from flink_agents.testing.crashes import EVERYWHERE, Crashes
 from flink_agents.testing.driver import START as START, Clock, Subtask
@@ -34,6 +38,35 @@ from flink_agents.testing.reordering import Reorder, reordered
 from flink_agents.testing.snapshots import Snapshot as Snapshot, gauges_of, sum_of
 
 LAST_WATERMARK = 2**63 - 1
+
+
+@dataclass(frozen=True)
+class PendingWait:
+    """What a suspended run waits for.
+
+    Attributes:
+        name: Name of the signal; None for a pause.
+        id: What names the wait in a signal.
+        deadline: When it ends by itself, in milliseconds; None for never.
+    """
+
+    name: str | None
+    id: str
+    deadline: int | None
+
+
+@dataclass(frozen=True)
+class _Keyed:
+    """A signal that was sent, with the text of its key."""
+
+    record: TaggedSignal
+    key: str
+
+
+def _unkeyed(record: Any, timestamp: int | None) -> tuple[Any, int | None, str | None]:
+    if isinstance(record, _Keyed):
+        return record.record, timestamp, record.key
+    return record, timestamp, None
 
 
 class OperatorHarness(Builder):
@@ -154,6 +187,23 @@ class OperatorHarness(Builder):
         start = len(self.outputs)
         deliver = self._delivery(record, timestamp)
         self._do(deliver, lambda taken: None)
+        return self.outputs[start:]
+
+    def signal(
+        self, key: Any, name: str, value: Any = None, *, id: str | None = None, wait: str | None = None
+    ) -> list[Any]:
+        """Send a signal to a key; returns the outputs that it led to.
+
+        Args:
+            key: The key, as the key selector returns it.
+            name: Name of the signal.
+            value: What it says.
+            id: What distinguishes it from others of its key.
+            wait: The id of the wait that it is for, as :meth:`waits` tells.
+        """
+        start = len(self.outputs)
+        signal = TaggedSignal(Signal(name, value, None, id, wait))
+        self._do(self._delivery(signal, None, encode_key(key)), lambda taken: None)
         return self.outputs[start:]
 
     def settle(self, seconds: float = 60.0) -> list[Any]:
@@ -305,6 +355,20 @@ class OperatorHarness(Builder):
         entries = subtask.backend.keyed_state().memory.items()
         return {unescape(path): codec.decode(data) for path, data in sorted(entries) if data != OBJECT}
 
+    def waits(self, key: Any = 0) -> list[PendingWait]:
+        """Return what the suspended run of ``key`` waits for; nothing where none is suspended."""
+        text = encode_key(key)
+        found = [entry for number, entry in self.state(key).pending.items() if number < 0]
+        parked = [Suspension.unpack(one[2:]) for one in found if one[1] == PendingKind.RESUMPTION]
+        return [
+            PendingWait(wait.name, wait.id(text, run.seq), wait.deadline) for run in parked for wait in run.waits
+        ]
+
+    @property
+    def strays(self) -> list[StraySignal]:
+        """All signals that no run took, in order."""
+        return self.side_output(STRAYS_TAG)
+
     def sequence_number(self, key: Any = 0) -> int:
         """How many runs of ``key`` were committed."""
         head = self._head(key)
@@ -425,12 +489,12 @@ class OperatorHarness(Builder):
             self._measured = measured
         self._to_the_end(act)
 
-    def _delivery(self, record: Any, timestamp: int | None) -> Callable[[], None]:
+    def _delivery(self, record: Any, timestamp: int | None, key: str | None = None) -> Callable[[], None]:
         """What hands a record over, as often as it is called."""
         record = self._through_flink(record, "record")
-        key = self._key(record)
+        key = key if key is not None else self._key(record)
         if self._inputs is not None:
-            self._inputs.append((record, timestamp))
+            self._inputs.append((_Keyed(record, key) if type(record) is TaggedSignal else record, timestamp))
         return lambda: self._deliver(key, self._again(record), timestamp)
 
     def _again(self, record: Any) -> Any:
@@ -441,7 +505,7 @@ class OperatorHarness(Builder):
     def _push_together(self, inputs: Sequence[tuple[Any, int | None]]) -> list[Any]:
         """Hand over records with their timestamps before any of them is waited for."""
         start = len(self.outputs)
-        given = [(record, self._delivery(record, timestamp)) for record, timestamp in inputs]
+        given = [(record, self._delivery(*_unkeyed(record, timestamp))) for record, timestamp in inputs]
         in_order = partial(self._deliver_all, given)
         self._do(partial(in_order, 0, False), lambda taken: in_order(taken, True), partial(in_order, 0, True))
         return self.outputs[start:]

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import dis
 import inspect
 import os
 import sys
@@ -26,6 +27,11 @@ _LIBRARIES = (
 
 _DURABLE = frozenset({"durable_execute", "durable_execute_async", "chat"})
 """Methods of the context that make durable calls."""
+
+_WAITS = frozenset({"sleep", "wait_for"})
+"""Methods of the context that wait for what outlasts an execution. Modules have functions of these names."""
+
+_OF_MODULES = ("LOAD_GLOBAL", "LOAD_NAME")
 
 _BUILT_IN = frozenset(one.function for one in BUILT_IN_ACTIONS)
 """Actions of this package, all of which make some."""
@@ -70,11 +76,22 @@ def _may_make_calls(action: Callable[..., Any], agent: BoundAgent) -> bool:
     Whatever it names is followed, through modules, classes and objects, but not into libraries.
     """
     durable = _durable_names(agent)
+
+    def calls(found: Any) -> bool:
+        if is_known_to_call_durably(found):
+            return True
+        return isinstance(found, FunctionType) and bool(durable.intersection(_names(found.__code__)))
+
+    return _leads_to(action, agent, calls)
+
+
+def _leads_to(action: Callable[..., Any], agent: BoundAgent, wanted: Callable[[Any], bool]) -> bool:
+    """Tell whether any code of the author's that an action leads to is ``wanted``."""
     ahead: list[Any] = [inspect.unwrap(action), type(agent.instance), *vars(agent.instance).values()]
     seen: set[int] = set()
     while ahead and len(seen) < _MAX_FOLLOWED:
         found = ahead.pop()
-        if is_known_to_call_durably(found):
+        if wanted(found):
             return True
         found = inspect.unwrap(found) if callable(found) else found
         found = getattr(found, "__func__", getattr(found, "func", found))
@@ -86,10 +103,9 @@ def _may_make_calls(action: Callable[..., Any], agent: BoundAgent) -> bool:
         if isinstance(found, type):
             ahead += [*vars(found).values(), *found.__mro__[1:]]
         elif isinstance(found, FunctionType):
-            names = set(_names(found.__code__))
-            if names & durable:
+            if wanted(found):
                 return True
-            ahead += _named(names, found)
+            ahead += _named(set(_names(found.__code__)), found)
     return False
 
 
@@ -114,6 +130,34 @@ def _is_authors(found: Any) -> bool:
         if module in sys.builtin_module_names:
             return False
     return not file.startswith(("<frozen", *_LIBRARIES))
+
+
+def may_wait(agent: BoundAgent) -> bool:
+    """Tell whether any code of the author's that the agent's actions lead to calls a wait of the context."""
+    return any(_leads_to(action.function, agent, _waits) for action in agent.actions)
+
+
+def _waits(found: Any) -> bool:
+    """Tell whether a function calls ``sleep`` or ``wait_for`` of anything but a module."""
+    return isinstance(found, FunctionType) and any(_waits_in(code, found) for code in _codes(found.__code__))
+
+
+def _waits_in(code: CodeType, function: FunctionType) -> bool:
+    owner: Any = None
+    for one in dis.get_instructions(code):
+        if one.opname in ("LOAD_ATTR", "LOAD_METHOD") and one.argval in _WAITS:
+            name = owner.argval if owner is not None and owner.opname in _OF_MODULES else None
+            if name is None or not isinstance(function.__globals__.get(name), ModuleType):
+                return True
+        owner = one
+    return False
+
+
+def _codes(code: CodeType) -> Iterator[CodeType]:
+    yield code
+    for constant in code.co_consts:
+        if isinstance(constant, CodeType):
+            yield from _codes(constant)
 
 
 def _makes_calls(action: Callable[..., Any], agent: BoundAgent) -> bool:

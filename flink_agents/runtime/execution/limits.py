@@ -185,6 +185,10 @@ class RuntimeSignal(BaseException):
     """Something of the runtime's own that goes through code of actions: no policy decides about it."""
 
 
+class RunSuspended(RuntimeSignal):
+    """All that a run waits for outlasts its execution: nothing of it goes on before that."""
+
+
 class LeaveThread(RuntimeSignal):
     """A step needs what Flink's thread must not wait for: it is begun anew in the pool.
 

@@ -169,13 +169,16 @@ class StepExecutor:
         step.end()
         run = step.run
         run.emitted += len(step.sent)
+        outputs = run.outputs if run.waits is None else []
         for event in step.sent:
             route = self._shared.routes.of(event)
             if route is not None and route.leaves:
-                run.outputs.append(cast("OutputEvent", event).output)
+                outputs.append(cast("OutputEvent", event).output)
             else:
                 run.queue.append(event)
-        if step.side is not None:
+        if run.waits is not None:
+            run.put_out(step.path, outputs, step.side or [])
+        elif step.side is not None:
             run.side_outputs.extend(step.side)
 
     def failed(self, step: Invocation, error: BaseException) -> Invocation | None:
@@ -216,7 +219,7 @@ class StepExecutor:
         where = step.action.where
         if policy is not OnMismatch.DEAD_LETTER:
             raise self._action_failed(step, error, where, ()) from error
-        self._give_up(step.run, step.action, step.event, error, where, OnError.DEAD_LETTER)
+        self._give_up(step.run, step.action, step.event, error, where, OnError.DEAD_LETTER, (), step.path)
 
     def fail(self, step: Invocation, error: BaseException) -> None:
         """End a step that raised, for good.
@@ -231,7 +234,7 @@ class StepExecutor:
         attempts = _attempts(step, error)
         if policy in (OnError.FAIL, OnError.RETRY) or isinstance(error, ENDS):
             raise self._action_failed(step, error, where, attempts) from error
-        self._give_up(step.run, action, event, error, where, policy, attempts)
+        self._give_up(step.run, action, event, error, where, policy, attempts, step.path)
 
     def refuse_input(self, run: Run, record: Any, error: AgentsError) -> None:
         """End a run before its begin, whose input cannot wait: state cannot hold it.
@@ -381,6 +384,7 @@ class StepExecutor:
         where: str,
         policy: OnError,
         attempts: tuple[FailedAttempt, ...] = (),
+        path: str = "",
     ) -> None:
         """Leave a trace of an event that the agent goes on without."""
         name = action.name if action is not None else None
@@ -398,7 +402,7 @@ class StepExecutor:
         )
         if policy is OnError.DEAD_LETTER:
             letter = self._dead_letter(run, name, event, error, where, attempts)
-            run.side_outputs.append((DEAD_LETTER_TAG, letter))
+            run.put_out(path, [], [(DEAD_LETTER_TAG, letter)])
 
     def _dead_letter(
         self,

@@ -13,7 +13,7 @@ from flink_agents.runtime.durable.call_values import mismatch_error
 from flink_agents.runtime.durable.durable_calls import DurableCalls
 from flink_agents.runtime.execution.context import Invocation
 from flink_agents.runtime.execution.delivery import current_delivery
-from flink_agents.runtime.execution.limits import Place, Slots
+from flink_agents.runtime.execution.limits import Place, RunSuspended, Slots
 from flink_agents.runtime.execution.retry import Trial
 from flink_agents.runtime.execution.shared import RunEnvironment
 from flink_agents.runtime.execution.steps import ENDS, StepExecutor
@@ -85,6 +85,19 @@ class Attempts:
         return self._perform(step)
 
     async def _perform(self, step: Invocation) -> None:
+        try:
+            await self._execute(step)
+        except BaseException:
+            if step.suspended is None or self._is_over():
+                raise
+        if step.suspended is not None:
+            # Whatever its code did with its cancellation.
+            assert self._durable is not None
+            if (going_on := self._durable.finish(step)) is not None:
+                await going_on
+            raise RunSuspended(step)
+
+    async def _execute(self, step: Invocation) -> None:
         durable = self._durable
         limiter = self._limits.of_action(step.action)
         if limiter is None:
@@ -98,7 +111,7 @@ class Attempts:
         if durable is not None:
             if (going_on := durable.finish(step)) is not None:
                 await going_on
-            if step.calls is not None:
+            if step.calls is not None and step.suspended is None:
                 await durable.end(step)
 
     async def failed(self, step: Invocation, error: BaseException) -> Invocation | None:

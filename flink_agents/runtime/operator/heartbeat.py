@@ -21,6 +21,7 @@ from flink_agents.runtime.operator.emission import NOTHING, Emission
 from flink_agents.runtime.operator.harvest import next_beat
 from flink_agents.runtime.operator.low_watermark import LowWatermark
 from flink_agents.runtime.operator.processor import DRAIN, START, AgentProcessor
+from flink_agents.runtime.operator.suspended import is_something
 from flink_agents.runtime.state.keyed_state import KeyedState, Keys, Timers
 
 MOST_COMMITS = 1000
@@ -99,10 +100,15 @@ class HeartbeatProcessor(AgentProcessor):
                 self._low.look(timestamp, timers, self._is_held_back)
         elif timestamp == START:
             self._waits_for_end = False
+        if self._shared.may_wait:
+            self._tend_current(timestamp, timers)
         if self._forgetting is not None:
             key_text = self._keys.text()
             if key_text not in self._actors:
                 self._forget(key_text, timestamp, timers)
+        if timestamp >= START and self._shared.may_wait and not self._ending:
+            self._ending = True
+            self._restored.extend(self._keys.waiting())
         if not (self._actors or self._restored):
             return
         if timestamp == START:
@@ -114,6 +120,12 @@ class HeartbeatProcessor(AgentProcessor):
             self._wake_restored(MOST_WOKEN, timers)
             self._commit_finished(timers)
         self._arm(timers)
+
+    def _tend_current(self, timestamp: int, timers: Timers) -> None:
+        """See to suspended runs and signals of the key whose timer has fired."""
+        emission = self._tend(self._keys.text(), timestamp, timers)
+        if is_something(emission):
+            self._leave(emission)
 
     # -- actors -------------------------------------------------------------------------
 
@@ -139,7 +151,8 @@ class HeartbeatProcessor(AgentProcessor):
         for _ in range(min(len(self._done), MOST_COMMITS)):
             actor = self._done.popleft()
             # Several runs of it may have ended, and it may be gone.
-            if (actor.finished or actor.parked) and self._actors.get(actor.key_text) is actor:
+            has_news = actor.finished or actor.parked or actor.suspended
+            if has_news and self._actors.get(actor.key_text) is actor:
                 self._look(actor, timers)
 
     def _look(self, actor: KeyActor, timers: Timers) -> None:
@@ -147,9 +160,13 @@ class HeartbeatProcessor(AgentProcessor):
         self._keys.switch(self._key_of[key_text])
         emission = Emission()
         self._commit(actor, emission, timers)
-        if emission.outputs or emission.side_outputs:
+        if is_something(emission):
             self._leave(emission)
-        if actor.head.has_pending:
+        present = self._actors.get(key_text)
+        if present is not actor:
+            if present is None:
+                del self._key_of[key_text]
+        elif actor.head.has_pending:
             self._feed(actor)
         else:
             self._let_go(actor)

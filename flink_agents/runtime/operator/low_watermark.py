@@ -172,6 +172,14 @@ class LowWatermark:
             ]
             heapq.heapify(self._heap)
 
+    def park(self, key_text: str) -> None:
+        """Let the inputs of a key hold the low watermark no longer: its run is suspended, maybe for days."""
+        waiting = self._keys.get(key_text)
+        if waiting is not None:
+            self._holding -= len(waiting.holding)
+            waiting.passed.update(waiting.holding)
+            waiting.holding.clear()
+
     def commit(self, run: Run, number: int | None, emission: Emission) -> None:
         """Let what an input put out leave, or do with it as with that of a straggler.
 

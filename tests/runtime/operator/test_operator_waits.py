@@ -1,0 +1,391 @@
+"""Pauses and waits for signals: what they do, and that a crash at any moment makes no difference.
+
+Each test runs without a store and with one, by a heartbeat and by timers of keys, where that may differ.
+"""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Callable
+from datetime import timedelta
+from typing import Any
+
+import pytest
+from pydantic import BaseModel
+
+from flink_agents import Agent, InputEvent, OutputEvent, action
+from flink_agents.api.errors import ActionFailedError, NoMoreSignalsError, SignalTimeoutError
+from flink_agents.testing import OperatorHarness
+
+Make = Callable[..., OperatorHarness]
+
+calls: list[Any] = []
+
+
+@pytest.fixture(autouse=True)
+def _no_calls() -> None:
+    calls.clear()
+
+
+def charge(amount: int) -> int:
+    calls.append(amount)
+    return 10 * amount
+
+
+class Approval(BaseModel):
+    granted: bool
+    by: str = ""
+
+
+class Naps(Agent):
+    """Sleeps between two parts of its work."""
+
+    @action(InputEvent)
+    async def nap(self, event: InputEvent, ctx: Any) -> OutputEvent:
+        count = ctx.short_term_memory.get("count", 0)
+        await ctx.sleep(10)
+        ctx.short_term_memory.set("count", count + 1)
+        return OutputEvent(output=(event.input, count))
+
+
+class Charges(Agent):
+    """Makes durable calls before and behind a pause."""
+
+    @action(InputEvent)
+    async def pay(self, event: InputEvent, ctx: Any) -> OutputEvent:
+        first = await ctx.durable_execute_async(charge, event.input)
+        await ctx.sleep(timedelta(seconds=10))
+        second = await ctx.durable_execute_async(charge, event.input + 1)
+        await ctx.sleep(1)
+        return OutputEvent(output=first + second)
+
+
+class Refunds(Agent):
+    """Asks for an approval, and goes on with the answer."""
+
+    side_outputs = {"asked": str}
+
+    @action(InputEvent)
+    async def refund(self, event: InputEvent, ctx: Any) -> OutputEvent:
+        approval = ctx.wait_for("approval", Approval, timeout=60)
+        ctx.emit_to("asked", f"{event.input}?")
+        try:
+            answer = await approval
+        except SignalTimeoutError:
+            return OutputEvent(output=(event.input, "nobody"))
+        except NoMoreSignalsError:
+            return OutputEvent(output=(event.input, "the end"))
+        return OutputEvent(output=(event.input, answer.granted, answer.by))
+
+
+def test_a_run_sleeps_for_its_time_and_then_goes_on_once(agent_harness: Make) -> None:
+    harness = agent_harness(Naps)
+    assert harness.push("a") == []
+    assert [wait.deadline for wait in harness.waits()] == [harness.current_time + 10_000]
+    assert harness.advance(9_999) == []
+    assert harness.advance(1) == [("a", 0)]
+    assert harness.waits() == []
+    assert harness.advance(100_000) == []
+    assert harness.state().pending == {}
+
+
+def test_inputs_behind_a_run_that_sleeps_wait_in_their_order(agent_harness: Make) -> None:
+    harness = agent_harness(Naps)
+    harness.push_all(["a", "b", "c"])
+    assert harness.pending() == 3
+    assert harness.advance(10_000) == [("a", 0)]
+    assert harness.advance(10_000) == [("b", 1)]
+    assert harness.advance(10_000) == [("c", 2)]
+
+
+def test_other_keys_go_on_while_a_run_sleeps(agent_harness: Make) -> None:
+    class Some(Agent):
+        @action(InputEvent)
+        async def work(self, event: InputEvent, ctx: Any) -> OutputEvent:
+            if event.input % 2:
+                await ctx.sleep(60)
+            return OutputEvent(output=event.input)
+
+    harness = agent_harness(Some, key_selector=lambda number: number, config={"run.max-in-flight": 1})
+    assert harness.push_all(range(6)) == [0, 2, 4]
+    assert sorted(harness.advance(60_000)) == [1, 3, 5]
+
+
+def test_what_a_sleeping_run_recorded_is_not_done_again(agent_harness: Make) -> None:
+    harness = agent_harness(Charges)
+    harness.push(1)
+    assert len(harness.waits()) == 1
+    harness.advance(10_000)
+    assert len(harness.waits()) == 1
+    assert harness.advance(1_000) == [30]
+
+
+@pytest.mark.executes_once
+def test_each_call_beside_a_pause_is_made_once(agent_harness: Make) -> None:
+    harness = agent_harness(Charges)
+    harness.push(1)
+    harness.advance(10_000)
+    assert harness.advance(1_000) == [30]
+    assert calls == [1, 2]
+
+
+def test_pauses_side_by_side_end_each_at_its_time(agent_harness: Make) -> None:
+    class Both(Agent):
+        @action(InputEvent)
+        async def work(self, event: InputEvent, ctx: Any) -> OutputEvent:
+            seen: list[int] = []
+
+            async def nap(seconds: int) -> None:
+                await ctx.sleep(seconds)
+                seen.append(seconds)
+
+            await asyncio.gather(nap(20), nap(10), nap(5))
+            return OutputEvent(output=seen)
+
+    harness = agent_harness(Both)
+    harness.push("a")
+    assert len(harness.waits()) == 3
+    harness.advance(5_000)
+    assert len(harness.waits()) == 2
+    harness.advance(5_000)
+    assert len(harness.waits()) == 1
+    assert harness.advance(10_000) == [[5, 10, 20]]
+
+
+def test_a_call_that_goes_on_keeps_its_run_from_being_suspended(agent_harness: Make) -> None:
+    async def slow(number: int) -> int:
+        await asyncio.sleep(0.05)
+        return number
+
+    class Both(Agent):
+        @action(InputEvent)
+        async def work(self, event: InputEvent, ctx: Any) -> OutputEvent:
+            results = await ctx.gather(ctx.durable_execute_async(slow, 1), ctx.sleep(5))
+            return OutputEvent(output=results)
+
+    harness = agent_harness(Both)
+    harness.push("a")
+    assert len(harness.waits()) == 1
+    assert harness.advance(5_000) == [[1, None]]
+
+
+def test_outputs_of_a_run_leave_when_it_waits_and_only_then(agent_harness: Make) -> None:
+    harness = agent_harness(Refunds)
+    harness.push("tea")
+    assert harness.side_output("asked") == ["tea?"]
+    assert harness.signal(0, "approval", {"granted": True, "by": "Ada"}) == [("tea", True, "Ada")]
+    assert harness.side_output("asked") == ["tea?"]
+
+
+def test_a_wait_ends_by_its_timeout_where_no_signal_comes(agent_harness: Make) -> None:
+    harness = agent_harness(Refunds)
+    harness.push("tea")
+    assert harness.advance(59_999) == []
+    assert harness.advance(1) == [("tea", "nobody")]
+
+
+def test_a_signal_that_comes_before_its_run_waits_for_it(agent_harness: Make) -> None:
+    harness = agent_harness(Refunds)
+    assert harness.signal(0, "approval", Approval(granted=False)) == []
+    assert harness.push("tea") == [("tea", False, "")]
+    assert harness.state().pending == {}
+
+
+def test_a_signal_overtakes_the_inputs_that_wait_behind_its_run(agent_harness: Make) -> None:
+    harness = agent_harness(Refunds)
+    harness.push_all(["tea", "milk"])
+    assert harness.signal(0, "approval", {"granted": True}) == [("tea", True, "")]
+    assert harness.signal(0, "approval", {"granted": False}) == [("milk", False, "")]
+
+
+def test_a_second_answer_is_a_stray(agent_harness: Make) -> None:
+    harness = agent_harness(Refunds)
+    harness.push("tea")
+    [wait] = harness.waits()
+    harness.signal(0, "approval", {"granted": True}, wait=wait.id)
+    assert harness.signal(0, "approval", {"granted": False}, wait=wait.id) == []
+    assert [(one.reason, one.signal.value) for one in harness.strays] == [("duplicate", {"granted": False})]
+    harness.push("milk")
+    assert len(harness.waits()) == 1
+
+
+def test_a_second_signal_of_an_id_is_a_stray(agent_harness: Make) -> None:
+    harness = agent_harness(Refunds)
+    harness.signal(0, "approval", {"granted": True}, id="a1")
+    harness.signal(0, "approval", {"granted": True}, id="a1")
+    harness.push("tea")
+    harness.signal(0, "approval", {"granted": True}, id="a1")
+    assert [(one.reason, one.signal.id) for one in harness.strays] == [("duplicate", "a1")] * 2
+    assert harness.outputs == [("tea", True, "")]
+    harness.push("milk")
+    assert len(harness.waits()) == 1
+
+
+def test_signals_that_nobody_takes_expire_and_do_not_grow_without_end(agent_harness: Make) -> None:
+    config = {"signals.max-per-key": 2, "signals.ttl": "1 min"}
+    harness = agent_harness(Refunds, config=config)
+    for number in range(3):
+        harness.signal(0, "other", number)
+    assert [(one.reason, one.signal.value) for one in harness.strays] == [("overflow", 2)]
+    harness.advance(60_000)
+    assert [(one.reason, one.signal.value) for one in harness.strays[1:]] == [("expired", 0), ("expired", 1)]
+    assert harness.state().pending == {}
+
+
+def test_a_signal_for_one_of_several_waits_has_to_name_it(agent_harness: Make) -> None:
+    class Two(Agent):
+        @action(InputEvent)
+        async def work(self, event: InputEvent, ctx: Any) -> OutputEvent:
+            return OutputEvent(output=await ctx.gather(ctx.wait_for("ok"), ctx.wait_for("ok")))
+
+    harness = agent_harness(Two)
+    harness.push("a")
+    first, second = harness.waits()
+    harness.signal(0, "ok", "which?")
+    assert [one.reason for one in harness.strays] == ["ambiguous"]
+    harness.signal(0, "ok", 2, wait=second.id)
+    assert harness.signal(0, "ok", 1, wait=first.id) == [[1, 2]]
+
+
+def test_a_value_of_another_type_is_a_stray_and_the_run_waits_on(agent_harness: Make) -> None:
+    harness = agent_harness(Refunds)
+    harness.push("tea")
+    assert harness.signal(0, "approval", {"granted": "maybe"}) == []
+    assert [one.reason for one in harness.strays] == ["invalid"]
+    assert harness.signal(0, "approval", {"granted": True}) == [("tea", True, "")]
+
+
+def test_a_signal_is_delivered_to_a_run_that_goes_on(agent_harness: Make) -> None:
+    gate = asyncio.Event()
+
+    async def slow() -> str:
+        await asyncio.sleep(0.2)
+        return "slow"
+
+    class Both(Agent):
+        @action(InputEvent)
+        async def work(self, event: InputEvent, ctx: Any) -> OutputEvent:
+            return OutputEvent(output=await ctx.gather(ctx.durable_execute_async(slow), ctx.wait_for("go")))
+
+    del gate
+    harness = agent_harness(Both, settle=False, crash=None, forced_replay=False, forced_restart=False)
+    harness.push("a")
+    harness.signal(0, "go", 1)
+    harness.settle()
+    assert harness.outputs == [["slow", 1]]
+    assert harness.state().pending == {}
+
+
+def test_the_end_of_the_input_ends_waits_and_lets_pauses_end(agent_harness: Make) -> None:
+    harness = agent_harness(Refunds)
+    harness.push_all(["tea", "milk"])
+    assert harness.end_input() == [("tea", "the end"), ("milk", "the end")]
+
+    skipping = agent_harness(Naps, config={"run.sleeps-at-end": "skip"})
+    skipping.push("a")
+    assert skipping.end_input() == [("a", 0)]
+
+
+def test_pauses_and_signals_survive_a_restart_and_another_parallelism(agent_harness: Make) -> None:
+    harness = agent_harness(Refunds, key_selector=lambda record: record)
+    harness.push_all(["tea", "milk", "rum", "gin"])
+    harness.signal("rum", "approval", {"granted": True})
+    snapshot = harness.snapshot()
+    harness.restore(snapshot, parallelism=3)
+    harness.signal("milk", "approval", {"granted": False})
+    harness.advance(60_000)
+    assert sorted(harness.outputs, key=str) == [
+        ("gin", "nobody"),
+        ("milk", False, ""),
+        ("rum", True, ""),
+        ("tea", "nobody"),
+    ]
+
+
+def test_a_run_whose_signal_came_goes_on_after_a_restart(agent_harness: Make) -> None:
+    harness = agent_harness(Refunds, settle=False, crash=None, forced_replay=False, forced_restart=False)
+    harness.push("tea")
+    harness.settle()
+    harness.signal(0, "approval", {"granted": True})
+    # The run is on its way; state knows that it has to go on.
+    harness.restore(harness.snapshot())
+    harness.settle()
+    assert harness.outputs == [("tea", True, "")]
+
+
+def test_what_was_recorded_behind_a_suspension_is_not_done_again(agent_harness: Make) -> None:
+    harness = agent_harness(Charges, crash=None, forced_replay=False, forced_restart=False)
+    harness.push(1)
+    suspended = harness.snapshot()
+    harness.advance(10_000)
+    assert calls == [1, 2]
+    time = harness.current_time
+    harness.restore(suspended)
+    assert harness.current_time == time
+    # The second call is recorded, though the wait before it is open in state.
+    harness.advance(0)
+    assert calls == [1, 2]
+    assert harness.advance(1_000) == [30]
+    assert calls == [1, 2]
+
+
+def test_before_its_checkpoint_a_suspended_run_begins_with_its_input_again(agent_harness: Make) -> None:
+    harness = agent_harness(Charges, crash=None, forced_replay=False, forced_restart=False)
+    before = harness.snapshot()
+    harness.push(1)
+    harness.advance(10_000)
+    assert calls == [1, 2]
+    harness.recover(before)
+    # The store knows that the first pause is over.
+    assert calls == [1, 2]
+    assert harness.advance(1_000) == [30]
+    assert calls == [1, 2]
+
+
+def test_a_signal_that_a_record_has_is_absorbed_when_it_comes_again(agent_harness: Make) -> None:
+    class Paid(Agent):
+        @action(InputEvent)
+        async def pay(self, event: InputEvent, ctx: Any) -> OutputEvent:
+            amount = await ctx.wait_for("amount", int)
+            return OutputEvent(output=await ctx.durable_execute_async(charge, amount))
+
+    harness = agent_harness(Paid, crash=None, forced_replay=False, forced_restart=False)
+    before = harness.snapshot()
+    harness.push("a")
+    harness.signal(0, "amount", 3)
+    assert harness.outputs == [30]
+    # The store knows what the run did. Signal and input come again.
+    harness.recover(before)
+    assert harness.outputs == [30]
+    assert calls == [3]
+    harness.push("b")
+    assert len(harness.waits()) == 1
+
+
+def test_a_wait_in_code_that_may_not_wait_is_refused(agent_harness: Make) -> None:
+    class Blocks(Agent):
+        @action(InputEvent)
+        def work(self, event: InputEvent, ctx: Any) -> None:
+            ctx.sleep(1)
+
+    with pytest.raises(ActionFailedError, match="no async def"):
+        agent_harness(Blocks, crash=None).push("a")
+
+
+def test_an_action_that_waits_is_tried_again_without_waiting_again(agent_harness: Make) -> None:
+    from flink_agents import RetryPolicy
+
+    tries: list[int] = []
+
+    class Fails(Agent):
+        @action(InputEvent, retry=RetryPolicy(initial_interval=0))
+        async def work(self, event: InputEvent, ctx: Any) -> OutputEvent:
+            await ctx.sleep(1)
+            tries.append(1)
+            if len(tries) % 2:
+                raise ConnectionError("away")
+            return OutputEvent(output="done")
+
+    harness = agent_harness(Fails, crash=None, forced_serialization=False)
+    harness.push("a")
+    assert harness.advance(1_000) == ["done"]
