@@ -60,6 +60,7 @@ from flink_agents.api.resources import (
     ResourceType,
     Tool,
 )
+from flink_agents.api.signals import Signal, StrayReason, StraySignal
 
 if TYPE_CHECKING:
     from flink_agents.api.environment import AgentsExecutionEnvironment
@@ -111,6 +112,9 @@ __all__ = [
     "Router",
     "RunnerContext",
     "Secret",
+    "Signal",
+    "StrayReason",
+    "StraySignal",
     "TerminalError",
     "Tool",
     "ToolRequestEvent",

@@ -76,8 +76,8 @@ class AgentOptions:
         "belong to a run that had to wait."
     )
     WAITS = option("run.waits", bool)(
-        "Whether actions may call ctx.sleep and ctx.wait_for. Default: whether their code is seen to. Runs of "
-        "agents that may wait keep what they recorded in memory, and none of them begins on Flink's thread."
+        "Whether actions may call ctx.sleep and ctx.wait_for. Default: whether their code is seen to. Runs "
+        "of such agents keep what they recorded in memory, and none of them begins on Flink's thread."
     )
     SLEEPS_AT_END = option("run.sleeps-at-end", SleepsAtEnd, SleepsAtEnd.WAIT)(
         "What becomes of runs that sleep when a bounded input ends. wait: the job ends when they have. "

@@ -27,6 +27,10 @@ START = 1_700_000_000_000
 """Wall-clock time at which a harness starts, in milliseconds."""
 
 
+SOON_MS = 5000
+"""Timers of runs in flight are nearer than that. One that is farther was set for a wait that is over."""
+
+
 class Clock:
     """The wall clock in milliseconds. Apart from the harness, so that its parts do not refer back to it."""
 
@@ -133,7 +137,9 @@ class Driver:
         head = Head.unpack(state.head)
         if head.suspended is None and head.mail_expires is None:
             return timers
-        return timers - {at for at in self._awaited(state, head) if at > self._clock.time}
+        now = self._clock.time
+        awaited = {at for at in self._awaited(state, head) if at > now}
+        return {at for at in timers - awaited if at <= now + SOON_MS}
 
     def _awaited(self, state: KeyState, head: Head) -> set[int]:
         awaited = set() if head.mail_expires is None else {head.mail_expires}

@@ -360,9 +360,8 @@ class OperatorHarness(Builder):
         text = encode_key(key)
         found = [entry for number, entry in self.state(key).pending.items() if number < 0]
         parked = [Suspension.unpack(one[2:]) for one in found if one[1] == PendingKind.RESUMPTION]
-        return [
-            PendingWait(wait.name, wait.id(text, run.seq), wait.deadline) for run in parked for wait in run.waits
-        ]
+        waits = [(run.seq, wait) for run in parked for wait in run.waits]
+        return [PendingWait(wait.name, wait.id(text, seq), wait.deadline) for seq, wait in waits]
 
     @property
     def strays(self) -> list[StraySignal]:

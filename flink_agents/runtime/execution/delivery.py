@@ -126,8 +126,8 @@ class Delivery:
         children: How many of them the action made itself.
         now: Seconds since the begin of the execution, as it sees them: they stand still between two outcomes,
             so that a replay sees the same.
-        at_rest: Called when all that the action waits for outlasts its execution; None where the run cannot be
-            suspended.
+        at_rest: Called when all that the action waits for outlasts its execution; None where the run cannot
+            be suspended.
     """
 
     # What most executions never change is kept by the class: one is made for each event.

@@ -33,7 +33,7 @@ SIGNAL, TIMEOUT, END = "signal", "timeout", "end of input"
 """How a wait ends; a pause ends by its ``timeout``."""
 
 LOOK_SECONDS = 0.05, 1.0
-"""A wait of a run that goes on is looked at after these, the longer the longer it waits: clocks may be set."""
+"""A wait of a run that goes on is looked at after so long, first and at most: clocks may be set."""
 
 
 class LiveMail:
@@ -207,9 +207,7 @@ class OutlastingWait(Pending):
     def begin(self) -> None:
         """Take a signal that is there; be open where none is."""
         waits = self._waits
-        self.deadline = waits.deadline(
-            self._step.path, self.number.task, self.number.nth, self._seconds
-        )
+        self.deadline = waits.deadline(self._step.path, self.number.task, self.number.nth, self._seconds)
         waits.mail.open[self] = None
         if not self.take():
             self.look()
@@ -246,7 +244,7 @@ class OutlastingWait(Pending):
         if self.deadline is not None:
             self._stop()
             least, most = LOOK_SECONDS
-            rest = min((self.deadline - now) / 1000, most, least * 2**min(number, 10))
+            rest = min((self.deadline - now) / 1000, most, least * 2 ** min(number, 10))
             loop = asyncio.get_running_loop()
             self._timer = outside().run(loop.call_later, max(rest, 0.001), self.look, number + 1)
 

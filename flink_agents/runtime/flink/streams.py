@@ -15,13 +15,16 @@ from flink_agents.api.errors import AgentDefinitionError, UnknownSideOutputError
 from flink_agents.api.event_time import LATE_TAG, EventTime, LateOutputs
 from flink_agents.api.options import AgentOptions, Configuration
 from flink_agents.api.policies import DEAD_LETTER_TAG, OnError
+from flink_agents.api.signals import STRAYS_TAG
 from flink_agents.plan import AgentCode, AgentPlan, BoundAgent, bind, compile_agent
+from flink_agents.plan.binding.uses import may_wait
 from flink_agents.runtime.flink import compat as flink_compat
 from flink_agents.runtime.flink.function import ActionExecutionOperator
 from flink_agents.runtime.flink.job import AppliedAgent, Job
 from flink_agents.runtime.flink.restamp import envelope_type, restamp
 from flink_agents.runtime.flink.rows import ToRow
 from flink_agents.runtime.flink.shipping.main_module import ShippedFunction
+from flink_agents.runtime.flink.signals import KeyOfEither, joined
 from flink_agents.runtime.flink.stores import StoreChoice
 from flink_agents.runtime.flink.types import columns_of, row_type, stream_type
 from flink_agents.runtime.serde.keys import KeyEncoder
@@ -48,6 +51,17 @@ class FlinkAgentInput(AgentInput):
         self._agents = agents
         self._stream = stream
         self._key_selector = key_selector
+        self._signals = False
+
+    @override
+    def with_signals(
+        self, signals: DataStream, key_selector: Callable[[Any], Any] | None = None
+    ) -> FlinkAgentInput:
+        stream = joined(self._stream, signals, key_selector)
+        keys = KeyOfEither(self._key_selector)
+        made = FlinkAgentInput(self._job, self._agents, stream, keys)
+        made._signals = True
+        return made
 
     @override
     def apply(
@@ -67,7 +81,7 @@ class FlinkAgentInput(AgentInput):
             bound.check_cluster(self._job.config)
         self._job.admit(plan.name, self._stream)
         event_time = event_time or EventTime.none()
-        side_types = _side_types(bound, self._job, event_time)
+        side_types = _side_types(bound, self._job, event_time, self._signals)
         store = StoreChoice.of(self._job.config, bound, self._job.is_local)
         output_type = stream_type(bound.output_type)
         stream = self._operator(plan, code, event_time, side_types, output_type, store)
@@ -123,10 +137,15 @@ def _policies(bound: BoundAgent, config: Configuration) -> set[OnError]:
     }
 
 
-def _side_types(bound: BoundAgent, job: Job, event_time: EventTime) -> dict[str, TypeInformation]:
+def _side_types(
+    bound: BoundAgent, job: Job, event_time: EventTime, signals: bool
+) -> dict[str, TypeInformation]:
     types = {tag: stream_type(kind) for tag, kind in bound.side_outputs.items()}
     if OnError.DEAD_LETTER in _policies(bound, job.config):
         types[DEAD_LETTER_TAG] = Types.PICKLED_BYTE_ARRAY()
+    waits: bool | None = job.config.get(AgentOptions.WAITS)
+    if signals or (may_wait(bound) if waits is None else waits):
+        types[STRAYS_TAG] = Types.PICKLED_BYTE_ARRAY()
     if event_time.late is LateOutputs.SIDE:
         types[LATE_TAG] = stream_type(bound.output_type)
     return types
@@ -187,6 +206,15 @@ class FlinkAgentStream(AgentStream):
             kind = Types.PICKLED_BYTE_ARRAY()
             self._side[DEAD_LETTER_TAG] = self._side_stream(DEAD_LETTER_TAG, kind)
         return self._side[DEAD_LETTER_TAG]
+
+    @override
+    def strays(self) -> DataStream:
+        if STRAYS_TAG not in self._side:
+            raise UnknownSideOutputError(
+                f"agent {self._applied.name!r} has no signals, and so no strays",
+                fix="call with_signals(...) before apply(...)",
+            )
+        return self._side[STRAYS_TAG]
 
     @override
     def late_outputs(self) -> DataStream:

@@ -102,13 +102,9 @@ class HeartbeatProcessor(AgentProcessor):
             self._waits_for_end = False
         if self._shared.may_wait:
             self._tend_current(timestamp, timers)
-        if self._forgetting is not None:
-            key_text = self._keys.text()
-            if key_text not in self._actors:
-                self._forget(key_text, timestamp, timers)
-        if timestamp >= START and self._shared.may_wait and not self._ending:
-            self._ending = True
-            self._restored.extend(self._keys.waiting())
+        self._forget_current(timestamp, timers)
+        if timestamp >= START:
+            self._end_waits()
         if not (self._actors or self._restored):
             return
         if timestamp == START:
@@ -120,6 +116,19 @@ class HeartbeatProcessor(AgentProcessor):
             self._wake_restored(MOST_WOKEN, timers)
             self._commit_finished(timers)
         self._arm(timers)
+
+    def _forget_current(self, timestamp: int, timers: Timers) -> None:
+        """Forget the key whose timer has fired, if nothing needs it any more."""
+        if self._forgetting is not None:
+            key_text = self._keys.text()
+            if key_text not in self._actors:
+                self._forget(key_text, timestamp, timers)
+
+    def _end_waits(self) -> None:
+        """Find the keys with suspended runs, which go on at the end of the input."""
+        if self._shared.may_wait and not self._ending:
+            self._ending = True
+            self._restored.extend(self._keys.waiting())
 
     def _tend_current(self, timestamp: int, timers: Timers) -> None:
         """See to suspended runs and signals of the key whose timer has fired."""

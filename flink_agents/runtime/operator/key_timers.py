@@ -11,7 +11,7 @@ from collections.abc import Callable
 from flink_agents.runtime.execution.shared import RunEnvironment
 from flink_agents.runtime.loop.actor import KeyActor
 from flink_agents.runtime.metrics.run_metrics import clock as seconds
-from flink_agents.runtime.operator.emission import NOTHING, Emission
+from flink_agents.runtime.operator.emission import Emission
 from flink_agents.runtime.operator.harvest import next_look
 from flink_agents.runtime.operator.low_watermark import LowWatermark
 from flink_agents.runtime.operator.processor import DRAIN, START, AgentProcessor

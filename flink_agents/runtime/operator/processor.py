@@ -458,7 +458,8 @@ class AgentProcessor(ABC):
             return emission
         actor = self._actors.get(key_text)
         kept = self._kept.get(key_text) if actor is None else None
-        head = actor.head if actor is not None else kept.head if kept is not None else self._heads.read(key_text)
+        known = actor if actor is not None else kept
+        head = known.head if known is not None else self._heads.read(key_text)
         if head is None:
             return emission
         self._suspended.expire(head, emission, timers)

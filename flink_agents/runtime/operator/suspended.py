@@ -208,7 +208,9 @@ class SuspendedRuns:
             return StrayReason.AMBIGUOUS
         return StrayReason.OVERFLOW if len(box.mail) >= self._most else None
 
-    def _open_for(self, name: str, suspended: tuple[int, int, int | None] | None, actor: KeyActor | None) -> int:
+    def _open_for(
+        self, name: str, suspended: tuple[int, int, int | None] | None, actor: KeyActor | None
+    ) -> int:
         if actor is not None:
             if actor.suspended is not None:
                 return sum(one.name == name for one in actor.suspended[1].waits)

@@ -59,7 +59,7 @@ class Mailbox:
 
     def absorb(self, identity: str) -> bool:
         """Whether a signal that comes was taken already by a run; only once for each time."""
-        for place, (owed, until) in enumerate(self.owed):
+        for place, (owed, _) in enumerate(self.owed):
             if owed == identity:
                 del self.owed[place]
                 return True
@@ -88,7 +88,7 @@ class Mailbox:
     @property
     def expires(self) -> int | None:
         """When the first thing in it expires; None where there is nothing in it."""
-        times = [one.until for one in self.mail] + list(self.seen.values()) + [until for _, until in self.owed]
+        times = [*(one.until for one in self.mail), *self.seen.values(), *(until for _, until in self.owed)]
         return min(times, default=None)
 
     def pack(self) -> bytes | None:
