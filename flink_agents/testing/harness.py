@@ -42,7 +42,7 @@ LAST_WATERMARK = 2**63 - 1
 
 @dataclass(frozen=True)
 class PendingWait:
-    """What a suspended run waits for.
+    """What a run waits for.
 
     Attributes:
         name: Name of the signal; None for a pause.
@@ -356,8 +356,11 @@ class OperatorHarness(Builder):
         return {unescape(path): codec.decode(data) for path, data in sorted(entries) if data != OBJECT}
 
     def waits(self, key: Any = 0) -> list[PendingWait]:
-        """Return what the suspended run of ``key`` waits for; nothing where none is suspended."""
+        """Return what the run of ``key`` waits for, suspended or not: pauses, and waits for signals."""
         text = encode_key(key)
+        live = self._subtask_of(text).processor.live_waits(text)
+        if live is not None:
+            return [PendingWait(wait.name, id, wait.deadline) for id, wait in live]
         found = [entry for number, entry in self.state(key).pending.items() if number < 0]
         parked = [Suspension.unpack(one[2:]) for one in found if one[1] == PendingKind.RESUMPTION]
         waits = [(run.seq, wait) for run in parked for wait in run.waits]

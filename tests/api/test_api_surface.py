@@ -13,9 +13,9 @@ ChatModelConnection ChatRequestEvent ChatResponseEvent ChatResult ChatUsage Conf
 DeadLetter DeclaredResource DurableCallable Event EventTime FailedAttempt InputEvent MemoryObject
 MemoryRef MemoryScope NamedEvent OnError OnMismatch OnToolError OutputEvent OutputMode Prompt RateLimit
 RequestedCall ResourceDescriptor ResourceProvider ResourceRef ResourceType RetryPolicy RetryableError
-RouteRule Router RunnerContext Secret TerminalError Tool ToolRequestEvent ToolResponseEvent UsageLimits
-action chat_model chat_model_connection client embedding_model long_term_memory prompt resource tool
-vector_store
+RouteRule Router RunnerContext Secret Signal StrayReason StraySignal TerminalError Tool ToolRequestEvent
+ToolResponseEvent UsageLimits action chat_model chat_model_connection client embedding_model
+long_term_memory prompt resource tool vector_store
 """.split()
 
 

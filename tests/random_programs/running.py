@@ -16,7 +16,7 @@ from flink_agents.testing.faults import Choose, Fault
 from tests.random_programs import constructs as constructs, oracle
 from tests.random_programs.agents import agent
 from tests.random_programs.oracle import Outcome
-from tests.random_programs.programs import LEFT_OUT, Input, Program, program
+from tests.random_programs.programs import KEYS, LEFT_OUT, Input, Program, program, waiting_program
 from tests.random_programs.stores import RandomFaults
 from tests.random_programs.world import World, freeze
 
@@ -78,10 +78,12 @@ class Runner:
 
     Args:
         seconds: How long a program may stand still.
+        waits: Whether programs pause, and wait for signals.
     """
 
-    def __init__(self, seconds: float = SETTLE_SECONDS) -> None:
+    def __init__(self, seconds: float = SETTLE_SECONDS, waits: bool = False) -> None:
         self.seconds = seconds
+        self.waits = waits
         self.faults = RandomFaults()
         self.harness = OperatorHarness(
             agent(),
@@ -93,13 +95,15 @@ class Runner:
             forced_restart=False,
             crash=None,
             # What hangs is the process that dies: nobody waits for it.
-            config={"action-state.grace": "10 ms"},
+            config={"action-state.grace": "10 ms", "run.waits": waits},
         )
         self._empty = self.harness.snapshot()
+        self._signals: list[tuple[str, str, str]] = []
 
     def begin(self, seed: int, choose: Choose | None = None) -> OperatorHarness:
         """The harness, with nothing in it and an empty store."""
         World.forget(seed)
+        self._signals = []
         self.faults = RandomFaults(choose)
         self.harness.reorder = None
         self.harness.restore(self._empty)
@@ -110,7 +114,7 @@ class Runner:
         harness = self.begin(seed)
         for one in inputs:
             harness.push(one.record)
-        harness.settle(self.seconds)
+        self._end()
         return oracle.observed(harness)
 
     def replay(self, order: Sequence[Input]) -> Outcome:
@@ -122,7 +126,7 @@ class Runner:
         World.next_phase(stored)
         for one in order:
             self.harness.push(one.record)
-        self.harness.settle(self.seconds)
+        self._end()
         return oracle.observed(self.harness)
 
     def crashed(self, inputs: Sequence[Input], crash: Crash) -> Outcome:
@@ -134,25 +138,77 @@ class Runner:
         try:
             for number, one in enumerate(inputs):
                 if number == crash.checkpoint and number:
-                    if crash.settled:
+                    if crash.settled and self.waits:
+                        self._rests()
+                    elif crash.settled:
                         self._settle()
                     if self._died:
                         break
                     snapshot = harness.snapshot()
                 harness.push(one.record)
-            self._settle()
+            if not self.waits:
+                self._settle()
+            until = time.monotonic() + self.seconds
+            while self.waits and not self._died and time.monotonic() < until:
+                rests = self._rests()
+                if self._died or (not self._go_on() and rests):
+                    break
         except StoreError:
             pass
         freeze()
-        taken = {record[1] for record, _ in harness.noted[: snapshot.inputs]}
+        noted = [record for record, _ in harness.noted[: snapshot.inputs]]
+        taken = {record[1] for record in noted if isinstance(record, tuple)}
+        sent = len(noted) - len(taken)
         harness.restore(snapshot)
         self.faults.choose = None
         World.next_phase(self.faults.stored())
         harness.advance(World.chance.choice((0, 3)))
         for one in crash.again([one for one in inputs if one.name not in taken]):
             harness.push(one.record)
-        harness.settle(self.seconds)
+        for key, name, value in self._signals[sent:]:
+            # The stream of signals comes again as well.
+            if World.chance.random() < 0.5:
+                self._rests()
+            harness.signal(key, name, value, id=name)
+        self._end()
         return oracle.observed(harness)
+
+    def _end(self) -> None:
+        """Let all runs end: time passes, and what they wait for is answered."""
+        if not self.waits:
+            self.harness.settle(self.seconds)
+            return
+        until = time.monotonic() + self.seconds
+        while time.monotonic() < until:
+            rests = self._rests()
+            if not self._go_on() and rests:
+                return
+        self.harness.settle(0.002)
+        raise TimeoutError(f"runs wait on: {[self.harness.waits(key) for key in KEYS]}")
+
+    def _rests(self) -> bool:
+        """Let runs go on for a moment; whether all have ended, or are suspended."""
+        try:
+            self.harness.settle(0.01)
+        except TimeoutError:
+            return False
+        return True
+
+    def _go_on(self) -> bool:
+        """Let one thing happen that a run waits for; whether there was any."""
+        waits = [(key, wait) for key in KEYS for wait in self.harness.waits(key)]
+        asked = [(key, wait) for key, wait in waits if wait.name is not None and wait.deadline is None]
+        timed = [wait.deadline for _, wait in waits if wait.deadline is not None]
+        if not waits:
+            return False
+        if asked and (not timed or World.chance.random() < 0.5):
+            key, wait = World.chance.choice(asked)
+            assert wait.name is not None
+            self._signals.append((key, wait.name, f"said {wait.name}"))
+            self.harness.signal(*self._signals[-1], id=wait.name)
+        else:
+            self.harness.advance(max(0, min(timed) - self.harness.current_time))
+        return True
 
     @property
     def _died(self) -> bool:
@@ -181,7 +237,7 @@ def check(runner: Runner, seed: int) -> int:
     Raises:
         ProgramFailed: Something did not hold.
     """
-    made = program(seed)
+    made = waiting_program(seed) if runner.waits else program(seed)
     crash: Crash | None = None
     try:
         plain = runner.plain(made.inputs, seed)
@@ -208,6 +264,7 @@ def check(runner: Runner, seed: int) -> int:
         raise ProgramFailed(
             f"program {seed} failed: {where}\n{made}\n{type(error).__name__}: {error}\n"
             f"again: python -m tests.random_programs --programs 1 --seed {seed}"
+            + (" --waits" if runner.waits else "")
         ) from error
     return len(crashes)
 
@@ -231,7 +288,11 @@ def _check_replay(runner: Runner, made: Program, before: Outcome) -> None:
 
 
 def run(
-    programs: int, seed: int, seconds: float = SETTLE_SECONDS, left_out: Collection[str] = frozenset()
+    programs: int,
+    seed: int,
+    seconds: float = SETTLE_SECONDS,
+    left_out: Collection[str] = frozenset(),
+    waits: bool = False,
 ) -> int:
     """Check ``programs`` programs from ``seed`` on; returns the number of crashes.
 
@@ -240,11 +301,12 @@ def run(
         seed: Seed of the first one.
         seconds: How long one may stand still.
         left_out: Kinds of calls and operations that they do without.
+        waits: Whether they pause, and wait for signals.
     """
     LEFT_OUT.clear()
     LEFT_OUT.update(left_out)
     with listening():
-        runner = Runner(seconds)
+        runner = Runner(seconds, waits)
         try:
             return sum(check(runner, number) for number in range(seed, seed + programs))
         finally:

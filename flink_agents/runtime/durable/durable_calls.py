@@ -21,6 +21,7 @@ from flink_agents.api.errors import (
 from flink_agents.api.logs import bounded_logger
 from flink_agents.api.memory import MemoryScope
 from flink_agents.api.options import AgentOptions
+from flink_agents.api.policies import DEAD_LETTER_TAG
 from flink_agents.runtime.concurrency.bridge import CANCEL_SECONDS, Bridge
 from flink_agents.runtime.concurrency.timeouts import WorkerPool
 from flink_agents.runtime.durable.call_attempts import CallingThread, Threads
@@ -276,7 +277,12 @@ class DurableCalls:
         calls = step.calls
         if calls is None:
             return
-        record = ActionRecord({}, {}, [], [list(each) for each in side], calls.made)
+        events: list[list[Any]] = []
+        if step.run.waits is not None:
+            outputs, final = step.run.waits.final(step)
+            events = [self._shared.events.packed(event) for event in outputs]
+            side = [*final, *(one for one in side if one[0] == DEAD_LETTER_TAG)]
+        record = ActionRecord({}, {}, events, [list(each) for each in side], calls.made)
         try:
             outcomes = dict(calls.unrecorded)
             append = journal_of(step).add_action(step.path, record, outcomes)

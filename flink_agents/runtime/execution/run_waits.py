@@ -11,12 +11,14 @@ from __future__ import annotations
 import asyncio
 from collections.abc import Callable, Generator, Mapping
 from functools import lru_cache
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, cast
 
 from pydantic import TypeAdapter, ValidationError
 
 from flink_agents.api.action_state import RecordKind
 from flink_agents.api.errors import ContextMisuseError, NoMoreSignalsError, SignalTimeoutError
+from flink_agents.api.events import OutputEvent
+from flink_agents.api.policies import DEAD_LETTER_TAG
 from flink_agents.api.signals import SignalWait, StrayReason
 from flink_agents.runtime.execution.delivery import Delivery, OwnFuture, Pending, outside
 from flink_agents.runtime.journal.calls import Outcome
@@ -31,6 +33,9 @@ if TYPE_CHECKING:
 
 SIGNAL, TIMEOUT, END = "signal", "timeout", "end of input"
 """How a wait ends; a pause ends by its ``timeout``."""
+
+_LETTER = "\x00"
+"""Stands behind the path of an execution where its dead letters are counted."""
 
 LOOK_SECONDS = 0.05, 1.0
 """A wait of a run that goes on is looked at after so long, first and at most: clocks may be set."""
@@ -112,6 +117,7 @@ class RunWaits:
         self._left = left
         self.failed = failed
         self.put: dict[str, tuple[int, int]] = {}
+        self._final: dict[str, tuple[int, int]] = {}
         self.taken: list[str] = []
         self.refused: list[tuple[Mail, StrayReason]] = []
 
@@ -125,11 +131,30 @@ class RunWaits:
     def put_out(
         self, path: str, outputs: list[Any], side: list[tuple[str, Any]]
     ) -> tuple[list[Any], list[tuple[str, Any]]]:
-        """What of an execution's outputs has not left; counts all of them."""
+        """What of an execution's outputs has not left; counts all of them.
+
+        A dead letter comes in place of all that an execution put out, and so is counted by itself.
+        """
+        letters = [one for one in side if one[0] == DEAD_LETTER_TAG]
+        if letters and path[-1:] != _LETTER:
+            own = self.put_out(path, outputs, [one for one in side if one[0] != DEAD_LETTER_TAG])
+            return own[0], own[1] + self.put_out(path + _LETTER, [], letters)[1]
         outputs_before, side_before = self.put.get(path, (0, 0))
         self.put[path] = outputs_before + len(outputs), side_before + len(side)
         outputs_left, side_left = self._left.get(path, (0, 0))
         return outputs[max(0, outputs_left - outputs_before) :], side[max(0, side_left - side_before) :]
+
+    def waited(self, step: Invocation) -> None:
+        """Note that a wait of an execution has ended: what that has put out by then stays, even if it fails.
+
+        It may have left when the run was suspended, and may not where the end of the wait was recorded.
+        """
+        self._final[step.path] = len(outputs_of(step)), len(step.side or ())
+
+    def final(self, step: Invocation) -> tuple[list[OutputEvent], list[tuple[str, Any]]]:
+        """What stays of an execution that has failed."""
+        outputs, side = self._final.get(step.path, (0, 0))
+        return outputs_of(step)[:outputs], (step.side or [])[:side]
 
     def left(self) -> dict[str, tuple[int, int]]:
         """How many outputs of each execution have left when the run is suspended now."""
@@ -138,6 +163,13 @@ class RunWaits:
             before = counts.get(path, (0, 0))
             counts[path] = max(outputs, before[0]), max(side, before[1])
         return {path: both for path, both in counts.items() if both != (0, 0)}
+
+
+def outputs_of(step: Invocation) -> list[OutputEvent]:
+    """The events of an execution that leave the agent."""
+    routes = step.shared.routes
+    found = [(routes.of(event), event) for event in step.sent]
+    return [cast("OutputEvent", event) for route, event in found if route is not None and route.leaves]
 
 
 class OutlastingWait(Pending):
@@ -250,6 +282,7 @@ class OutlastingWait(Pending):
 
     def deliver(self, outcome: Outcome) -> None:
         """End the wait."""
+        self._waits.waited(self._step)
         if not self.future.done():
             self.future.set_result(outcome)
 

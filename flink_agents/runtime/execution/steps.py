@@ -219,6 +219,7 @@ class StepExecutor:
         where = step.action.where
         if policy is not OnMismatch.DEAD_LETTER:
             raise self._action_failed(step, error, where, ()) from error
+        self._put_final(step)
         self._give_up(step.run, step.action, step.event, error, where, OnError.DEAD_LETTER, (), step.path)
 
     def fail(self, step: Invocation, error: BaseException) -> None:
@@ -234,7 +235,14 @@ class StepExecutor:
         attempts = _attempts(step, error)
         if policy in (OnError.FAIL, OnError.RETRY) or isinstance(error, ENDS):
             raise self._action_failed(step, error, where, attempts) from error
+        self._put_final(step)
         self._give_up(step.run, action, event, error, where, policy, attempts, step.path)
+
+    def _put_final(self, step: Invocation) -> None:
+        """Put out what an execution had put out before it waited."""
+        if step.run.waits is not None:
+            outputs, side = step.run.waits.final(step)
+            step.run.put_out(step.path, [event.output for event in outputs], side)
 
     def refuse_input(self, run: Run, record: Any, error: AgentsError) -> None:
         """End a run before its begin, whose input cannot wait: state cannot hold it.

@@ -14,7 +14,7 @@ from flink_agents.runtime.durable.durable_calls import DurableCalls
 from flink_agents.runtime.execution.context import Invocation
 from flink_agents.runtime.execution.delivery import current_delivery
 from flink_agents.runtime.execution.limits import Place, RunSuspended, Slots
-from flink_agents.runtime.execution.retry import Trial
+from flink_agents.runtime.execution.retry import Trial, resumed_trial
 from flink_agents.runtime.execution.shared import RunEnvironment
 from flink_agents.runtime.execution.steps import ENDS, StepExecutor
 from flink_agents.runtime.loop.action_tasks import cancel_tasks, current_step
@@ -81,7 +81,8 @@ class Attempts:
         step.run.state.action_run = step
         step.adopt()
         if step.trial is None:
-            step.trial = Trial()
+            waits = step.run.waits
+            step.trial = Trial() if waits is None else resumed_trial(waits.failed.get(step.path, ()))
         return self._perform(step)
 
     async def _perform(self, step: Invocation) -> None:

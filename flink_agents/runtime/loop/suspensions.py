@@ -13,8 +13,9 @@ from flink_agents.api.options import AgentOptions
 from flink_agents.api.signals import SleepsAtEnd
 from flink_agents.runtime.concurrency.bridge import Bridge
 from flink_agents.runtime.execution.limits import RunSuspended
+from flink_agents.runtime.execution.retry import kept_trial
 from flink_agents.runtime.execution.run import Run
-from flink_agents.runtime.execution.run_waits import LiveMail, RunWaits
+from flink_agents.runtime.execution.run_waits import LiveMail, RunWaits, outputs_of
 from flink_agents.runtime.execution.shared import RunEnvironment
 from flink_agents.runtime.journal.kept import KeptJournal
 from flink_agents.runtime.journal.reads import recorded_reads
@@ -86,8 +87,7 @@ class Suspensions:
         journal = run.journal
         assert isinstance(journal, KeptJournal) and run.waits is not None
         # What the action has put out leaves, too.
-        outputs = [event.output for event in step.sent if self._leaves(event)]
-        run.put_out(step.path, outputs, step.side or [])
+        run.put_out(step.path, [event.output for event in outputs_of(step)], step.side or [])
         journal.keep_reads()
         suspension = Suspension(
             waiting.number,
@@ -100,6 +100,7 @@ class Suspensions:
             journal.begun,
             waits,
             run.waits.left(),
+            {step.path: failed} if (failed := kept_trial(step.trial)) else {},
         )
         if self._shared.journals is not None and journal.begun and waiting.settled:
             # The records of state count from here on; whatever comes lies behind this.
@@ -111,10 +112,6 @@ class Suspensions:
         """Let go of the signals of a key that has no actor any more; for Flink's thread."""
         if actor.mail is not None:
             self._bridge.hand(self._live.pop, actor.mail, None)
-
-    def _leaves(self, event: object) -> bool:
-        route = self._shared.routes.of(event)
-        return route is not None and route.leaves
 
     def _journal(self, actor: KeyActor, run: Run, waiting: Waiting) -> KeptJournal:
         journals, suspension, codec = self._shared.journals, waiting.suspension, self._shared.codec

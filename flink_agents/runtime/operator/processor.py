@@ -38,6 +38,7 @@ from flink_agents.runtime.operator.overtaken import Overtaken
 from flink_agents.runtime.operator.suspended import SuspendedRuns
 from flink_agents.runtime.serde.keys import unescape
 from flink_agents.runtime.state.keyed_state import Head, KeyedState, Timers
+from flink_agents.runtime.state.suspended import OpenWait
 
 START = 2**63 - 2**44
 """Event time of the timer that starts what waits when a bounded input ends.
@@ -180,6 +181,13 @@ class AgentProcessor(ABC):
             TimeoutError: There is none in time; the text says which inputs wait for others.
         """
         self._waits.wait_for_progress(seen, seconds)
+
+    def live_waits(self, key_text: str) -> list[tuple[str, OpenWait]] | None:
+        """What the runs of a key that go on wait for, each with its id; None where none goes on."""
+        actor = self._actors.get(key_text)
+        if actor is None or actor.mail is None or actor.suspended is not None:
+            return None
+        return [(wait.id, wait.kept) for wait in list(actor.mail.open)]
 
     def open(self, timers: Timers | None = None) -> None:
         """Open what has to be there before the first input.
