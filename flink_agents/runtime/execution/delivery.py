@@ -292,6 +292,9 @@ class Delivery:
             for pending in deferred:
                 if not pending.gone:
                     pending.begin()
+            if self.ready:
+                # What began may have ended at once, and was delivered.
+                return
             if not self._ended or self._ended[0].outcome is None:
                 if self.at_rest is not None and self.outlasts:
                     self.at_rest()
