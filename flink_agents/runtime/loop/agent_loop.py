@@ -148,6 +148,11 @@ class AgentLoop:
 
     def withdraw(self, actor: KeyActor) -> None:
         """Let go of an actor whose run was suspended: of the inputs that were chosen to run behind it."""
+        journals = self._shared.journals
+        chosen = actor.order is not None or any(waiting.records for waiting in actor.queue)
+        if journals is not None and chosen:
+            # Recorded runs are left, and their inputs are looked at and chosen once more.
+            journals.unsettle(actor.journal_id, actor.key_text)
         self._submitted -= len(actor.queue)
         actor.queue.clear()
 
@@ -287,6 +292,9 @@ class AgentLoop:
             self._loop.call_later(PAUSE_SECONDS, self._drain)
 
     def _begin(self, actor: KeyActor) -> None:
+        if actor.suspended is not None:
+            # Inputs behind a suspended run wait for it. Flink's thread has not looked yet.
+            return
         actor.running = True
         task = self._loop.create_task(self._work(actor))
         self._tasks[task] = actor
