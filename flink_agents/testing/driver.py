@@ -17,11 +17,10 @@ from flink_agents.runtime.operator.emission import Emission
 from flink_agents.runtime.operator.low_watermark import NO_TIMESTAMP
 from flink_agents.runtime.operator.processor import AgentProcessor
 from flink_agents.runtime.state.keyed_state import Head
-from flink_agents.runtime.state.pending import PendingKind
-from flink_agents.runtime.state.suspended import Suspension
 from flink_agents.testing.behind import Behind
 from flink_agents.testing.crashes import Crashes
 from flink_agents.testing.fake_state import FakeBackend, KeyState
+from flink_agents.testing.signals import suspended_in
 
 START = 1_700_000_000_000
 """Wall-clock time at which a harness starts, in milliseconds."""
@@ -143,9 +142,8 @@ class Driver:
 
     def _awaited(self, state: KeyState, head: Head) -> set[int]:
         awaited = set() if head.mail_expires is None else {head.mail_expires}
-        for number, entry in state.pending.items():
-            if number < 0 and entry[1] == PendingKind.RESUMPTION:
-                awaited |= {one.deadline for one in Suspension.unpack(entry[2:]).waits if one.deadline}
+        for run in suspended_in(state):
+            awaited |= {one.deadline for one in run.waits if one.deadline is not None}
         return awaited
 
     @property

@@ -9,7 +9,6 @@ from __future__ import annotations
 
 import pickle
 from collections.abc import Callable, Iterable, Mapping, Sequence
-from dataclasses import dataclass
 from datetime import timedelta
 from functools import partial
 from operator import itemgetter
@@ -27,46 +26,22 @@ from flink_agents.plan.compile.configuration import instance_of
 from flink_agents.runtime.serde.codec import ValueCodec
 from flink_agents.runtime.serde.keys import KeyEncoder, encode_key, unescape
 from flink_agents.runtime.state.keyed_state import OBJECT, Head
-from flink_agents.runtime.state.pending import PendingKind
-from flink_agents.runtime.state.suspended import Suspension
 from flink_agents.testing.building import Builder
 from flink_agents.testing.crashes import EVERYWHERE, Crashes
 from flink_agents.testing.driver import START as START, Clock, Subtask
 from flink_agents.testing.fake_state import KeyState
 from flink_agents.testing.forced import CRASH, REPLAY, RESTART, TIMERS, forced_conditions
 from flink_agents.testing.reordering import Reorder, reordered
+from flink_agents.testing.signals import (
+    KeyedSignal,
+    PendingWait as PendingWait,
+    unkeyed,
+    waits_in,
+    waits_of,
+)
 from flink_agents.testing.snapshots import Snapshot as Snapshot, gauges_of, sum_of
 
 LAST_WATERMARK = 2**63 - 1
-
-
-@dataclass(frozen=True)
-class PendingWait:
-    """What a run waits for.
-
-    Attributes:
-        name: Name of the signal; None for a pause.
-        id: What names the wait in a signal.
-        deadline: When it ends by itself, in milliseconds; None for never.
-    """
-
-    name: str | None
-    id: str
-    deadline: int | None
-
-
-@dataclass(frozen=True)
-class _Keyed:
-    """A signal that was sent, with the text of its key."""
-
-    record: TaggedSignal
-    key: str
-
-
-def _unkeyed(record: Any, timestamp: int | None) -> tuple[Any, int | None, str | None]:
-    if isinstance(record, _Keyed):
-        return record.record, timestamp, record.key
-    return record, timestamp, None
 
 
 class OperatorHarness(Builder):
@@ -359,12 +334,7 @@ class OperatorHarness(Builder):
         """Return what the run of ``key`` waits for, suspended or not: pauses, and waits for signals."""
         text = encode_key(key)
         live = self._subtask_of(text).processor.live_waits(text)
-        if live is not None:
-            return [PendingWait(wait.name, id, wait.deadline) for id, wait in live]
-        found = [entry for number, entry in self.state(key).pending.items() if number < 0]
-        parked = [Suspension.unpack(one[2:]) for one in found if one[1] == PendingKind.RESUMPTION]
-        waits = [(run.seq, wait) for run in parked for wait in run.waits]
-        return [PendingWait(wait.name, wait.id(text, seq), wait.deadline) for seq, wait in waits]
+        return waits_in(self.state(key), text) if live is None else waits_of(live)
 
     @property
     def strays(self) -> list[StraySignal]:
@@ -496,7 +466,9 @@ class OperatorHarness(Builder):
         record = self._through_flink(record, "record")
         key = key if key is not None else self._key(record)
         if self._inputs is not None:
-            self._inputs.append((_Keyed(record, key) if type(record) is TaggedSignal else record, timestamp))
+            self._inputs.append(
+                (KeyedSignal(record, key) if type(record) is TaggedSignal else record, timestamp)
+            )
         return lambda: self._deliver(key, self._again(record), timestamp)
 
     def _again(self, record: Any) -> Any:
@@ -507,7 +479,7 @@ class OperatorHarness(Builder):
     def _push_together(self, inputs: Sequence[tuple[Any, int | None]]) -> list[Any]:
         """Hand over records with their timestamps before any of them is waited for."""
         start = len(self.outputs)
-        given = [(record, self._delivery(*_unkeyed(record, timestamp))) for record, timestamp in inputs]
+        given = [(record, self._delivery(*unkeyed(record, timestamp))) for record, timestamp in inputs]
         in_order = partial(self._deliver_all, given)
         self._do(partial(in_order, 0, False), lambda taken: in_order(taken, True), partial(in_order, 0, True))
         return self.outputs[start:]

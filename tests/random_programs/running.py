@@ -13,6 +13,7 @@ from flink_agents.api.action_state import JournalKey, Record
 from flink_agents.api.errors import StoreError
 from flink_agents.testing import OperatorHarness
 from flink_agents.testing.faults import Choose, Fault
+from flink_agents.testing.harness import Snapshot
 from tests.random_programs import constructs as constructs, oracle
 from tests.random_programs.agents import agent
 from tests.random_programs.oracle import Outcome
@@ -134,27 +135,10 @@ class Runner:
         harness = self.begin(crash.order, crash.choose)
         if crash.fault is None:
             World.hangs_at, World.freezes = crash.point, bool(crash.order % 2)
-        snapshot = harness.snapshot()
-        try:
-            for number, one in enumerate(inputs):
-                if number == crash.checkpoint and number:
-                    if crash.settled and self.waits:
-                        self._rests()
-                    elif crash.settled:
-                        self._settle()
-                    if self._died:
-                        break
-                    snapshot = harness.snapshot()
-                harness.push(one.record)
-            if not self.waits:
-                self._settle()
-            until = time.monotonic() + self.seconds
-            while self.waits and not self._died and time.monotonic() < until:
-                rests = self._rests()
-                if self._died or (not self._go_on() and rests):
-                    break
-        except StoreError:
-            pass
+        snapshots = [harness.snapshot()]
+        with contextlib.suppress(StoreError):
+            self._until_crash(inputs, crash, snapshots)
+        snapshot = snapshots[-1]
         freeze()
         noted = [record for record, _ in harness.noted[: snapshot.inputs]]
         taken = {record[1] for record in noted if isinstance(record, tuple)}
@@ -210,12 +194,32 @@ class Runner:
             self.harness.advance(max(0, min(timed) - self.harness.current_time))
         return True
 
+    def _until_crash(self, inputs: Sequence[Input], crash: Crash, snapshots: list[Snapshot]) -> None:
+        """Run a program up to its crash, and take the checkpoint on the way."""
+        for number, one in enumerate(inputs):
+            if number == crash.checkpoint and number:
+                if crash.settled:
+                    self._settle()
+                if self._died:
+                    return
+                snapshots.append(self.harness.snapshot())
+            self.harness.push(one.record)
+        self._settle()
+        until = time.monotonic() + self.seconds
+        while self.waits and not self._died and time.monotonic() < until:
+            rests = self._rests()
+            if self._died or (not self._go_on() and rests):
+                return
+
     @property
     def _died(self) -> bool:
         return self.faults.hanging.is_set() or World.hanging.is_set()
 
     def _settle(self) -> None:
         """Let all run to its end, or to something that hangs."""
+        if self.waits:
+            self._rests()
+            return
         until = time.monotonic() + self.seconds
         while not self._died:
             try:
