@@ -48,6 +48,7 @@ from flink_agents.api.durable import NOT_DONE, DurableCallable, OnMismatch, Retr
 from flink_agents.api.errors import AgentsError
 from flink_agents.api.event_time import EventTime
 from flink_agents.api.events import Event, InputEvent, NamedEvent, OutputEvent
+from flink_agents.api.history import ConversationHistory, Summary
 from flink_agents.api.memory import MemoryObject, MemoryRef, MemoryScope
 from flink_agents.api.options import AgentOptions, ConfigOption, Configuration
 from flink_agents.api.policies import DeadLetter, FailedAttempt, OnError, RateLimit, RetryPolicy
@@ -64,6 +65,7 @@ from flink_agents.api.signals import Signal, StrayReason, StraySignal
 
 if TYPE_CHECKING:
     from flink_agents.api.environment import AgentsExecutionEnvironment
+    from flink_agents.models.agents.react import ReActAgent
 
 __version__ = "0.1.0"
 
@@ -83,6 +85,7 @@ __all__ = [
     "ChatUsage",
     "ConfigOption",
     "Configuration",
+    "ConversationHistory",
     "DeadLetter",
     "DeclaredResource",
     "DurableCallable",
@@ -101,6 +104,7 @@ __all__ = [
     "OutputMode",
     "Prompt",
     "RateLimit",
+    "ReActAgent",
     "RequestedCall",
     "ResourceDescriptor",
     "ResourceProvider",
@@ -115,6 +119,7 @@ __all__ = [
     "Signal",
     "StrayReason",
     "StraySignal",
+    "Summary",
     "TerminalError",
     "Tool",
     "ToolRequestEvent",
@@ -138,12 +143,18 @@ _NOT_PROVIDED = ("mcp_server", "skills")
 
 
 def __getattr__(name: str) -> Any:
-    """``AgentsExecutionEnvironment``: who names it makes a job, whose JVM has to find this Python.
+    """``ReActAgent``, which is built on the rest, and ``AgentsExecutionEnvironment``.
+
+    Who names the latter makes a job, whose JVM has to find this Python.
 
     PyFlink's JVM may be started by a line of the job that knows nothing of this package.
     """
     if name in _NOT_PROVIDED:
         return getattr(decorators, name)
+    if name == "ReActAgent":
+        from flink_agents.models.agents.react import ReActAgent
+
+        return ReActAgent
     if name != "AgentsExecutionEnvironment":
         raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
     from flink_agents.api.environment import AgentsExecutionEnvironment

@@ -314,3 +314,25 @@ def test_plan_formats_exclude_each_other() -> None:
     result = CliRunner().invoke(main.app, ["plan", "show", "m:A", "--json", "--mermaid"])
     assert result.exit_code == 2
     assert "exclude each other" in result.stderr
+
+
+def test_the_kafka_connector_is_named_or_said_to_be_fetched(
+    monkeypatch: pytest.MonkeyPatch, tmp_path: Path
+) -> None:
+    monkeypatch.setenv("M2_REPO", str(tmp_path))
+    monkeypatch.delenv("FLINK_AGENTS_KAFKA_JAR", raising=False)
+    result = doctor.check_kafka_connector()
+    assert (result.status, result.fix) == ("ok", "")
+    assert "5.0.0-2.2 will be fetched" in result.found
+    monkeypatch.setattr(doctor, "find_spec", lambda name: None)
+    result = doctor.check_kafka_connector()
+    assert result.status == "ok" and "flink-agents-python[kafka]" in result.fix
+
+
+def test_a_file_that_is_not_the_kafka_connector_is_a_warning(
+    monkeypatch: pytest.MonkeyPatch, tmp_path: Path
+) -> None:
+    monkeypatch.setenv("FLINK_AGENTS_KAFKA_JAR", str(tmp_path / "gone.jar"))
+    result = doctor.check_kafka_connector()
+    assert result.status == "warn"
+    assert "gone.jar" in result.found and "FLINK_AGENTS_KAFKA_JAR" in result.fix

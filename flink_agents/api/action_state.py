@@ -33,7 +33,7 @@ MAX_MARKER_BYTES = 200
 """The most bytes of a recovery marker: one is kept in the state of every key."""
 
 REMOVALS = 100_000
-"""Of how many journals a store remembers, at least, that all their records were pruned."""
+"""Of how many journals a store in a file remembers, at least, that all their records were pruned."""
 
 NOTHING_PRUNED = -1
 """What :meth:`ActionStateStore.pruned_through` says where nothing was pruned."""
@@ -265,8 +265,8 @@ class ActionStateStore(ABC):
         The runtime prunes what no checkpoint can ask for that Flink retains. So a store need not remember
         for ever what was pruned, which would let it grow with each key that was ever seen: a journal
         without records may become unknown again, as before its first record. The last ones of which all
-        was pruned (:data:`REMOVALS` of them in the stores of this package) should be remembered, so
-        that a restore from a savepoint of before is refused by name.
+        was pruned (:data:`REMOVALS` of them in a file, fewer where each start reads them) should be
+        remembered, so that a restore from a savepoint of before is refused by name.
 
         Raises:
             StaleOwnerError: Another owner took over.

@@ -59,7 +59,7 @@ class Agent:
     agent_name: str | None = None
     context_class: ClassVar[type[RunnerContext] | None] = None
     side_outputs: ClassVar[Mapping[str, Any]] = {}
-    output_type: ClassVar[Any] = None
+    output_type: Any = None
     on_error: OnError | str | None = None
     on_unhandled: OnError | str | None = None
     retry: RetryPolicy | None = None

@@ -10,6 +10,7 @@ from typing import Any, Generic, TypedDict, TypeVar, Unpack
 from pydantic import BaseModel, ConfigDict, Field, ValidationError, field_validator, model_validator
 
 from flink_agents.api.errors import AgentDefinitionError
+from flink_agents.api.history import ConversationHistory
 from flink_agents.api.places import caller_place
 from flink_agents.api.policies import RateLimit, RetryTimes
 from flink_agents.api.resources import ChatMessage, ResourceDescriptor, ResourceRef
@@ -269,12 +270,15 @@ class ConversationOptions(TypedDict, total=False):
     """How the model is brought to give an output of a type. Default: the model's."""
     limits: UsageLimits | None
     """What this conversation may use. Default: the model's limits."""
+    max_requests: int | None
+    """How many requests it may use, where that is less than the limits allow."""
     settings: Mapping[str, Any]
     """Settings such as ``temperature``, over those of the model."""
     instructions: str | None
     """What the model is told before all messages, behind its own instructions."""
-    history: Sequence[Any]
-    """What was said before: messages of pydantic-ai, or what ``messages`` of a result held of them."""
+    history: Sequence[Any] | ConversationHistory
+    """What was said before: messages of pydantic-ai, or what ``messages`` of a result held of them; or how
+    much of it short-term memory keeps for the key, so that the conversation goes on from there."""
     variables: Mapping[str, Any]
     """Values for the variables of the model's prompt."""
     run_tools: bool

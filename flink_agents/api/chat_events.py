@@ -12,6 +12,7 @@ from pydantic import BaseModel, ConfigDict, Field
 
 from flink_agents.api.chat import ChatUsage
 from flink_agents.api.events import Event
+from flink_agents.api.history import ConversationHistory
 from flink_agents.api.resources import ChatMessage
 
 
@@ -59,7 +60,8 @@ class ChatRequestEvent(Event):
         tools: Names of tools besides those of the model.
         output_schema: JSON schema of an object that the answer shall be; None for a text.
         variables: Values for the prompt of the model.
-        history: What was said before: ``messages`` of an earlier response.
+        history: What was said before: ``messages`` of an earlier response; or how much of it short-term
+            memory keeps for the key.
         run_tools: False leaves calls of tools to the author, who finds them in the response.
     """
 
@@ -69,7 +71,7 @@ class ChatRequestEvent(Event):
     tools: tuple[str, ...] = ()
     output_schema: dict[str, Any] | None = None
     variables: dict[str, Any] = Field(default_factory=dict[str, Any])
-    history: list[dict[str, Any]] = Field(default_factory=list[dict[str, Any]])
+    history: ConversationHistory | list[dict[str, Any]] = Field(default_factory=list[dict[str, Any]])
     run_tools: bool = True
 
 

@@ -13,6 +13,7 @@ from typing import Any, Literal, TypeVar, Unpack, overload
 from flink_agents.api.chat import ChatInput, ChatResult, ConversationOptions
 from flink_agents.api.durable import NOT_GIVEN, DurableCallable, durable_callable
 from flink_agents.api.events import Event
+from flink_agents.api.history import KeptConversation
 from flink_agents.api.memory import MemoryObject, MemoryRef
 from flink_agents.api.metrics import MetricGroup
 from flink_agents.api.options import Configuration
@@ -177,10 +178,11 @@ class RunnerContext(ABC):
         Args:
             model: Name of the chat model.
             messages: A text of the user, a ``ChatMessage`` or several, or messages of pydantic-ai.
-            output_type: Type of the answer: a pydantic model, a dataclass, or any other type that pydantic
-                describes. Default: a text.
-            **options: ``tools``, ``output_mode``, ``limits``, ``settings``, ``instructions``, ``history``,
-                ``variables`` and ``run_tools``, as ``ConversationOptions`` describes them.
+            output_type: Type of the answer: a pydantic model, a dataclass, any other type that pydantic
+                describes, or a ``RowTypeInfo`` of PyFlink with names. Default: a text.
+            **options: ``tools``, ``output_mode``, ``limits``, ``max_requests``, ``settings``,
+                ``instructions``, ``history``, ``variables`` and ``run_tools``, as ``ConversationOptions``
+                describes them.
 
         Raises:
             ResourceNotFoundError: The agent has no chat model of that name, or no such tool.
@@ -189,9 +191,18 @@ class RunnerContext(ABC):
             UsageLimitExceededError: The conversation would use more than it may.
             ModelOutputError: The model gave no output of that type.
             ToolError: A tool ended the conversation.
+            HistoryError: The history cannot be kept, or another chat of the action goes on with it.
         """
         resource = self.get_resource(model, ResourceType.CHAT_MODEL)
         return await resource.chat(self, messages, output_type=output_type, **options)
+
+    def conversation(self, name: str = "default") -> KeptConversation:
+        """The history ``name`` of the key's conversations, to be read or cleared.
+
+        Args:
+            name: The name of its ``ConversationHistory``.
+        """
+        return KeptConversation(self.short_term_memory, name)
 
     # -- retrieval --------------------------------------------------------------------
 

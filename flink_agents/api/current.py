@@ -16,6 +16,11 @@ if TYPE_CHECKING:
 class ActionRun(Protocol):
     """One execution of one action, as the runtime keeps it."""
 
+    @property
+    def own_code_of(self) -> str | None:
+        """Name of the action, where the code is its own and not that of one of its durable functions."""
+        ...
+
     def context_here(self) -> RunnerContext | None:
         """The context, where it may be used: not inside a durable function, nor behind the action's end."""
         ...
@@ -23,6 +28,9 @@ class ActionRun(Protocol):
 
 current_action_run: ContextVar[ActionRun | None] = ContextVar("flink_agents_action_run", default=None)
 """The execution of an ``async def`` action whose code runs. The runtime sets it, and tasks inherit it."""
+
+called_action_run: ContextVar[ActionRun | None] = ContextVar("flink_agents_called_action_run", default=None)
+"""The execution of an action whose function is just called: inside of that, code of a ``def`` action runs."""
 
 
 def current_context() -> RunnerContext | None:
@@ -33,3 +41,19 @@ def current_context() -> RunnerContext | None:
     """
     run = current_action_run.get()
     return None if run is None else run.context_here()
+
+
+def unrecorded_action() -> str | None:
+    """Name of the action whose own code runs where no durable call can be awaited.
+
+    That is the code of a ``def`` action, and what an ``async def`` action executes in another thread. The
+    code of a durable function is none of it: that is recorded as a whole.
+
+    Returns:
+        None in any other code.
+    """
+    run = called_action_run.get()
+    if run is None:
+        # Code that may use the context can await a durable call; other threads cannot.
+        run = current_action_run.get() if current_context() is None else None
+    return None if run is None else run.own_code_of

@@ -286,4 +286,4 @@ def calls_durably(made: _T) -> _T:
 
 def is_known_to_call_durably(value: object) -> bool:
     """Whether a library has said of ``value`` that it makes durable calls."""
-    return _KNOWN.get(id(value)) is value
+    return value is not None and _KNOWN.get(id(value)) is value

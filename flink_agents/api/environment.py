@@ -23,8 +23,9 @@ class AgentStream(ABC):
         """Return the outputs as a PyFlink ``DataStream``.
 
         Args:
-            output_type: Python type or PyFlink ``TypeInformation`` of the values. Default:
-                what the agent declares, else pickled Python objects.
+            output_type: Python type or PyFlink ``TypeInformation`` of the values, which are then plain ones
+                where the agent was applied with ``lineage=True``, too. Default: what the agent declares,
+                else pickled Python objects.
         """
 
     @abstractmethod
@@ -97,6 +98,7 @@ class AgentInput(ABC):
         parallelism: int | None = None,
         max_parallelism: int | None = None,
         event_time: EventTime | None = None,
+        lineage: bool = False,
     ) -> AgentStream:
         """Let ``agent`` handle the stream.
 
@@ -108,6 +110,8 @@ class AgentInput(ABC):
             max_parallelism: Number of key groups. Default: the environment's.
             event_time: Whether outputs keep the timestamps of their inputs and watermarks wait
                 for them. Default: ``EventTime.none()``.
+            lineage: Whether outputs, side outputs too, leave as ``TracedOutput``: the value with the run that
+                put it out and the message that began the run. A Kafka sink writes that into headers.
 
         Raises:
             AgentDefinitionError: The agent cannot work; the text names file and line.
@@ -181,6 +185,10 @@ class AgentsExecutionEnvironment(ABC):
     @abstractmethod
     def collect(self, stream: Any) -> list[Any]:
         """Return a list that ``execute()`` fills with the records of a ``DataStream`` of the bounded job."""
+
+    @abstractmethod
+    def add_check(self, check: Callable[[], None]) -> None:
+        """Have a function called before ``execute()`` runs the job; it raises where the job cannot work."""
 
     @abstractmethod
     def execute(self, job_name: str | None = None) -> Any:

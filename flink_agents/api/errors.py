@@ -73,11 +73,17 @@
     │   ├── BrokerStartError             FA7002
     │   ├── BrokerPortInUseError         FA7003
     │   └── BrokerMismatchError          FA7004
+    ├── KafkaStreamError                 FA7100  a Kafka source or sink of a job cannot work
+    │   ├── KafkaConnectorError          FA7101
+    │   └── KafkaValueError              FA7102  (also a ValueError)
     ├── RecoveryDifferenceError          FA8000  found by the test kit  (also an AssertionError)
     ├── ModelError                       FA9000  a chat model did not come to an answer
     │   ├── ModelRequestError            FA9001
     │   ├── UsageLimitExceededError      FA9002
-    │   └── ModelOutputError             FA9003
+    │   ├── ModelOutputError             FA9003
+    │   ├── HistoryError                 FA9004
+    │   ├── UnrecordedAgentError         FA9005
+    │   └── ApprovalUnavailableError     FA9006
     ├── ToolError                        FA9100  a tool that a model called ended the conversation
     │   ├── ToolRetriesExceededError     FA9101
     │   └── ToolResultError              FA9102
@@ -99,13 +105,21 @@ from __future__ import annotations
 from typing import TYPE_CHECKING, Any
 
 from flink_agents.api.error_base import AgentsError, attempt_lines
+from flink_agents.api.kafka_errors import (
+    KafkaConnectorError as KafkaConnectorError,
+    KafkaStreamError as KafkaStreamError,
+    KafkaValueError as KafkaValueError,
+)
 from flink_agents.api.model_errors import (
+    ApprovalUnavailableError as ApprovalUnavailableError,
+    HistoryError as HistoryError,
     ModelError as ModelError,
     ModelOutputError as ModelOutputError,
     ModelRequestError as ModelRequestError,
     ToolError as ToolError,
     ToolResultError as ToolResultError,
     ToolRetriesExceededError as ToolRetriesExceededError,
+    UnrecordedAgentError as UnrecordedAgentError,
     UsageLimitExceededError as UsageLimitExceededError,
 )
 from flink_agents.api.retrieval_errors import (

@@ -29,6 +29,24 @@ class ModelOutputError(ModelError):
     code = "FA9003"
 
 
+class HistoryError(ModelError):
+    """A history of a conversation cannot be kept as it is asked for."""
+
+    code = "FA9004"
+
+
+class UnrecordedAgentError(ModelError):
+    """An agent of pydantic-ai runs in an action where none of its calls could be recorded."""
+
+    code = "FA9005"
+
+
+class ApprovalUnavailableError(ModelError):
+    """A run of an agent of pydantic-ai waits for somebody, and nobody is there who could answer."""
+
+    code = "FA9006"
+
+
 class ToolError(AgentsError):
     """A tool that a model called ended the conversation."""
 

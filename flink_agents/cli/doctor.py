@@ -19,6 +19,8 @@ from importlib import import_module, metadata
 from importlib.util import find_spec
 from typing import Literal
 
+from flink_agents.api.errors import KafkaConnectorError
+from flink_agents.connectors.kafka.connector_jar import VERSION as CONNECTOR, present_jar
 from flink_agents.runtime.flink.launch.jvm import INSTALL_JAVA, search_java
 from flink_agents.runtime.flink.launch.packages import DISTRIBUTION, conflict_fix, conflicting_packages
 
@@ -197,6 +199,21 @@ def check_temporary_directory() -> CheckResult:
     return CheckResult(name, "ok", found)
 
 
+def check_kafka_connector() -> CheckResult:
+    """Check that Flink's Kafka connector is there or can be fetched; only Kafka sources and sinks need it."""
+    name = "Kafka connector"
+    try:
+        jar = present_jar()
+    except KafkaConnectorError as error:
+        return CheckResult(name, "warn", f"{error.message}: {error.found}", error.fix or "")
+    if jar is not None:
+        return CheckResult(name, "ok", str(jar))
+    if find_spec("jgo") is None:
+        fix = 'pip install "flink-agents-python[kafka]", where jobs read from Kafka or write to it'
+        return CheckResult(name, "ok", f"{CONNECTOR} is not here", fix)
+    return CheckResult(name, "ok", f"{CONNECTOR} will be fetched when a job needs it")
+
+
 CHECKS: tuple[Callable[[], CheckResult], ...] = (
     check_python,
     check_java,
@@ -208,6 +225,7 @@ CHECKS: tuple[Callable[[], CheckResult], ...] = (
     check_loopback,
     check_rest_port,
     check_temporary_directory,
+    check_kafka_connector,
 )
 """All checks, in the order in which a reader would fix them."""
 

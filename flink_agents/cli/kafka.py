@@ -1,4 +1,4 @@
-"""``flink-agents kafka``: a Kafka broker for development, without Docker."""
+"""``flink-agents kafka``: a Kafka broker for development, without Docker, and Flink's connector."""
 
 from __future__ import annotations
 
@@ -17,7 +17,9 @@ if TYPE_CHECKING:
 NOT_RUNNING = 1
 """Exit code of ``status`` where no broker runs."""
 
-kafka_app = typer.Typer(help="Run a Kafka broker for development.", no_args_is_help=True)
+kafka_app = typer.Typer(
+    help="Run a Kafka broker for development, and fetch Flink's Kafka connector.", no_args_is_help=True
+)
 
 
 class _Security(StrEnum):
@@ -52,6 +54,18 @@ def kafka_start(
     else:
         typer.echo(f"Kafka {'runs' if started else 'already runs'} at {broker.bootstrap_servers}")
         _print_places(broker)
+
+
+@kafka_app.command("connector")
+@prints_errors
+def kafka_connector() -> None:
+    """Print where the file of Flink's Kafka connector is; fetch it where it is nowhere yet.
+
+    For a cluster whose jobs are not to bring it: copy the file into Flink's lib, on each machine.
+    """
+    from flink_agents.connectors.kafka.connector_jar import connector_jar
+
+    typer.echo(connector_jar())
 
 
 @kafka_app.command("stop")

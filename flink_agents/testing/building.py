@@ -37,6 +37,7 @@ class Builder(Driver):
     _code: AgentCode
     _heartbeat: bool
     _watermarks: bool
+    _lineage: bool
     _job_id: str
     _make_store: Callable[[], ActionStateStore] | None
 
@@ -58,7 +59,13 @@ class Builder(Driver):
         backend.watermark = self.current_watermark
         tags = [*plan.side_outputs, DEAD_LETTER_TAG, LATE_TAG, STRAYS_TAG]
         blueprint = Blueprint(
-            bind(plan, code), self._config, self._event_time, tags, self._watermarks, self._make_store
+            bind(plan, code),
+            self._config,
+            self._event_time,
+            tags,
+            self._watermarks,
+            self._make_store,
+            self._lineage,
         )
         made = assemble(blueprint, self._host(number, parallelism, backend))
         if made.low is not None:

@@ -80,6 +80,7 @@ class OperatorHarness(Builder):
         job_id: Flink's id of the job, another one for each submission. Flink's have 32 hexadecimal digits.
         heartbeat: Commit by one timer for all keys, as on the fast path; False: by a timer for each key, as
             on PyFlink's public way. Default: True, unless ``AGENT_HARNESS`` has the word ``timers``.
+        lineage: Outputs are ``TracedOutput``, as of an agent that is applied with ``lineage=True``.
 
     Attributes:
         outputs: All values that left the main output, in order.
@@ -111,6 +112,7 @@ class OperatorHarness(Builder):
         reorder: Reorder | None = None,
         job_id: str = "harness",
         heartbeat: bool | None = None,
+        lineage: bool = False,
     ) -> None:
         self._subtasks: list[Subtask] = []
         instance = instance_of(agent)
@@ -127,6 +129,7 @@ class OperatorHarness(Builder):
         self._event_time = event_time or EventTime.none()
         self._heartbeat = TIMERS not in conditions if heartbeat is None else heartbeat
         self._watermarks = watermarks
+        self._lineage = lineage
         self.codec = ValueCodec(self._config.get(AgentOptions.ALLOW_PICKLE))
         self._crashes = self._crashes_of(crash, store, CRASH in conditions)
         if self._crashes is not None:

@@ -72,6 +72,26 @@ def test_rag(tmp_path: Path) -> None:
     assert "bo: you asked before: When does my delivery come? I live abroad." in again
 
 
+def test_react_agent(tmp_path: Path) -> None:
+    lines = run_example(tmp_path, "react_agent.py").splitlines()[-4:]
+    assert lines == [
+        "ada: Order 7 is delivered yesterday.",
+        "ada: We have refunded 7.",
+        "bo: Order 8 is still in the warehouse.",
+        "failed once; 7 requests to the model, refunds of 7",
+    ]
+
+
+def test_pydantic_ai_agent(tmp_path: Path) -> None:
+    lines = run_example(tmp_path, "pydantic_ai_agent.py").splitlines()[-4:]
+    assert lines == [
+        "ada gets 40: a kettle costs 40",
+        "ada gets 60: a lamp costs 75",
+        "bo gets 0: we sell no toaster",
+        "failed once; 6 requests to the model",
+    ]
+
+
 def test_review_analysis_comes_to_the_same_with_and_without_a_failure(tmp_path: Path) -> None:
     plain = run_example(tmp_path, "review_analysis.py", "--sample", "--output", "plain.jsonl")
     failed = run_example(
@@ -80,3 +100,11 @@ def test_review_analysis_comes_to_the_same_with_and_without_a_failure(tmp_path: 
     assert "snippet 33 of 33 analysed" in plain
     assert "was restored from its checkpoint" in failed
     assert (tmp_path / "failed.jsonl").read_text() == (tmp_path / "plain.jsonl").read_text() != ""
+
+
+def test_kafka_in_out(tmp_path: Path) -> None:
+    assert run_example(tmp_path, "kafka_in_out.py").splitlines()[-3:] == [
+        'accounts: {"customer":"ada","total":400.0} flink-agents-sequence=0',
+        'accounts: {"customer":"ada","total":450.5} flink-agents-sequence=1',
+        'orders-dead: {"customer": "alan", "amount": "much"} flink-agents-error-type=ValidationError',
+    ]

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from typing import Any
 
 from pydantic import PydanticSchemaGenerationError, PydanticUserError, TypeAdapter, ValidationError
@@ -12,6 +13,7 @@ from pydantic_ai.tools import ToolDefinition
 
 from flink_agents.api.chat import OutputMode
 from flink_agents.api.errors import AgentConfigurationError
+from flink_agents.api.output_types import described
 
 OUTPUT_TOOL = "final_result"
 """The tool that a model calls to give its output, where that is the mode."""
@@ -25,7 +27,8 @@ class OutputType:
     """The type that an output shall have.
 
     Args:
-        kind: Any type that pydantic describes, or a JSON schema of an object.
+        kind: Any type that pydantic describes, one that is described by such a type, or a JSON schema of
+            an object.
         mode: How the model is brought to give it.
 
     Raises:
@@ -34,10 +37,12 @@ class OutputType:
 
     def __init__(self, kind: Any, mode: OutputMode) -> None:
         self.mode = mode
+        foreign = described(kind)
+        self._make: Callable[[Any], Any] | None = None if foreign is None else foreign.make
         if isinstance(kind, dict):
             self._adapter, schema = TypeAdapter[Any](dict[str, Any]), kind
         else:
-            self._adapter, schema = _adapter(kind)
+            self._adapter, schema = _adapter(kind if foreign is None else foreign.kind)
         self._wrapped = schema.get("type") != "object"
         if self._wrapped:
             definitions = {"$defs": schema.pop("$defs")} if "$defs" in schema else {}
@@ -95,12 +100,23 @@ class OutputType:
             plain = plain.removeprefix("```json").removeprefix("```").removesuffix("```").strip()
         if self._wrapped:
             return self._unwrapped(_ANY_OBJECT.validate_json(plain))
-        return self._adapter.validate_json(plain)
+        return self._made(self._adapter.validate_json(plain))
+
+    def of_json(self, value: Any) -> Any:
+        """The output that a JSON value is.
+
+        Raises:
+            ValidationError: It is of another type.
+        """
+        return self._made(self._adapter.validate_python(value))
 
     def _unwrapped(self, value: Any) -> Any:
         if self._wrapped:
             value = _ANY_OBJECT.validate_python(value).get(_WRAPPED)
-        return self._adapter.validate_python(value)
+        return self.of_json(value)
+
+    def _made(self, value: Any) -> Any:
+        return value if self._make is None else self._make(value)
 
 
 _ANY_OBJECT = TypeAdapter(dict[str, Any])

@@ -17,13 +17,16 @@ from flink_agents.api.chat import (
     ConversationOptions,
     Endpoint,
     OutputMode,
+    UsageLimits,
 )
 from flink_agents.api.context import RunnerContext
 from flink_agents.api.errors import ModelRequestError
+from flink_agents.api.history import ConversationHistory
 from flink_agents.api.resource_providers import DeclaredResource
 from flink_agents.api.resources import Prompt, ResourceRef, ResourceType
 from flink_agents.models.chat.conversation import Conversation, Terms
 from flink_agents.models.chat.endpoint import make_model
+from flink_agents.models.chat.history import Remembered, check_recordable
 from flink_agents.models.chat.messages import Transcript, messages_of
 from flink_agents.models.chat.output import OutputType
 from flink_agents.models.chat.overrides import overridden
@@ -91,22 +94,44 @@ class ChatModelResource:
         """Hold a conversation, as ``RunnerContext.chat`` describes it."""
         spec = self.spec(ctx)
         now = ctx.now()
-        said = [*messages_of(list(options.get("history", ())), now), *messages_of(messages, now)]
+        history = options.get("history", ())
+        kept = Remembered(ctx, history, now) if isinstance(history, ConversationHistory) else None
+        before = [] if isinstance(history, ConversationHistory) else messages_of(list(history), now)
+        said = messages_of(messages, now)
         if spec.router is not None:
-            name = await choose(ctx, spec.router, said)
+            earlier = before if kept is None else kept.messages()
+            name = await choose(ctx, spec.router, [*earlier, *said])
             chosen = ctx.get_resource(name, ResourceType.CHAT_MODEL)
             return await chosen.chat(ctx, messages, output_type=output_type, **options)
-        prompt = [] if options.get("history") else self._prompt(ctx, spec, options.get("variables", {}))
+        prompt = [] if before else self._prompt(ctx, spec, options.get("variables", {}))
+        hold = partial(self._conversation, ctx, spec, output_type, options)
+        if kept is None:
+            return await hold([*prompt, *before, *said]).run()
+        check_recordable(options.get("run_tools", True))
+        with kept.alone():
+            result = await hold(kept.begin([*prompt, *said])).run()
+            await kept.end(result.new_messages)
+        return result
+
+    def _conversation(
+        self,
+        ctx: RunnerContext,
+        spec: ChatModelSpec,
+        output_type: Any,
+        options: ConversationOptions,
+        messages: Sequence[ModelMessage],
+    ) -> Conversation:
+        now = ctx.now()
         given = [*spec.tools, *options.get("tools", ())]
         policy = ToolPolicy(spec.tool_timeout, spec.tool_result_limit, spec.on_tool_error)
-        return await Conversation(
+        return Conversation(
             ctx,
             self,
             Toolbox(ctx, tools_of(ctx, given), policy, spec.tool_retries, now),
             self._terms(spec, output_type, options, now),
-            UsageCounter(options.get("limits") or spec.limits),
-            [*prompt, *said],
-        ).run()
+            UsageCounter(_limits(spec, options)),
+            messages,
+        )
 
     def _terms(
         self, spec: ChatModelSpec, output_type: Any, options: ConversationOptions, now: datetime
@@ -159,3 +184,10 @@ class ChatModelResource:
             found="; ".join(f"{error.message}: {error.found}" for error in failed),
             fix="look at the services",
         )
+
+
+def _limits(spec: ChatModelSpec, options: ConversationOptions) -> UsageLimits:
+    limits, most = options.get("limits") or spec.limits, options.get("max_requests")
+    if most is None or (limits.requests is not None and limits.requests <= most):
+        return limits
+    return limits.model_copy(update={"requests": most})

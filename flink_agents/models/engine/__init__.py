@@ -2,5 +2,6 @@
 
 from flink_agents.models.engine.actions import action_of, as_tool
 from flink_agents.models.engine.durability import CallSettings, FlinkDurability
+from flink_agents.models.engine.transcripts import kept_messages
 
-__all__ = ["CallSettings", "FlinkDurability", "action_of", "as_tool"]
+__all__ = ["CallSettings", "FlinkDurability", "action_of", "as_tool", "kept_messages"]

@@ -21,6 +21,7 @@ from pydantic_ai.durable_exec import (
     DurableOperationBackend,
     DurableOperationId,
     JournalCallableOperationBackend,
+    ModelRequestId,
     RoleBasedOperationConfig,
     conversation_id_from_run_id,
     record_durable_unit,
@@ -28,14 +29,16 @@ from pydantic_ai.durable_exec import (
 )
 from pydantic_ai.models import Model
 from pydantic_ai.run import AgentRunResult
-from pydantic_ai.tools import AgentDepsT, RunContext
+from pydantic_ai.tools import AgentDepsT, DeferredToolRequests, DeferredToolResults, RunContext
 from pydantic_core import PydanticSerializationError
 
-from flink_agents.api.current import current_context
+from flink_agents.api.current import current_context, unrecorded_action
 from flink_agents.api.durable import DurableCallable, calls_durably
-from flink_agents.api.errors import DurableResultError
+from flink_agents.api.errors import DurableResultError, UnrecordedAgentError
 from flink_agents.api.policies import RetryPolicy
+from flink_agents.models.engine.approvals import asking, named, note_deferred
 from flink_agents.models.engine.digests import digest_of
+from flink_agents.models.engine.model_loop import on_model_loop
 
 TOOL_CONFIG = "flink"
 """Key in a tool's metadata: settings of its calls, or False where the action executes it as its own code."""
@@ -145,9 +148,34 @@ class FlinkDurability(BaseDurabilityCapability[AgentDepsT]):
     async def wrap_run(self, ctx: RunContext[AgentDepsT], *, handler: WrapRunHandler) -> AgentRunResult[Any]:
         """Execute a run. Tools of one response are called side by side, their events come in one order."""
         if not self.in_durable_context or self.agent is None:
+            self._check_recordable()
             return await super().wrap_run(ctx, handler=handler)
-        with self.agent.parallel_tool_call_execution_mode("parallel_ordered_events"), replay_scope():
+        ordered = self.agent.parallel_tool_call_execution_mode("parallel_ordered_events")
+        with ordered, replay_scope(), asking(self.name):
             return await super().wrap_run(ctx, handler=handler)
+
+    async def handle_deferred_tool_calls(
+        self, ctx: RunContext[AgentDepsT], *, requests: DeferredToolRequests
+    ) -> DeferredToolResults | None:
+        """Note calls of tools that somebody has to approve or make; answers none of them."""
+        note_deferred(requests)
+        return None
+
+    async def on_run_error(self, ctx: RunContext[AgentDepsT], *, error: BaseException) -> AgentRunResult[Any]:
+        """Name the error of a run that waits for somebody."""
+        raise named(self.name, error)
+
+    def _check_recordable(self) -> None:
+        action = unrecorded_action()
+        if action is not None:
+            raise UnrecordedAgentError(
+                f"the action {action!r} runs the agent {self.name!r} of pydantic-ai where none of its calls "
+                "can be recorded",
+                expected="an async def action that awaits it in its own thread",
+                found=f"a run in a def action, or in another thread of {action!r}",
+                fix="write async def and 'await agent.run(...)'; or record the whole run as one durable "
+                "call, of a function that returns the output of agent.run_sync(...)",
+            )
 
 
 class _Calls(JournalCallableOperationBackend[CallSettings]):
@@ -184,7 +212,7 @@ class _Calls(JournalCallableOperationBackend[CallSettings]):
             nonlocal executed
             executed = True
             try:
-                return await body()
+                return await (on_model_loop(body) if isinstance(operation_id, ModelRequestId) else body())
             except PydanticSerializationError as error:
                 raise self._unrecordable(name, error) from error
 

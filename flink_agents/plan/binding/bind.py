@@ -256,6 +256,8 @@ def bind(plan: AgentPlan, code: AgentCode | None = None) -> BoundAgent:
         context_class = plan.context_class.resolve() if plan.context_class else None
         side_outputs = {tag: type_from_text(text) for tag, text in plan.side_outputs.items()}
         output_type = type_from_text(plan.output_type) if plan.output_type else None
+    # The constructor may have had it as an argument, which no plan holds.
+    instance.output_type = output_type
     return BoundAgent(
         plan=plan,
         instance=instance,

@@ -180,6 +180,7 @@ def _makes_calls(action: Callable[..., Any], agent: BoundAgent) -> bool:
         seen.add(id(function))
         names = set(_names(function.__code__))
         values = (*_named(names, function), *(attributes[name] for name in names & attributes.keys()))
+        values += tuple(inspect.getattr_static(owner, name, None) for owner in owners for name in names)
         if names & durable or any(map(is_known_to_call_durably, _with_contents(values))):
             return True
         ahead += _functions(names, function, owners)

@@ -39,6 +39,7 @@ from flink_agents.runtime.execution.delivery import Delivery, current_delivery
 from flink_agents.runtime.execution.limits import LeaveThread, Place
 from flink_agents.runtime.execution.phases import RunState
 from flink_agents.runtime.execution.retry import Trial
+from flink_agents.runtime.execution.routing import Route
 from flink_agents.runtime.execution.run import Run
 from flink_agents.runtime.execution.run_waits import wait_of
 from flink_agents.runtime.execution.shared import Durable, RunEnvironment
@@ -148,6 +149,11 @@ class Invocation:
         return self.context if inside() is None and get_ident() == self._thread else None
 
     @property
+    def own_code_of(self) -> str | None:
+        """Name of the action, where the code is its own and not that of one of its durable functions."""
+        return self.action.name if self._active and inside() is None else None
+
+    @property
     def over(self) -> bool:
         """Whether it has ended; a thread that cannot be stopped may go on behind that."""
         return not self._active
@@ -170,9 +176,10 @@ class Invocation:
 
     def guard(self) -> None:
         """Raise where the context may not be used."""
-        function = inside()
-        if function is None and self._active and get_ident() == self._thread:
+        # A first attempt on Flink's thread has no trial, and no durable function runs on that thread.
+        if self._active and get_ident() == self._thread and (self.trial is None or inside() is None):
             return
+        function = inside()
         if function is not None:
             raise ContextMisuseError(
                 f"the context of action {self.action.name!r} is used inside the durable function "
@@ -198,6 +205,10 @@ class Invocation:
         route = self.shared.routes.of(event)
         if route is None:
             raise self._no_event(event)
+        self.take(event, route)
+
+    def take(self, event: Event, route: Route) -> None:
+        """Add an event that goes by ``route`` to what the action sent, or has returned."""
         sent = self.sent
         if self.run.emitted + len(sent) >= self.shared.max_events:
             raise self._too_many_events()
@@ -402,7 +413,7 @@ class InvocationContext(RunnerContext):
     def _durable(self) -> Durable:
         self._of.guard()
         if not self._of.action.journalled:
-            self._of.action.make_calls()
+            self._of.shared.makes_calls(self._of.action)
         return self._of.shared.durable
 
     # -- time and chance --------------------------------------------------------------

@@ -13,7 +13,7 @@ from typing import Any
 from flink_agents.api.errors import PlanChangedError, StateError
 from flink_agents.api.events import Event, OutputEvent, lineage_of_sent, stamp
 from flink_agents.runtime.serde.codec import ValueCodec
-from flink_agents.runtime.serde.copies import is_unchanging
+from flink_agents.runtime.serde.copies import are_unchanging
 
 
 class EventRecords:
@@ -72,7 +72,7 @@ class EventRecords:
 
     def own(self, event: Event) -> Event:
         """A copy for one attempt of an action; the event itself where that is the same to everybody."""
-        if all(map(is_unchanging, event.__dict__.values())):
+        if are_unchanging(event.__dict__.values()):
             return event
         try:
             return self.copy(event)

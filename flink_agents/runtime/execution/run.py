@@ -12,6 +12,7 @@ from collections.abc import Iterator, Mapping
 from typing import TYPE_CHECKING, Any
 
 from flink_agents.api.events import Event, InputEvent, InputLineage, stamp
+from flink_agents.api.lineage import message_id_of
 from flink_agents.api.memory import MemoryScope
 from flink_agents.api.observers import Phase
 from flink_agents.runtime.execution.phases import RunState
@@ -56,6 +57,7 @@ class Run:
         short_term: Memory of the key.
         journal: Its records; None where nothing can be recorded.
         lineage: What the ids of its events follow from.
+        parent: Id of the message that was its input, where outputs are traced and the input has one.
         waits: What its actions may wait for; None where none of the agent's actions waits.
     """
 
@@ -71,6 +73,7 @@ class Run:
         "key_text",
         "lineage",
         "outputs",
+        "parent",
         "queue",
         "sequence_number",
         "short_term",
@@ -119,6 +122,7 @@ class Run:
         self.waits: RunWaits | None = None
         self._key: Any = _MISSING
         self.lineage = InputLineage(self.identity, key_text, sequence_number)
+        self.parent: str | None = None
 
     @property
     def recorded(self) -> bool:
@@ -155,6 +159,8 @@ class Run:
     def input_event(self, record: Any) -> Event:
         """The event that starts the run; its id follows from job, key and sequence number."""
         event = InputEvent(input=record)
+        if self._shared.traces_outputs:
+            self.parent = message_id_of(record)
         stamp(event, self.lineage)
         return event
 

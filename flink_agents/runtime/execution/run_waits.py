@@ -144,6 +144,16 @@ class RunWaits:
         outputs_left, side_left = self._left.get(path, (0, 0))
         return outputs[max(0, outputs_left - outputs_before) :], side[max(0, side_left - side_before) :]
 
+    @property
+    def outputs_left(self) -> int:
+        """How many outputs had left before the run went on."""
+        return sum(outputs for outputs, _ in self._left.values())
+
+    @property
+    def side_outputs_left(self) -> int:
+        """How many side outputs had left before the run went on, without dead letters."""
+        return sum(side for path, (_, side) in self._left.items() if path[-1:] != _LETTER)
+
     def waited(self, step: Invocation) -> None:
         """Note that a wait of an execution has ended: what that has put out by then stays, even if it fails.
 

@@ -14,7 +14,7 @@ from flink_agents.api.logs import bounded_logger
 from flink_agents.api.observers import RunObserver
 from flink_agents.api.options import AgentOptions, Configuration
 from flink_agents.api.resources import ResourceType, check_resource_type
-from flink_agents.plan import BoundAgent
+from flink_agents.plan import BoundAction, BoundAgent
 from flink_agents.plan.binding.uses import mark_durable_actions, may_wait
 from flink_agents.runtime.concurrency.bridge import CLIENT_CLOSE_SECONDS
 from flink_agents.runtime.concurrency.clients import Clients
@@ -81,6 +81,7 @@ class RunEnvironment:
         journals: Where durable calls are recorded; None where there is no store.
         around_durable: Makes what actions call out of what makes durable calls; for tests.
         observers: Who is told what runs do, besides the runtime's metrics.
+        traces_outputs: Whether outputs leave with their lineage.
 
     Attributes:
         observers: Everybody who is told what runs do.
@@ -89,6 +90,7 @@ class RunEnvironment:
         limits: Limits of actions and tools.
         clients: Clients of the subtask.
         events: Writes events into records.
+        may_record: Whether there is a store, and any action of the agent may make a durable call.
         traces_memory: Whether runs note what they read of memory: a replay may find it expired.
         may_wait: Whether actions may wait for what outlasts their execution, so that runs are suspended.
     """
@@ -104,6 +106,7 @@ class RunEnvironment:
         journals: Journals | None = None,
         around_durable: Callable[[Durable], Durable] = lambda durable: durable,
         observers: Sequence[RunObserver] = (),
+        traces_outputs: bool = False,
     ) -> None:
         type_modules.know(agent.modules(), config.get(AgentOptions.STATE_MODULES))
         agent.load_providers()
@@ -114,6 +117,7 @@ class RunEnvironment:
         self.run_metrics = run_metrics
         self.observers = Observers(run_metrics, observers)
         self.codec = codec
+        self.traces_outputs = traces_outputs
         self.events = EventRecords(codec, agent.event_types)
         self.journals = journals
         if journals is not None:
@@ -124,6 +128,7 @@ class RunEnvironment:
         self.durable: Durable = NothingDurable()
         self._around_durable = around_durable
         self.memory_expires = config.get(AgentOptions.SHORT_TERM_TTL) is not None
+        self.may_record = journals is not None and any(one.may_be_recorded for one in agent.actions)
         self.traces_memory = self.memory_expires and journals is not None
         self.max_events: int = config.get(AgentOptions.MAX_EVENTS)
         self.routes = Routes(agent.actions)
@@ -132,10 +137,15 @@ class RunEnvironment:
         self.clients = Clients(agent)
         self._resources: dict[tuple[str, ResourceType], Any] = {}
 
-    @property
-    def may_record(self) -> bool:
-        """Whether there is a store, and any action of the agent may make a durable call."""
-        return self.journals is not None and any(one.may_be_recorded for one in self.agent.actions)
+    def leaves_thread(self, action: BoundAction) -> None:
+        """Note that an action must not begin on Flink's thread any more."""
+        action.off_thread = True
+        self.may_record = self.journals is not None
+
+    def makes_calls(self, action: BoundAction) -> None:
+        """Note that an action makes durable calls, as its first one shows."""
+        action.make_calls()
+        self.may_record = self.journals is not None
 
     def register_durable(self, durable: Durable) -> None:
         """Let actions make durable calls; the agent loop registers itself, when it is made."""

@@ -13,6 +13,7 @@ from contextlib import aclosing, closing
 from itertools import chain
 from typing import Any, cast
 
+from flink_agents.api.current import called_action_run
 from flink_agents.api.durable import OnMismatch
 from flink_agents.api.errors import (
     ActionFailedError,
@@ -145,9 +146,13 @@ class StepExecutor:
         if action.name in self._owned:
             event = self._shared.events.own(event)
         step.context = self._context_type(step)
-        result = action.call(event, step.context)
-        if result is not None:
-            self._emit(step, result)
+        token = called_action_run.set(step)
+        try:
+            result = action.call(event, step.context)
+            if result is not None:
+                self._emit(step, result)
+        finally:
+            called_action_run.reset(token)
 
     async def wait(self, step: Invocation) -> None:
         """Await what :meth:`call` left, on the thread of the running loop."""
@@ -169,17 +174,23 @@ class StepExecutor:
         step.end()
         run = step.run
         run.emitted += len(step.sent)
-        outputs = run.outputs if run.waits is None else []
+        if run.waits is not None:
+            self._put(step)
+            return
+        run.queue += step.sent
+        if step.side is not None:
+            run.side_outputs.extend(step.side)
+
+    def _put(self, step: Invocation) -> None:
+        """Put out what an execution of a run did that may have been suspended, but what has left then."""
+        outputs: list[Any] = []
         for event in step.sent:
             route = self._shared.routes.of(event)
             if route is not None and route.leaves:
                 outputs.append(cast("OutputEvent", event).output)
             else:
-                run.queue.append(event)
-        if run.waits is not None:
-            run.put_out(step.path, outputs, step.side or [])
-        elif step.side is not None:
-            run.side_outputs.extend(step.side)
+                step.run.queue.append(event)
+        step.run.put_out(step.path, outputs, step.side or [])
 
     def failed(self, step: Invocation, error: BaseException) -> Invocation | None:
         """End an attempt that raised: what it did is taken back, and its policies followed.
@@ -284,7 +295,7 @@ class StepExecutor:
     def leave_thread(self, step: Invocation) -> Invocation:
         """Begin a step anew that must not go on here; the next time it does not even begin here."""
         self._take_back(step)
-        step.action.off_thread = True
+        self._shared.leaves_thread(step.action)
         return Invocation(self._shared, step.run, step.action, step.event)
 
     def _take_back(self, step: Invocation) -> None:
@@ -299,8 +310,12 @@ class StepExecutor:
         while queue:
             event = queue.popleft()
             route = routes.of(event)
+            assert route is not None
+            if route.leaves:
+                run.outputs.append(cast("OutputEvent", event).output)
+                continue
             handled = False
-            for action in route.actions if route is not None else ():
+            for action in route.actions:
                 accepted = action.settings.when is None or self._accepts(run, action, event)
                 if accepted:
                     yield Invocation(self._shared, run, action, event)
@@ -323,8 +338,8 @@ class StepExecutor:
             return None
 
     def _emit(self, step: Invocation, result: Any) -> None:
-        if self._shared.routes.of(result) is not None:
-            step.emit(result)
+        if (route := self._shared.routes.of(result)) is not None:
+            step.take(result, route)
         elif inspect.isgenerator(result):
             # Closed at once where it fails: its own clean-up still belongs to the action.
             with closing(result):

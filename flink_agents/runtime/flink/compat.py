@@ -7,15 +7,18 @@ a Java object.
 
 from __future__ import annotations
 
+import copy
 import importlib
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass
-from typing import Any
+from typing import Any, cast
 
 import pyflink.java_gateway as java_gateway
 from py4j.protocol import Py4JError
-from pyflink.common import Types
+from pyflink.common import TypeInformation, Types
+from pyflink.common.typeinfo import BasicType, RowTypeInfo
 from pyflink.datastream import DataStream, RuntimeContext, StreamExecutionEnvironment
+from pyflink.datastream.connectors.base import Sink, StreamTransformer, SupportsPreprocessing
 from pyflink.datastream.state import MapStateDescriptor, StateTtlConfig, ValueStateDescriptor
 from pyflink.util.java_utils import get_j_env_configuration
 
@@ -191,6 +194,11 @@ def _java(stream: DataStream) -> Any:
     return stream._j_data_stream
 
 
+def java_stream(stream: DataStream) -> Any:
+    """Return Java's stream behind Python's, from which a subclass of ``DataStream`` is made."""
+    return _java(stream)
+
+
 def transformation_ids_before(stream: DataStream) -> set[int]:
     """Return the ids of the transformations that ``stream`` comes from, its own included."""
     transformation = _java(stream).getTransformation()
@@ -269,3 +277,133 @@ class Collector:
     def close(self) -> None:
         """Let go of what the job still holds for the collector."""
         self._iterator.close()
+
+
+# -- types --------------------------------------------------------------------------------
+
+
+def without_jvm(kind: Any) -> Any:
+    """Return a copy of a PyFlink type that knows no object of the JVM, so that it pickles; else ``kind``.
+
+    A type keeps what the JVM made of it, and makes it anew where it is missing.
+    """
+    if isinstance(kind, list):
+        return [without_jvm(each) for each in cast("list[Any]", kind)]
+    if not isinstance(kind, TypeInformation):
+        return kind
+    made = copy.copy(kind)
+    vars(made).update({name: without_jvm(each) for name, each in vars(kind).items()}, _j_typeinfo=None)
+    return made
+
+
+def names_of_row(kind: RowTypeInfo) -> list[str]:
+    """The names of a row's fields; none where it has none. The public method asks the JVM for some then."""
+    return list(kind._field_names or ())  # pyright: ignore[reportPrivateUsage]
+
+
+def basic_type_of(kind: TypeInformation) -> BasicType | None:
+    """Which basic type it is; no public method says so."""
+    return getattr(kind, "_basic_type", None)
+
+
+def inner_types_of(kind: TypeInformation) -> tuple[TypeInformation, ...]:
+    """The types of what an array, a list or a map holds: keys before values. Only the JVM tells otherwise."""
+    names = ("elem_type", "_element_type", "_key_type_info", "_value_type_info")
+    return tuple(vars(kind)[name] for name in names if name in vars(kind))
+
+
+# -- tables as sources and sinks ----------------------------------------------------------
+
+
+def on_class_path(class_name: str) -> bool:
+    """Tell whether Flink itself has a class, so that no job has to bring it."""
+    try:
+        _jvm().java.lang.ClassLoader.getSystemClassLoader().loadClass(class_name)
+    except Py4JError:
+        return False
+    return True
+
+
+def add_jar(env: StreamExecutionEnvironment, uri: str) -> None:
+    """Let a job bring a jar file; PyFlink would list one that is added twice two times."""
+    if uri not in configuration_of(env).get("pipeline.jars", ""):
+        env.add_jars(uri)
+
+
+def name_source(stream: DataStream, name: str, uid: str) -> None:
+    """Give the source behind a table a name and a stable identity.
+
+    Flink derives the identity of a source of tables from the whole graph of the job: after any change
+    of the job, a savepoint's offsets would be lost.
+    """
+    for transformation in _java(stream).getTransformation().getTransitivePredecessors():
+        if transformation.getClass().getSimpleName() == "SourceTransformation":
+            transformation.setName(name)
+            transformation.setUid(uid)
+            return
+    raise TypeError(f"no source is behind the table of {name}")
+
+
+class TableSink(Sink, SupportsPreprocessing, StreamTransformer):
+    """A sink for ``DataStream.sink_to`` that writes by way of a table.
+
+    PyFlink's ``sink_to`` takes sinks that Java knows, or asks a sink to transform its stream first. This one
+    then takes the place of the stream, and inserts into its table. A sink of tables gets a stable identity
+    here, too: its transactions are found by it.
+
+    Args:
+        insert: Inserts a stream into the table, as part of the job.
+        name: Name of the sink in the job.
+        uid: Its identity in savepoints.
+    """
+
+    def __init__(self, insert: Callable[[DataStream], None], name: str, uid: str) -> None:
+        super().__init__(cast("Any", None))
+        self._insert = insert
+        self._name = name
+        self._uid = uid
+
+    def get_transformer(self) -> TableSink:
+        """Return this sink, which transforms the stream."""
+        return self
+
+    def apply(self, ds: DataStream) -> Any:
+        """Return what ``sink_to`` takes for the stream."""
+        return _InsertedStream(self, ds)
+
+    def insert(self, stream: DataStream) -> Any:
+        """Insert the stream; returns the transformation of the sink."""
+        env = _java(stream).getExecutionEnvironment()
+        before = {each.getId() for each in env.getTransformations()}
+        self._insert(stream)
+        added = [each for each in env.getTransformations() if each.getId() not in before]
+        sinks = [each for each in added if each.getClass().getSimpleName() == "SinkTransformation"]
+        if len(sinks) != 1:
+            raise TypeError(f"a table became {len(sinks)} sinks in {[each.getName() for each in added]}")
+        sinks[0].setName(self._name)
+        sinks[0].setUid(self._uid)
+        return sinks[0]
+
+
+class _InsertedStream:
+    """Stands for Python's and for Java's stream in ``DataStream.sink_to``."""
+
+    def __init__(self, sink: TableSink, stream: DataStream) -> None:
+        self._sink = sink
+        self._stream = stream
+        self._j_data_stream = self
+
+    def sinkTo(self, _: Any) -> _InsertedSink:
+        return _InsertedSink(self._sink.insert(self._stream))
+
+
+class _InsertedSink:
+    """Stands for Java's ``DataStreamSink`` in PyFlink's, whose settings are those of the transformation."""
+
+    def __init__(self, transformation: Any) -> None:
+        self.name = transformation.setName
+        self.uid = transformation.setUid
+        self.setUidHash = transformation.setUidHash
+        self.setParallelism = transformation.setParallelism
+        self.setDescription = transformation.setDescription
+        self.slotSharingGroup = transformation.setSlotSharingGroup

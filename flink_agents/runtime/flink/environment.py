@@ -146,5 +146,9 @@ class FlinkAgentsEnvironment(AgentsExecutionEnvironment):
         return self._job.collect(stream)
 
     @override
+    def add_check(self, check: Callable[[], None]) -> None:
+        self._job.add_check(check)
+
+    @override
     def execute(self, job_name: str | None = None) -> Any:
         return self._job.execute(job_name)

@@ -55,6 +55,7 @@ class ActionExecutionOperator(KeyedProcessFunction):
         watermarks: Whether the input can have watermarks.
         store: Where durable calls are recorded; None where there are none.
         key_selector: What gives the keys; its module may hold their classes.
+        traces_outputs: Whether outputs leave with their lineage.
     """
 
     def __init__(
@@ -67,6 +68,7 @@ class ActionExecutionOperator(KeyedProcessFunction):
         watermarks: bool = True,
         store: StoreChoice | None = None,
         key_selector: Any = None,
+        traces_outputs: bool = False,
     ) -> None:
         # The first attribute is unpickled first: before anything that a stale module may lack.
         self._code_check = CodeCheck.of(code if config.get(AgentOptions.CHECK_CODE) else None)
@@ -84,6 +86,7 @@ class ActionExecutionOperator(KeyedProcessFunction):
         self._envelopes: Envelopes | None = None
         self._watermarks = watermarks
         self._store = store
+        self._traces_outputs = traces_outputs
         self._key_module: str | None = getattr(key_selector, "__module__", None)
         self._processor: AgentProcessor | None = None
 
@@ -120,7 +123,15 @@ class ActionExecutionOperator(KeyedProcessFunction):
 
     def _blueprint(self, agent: BoundAgent) -> Blueprint:
         make_store = self._store.make if self._store is not None else None
-        return Blueprint(agent, self._config, self._event_time, self._streams, self._watermarks, make_store)
+        return Blueprint(
+            agent,
+            self._config,
+            self._event_time,
+            self._streams,
+            self._watermarks,
+            make_store,
+            self._traces_outputs,
+        )
 
     def _host(
         self, context: RuntimeContext, task: flink_compat.TaskInfo, state: KeyedState, ways: Ways

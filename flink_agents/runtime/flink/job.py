@@ -6,6 +6,7 @@ import pickle
 import socket
 import sys
 import threading
+from collections.abc import Callable
 from dataclasses import dataclass, field
 from datetime import timedelta
 from typing import Any
@@ -41,6 +42,7 @@ class AppliedAgent:
         stream: Its output.
         writes_dead_letters: Whether a policy of the agent sends events there.
         event_time: What it does with event time.
+        lineage: Whether its outputs are ``TracedOutput``.
         dead_letters_read: Whether something takes them.
         late_outputs_read: Whether something takes the outputs of stragglers.
     """
@@ -49,6 +51,7 @@ class AppliedAgent:
     stream: DataStream
     writes_dead_letters: bool
     event_time: EventTime = field(default_factory=EventTime.none)
+    lineage: bool = False
     dead_letters_read: bool = False
     late_outputs_read: bool = False
 
@@ -69,6 +72,7 @@ class Job:
         self._own_tables: Any = None
         self._applied: dict[str, AppliedAgent] = {}
         self._collecting: list[tuple[flink_compat.Collector, list[Any]]] = []
+        self._checks: list[Callable[[], None]] = []
 
     @property
     def table_env(self) -> Any:
@@ -120,6 +124,10 @@ class Job:
         self._applied[applied.name] = applied
         self._announce_classes()
 
+    def add_check(self, check: Callable[[], None]) -> None:
+        """Have a function called before the job runs; it raises where the job cannot work."""
+        self._checks.append(check)
+
     # -- results ----------------------------------------------------------------------
 
     def collect(self, stream: DataStream) -> list[Any]:
@@ -146,12 +154,14 @@ class Job:
 
         self._check_dead_letters()
         self._check_event_time()
+        for check in self._checks:
+            check()
         self._bound_restarts()
         self._bound_rest_ports()
         self._announce_classes()
         job_name = job_name or " -> ".join(self._applied) or "agents"
         collecting, self._collecting = self._collecting, []
-        self._applied = {}
+        self._applied, self._checks = {}, []
         try:
             if not collecting:
                 return self.stream_env.execute(job_name)

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping
+from dataclasses import replace
 from typing import Any
 
 from pyflink.common import TypeInformation, Types
@@ -13,6 +14,7 @@ from flink_agents.api.agent import Agent
 from flink_agents.api.environment import AgentInput, AgentStream
 from flink_agents.api.errors import AgentDefinitionError, UnknownSideOutputError
 from flink_agents.api.event_time import LATE_TAG, EventTime, LateOutputs
+from flink_agents.api.lineage import TracedOutput
 from flink_agents.api.options import AgentOptions, Configuration
 from flink_agents.api.policies import DEAD_LETTER_TAG, OnError
 from flink_agents.api.signals import STRAYS_TAG
@@ -72,24 +74,28 @@ class FlinkAgentInput(AgentInput):
         parallelism: int | None = None,
         max_parallelism: int | None = None,
         event_time: EventTime | None = None,
+        lineage: bool = False,
     ) -> AgentStream:
         resolved = self._agent(agent)
         plan = compile_agent(resolved, name)
-        code = AgentCode.of(resolved)
+        code = _portable(AgentCode.of(resolved))
         bound = bind(plan, code)
         if not self._job.is_local:
             bound.check_cluster(self._job.config)
         self._job.admit(plan.name, self._stream)
         event_time = event_time or EventTime.none()
         side_types = _side_types(bound, self._job, event_time, self._signals)
-        store = StoreChoice.of(self._job.config, bound, self._job.is_local)
         output_type = stream_type(bound.output_type)
-        stream = self._operator(plan, code, event_time, side_types, output_type, store)
+        if lineage:
+            output_type = Types.PICKLED_BYTE_ARRAY()
+            side_types = {tag: Types.PICKLED_BYTE_ARRAY() for tag in side_types}
+        store = StoreChoice.of(self._job.config, bound, self._job.is_local)
+        stream = self._operator(plan, code, event_time, side_types, output_type, store, lineage)
         if parallelism is not None:
             stream = stream.set_parallelism(parallelism)
         if max_parallelism is not None:
             stream = stream.set_max_parallelism(max_parallelism)
-        applied = AppliedAgent(plan.name, stream, DEAD_LETTER_TAG in side_types, event_time)
+        applied = AppliedAgent(plan.name, stream, DEAD_LETTER_TAG in side_types, event_time, lineage)
         self._job.register(applied)
         return FlinkAgentStream(self._job, applied, bound, side_types)
 
@@ -101,6 +107,7 @@ class FlinkAgentInput(AgentInput):
         side_types: dict[str, TypeInformation],
         output_type: TypeInformation,
         store: StoreChoice | None,
+        lineage: bool,
     ) -> DataStream:
         """Return the operator of the agent, on the keyed input."""
         source, watermarks, uid = self._stream, True, f"flink-agents-{plan.name}"
@@ -108,7 +115,15 @@ class FlinkAgentInput(AgentInput):
             watermarks, output_type = flink_compat.can_have_watermarks(source), envelope_type()
             side_types = {tag: Types.PICKLED_BYTE_ARRAY() for tag in side_types}
         operator = ActionExecutionOperator(
-            plan, code, self._job.config, side_types, event_time, watermarks, store, self._key_selector
+            plan,
+            code,
+            self._job.config,
+            side_types,
+            event_time,
+            watermarks,
+            store,
+            self._key_selector,
+            lineage,
         )
         uses = [self._key_selector] if self._job.config.get(AgentOptions.CHECK_CODE) else []
         keys = ShippedFunction(KeyEncoder(self._key_selector), uses)
@@ -126,6 +141,12 @@ class FlinkAgentInput(AgentInput):
                 )
             return self._agents[agent]
         return agent() if isinstance(agent, type) else agent
+
+
+def _portable(code: AgentCode) -> AgentCode:
+    """The code of an agent with types that can be sent to workers."""
+    side_outputs = {tag: flink_compat.without_jvm(kind) for tag, kind in code.side_outputs.items()}
+    return replace(code, output_type=flink_compat.without_jvm(code.output_type), side_outputs=side_outputs)
 
 
 def _policies(bound: BoundAgent, config: Configuration) -> set[OnError]:
@@ -171,18 +192,20 @@ class FlinkAgentStream(AgentStream):
         self._stream = applied.stream
         if applied.event_time.holds:
             tables = job.tables_idle_after(applied.event_time.idle_timeout)
-            self._stream = restamp(tables, applied.stream, "", stream_type(bound.output_type))
+            kind = Types.PICKLED_BYTE_ARRAY() if applied.lineage else stream_type(bound.output_type)
+            self._stream = restamp(tables, applied.stream, "", kind)
 
     @override
     def to_datastream(self, output_type: Any = None) -> DataStream:
         if output_type is None:
             return self._stream
-        return self._stream.map(ShippedFunction(_identity), output_type=stream_type(output_type))
+        return self._stream.map(ShippedFunction(self._value), output_type=stream_type(output_type))
 
     @override
     def to_table(self, schema: Any = None) -> Any:
         columns = columns_of(schema if schema is not None else self._bound.output_type)
-        rows = self._stream.map(ShippedFunction(ToRow(list(columns))), output_type=row_type(columns))
+        values = self._stream.map(ShippedFunction(self._value)) if self._applied.lineage else self._stream
+        rows = values.map(ShippedFunction(ToRow(list(columns))), output_type=row_type(columns))
         return self._job.table_env.from_data_stream(rows)
 
     @override
@@ -226,6 +249,11 @@ class FlinkAgentStream(AgentStream):
         self._applied.late_outputs_read = True
         return self._side[LATE_TAG]
 
+    @property
+    def _value(self) -> Callable[[Any], Any]:
+        """What gives the plain value of an output."""
+        return _untraced if self._applied.lineage else _identity
+
     def _side_stream(self, tag: str, kind: TypeInformation) -> DataStream:
         if self._applied.event_time.holds:
             tables = self._job.tables_idle_after(self._applied.event_time.idle_timeout)
@@ -235,3 +263,7 @@ class FlinkAgentStream(AgentStream):
 
 def _identity(value: Any) -> Any:
     return value
+
+
+def _untraced(output: TracedOutput) -> Any:
+    return output.value

@@ -17,6 +17,7 @@ from pydantic import BaseModel
 from pyflink.common import TypeInformation, Types
 
 from flink_agents.api.errors import UnsupportedTableError
+from flink_agents.runtime.flink.compat import without_jvm
 
 _STREAM_TYPES: dict[Any, Any] = {
     str: Types.STRING,
@@ -42,7 +43,8 @@ def stream_type(output_type: Any) -> TypeInformation:
         output_type: A Python type, a PyFlink ``TypeInformation``, or None for any object.
     """
     if isinstance(output_type, TypeInformation):
-        return output_type
+        # The author's object goes to workers with the agent, and could not once Flink has seen it.
+        return without_jvm(output_type)
     make = _STREAM_TYPES.get(output_type)
     return make() if make is not None else Types.PICKLED_BYTE_ARRAY()
 

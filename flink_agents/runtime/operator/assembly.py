@@ -46,6 +46,7 @@ class Blueprint:
         streams: Tags of the side outputs; each is a stream of its own.
         watermarks: Whether the input can have watermarks.
         make_store: Makes the store of durable calls; None where there are none.
+        traces_outputs: Whether outputs leave with their lineage.
     """
 
     agent: BoundAgent
@@ -54,6 +55,7 @@ class Blueprint:
     streams: Sequence[str]
     watermarks: bool
     make_store: Callable[[], ActionStateStore] | None
+    traces_outputs: bool = False
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -116,7 +118,15 @@ def assemble(blueprint: Blueprint, host: Host) -> Subtask:
     metrics = RunMetrics(action.name for action in agent.actions)
     journals = _journals(blueprint, host, job_id, codec, metrics)
     shared = RunEnvironment(
-        agent, agent.plan.name, config, LocalMetricGroup(), metrics, codec, journals, host.around_durable
+        agent,
+        agent.plan.name,
+        config,
+        LocalMetricGroup(),
+        metrics,
+        codec,
+        journals,
+        host.around_durable,
+        traces_outputs=blueprint.traces_outputs,
     )
     low: LowWatermark | None = None
     if blueprint.event_time.holds:

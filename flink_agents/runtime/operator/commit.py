@@ -25,7 +25,7 @@ from flink_agents.runtime.execution.run import Run
 from flink_agents.runtime.execution.shared import RunEnvironment
 from flink_agents.runtime.loop.actor import KeyActor
 from flink_agents.runtime.metrics.run_metrics import clock
-from flink_agents.runtime.operator.emission import Emission
+from flink_agents.runtime.operator.emission import Emission, trace_outputs
 from flink_agents.runtime.operator.forgetting import Forgetting
 from flink_agents.runtime.operator.low_watermark import LowWatermark
 from flink_agents.runtime.operator.overtaken import Overtaken
@@ -139,6 +139,8 @@ class Commits:
 
         The low watermark learns here that the input holds it no longer, but only a timer raises it.
         """
+        if self._shared.traces_outputs:
+            trace_outputs(run, self._shared.agent_name)
         if self._low is None:
             emission.take(run)
         else:

@@ -33,11 +33,13 @@ class Kept(NamedTuple):
         head: Its head.
         memory: Nodes of its short-term memory by path; None for one that is not there.
         whole: Whether these are all nodes.
+        searched: Whether nothing that an earlier attempt recorded of the key is left to be run.
     """
 
     head: Head
     memory: dict[str, bytes | None]
     whole: bool
+    searched: bool
 
 
 class KeptKeys:
@@ -58,7 +60,9 @@ class KeptKeys:
         """What is kept of a key, if it is."""
         return self._latest.get(key_text) or self._before.get(key_text)
 
-    def keep(self, key_text: str, head: Head, memory: dict[str, bytes | None], whole: bool) -> None:
+    def keep(
+        self, key_text: str, head: Head, memory: dict[str, bytes | None], whole: bool, searched: bool
+    ) -> None:
         """Keep what state has of a key from now on.
 
         What it takes is counted each time, so that all of them take less than what is counted.
@@ -67,7 +71,7 @@ class KeptKeys:
             return
         if len(memory) > MOST_NODES:
             memory, whole = {}, False
-        self._latest[key_text] = Kept(head, memory, whole)
+        self._latest[key_text] = Kept(head, memory, whole, searched)
         self._bytes += KEY_BYTES + sum([NODE_BYTES + len(data) for data in memory.values() if data])
         if self._bytes > self._most:
             self._before, self._latest, self._bytes = self._latest, {}, 0

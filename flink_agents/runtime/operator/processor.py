@@ -142,7 +142,8 @@ class AgentProcessor(ABC):
             if self._low is not None:
                 self._low.park(key_text)
             return NOTHING
-        if head.has_pending or not self._inline or heads.may_have_records(head, key_text, False):
+        unread = (kept is None or not kept.searched) and heads.may_have_records(head, key_text, False)
+        if head.has_pending or not self._inline or unread:
             self._enqueue(head, key_text, record, timestamp, timers)
             return NOTHING
         memory = kept.memory if kept is not None else {}
@@ -155,7 +156,7 @@ class AgentProcessor(ABC):
         step = self._steps.advance(run)
         if step is None:
             emission = self._commits.inline(run, head, timers)
-            self._kept.keep(key_text, head, memory, whole)
+            self._kept.keep(key_text, head, memory, whole, searched=True)
             return emission
         self._hand_over(head, step, record, packed, whole, timers)
         return NOTHING
@@ -335,7 +336,7 @@ class AgentProcessor(ABC):
     def _let_go(self, actor: KeyActor) -> None:
         """Remove the actor of a key of which nothing waits any more. The loop is done with it."""
         del self._actors[actor.key_text]
-        self._kept.keep(actor.key_text, actor.head, actor.memory, True)
+        self._kept.keep(actor.key_text, actor.head, actor.memory, True, searched=False)
         self._waits.loop.suspensions.forget(actor)
 
     @abstractmethod
@@ -428,7 +429,7 @@ class AgentProcessor(ABC):
         if goes_on or self._ending:
             self._wake(actor.head, key_text, True, timers)
         else:
-            self._kept.keep(key_text, actor.head, {}, False)
+            self._kept.keep(key_text, actor.head, {}, False, searched=False)
 
     def _resume(self, actor: KeyActor) -> None:
         """Let the suspended run of an actor's key go on, before all other inputs."""

@@ -25,7 +25,7 @@ from flink_agents.runtime.execution.run_waits import LiveMail
 from flink_agents.runtime.execution.shared import RunEnvironment
 from flink_agents.runtime.journal.calls import task_of
 from flink_agents.runtime.loop.actor import KeyActor, Waiting
-from flink_agents.runtime.operator.emission import Emission
+from flink_agents.runtime.operator.emission import Emission, trace_outputs
 from flink_agents.runtime.operator.low_watermark import LowWatermark
 from flink_agents.runtime.operator.overtaken import Overtaken
 from flink_agents.runtime.state.keyed_state import Head, KeyedState, Timers
@@ -78,6 +78,8 @@ class SuspendedRuns:
         run, suspension = actor.suspended
         head, journals = actor.head, self._shared.journals
         self._state.pending.suspend(suspension.number, suspension.pack())
+        if self._shared.traces_outputs:
+            trace_outputs(run, self._shared.agent_name)
         if self._low is None:
             emission.take(run)
         else:

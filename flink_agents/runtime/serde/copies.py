@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Collection
 from typing import Any
 
 UNCHANGING = frozenset({str, int, float, bool, bytes, type(None)})
@@ -33,4 +34,10 @@ def plain_copy(value: Any) -> Any:
 def is_unchanging(value: Any) -> bool:
     """Tell whether nobody can change ``value``: it needs no copy."""
     kind = type(value)
-    return kind in UNCHANGING or (kind is tuple and all(map(is_unchanging, value)))
+    return kind in UNCHANGING or (kind is tuple and are_unchanging(value))
+
+
+def are_unchanging(values: Collection[Any]) -> bool:
+    """Tell whether nobody can change any of ``values``."""
+    # Most are of these types themselves, which is told without a call for each.
+    return UNCHANGING.issuperset(map(type, values)) or all(map(is_unchanging, values))

@@ -9,15 +9,14 @@ from __future__ import annotations
 
 import json
 import os
-import zipfile
 from collections.abc import Iterator
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import contextmanager
 from importlib.util import find_spec
 from pathlib import Path
-from typing import Any
 
 from flink_agents.api.errors import BrokerDownloadError, JavaNotFoundError, MissingExtraError
+from flink_agents.connectors.maven import download
 from flink_agents.runtime.flink.launch.jvm import INSTALL_JAVA, find_java_home, search_java
 
 KAFKA_VERSION = "4.3.1"
@@ -31,7 +30,6 @@ LOGGING = "org.apache.logging.log4j:log4j-slf4j-impl"
 OLDEST_JAVA = 17
 """Kafka 4 runs on no older Java."""
 
-_TRIES = 3
 _DOWNLOADS = 8
 
 
@@ -123,23 +121,6 @@ def _fetch(repositories: dict[str, str]) -> list[Path]:
     artifacts += [one for one in logging if (one.groupId, one.artifactId) not in known]
     with ThreadPoolExecutor(_DOWNLOADS) as pool:
         return list(pool.map(download, artifacts))
-
-
-def download(artifact: Any) -> Path:
-    """Return the file of an artifact of jgo, which is complete."""
-    for attempt in range(1, _TRIES + 1):
-        try:
-            jar = Path(artifact.resolve())
-        except Exception:
-            # jgo takes the rest of an interrupted download for the file.
-            Path(artifact.cached_path).unlink(missing_ok=True)
-            if attempt == _TRIES:
-                raise
-            continue
-        if zipfile.is_zipfile(jar):
-            return jar
-        jar.unlink()
-    raise RuntimeError(f"{artifact} is no jar file")
 
 
 @contextmanager

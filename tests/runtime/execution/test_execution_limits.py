@@ -119,6 +119,24 @@ def test_def_action_without_any_runs_on_flinks_thread() -> None:
     assert inside.threads == {threading.current_thread().name}
 
 
+class Unset(Agent):
+    """Has an attribute without a value, which its action names."""
+
+    def __init__(self) -> None:
+        self.client = None
+
+    @action(InputEvent)
+    def act(self, event: InputEvent, ctx: Any) -> OutputEvent:
+        return OutputEvent(output=(self.client, threading.current_thread().name))
+
+
+def test_def_action_that_names_none_runs_on_flinks_thread_beside_a_store() -> None:
+    with OperatorHarness(Unset(), config={"action-state.store": "memory"}) as harness:
+        harness.push("k")
+        harness.settle()
+        assert harness.outputs == [(None, threading.current_thread().name)]
+
+
 @pytest.mark.executes_once
 def test_steps_before_a_handed_over_one_run_once() -> None:
     calls: list[str] = []

@@ -133,7 +133,7 @@ def nodes(count: int, size: int = 0) -> dict[str, bytes | None]:
 def test_what_is_kept_has_a_bound() -> None:
     kept = KeptKeys(False, 10 * (KEY_BYTES + 3 * (NODE_BYTES + 100)))
     for number in range(1000):
-        kept.keep(f"k{number}", Head("job"), nodes(3, 100), True)
+        kept.keep(f"k{number}", Head("job"), nodes(3, 100), True, False)
     there = [number for number in range(1000) if kept.get(f"k{number}") is not None]
     assert 10 <= len(there) <= 21
     assert there == list(range(1000 - len(there), 1000))
@@ -145,21 +145,21 @@ def test_a_key_that_is_used_stays() -> None:
         for key in ("used", f"k{number}"):
             found = kept.get(key)
             assert (found is not None) == (key == "used" and number > 0)
-            kept.keep(key, Head("job"), {}, False)
+            kept.keep(key, Head("job"), {}, False, False)
 
 
 def test_of_a_key_with_much_in_memory_the_head_is_kept() -> None:
     kept = KeptKeys(False)
     head = Head("job")
-    kept.keep("few", head, nodes(MOST_NODES), True)
-    kept.keep("many", head, nodes(MOST_NODES + 1), True)
-    assert kept.get("few") == (head, nodes(MOST_NODES), True)
-    assert kept.get("many") == (head, {}, False)
+    kept.keep("few", head, nodes(MOST_NODES), True, False)
+    kept.keep("many", head, nodes(MOST_NODES + 1), True, False)
+    assert kept.get("few") == (head, nodes(MOST_NODES), True, False)
+    assert kept.get("many") == (head, {}, False, False)
     kept.drop("few")
     assert kept.get("few") is None
 
 
 def test_nothing_is_kept_where_memory_expires() -> None:
     kept = KeptKeys(True)
-    kept.keep("k", Head("job"), {}, True)
+    kept.keep("k", Head("job"), {}, True, False)
     assert kept.get("k") is None

@@ -1,0 +1,23 @@
+"""Exceptions of the Kafka sources and sinks of a job; the tree is in ``errors``."""
+
+from __future__ import annotations
+
+from flink_agents.api.error_base import AgentsError
+
+
+class KafkaStreamError(AgentsError):
+    """A Kafka source or sink cannot be made as it is declared."""
+
+    code = "FA7100"
+
+
+class KafkaConnectorError(KafkaStreamError):
+    """Flink's Kafka connector is not there, cannot be fetched, or is not the one that is needed."""
+
+    code = "FA7101"
+
+
+class KafkaValueError(KafkaStreamError, ValueError):
+    """A record of Kafka does not have the declared type, or a value cannot be written as a record."""
+
+    code = "FA7102"

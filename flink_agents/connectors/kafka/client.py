@@ -1,0 +1,163 @@
+"""Options of kafka-python as properties of Kafka's Java client, which Flink's connector uses.
+
+The names are those of ``action-state.kafka.client.*``, so that a job says once how it reaches its brokers.
+Certificates and keys travel as text: no file has to be on the machines of a cluster.
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Mapping
+from pathlib import Path
+from typing import Any
+
+from flink_agents.api.error_base import suggest
+from flink_agents.api.errors import KafkaStreamError
+
+SECURITY_PROTOCOLS = ("PLAINTEXT", "SSL", "SASL_PLAINTEXT", "SASL_SSL")
+
+LOGIN_MODULES = {
+    "PLAIN": "plain.PlainLoginModule",
+    "SCRAM-SHA-256": "scram.ScramLoginModule",
+    "SCRAM-SHA-512": "scram.ScramLoginModule",
+}
+"""Java's class for a user and a password, by mechanism; below ``common.security`` of the Kafka client."""
+
+SHADED = "org.apache.flink.kafka.shaded.org.apache.kafka.common.security"
+"""Where the connector's jar file has the classes of the Kafka client that it brings."""
+
+_SAME_MEANING = ("client_id", "request_timeout_ms", "reconnect_backoff_ms", "reconnect_backoff_max_ms")
+_SAME_MEANING += ("retry_backoff_ms", "connections_max_idle_ms", "metadata_max_age_ms")
+_SECURITY = ("security_protocol", "ssl_cafile", "ssl_certfile", "ssl_keyfile", "ssl_password")
+_SECURITY += ("ssl_check_hostname", "sasl_mechanism", "sasl_plain_username", "sasl_plain_password")
+
+CLIENT_OPTIONS = ("bootstrap_servers", *_SECURITY, *_SAME_MEANING)
+"""What a source and a sink take; other settings of the Java client go into ``properties``."""
+
+_OWN_PROPERTIES = frozenset(
+    ("bootstrap.servers", "group.id", "transactional.id", "key.deserializer", "value.deserializer")
+    + ("key.serializer", "value.serializer", "enable.auto.commit")
+)
+"""What the arguments of the source and the sink, or Flink, decide."""
+
+
+def java_properties(client: Mapping[str, Any], properties: Mapping[str, str]) -> dict[str, str]:
+    """Return the properties of a Java client that reaches the same brokers in the same way.
+
+    Args:
+        client: Options of kafka-python, ``bootstrap_servers`` among them.
+        properties: Properties of the Java client by Java's own names, which win.
+
+    Raises:
+        KafkaStreamError: An option is unknown, is missing, or has a value that does not fit.
+    """
+    _check_names(client, properties)
+    found = {"bootstrap.servers": _servers(client.get("bootstrap_servers"))}
+    found |= {name.replace("_", "."): str(client[name]) for name in _SAME_MEANING if name in client}
+    protocol = client.get("security_protocol", "PLAINTEXT")
+    if protocol not in SECURITY_PROTOCOLS:
+        raise _wrong("security_protocol", ", ".join(SECURITY_PROTOCOLS), protocol)
+    found["security.protocol"] = protocol
+    if protocol.endswith("SSL"):
+        found |= _tls(client)
+    if protocol.startswith("SASL"):
+        found |= _login(client)
+    return found | dict(properties)
+
+
+def _check_names(client: Mapping[str, Any], properties: Mapping[str, str]) -> None:
+    for name in client:
+        if name not in CLIENT_OPTIONS:
+            otherwise = "give settings of the Java client by its own names: properties={'linger.ms': '5'}"
+            raise KafkaStreamError(
+                f"a Kafka source or sink has no option {name!r}",
+                expected="its arguments, or an option of kafka-python: " + ", ".join(CLIENT_OPTIONS),
+                found=name,
+                fix=suggest(name, CLIENT_OPTIONS, otherwise),
+            )
+    for name in properties:
+        if name in _OWN_PROPERTIES:
+            raise KafkaStreamError(
+                f"the property {name!r} follows from the arguments of the source or sink",
+                found=f"properties={{{name!r}: ...}}",
+                fix="leave it out, and use the argument for it",
+            )
+
+
+def _servers(given: Any) -> str:
+    servers = given if isinstance(given, str) else ",".join(given or ())
+    if not servers or not all(re.search(r"\S:\d+$", one.strip()) for one in servers.split(",")):
+        raise _wrong("bootstrap_servers", "'host:port', several separated by commas", given)
+    return servers
+
+
+def _tls(client: Mapping[str, Any]) -> dict[str, str]:
+    found: dict[str, str] = {}
+    if client.get("ssl_cafile") is not None:
+        found["ssl.truststore.type"] = "PEM"
+        found["ssl.truststore.certificates"] = _pem("ssl_cafile", client["ssl_cafile"], "CERTIFICATE")
+    if client.get("ssl_certfile") is not None:
+        found["ssl.keystore.type"] = "PEM"
+        found["ssl.keystore.certificate.chain"] = _pem("ssl_certfile", client["ssl_certfile"], "CERTIFICATE")
+        # As for Python, the key may stand in the file of the certificate.
+        name = "ssl_certfile" if client.get("ssl_keyfile") is None else "ssl_keyfile"
+        found["ssl.keystore.key"] = _pem(name, client[name], "(?:ENCRYPTED )?PRIVATE KEY")
+        if client.get("ssl_password") is not None:
+            found["ssl.key.password"] = str(client["ssl_password"])
+    if client.get("ssl_check_hostname") is False:
+        found["ssl.endpoint.identification.algorithm"] = ""
+    return found
+
+
+def _pem(name: str, path: Any, label: str) -> str:
+    """Return the parts of a PEM file that have a label, as Java reads them."""
+    try:
+        text = Path(path).read_text("ascii", "replace")
+    except OSError as error:
+        raise _wrong(name, "a PEM file that can be read here", f"{path}: {error.strerror}") from error
+    parts = re.findall(rf"-----BEGIN {label}-----.*?-----END {label}-----", text, re.DOTALL)
+    if parts:
+        return "\n".join(parts)
+    kinds = ", ".join(re.findall("-----BEGIN (.*?)-----", text)) or "nothing in PEM"
+    if "KEY" in label and "PRIVATE KEY" in kinds:
+        raise KafkaStreamError(
+            f"the key of {name} has a form that Java does not read",
+            expected="PKCS #8: BEGIN PRIVATE KEY, or BEGIN ENCRYPTED PRIVATE KEY",
+            found=f"{path}: {kinds}",
+            fix="convert it: openssl pkcs8 -topk8 -nocrypt -in key.pem -out key8.pem",
+        )
+    expected = "a private key in PEM" if "KEY" in label else "certificates in PEM"
+    raise _wrong(name, expected, f"{path}: {kinds}")
+
+
+def _login(client: Mapping[str, Any]) -> dict[str, str]:
+    mechanism = client.get("sasl_mechanism")
+    if mechanism not in LOGIN_MODULES:
+        raise KafkaStreamError(
+            f"sasl_mechanism={mechanism!r} cannot be translated for Flink's connector",
+            expected=", ".join(LOGIN_MODULES),
+            found=repr(mechanism),
+            fix="give sasl.mechanism, sasl.jaas.config and what else it needs as properties=, with "
+            f"security.protocol; the connector's classes begin with {SHADED}",
+        )
+    user, password = client.get("sasl_plain_username"), client.get("sasl_plain_password")
+    if user is None or password is None:
+        missing = "sasl_plain_username" if user is None else "sasl_plain_password"
+        raise _wrong(missing, "a user and a password", None)
+    module = f"{SHADED}.{LOGIN_MODULES[mechanism]}"
+    jaas = f"{module} required username={_quoted(user)} password={_quoted(password)};"
+    return {"sasl.mechanism": mechanism, "sasl.jaas.config": jaas}
+
+
+def _quoted(text: str) -> str:
+    """Return a text as a string of a JAAS configuration, whose lexer knows C's escapes."""
+    return '"' + text.replace("\\", "\\\\").replace('"', '\\"').replace("\n", "\\n") + '"'
+
+
+def _wrong(name: str, expected: str, found: Any) -> KafkaStreamError:
+    return KafkaStreamError(
+        f"the option {name!r} of a Kafka source or sink does not fit",
+        expected=expected,
+        found=found if isinstance(found, str) else repr(found),
+        fix=f"correct {name}",
+    )

@@ -1,0 +1,106 @@
+"""Finds the jar file of Flink's Kafka connector: the one that is named, one that is there, or a download."""
+
+from __future__ import annotations
+
+import os
+import zipfile
+from collections.abc import Mapping
+from importlib.util import find_spec
+from pathlib import Path
+
+from flink_agents.api.errors import KafkaConnectorError, MissingExtraError
+from flink_agents.connectors import maven
+
+GROUP, ARTIFACT, VERSION = "org.apache.flink", "flink-sql-connector-kafka", "5.0.0-2.2"
+"""The newest connector. There is none for Flink 2.3; this one was made for 2.2 and works."""
+
+CONNECTOR = f"{GROUP}:{ARTIFACT}:{VERSION}"
+
+FACTORY = "org.apache.flink.streaming.connectors.kafka.table.KafkaDynamicTableFactory"
+"""The class by which Flink's tables find the connector."""
+
+JAR_VARIABLE = "FLINK_AGENTS_KAFKA_JAR"
+"""The environment variable that names the jar file."""
+
+_NEEDED = (FACTORY, "org.apache.flink.kafka.shaded.org.apache.kafka.clients.producer.KafkaProducer")
+
+
+def connector_jar(jar: str | Path | None = None, environ: Mapping[str, str] = os.environ) -> Path:
+    """Return the jar file of the connector; downloads it where it is nowhere yet.
+
+    Args:
+        jar: The file that the user names. Default: what ``FLINK_AGENTS_KAFKA_JAR`` names.
+        environ: Variables of the environment.
+
+    Raises:
+        KafkaConnectorError: The named file is not the connector, or the download failed.
+        MissingExtraError: It has to be downloaded, and the extra ``kafka`` is not installed.
+    """
+    found = present_jar(jar, environ)
+    return found if found is not None else _download()
+
+
+def present_jar(jar: str | Path | None = None, environ: Mapping[str, str] = os.environ) -> Path | None:
+    """Return the jar file that is named or that is there already; None where it has to be downloaded.
+
+    Raises:
+        KafkaConnectorError: The named file is not the connector.
+    """
+    named = jar or environ.get(JAR_VARIABLE)
+    if named:
+        return _checked(Path(named))
+    cached = _local_repository(environ) / GROUP.replace(".", "/") / ARTIFACT / VERSION
+    file = cached / f"{ARTIFACT}-{VERSION}.jar"
+    return file if file.is_file() and not _missing_from(file) else None
+
+
+def _local_repository(environ: Mapping[str, str]) -> Path:
+    """Return where Maven and jgo keep what they have downloaded."""
+    return Path(environ.get("M2_REPO") or Path.home() / ".m2" / "repository")
+
+
+def _checked(file: Path) -> Path:
+    if not file.is_file():
+        raise _wrong(file, "no such file")
+    if missing := _missing_from(file):
+        raise _wrong(file, missing)
+    return file.resolve()
+
+
+def _missing_from(file: Path) -> str:
+    """Return what keeps a file from being the connector; empty where nothing does."""
+    if not zipfile.is_zipfile(file):
+        return "no jar file, or only a part of one"
+    with zipfile.ZipFile(file) as archive:
+        names = set(archive.namelist())
+    missing = [name for name in _NEEDED if f"{name.replace('.', '/')}.class" not in names]
+    return f"no class {missing[0]}" if missing else ""
+
+
+def _wrong(file: Path, found: str) -> KafkaConnectorError:
+    return KafkaConnectorError(
+        f"the file {file} is not Flink's Kafka connector",
+        expected=f"{ARTIFACT}-{VERSION}.jar, or another version of it, which brings a Kafka client",
+        found=found,
+        fix=f"correct jar= or {JAR_VARIABLE}, or leave both out: then the file is downloaded once",
+    )
+
+
+def _download() -> Path:
+    if find_spec("jgo") is None:
+        raise MissingExtraError(
+            "Flink's Kafka connector has to be downloaded, which needs a package that is not installed.",
+            expected="the extra kafka, or the file of the connector",
+            found="no package jgo",
+            fix=f'pip install "flink-agents-python[kafka]", or name the file in {JAR_VARIABLE}: {CONNECTOR}',
+        )
+    try:
+        return maven.fetch(CONNECTOR)
+    except Exception as error:
+        # What the resolver raises is not documented: errors of HTTP, of XML, of files, and plain ones.
+        raise KafkaConnectorError(
+            "Flink's Kafka connector cannot be fetched.",
+            expected=f"{CONNECTOR} from Maven Central, or from a repository in jgo's settings",
+            found=f"{type(error).__name__}: {error}",
+            fix=f"check the network and its proxy; or name a file from elsewhere in {JAR_VARIABLE}",
+        ) from error

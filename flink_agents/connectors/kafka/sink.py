@@ -1,0 +1,223 @@
+"""``kafka_sink``: a stream of values into a topic.
+
+A function in Python makes keys, values and headers of the values; Flink's connector for tables writes them.
+PyFlink's own ``KafkaSink`` writes no headers.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping
+from datetime import timedelta
+from pathlib import Path
+from typing import Any, Literal
+
+from pyflink.common import Row, TypeInformation, Types
+from pyflink.datastream import DataStream, ProcessFunction, RuntimeContext
+
+from flink_agents.api.errors import KafkaStreamError, KafkaValueError
+from flink_agents.api.lineage import TracedOutput
+from flink_agents.connectors.kafka.headers import PREFIX, letter_headers, lineage_headers
+from flink_agents.connectors.kafka.records import KafkaDeadLetter, KafkaRecord
+from flink_agents.connectors.kafka.tables import RAW_FORMATS, Connection
+from flink_agents.connectors.kafka.values import write_value
+from flink_agents.runtime.flink import compat as flink_compat
+from flink_agents.runtime.flink.shipping.code_digest import CodeCheck
+from flink_agents.runtime.flink.shipping.main_module import MainModule
+
+Delivery = Literal["at-least-once", "exactly-once"]
+KeyOf = Callable[[Any], Any]
+
+TRANSACTION_TIMEOUT = timedelta(minutes=15)
+"""The longest that brokers allow as they come; Flink's own, an hour, is refused by them."""
+
+
+def kafka_sink(
+    topic: str,
+    *,
+    key: KeyOf | None = None,
+    delivery: Delivery = "at-least-once",
+    transactional_id: str | None = None,
+    transaction_timeout: timedelta = TRANSACTION_TIMEOUT,
+    name: str | None = None,
+    jar: str | Path | None = None,
+    properties: Mapping[str, str] | None = None,
+    **client: Any,
+) -> flink_compat.TableSink:
+    """Return a sink for ``DataStream.sink_to`` that writes values to a topic.
+
+    Text and bytes are written as they are, None as a record without a value (a deletion), all else as JSON.
+    The values may be :class:`KafkaRecord`, with key, headers and timestamp of their own; outputs of an agent
+    with ``lineage=True``, whose origin goes into headers; and dead letters of a source, which are written as
+    they were. A record has the timestamp of its value in the stream, else the time at which it is written.
+
+    Args:
+        topic: The topic.
+        key: Gives the key of a value: text, bytes, None, or anything that becomes JSON. Default: the key of a
+            ``KafkaRecord``, else none.
+        delivery: ``"at-least-once"`` loses nothing and may write again what was written behind the last
+            checkpoint; with ``"exactly-once"``, consumers that read committed records only see each once, as
+            soon as its checkpoint is complete.
+        transactional_id: For exactly-once: begins the names of the transactions. No two jobs on the same
+            brokers may have the same.
+        transaction_timeout: For exactly-once: how long brokers keep a transaction open. What was written
+            before a checkpoint is lost where the job comes back later than that.
+        name: Name of the sink in the job, and part of its identity in savepoints. Default: the topic.
+        jar: File of Flink's Kafka connector. Default: the one that is there, else it is downloaded once.
+        properties: Properties of Kafka's Java client, by its own names.
+        **client: How the brokers are reached; see :func:`kafka_source`.
+
+    Raises:
+        KafkaStreamError: An argument does not fit.
+    """
+    _check(topic, delivery, transactional_id)
+    connection = Connection(client, properties or {}, jar)
+    options = {"connector": "kafka", "topic": topic, "sink.delivery-guarantee": delivery, **RAW_FORMATS}
+    options |= connection.options()
+    if transactional_id is not None:
+        timeout = str(transaction_timeout // timedelta(milliseconds=1))
+        options["sink.transactional-id-prefix"] = transactional_id
+        options.setdefault("properties.transaction.timeout.ms", timeout)
+
+    def insert(stream: DataStream) -> None:
+        env = stream.get_execution_environment()
+        if delivery == "exactly-once" and not env.get_checkpoint_config().is_checkpointing_enabled():
+            raise KafkaStreamError(
+                f"the sink of topic {topic!r} commits with checkpoints, and the job takes none",
+                expected="checkpoints for delivery='exactly-once'",
+                found="no checkpoints at sink_to",
+                fix="call enable_checkpointing(...) of PyFlink's environment before, or write at-least-once",
+            )
+        connection.bring_connector(env)
+        _insert(stream, options, WriteRecords(key))
+
+    label = name or topic
+    return flink_compat.TableSink(insert, f"Kafka sink {label}", f"flink-agents-kafka-sink-{label}")
+
+
+def _check(topic: str, delivery: str, transactional_id: str | None) -> None:
+    if not isinstance(topic, str) or not topic:
+        raise KafkaStreamError(
+            "a Kafka sink writes to one topic",
+            expected="its name",
+            found=repr(topic),
+            fix="make a sink for each topic",
+        )
+    if delivery not in ("at-least-once", "exactly-once"):
+        raise KafkaStreamError(
+            f"a Kafka sink cannot deliver {delivery!r}",
+            expected="'at-least-once' or 'exactly-once'",
+            found=repr(delivery),
+            fix="correct delivery=",
+        )
+    if (delivery == "exactly-once") != (transactional_id is not None):
+        raise KafkaStreamError(
+            f"the sink of topic {topic!r} has no name for its transactions, or one without need",
+            expected="a transactional_id for delivery='exactly-once', and only for that",
+            found=f"delivery={delivery!r}, transactional_id={transactional_id!r}",
+            fix="name the job: transactional_id='orders-job'; no other job on these brokers may have it",
+        )
+
+
+def _insert(stream: DataStream, options: Mapping[str, str], write: WriteRecords) -> None:
+    from pyflink.table import DataTypes, Schema, StreamTableEnvironment, TableDescriptor
+    from pyflink.table.expressions import col
+
+    rows = stream.process(write, output_type=_row_type())
+    # Fused behind another function of Python, it would see the wrong timestamps.
+    rows.start_new_chain().set_parallelism(flink_compat.parallelism_of(stream)).name(
+        f"write {options['topic']}"
+    )
+    tables = StreamTableEnvironment.create(stream.get_execution_environment())
+    headers = DataTypes.MAP(DataTypes.STRING(), DataTypes.BYTES())
+    given = (
+        Schema.new_builder()
+        .column("key", DataTypes.BYTES())
+        .column("value", DataTypes.BYTES())
+        .column("headers", headers)
+        .column("stamp", DataTypes.BIGINT())
+        .column_by_expression("timestamp", "TO_TIMESTAMP_LTZ(stamp, 3)")
+        .build()
+    )
+    written = (
+        Schema.new_builder()
+        .column("key", DataTypes.BYTES())
+        .column("value", DataTypes.BYTES())
+        .column_by_metadata("headers", headers)
+        .column_by_metadata("timestamp", DataTypes.TIMESTAMP_LTZ(3))
+        .build()
+    )
+    descriptor = TableDescriptor.for_connector(options["connector"]).schema(written)
+    for option, text in options.items():
+        descriptor = descriptor.option(option, text)
+    table = tables.from_data_stream(rows, given).drop_columns(col("stamp"))
+    statements = tables.create_statement_set()
+    statements.add_insert(descriptor.build(), table)
+    statements.attach_as_datastream()
+
+
+def _row_type() -> TypeInformation:
+    raw = Types.PRIMITIVE_ARRAY(Types.BYTE())
+    return Types.ROW_NAMED(
+        ["key", "value", "headers", "stamp"], [raw, raw, Types.MAP(Types.STRING(), raw), Types.LONG()]
+    )
+
+
+class WriteRecords(ProcessFunction):
+    """Makes rows for the connector of what a stream has.
+
+    Args:
+        key: Gives the key of a value, or None.
+    """
+
+    def __init__(self, key: KeyOf | None) -> None:
+        self._code_check = CodeCheck.of_values([] if key is None else [key])
+        self._main = MainModule()
+        self._key = key
+
+    def open(self, runtime_context: RuntimeContext) -> None:
+        """Check that this worker has the code that the job was made with."""
+        self._code_check.check()
+
+    def process_element(self, value: Any, ctx: Any) -> Any:
+        """Write one value."""
+        record = as_record(value, self._key)
+        at = ctx.timestamp() if record.timestamp is None else record.timestamp
+        yield Row(
+            write_value(record.key, "key"),
+            write_value(record.value, "value"),
+            dict(record.headers),
+            at if at is not None and at >= 0 else None,
+        )
+
+
+def as_record(value: Any, key_of: KeyOf | None = None) -> KafkaRecord[Any]:
+    """Return the record that a value of a stream becomes.
+
+    Raises:
+        KafkaValueError: A header is neither text nor bytes.
+    """
+    headers: dict[str, Any] = {}
+    traced = isinstance(value, TracedOutput)
+    if isinstance(value, TracedOutput):
+        headers, value = lineage_headers(value.lineage), value.value
+    if isinstance(value, KafkaDeadLetter):
+        headers, value = headers | letter_headers(value), value.record
+    record: KafkaRecord[Any] = value if isinstance(value, KafkaRecord) else KafkaRecord(value)
+    # An agent may put out the record that it got, whose headers speak of another run.
+    own = {name: one for name, one in record.headers.items() if not (traced and name.startswith(PREFIX))}
+    found = {name: _header(name, content) for name, content in {**own, **headers}.items()}
+    key = record.key if key_of is None else key_of(record.value)
+    return KafkaRecord(record.value, key, found, record.timestamp)
+
+
+def _header(name: str, content: Any) -> bytes:
+    if isinstance(content, str):
+        return content.encode()
+    if isinstance(content, bytes):
+        return content
+    raise KafkaValueError(
+        f"the header {name!r} of a record cannot be written",
+        expected="text or bytes",
+        found=type(content).__qualname__,
+        fix="encode it yourself",
+    )

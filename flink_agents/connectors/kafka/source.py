@@ -1,0 +1,283 @@
+"""``kafka_source``: topics as a stream of typed values.
+
+Flink's connector for tables reads the records: keys and values raw, headers and place as metadata. One
+function in Python makes values of them. PyFlink's own ``KafkaSource`` knows values only.
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Mapping, Sequence
+from datetime import timedelta
+from pathlib import Path
+from typing import Any, Literal
+
+from pyflink.common import Types
+from pyflink.datastream import DataStream, OutputTag, ProcessFunction, RuntimeContext
+
+from flink_agents.api.environment import AgentsExecutionEnvironment
+from flink_agents.api.errors import DeadLettersNotReadError, KafkaStreamError, KafkaValueError
+from flink_agents.api.logs import bounded_logger
+from flink_agents.connectors.kafka.positions import Start, Stop, start_options, stop_options
+from flink_agents.connectors.kafka.records import KafkaDeadLetter, KafkaRecord
+from flink_agents.connectors.kafka.sink import kafka_sink
+from flink_agents.connectors.kafka.tables import RAW_FORMATS, Connection
+from flink_agents.connectors.kafka.values import ValueReader
+from flink_agents.runtime.flink import compat as flink_compat
+from flink_agents.runtime.flink.shipping.code_digest import CodeCheck
+from flink_agents.runtime.flink.shipping.main_module import MainModule
+
+Topics = str | Sequence[str] | re.Pattern[str]
+OnRecordError = Literal["dead-letter", "fail", "ignore"]
+
+ON_RECORD_ERROR: tuple[OnRecordError, ...] = ("dead-letter", "fail", "ignore")
+DEAD_LETTERS = "kafka-dead-letters"
+MAX_DELAY = timedelta(days=99)
+"""The longest interval that fits into SQL's two digits of days."""
+
+_log = bounded_logger("flink_agents.kafka")
+
+
+class KafkaStream(DataStream):
+    """The records of topics as a PyFlink stream; made by :func:`kafka_source`.
+
+    Args:
+        stream: The stream.
+        name: Name of the source.
+        policy: What happens to records that cannot be read.
+    """
+
+    def __init__(self, stream: DataStream, name: str, policy: OnRecordError) -> None:
+        super().__init__(flink_compat.java_stream(stream))
+        self._name = name
+        self._policy = policy
+        self._read = False
+
+    def dead_letters(self) -> DataStream:
+        """Return the records that do not have the declared type, as a stream of :class:`KafkaDeadLetter`."""
+        self._read = True
+        return self.get_side_output(OutputTag(DEAD_LETTERS, Types.PICKLED_BYTE_ARRAY()))
+
+    def check_dead_letters(self) -> None:
+        """Check that somebody reads the dead letters; the job does so before it runs.
+
+        Raises:
+            DeadLettersNotReadError: Nobody does.
+        """
+        if self._policy == "dead-letter" and not self._read:
+            raise DeadLettersNotReadError(
+                f"the {self._name} sends what it cannot read to its dead letters, and nobody reads them",
+                fix="name a topic for them: dead_letters='...'; or consume the stream that dead_letters() "
+                "returns; or choose on_error='fail' or 'ignore'",
+            )
+
+
+def kafka_source(
+    env: AgentsExecutionEnvironment,
+    topics: Topics,
+    *,
+    value: Any = dict,
+    key: Any = str | None,
+    records: bool = False,
+    group: str | None = None,
+    start: Start = "earliest",
+    stop: Stop | None = None,
+    dead_letters: str | None = None,
+    on_error: OnRecordError = "dead-letter",
+    out_of_orderness: timedelta | None = timedelta(seconds=5),
+    idle_timeout: timedelta = timedelta(minutes=1),
+    name: str | None = None,
+    jar: str | Path | None = None,
+    properties: Mapping[str, str] | None = None,
+    **client: Any,
+) -> KafkaStream:
+    """Return the records of topics as a stream of typed values.
+
+    Args:
+        env: The environment of the job.
+        topics: A topic, several, or a pattern that the whole name of each has to match.
+        value: Type of the values: ``bytes`` and ``str`` as they are, any other type that pydantic knows from
+            JSON. ``Order | None`` takes records without a value (deletions) as well.
+        key: Type of the keys, in the same way, for ``records=True``.
+        records: Give :class:`KafkaRecord`, with key, headers, timestamp and place, in place of the value.
+        group: The consumer group, to whose name offsets are committed with each checkpoint.
+        start: Where a job without state begins: ``"earliest"``, ``"latest"``, ``"committed"`` (offsets of the
+            group, else earliest), a time, or an offset for each partition. A job with state goes on where its
+            state says.
+        stop: Where the stream ends, in the same way: ``"latest"`` is what is there when it begins. None:
+            nowhere.
+        dead_letters: Topic for records that do not have the declared types.
+        on_error: What happens to these records: ``"dead-letter"`` (that topic, or ``dead_letters()`` of the
+            stream), ``"fail"`` the job, or ``"ignore"`` them but for a line in the log.
+        out_of_orderness: How much older than one before it a record of a partition may be, for watermarks by
+            the timestamps of the records. None: no watermarks.
+        idle_timeout: After how long without a record watermarks no longer wait for a partition.
+        name: Name of the source in the job, and part of its identity in savepoints. Default: the topics.
+        jar: File of Flink's Kafka connector. Default: the one that is there, else it is downloaded once.
+        properties: Properties of Kafka's Java client, by its own names.
+        **client: How the brokers are reached: ``bootstrap_servers``, ``security_protocol`` and more, by the
+            names of kafka-python, as for the store ``kafka``.
+
+    Raises:
+        KafkaStreamError: An argument does not fit.
+        KafkaConnectorError: Flink's connector is not there, and cannot be fetched.
+    """
+    if on_error not in ON_RECORD_ERROR or (dead_letters is not None and on_error != "dead-letter"):
+        raise KafkaStreamError(
+            "a Kafka source cannot do this with records that it cannot read",
+            expected=f"on_error: one of {', '.join(ON_RECORD_ERROR)}; dead_letters= only with the first",
+            found=f"on_error={on_error!r}, dead_letters={dead_letters!r}",
+            fix="correct on_error=, or leave it out",
+        )
+    if out_of_orderness is not None and not timedelta() <= out_of_orderness <= MAX_DELAY:
+        raise KafkaStreamError(
+            "a Kafka source cannot wait so long for older records",
+            expected=f"out_of_orderness from 0 to {MAX_DELAY.days} days, or None for no watermarks",
+            found=str(out_of_orderness),
+            fix="correct out_of_orderness=",
+        )
+    names, options = _topic_options(topics)
+    connection = Connection(client, properties or {}, jar)
+    options |= connection.options() | start_options(start, names, group) | stop_options(stop, names, group)
+    options |= _group_options(group, properties or {}) | RAW_FORMATS
+    if out_of_orderness is not None:
+        options["scan.watermark.idle-timeout"] = _milliseconds(idle_timeout)
+    read = ReadRecords(ValueReader(value, "value"), ValueReader(key, "key"), records, on_error)
+    read.check()
+    connection.bring_connector(env.stream_env)
+    name = name or "+".join(names)
+    label = f"Kafka source {name}"
+    rows = _rows(env, options, out_of_orderness)
+    flink_compat.name_source(rows, label, f"flink-agents-kafka-source-{name}")
+    values = rows.process(read, output_type=Types.PICKLED_BYTE_ARRAY())
+    values.set_parallelism(flink_compat.parallelism_of(rows)).name(f"read {label}")
+    stream = KafkaStream(values, label, on_error)
+    if dead_letters is not None:
+        identity = f"{name}-dead-letters"
+        sink = kafka_sink(dead_letters, name=identity, jar=jar, properties=properties, **client)
+        stream.dead_letters().sink_to(sink)
+    env.add_check(stream.check_dead_letters)
+    return stream
+
+
+def _topic_options(topics: Topics) -> tuple[list[str], dict[str, str]]:
+    """Return the names, or the pattern as the only one, and the connector's options for them."""
+    common = {"connector": "kafka"}
+    if isinstance(topics, re.Pattern):
+        return [topics.pattern], common | {"topic-pattern": topics.pattern}
+    names = [topics] if isinstance(topics, str) else list(topics)
+    if not names or not all(isinstance(one, str) and one for one in names):
+        raise KafkaStreamError(
+            "a Kafka source needs topics",
+            expected="a name, several, or a compiled pattern",
+            found=repr(topics),
+            fix="name at least one topic",
+        )
+    return names, common | {"topic": ";".join(names)}
+
+
+def _group_options(group: str | None, properties: Mapping[str, str]) -> dict[str, str]:
+    """Return how the client reads.
+
+    Without a group, nothing is committed; a group without offsets begins at the earliest ones. What a
+    transaction wrote is read when it is committed: Flink alone would read aborted ones as well.
+    """
+    defaults = {"auto.offset.reset": "earliest", "isolation.level": "read_committed"}
+    if group is not None:
+        defaults["group.id"] = group
+    return {f"properties.{name}": text for name, text in defaults.items() if name not in properties}
+
+
+def _rows(
+    env: AgentsExecutionEnvironment, options: Mapping[str, str], out_of_orderness: timedelta | None
+) -> DataStream:
+    """Return a stream of rows: key, value, headers, topic, partition, offset; each with its timestamp."""
+    from pyflink.table import DataTypes, Schema, TableDescriptor
+    from pyflink.table.expressions import col
+
+    time = DataTypes.TIMESTAMP_LTZ(3)
+    plain = {"key": DataTypes.BYTES(), "value": DataTypes.BYTES()}
+    place = {"topic": DataTypes.STRING(), "partition": DataTypes.INT(), "offset": DataTypes.BIGINT()}
+    metadata = {"headers": DataTypes.MAP(DataTypes.STRING(), DataTypes.BYTES()), **place}
+    read, handed_on = Schema.new_builder(), Schema.new_builder()
+    for name, kind in plain.items():
+        read, handed_on = read.column(name, kind), handed_on.column(name, kind)
+    for name, kind in metadata.items():
+        read, handed_on = read.column_by_metadata(name, kind, name, True), handed_on.column(name, kind)
+    read = read.column_by_metadata("timestamp", time, "timestamp", True)
+    # PyFlink hands no instant to Python; it becomes the timestamp of the row.
+    handed_on = handed_on.column_by_metadata("timestamp", time, "rowtime")
+    if out_of_orderness is not None:
+        read = read.watermark("timestamp", f"`timestamp` - {_interval(out_of_orderness)}")
+    descriptor = TableDescriptor.for_connector(options["connector"]).schema(read.build())
+    for option, text in options.items():
+        descriptor = descriptor.option(option, text)
+    tables = env.table_env
+    table = tables.from_descriptor(descriptor.build())
+    columns = [col(name) for name in (*plain, *metadata, "timestamp")]
+    return tables.to_changelog_stream(table.select(*columns), handed_on.build())
+
+
+class ReadRecords(ProcessFunction):
+    """Makes values of the connector's rows.
+
+    Args:
+        value: Reads values.
+        key: Reads keys.
+        records: Whether key, headers and place are given, too.
+        on_error: What happens to what cannot be read.
+    """
+
+    def __init__(self, value: ValueReader, key: ValueReader, records: bool, on_error: OnRecordError) -> None:
+        # Unpickled in this order: the classes of the main script come before what reads them.
+        self._code_check = CodeCheck.of_values([value.kind, key.kind])
+        self._main = MainModule()
+        self._value = value
+        self._key = key
+        self._records = records
+        self._on_error = on_error
+        self._tag: OutputTag | None = None
+
+    def check(self) -> None:
+        """Check that the types can be read.
+
+        Raises:
+            KafkaStreamError: One cannot.
+        """
+        self._value.check()
+        self._key.check()
+
+    def open(self, runtime_context: RuntimeContext) -> None:
+        """Check that this worker has the code of the types that the job was made with."""
+        self._code_check.check()
+        self._tag = OutputTag(DEAD_LETTERS, Types.PICKLED_BYTE_ARRAY())
+
+    def process_element(self, value: Any, ctx: Any) -> Any:
+        """Read one row."""
+        key, content, headers, topic, partition, offset = value
+        at: int | None = ctx.timestamp()
+        try:
+            read = self._value(content)
+            if self._records:
+                read = KafkaRecord(read, self._key(key), headers or {}, at, topic, partition, offset)
+        except KafkaValueError as error:
+            if self._on_error == "fail":
+                raise error.at(f"{topic}, partition {partition}, offset {offset}") from error
+            _log.warning("a record of Kafka cannot be read: %s/%s/%s: %s", topic, partition, offset, error)
+            if self._on_error == "dead-letter":
+                record = KafkaRecord(content, key, headers or {}, at, topic, partition, offset)
+                yield self._tag, KafkaDeadLetter(record, type(error.__cause__ or error).__name__, str(error))
+            return
+        yield read
+
+
+def _interval(duration: timedelta) -> str:
+    """Return a duration in SQL; days have two digits there, and seconds alone no more than that."""
+    minutes, millis = divmod(duration // timedelta(milliseconds=1), 60_000)
+    days, minutes = divmod(minutes, 24 * 60)
+    clock = f"{minutes // 60:02}:{minutes % 60:02}:{millis / 1000:06.3f}"
+    return f"INTERVAL '{days} {clock}' DAY TO SECOND"
+
+
+def _milliseconds(duration: timedelta) -> str:
+    return f"{duration // timedelta(milliseconds=1)} ms"

@@ -1,0 +1,121 @@
+"""Values as the bytes of a record: text and bytes as they are, all else as JSON by way of pydantic."""
+
+from __future__ import annotations
+
+import types
+import typing
+from collections.abc import Callable
+from functools import cached_property
+from typing import Any
+
+from pydantic import TypeAdapter, ValidationError
+from pydantic_core import PydanticSerializationError, to_json
+
+from flink_agents.api.errors import KafkaStreamError, KafkaValueError
+
+MAX_ERROR = 2000
+"""How many characters of what is wrong are shown; an error of pydantic may repeat the whole value."""
+
+
+class ValueReader:
+    """Reads keys or values of one declared type.
+
+    ``bytes`` and ``str`` are taken as they are, any other type is read from JSON. A type with ``| None``
+    takes records that have none.
+
+    Args:
+        kind: The type: ``bytes``, ``str``, or any that pydantic knows.
+        part: What is read, ``value`` or ``key``, for errors.
+    """
+
+    def __init__(self, kind: Any, part: str) -> None:
+        self.kind = kind
+        self.part = part
+        inner = _without_none(kind)
+        self._optional = inner is not kind or kind in (Any, None, type(None))
+        self._plain = inner if inner in (bytes, str) else None
+
+    def __reduce__(self) -> tuple[Any, ...]:
+        # The class of the value may be a class of the main script, which its worker has by then.
+        return ValueReader, (self.kind, self.part)
+
+    @cached_property
+    def _validate(self) -> Callable[[bytes], Any]:
+        return TypeAdapter(self.kind).validate_json
+
+    def check(self) -> None:
+        """Check that the type can be read.
+
+        Raises:
+            KafkaStreamError: pydantic does not know it.
+        """
+        if self._plain is not None:
+            return
+        try:
+            assert self._validate
+        except Exception as error:
+            raise KafkaStreamError(
+                f"the {self.part} of a Kafka record cannot be read as {self.kind!r}",
+                expected="bytes, str, or a type that pydantic knows: a model, a dataclass, dict, list[int]",
+                found=f"{type(error).__name__}: {error}",
+                fix=f"declare another type: {self.part}=...",
+            ) from error
+
+    def __call__(self, raw: bytes | None) -> Any:
+        """Return the value that a record has.
+
+        Raises:
+            KafkaValueError: It does not have the declared type.
+        """
+        if raw is None:
+            if self._optional:
+                return None
+            raise self._error("it is missing (null)", f"declare {self.part}=... | None to get such records")
+        if self._plain is bytes:
+            return raw
+        try:
+            return raw.decode() if self._plain is str else self._validate(raw)
+        except UnicodeDecodeError as error:
+            raise self._error(f"no UTF-8: {error}") from error
+        except ValidationError as error:
+            raise self._error(str(error)) from error
+
+    def _error(self, found: str, fix: str | None = None) -> KafkaValueError:
+        return KafkaValueError(
+            f"the {self.part} of a record does not have the declared type",
+            expected=getattr(self.kind, "__qualname__", None) or str(self.kind),
+            found=found[:MAX_ERROR],
+            fix=fix or f"correct what writes the topic, or declare another type: {self.part}=...",
+        )
+
+
+def _without_none(kind: Any) -> Any:
+    """Return the type without ``| None``; the same object where it has none."""
+    if typing.get_origin(kind) not in (typing.Union, types.UnionType):
+        return kind
+    arguments = typing.get_args(kind)
+    inner = tuple(one for one in arguments if one is not type(None))
+    if len(inner) == len(arguments):
+        return kind
+    return inner[0] if len(inner) == 1 else typing.Union[inner]  # noqa: UP007 - made of a tuple
+
+
+def write_value(value: Any, part: str) -> bytes | None:
+    """Return a key or value as bytes: None, text and bytes as they are, all else as JSON.
+
+    Raises:
+        KafkaValueError: pydantic cannot write it.
+    """
+    if value is None or isinstance(value, bytes):
+        return value
+    if isinstance(value, str):
+        return value.encode()
+    try:
+        return to_json(value)
+    except (PydanticSerializationError, ValueError) as error:
+        raise KafkaValueError(
+            f"the {part} of a record cannot be written as JSON",
+            expected="None, bytes, str, a pydantic model, a dataclass, or values of JSON",
+            found=f"{type(value).__qualname__}: {error}"[:MAX_ERROR],
+            fix="put out a model or a dataclass, or encode it to bytes yourself",
+        ) from error

@@ -1,0 +1,235 @@
+"""``ReActAgent``: an agent on a stream whose model thinks and calls tools by turns until it has an answer."""
+
+from __future__ import annotations
+
+import dataclasses
+import json
+from collections.abc import Mapping, Sequence
+from typing import Annotated, Any, cast
+
+from pydantic import BaseModel, GetPydanticSchema
+from pydantic_core import core_schema, to_jsonable_python
+
+from flink_agents.api.agent import Agent
+from flink_agents.api.chat import ConversationOptions, OutputMode, UsageLimits
+from flink_agents.api.context import RunnerContext
+from flink_agents.api.decorators import action
+from flink_agents.api.durable import calls_durably
+from flink_agents.api.errors import (
+    AgentDefinitionError,
+    AgentsError,
+    ModelError,
+    RecordedFailureError,
+    ToolError,
+)
+from flink_agents.api.events import InputEvent, OutputEvent
+from flink_agents.api.history import ConversationHistory
+from flink_agents.api.logs import bounded_logger
+from flink_agents.api.policies import OnError
+from flink_agents.api.resources import ChatMessage, Prompt, ResourceDescriptor, ResourceType, Tool
+
+MODEL = "model"
+"""Name of the chat model that an agent is given as a description, and the default for its name."""
+PROMPT = "prompt"
+"""Name of the prompt that an agent is given as an object."""
+
+_NONE: Any = object()
+_CONVERSATION_FAILED = (ModelError, ToolError, RecordedFailureError)
+"""Errors of this package that end a conversation, and nothing else."""
+_ANY = GetPydanticSchema(lambda kind, handler: core_schema.any_schema())
+"""Marks arguments that may be objects: the plan has their names."""
+
+_log = bounded_logger("flink_agents.react")
+
+
+class ReActAgent(Agent):
+    """An agent that lets a model think and call tools by turns, for each input, until it has an answer.
+
+    As a builder::
+
+        agent = ReActAgent(
+            model=ChatModel("openai:gpt-5-mini"), tools=[price_of], output_type=Verdict, max_steps=5
+        )
+
+    A class of one's own, with resources and actions, calls ``super().__init__(...)`` with them. In
+    YAML they are the ``configuration``. The model answers an input in the action ``react``, which a class
+    that derives from this one may replace; :meth:`answer` is what it does.
+
+    Args:
+        name: Name of the agent. Default: the class name.
+        model: Name of its chat model, or a description that becomes the chat model ``model``.
+        instructions: What the model is told before all messages, behind what the chat model says.
+        prompt: How an input becomes messages: a ``Prompt``, the name of one (a single word), or a template.
+            Fields of the input fill it in, and ``{input}`` is all of it as text. Where it takes nothing of
+            the input, that follows as a message of the user. Default: the input as text.
+        tools: Names of tools, functions or ``Tool`` objects, besides the tools of the chat model.
+        output_type: Type of the answer: whatever ``ctx.chat`` takes. Default: a text.
+        output_mode: How the model is brought to give it. Default: the chat model's.
+        max_steps: How many requests the model gets for an input.
+        limits: What the conversation of an input may use. Default: the limits of the chat model.
+        history: What the key remembers of earlier inputs. Default: nothing, each input stands for itself.
+        fallback: What is answered where the conversation fails: a value of ``output_type``, or JSON of one.
+            Default: the action fails, and ``on_error`` says what follows.
+        on_error: Policy where the action fails. Default: that of the class, or of the job.
+    """
+
+    output_type: Any = None
+
+    def __init__(
+        self,
+        name: str | None = None,
+        *,
+        model: Annotated[str | ResourceDescriptor, _ANY] = MODEL,
+        instructions: str | None = None,
+        prompt: Annotated[str | Prompt | None, _ANY] = None,
+        tools: Annotated[Sequence[Any], _ANY] = (),
+        output_type: Any = None,
+        output_mode: OutputMode | None = None,
+        max_steps: int = 10,
+        limits: UsageLimits | None = None,
+        history: ConversationHistory | None = None,
+        fallback: Any = _NONE,
+        on_error: OnError | str | None = None,
+    ) -> None:
+        super().__init__(name)
+        if output_type is not None:
+            self.output_type = output_type
+        if on_error is not None:
+            self.on_error = on_error
+        if max_steps < 1:
+            raise AgentDefinitionError(
+                "a ReActAgent may not ask its model at all",
+                expected="max_steps of 1 or more",
+                found=str(max_steps),
+            )
+        self._model = self._named(MODEL, ResourceType.CHAT_MODEL, model)
+        self._prompt = self._named(PROMPT, ResourceType.PROMPT, prompt)
+        self._tools = [self._tool(one) for one in tools]
+        self._fallback = fallback if fallback is _NONE else to_jsonable_python(fallback, fallback=_row_fields)
+        options = ConversationOptions(max_requests=max_steps, tools=self._tools, instructions=instructions)
+        if limits is not None:
+            options["limits"] = limits
+        if history is not None:
+            options["history"] = history
+        if output_mode is not None:
+            options["output_mode"] = output_mode
+        self._options = options
+        self._write_arguments()
+
+    @action(InputEvent)
+    async def react(self, event: InputEvent, ctx: RunnerContext) -> Any:
+        """Answer an input. An action that takes the place of this one may return any events."""
+        return OutputEvent(output=await self.answer(event.input, ctx))
+
+    async def answer(self, value: Any, ctx: RunnerContext) -> Any:
+        """What the model answers to ``value``, for actions of the agent.
+
+        Args:
+            value: What it is about, as an input is.
+            ctx: The context of the action.
+
+        Returns:
+            An answer of the output type; the fallback, if there is one, where the conversation fails.
+
+        Raises:
+            ModelError: The model came to no answer.
+            ToolError: A tool ended the conversation.
+            Exception: What a tool raised.
+        """
+        try:
+            messages = self._messages(value, ctx)
+            result = await ctx.chat(self._model, messages, output_type=self.output_type, **self._options)
+            return result.output
+        except Exception as error:
+            foreign = not isinstance(error, AgentsError)
+            if self._fallback is _NONE or not (foreign or isinstance(error, _CONVERSATION_FAILED)):
+                raise
+            ctx.agent_metric_group.get_sub_group("react").get_counter("fallbacks").inc()
+            _log.warning("%s answers with its fallback: %s: %s", ctx.agent_name, type(error).__name__, error)
+            return self._typed_fallback()
+
+    # -- what the model is told --------------------------------------------------------
+
+    def _messages(self, value: Any, ctx: RunnerContext) -> list[ChatMessage]:
+        text = _text_of(value)
+        said = ChatMessage(role="user", content=text)
+        if self._prompt is None:
+            return [said]
+        prompt = self._prompt_of(ctx, self._prompt)
+        messages = prompt.format_messages(**{"input": text, **_fields_of(value)})
+        return messages if prompt.variables else [*messages, said]
+
+    def _prompt_of(self, ctx: RunnerContext, prompt: str) -> Prompt:
+        if prompt.split() == [prompt] and "{" not in prompt:
+            return ctx.get_resource(prompt, ResourceType.PROMPT)
+        return Prompt.from_text(prompt)
+
+    def _typed_fallback(self) -> Any:
+        # It needs pydantic-ai, which an agent is declared without.
+        from flink_agents.models.chat.output import OutputType
+
+        if self.output_type in (None, str):
+            return self._fallback
+        return OutputType(self.output_type, OutputMode.TOOL).of_json(self._fallback)
+
+    # -- what it was given -------------------------------------------------------------
+
+    def _named(self, name: str, kind: ResourceType, given: Any) -> Any:
+        """The name of a resource, which is added where it was given itself."""
+        if given is None or isinstance(given, str):
+            return given
+        self.add_resource(name, kind, given)
+        return name
+
+    def _tool(self, given: Any) -> str:
+        if isinstance(given, str):
+            return given
+        tool = given if isinstance(given, Tool) else Tool(given)
+        self.add_resource(tool.name, ResourceType.TOOL, given)
+        return tool.name
+
+    def _write_arguments(self) -> None:
+        """Let the plan have the names of what was given: workers make the agent anew from that."""
+        if type(self).__init__ is not ReActAgent.__init__:
+            return
+        _, given = self.__dict__["__arguments__"]
+        named = {
+            "model": self._model,
+            "prompt": self._prompt,
+            "tools": self._tools,
+            "fallback": self._fallback,
+        }
+        # Type and policy have places of their own in the plan.
+        left_out = ("output_type", "on_error")
+        written = {name: named.get(name, value) for name, value in given.items() if name not in left_out}
+        self.__dict__["__arguments__"] = ((), written)
+
+
+calls_durably(ReActAgent.answer)
+
+
+def _text_of(value: Any) -> str:
+    if isinstance(value, str):
+        return value
+    return json.dumps(to_jsonable_python(value, fallback=_row_fields), ensure_ascii=False)
+
+
+def _fields_of(value: Any) -> dict[str, Any]:
+    """The fields of an input that has some."""
+    if isinstance(value, Mapping):
+        fields = cast("Mapping[Any, Any]", value)
+        return {str(name): each for name, each in fields.items()}
+    if isinstance(value, BaseModel):
+        return {name: getattr(value, name) for name in type(value).model_fields}
+    if dataclasses.is_dataclass(value) and not isinstance(value, type):
+        return {one.name: getattr(value, one.name) for one in dataclasses.fields(value)}
+    if isinstance(value, tuple) and hasattr(value, "_asdict"):
+        return cast("Any", value)._asdict()
+    return _row_fields(value) if hasattr(value, "as_dict") else {}
+
+
+def _row_fields(value: Any) -> Any:
+    """The fields of a row of PyFlink; the text of anything else."""
+    return (
+        value.as_dict(True) if getattr(value, "_fields", None) and hasattr(value, "as_dict") else str(value)
+    )

@@ -1,0 +1,241 @@
+"""Histories of conversations in short-term memory: what a chat goes on from, and what stays of it.
+
+A chat reads its history when it begins and writes it when it has ended: one that fails leaves no trace. What
+falls out is chosen by sizes of JSON alone, so that a replay comes to the same.
+"""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Iterator, Mapping, Sequence
+from contextlib import contextmanager
+from dataclasses import replace
+from datetime import datetime
+from typing import Any
+from weakref import WeakKeyDictionary
+
+from pydantic_ai.messages import ModelMessage, ModelRequest, SystemPromptPart, UserPromptPart
+
+from flink_agents.api.context import RunnerContext
+from flink_agents.api.errors import AgentConfigurationError, HistoryError
+from flink_agents.api.history import ConversationHistory, KeptConversation, StoredConversation, Summary
+from flink_agents.api.resources import ResourceType
+from flink_agents.models.chat.messages import from_json, to_json
+
+_SUMMARISED = "What was said before, in short:"
+_BYTES_OF_TOKEN = 4
+_MOST_OF_A_MESSAGE = 4000
+"""How many characters of one message a model reads that summarises it."""
+_LEFT_OUT = frozenset({"run_id", "conversation_id", "usage"})
+"""Fields of messages that no later request needs."""
+
+_under_way: WeakKeyDictionary[RunnerContext, set[str]] = WeakKeyDictionary()
+"""The histories that chats of an action go on with at present."""
+
+
+class Remembered:
+    """One chat with a history.
+
+    Args:
+        ctx: The context of the action.
+        policy: What the author says of the history.
+        now: The time that messages carry.
+    """
+
+    def __init__(self, ctx: RunnerContext, policy: ConversationHistory, now: datetime) -> None:
+        self._ctx = ctx
+        self._policy = policy
+        self._now = now
+        self._kept = KeptConversation(ctx.short_term_memory, policy.name)
+        self._system: list[str] = []
+        self._turn: list[ModelMessage] = []
+
+    @contextmanager
+    def alone(self) -> Iterator[None]:
+        """Hold the history against other chats of the action.
+
+        Raises:
+            HistoryError: One of them goes on with it.
+        """
+        names = _under_way.setdefault(self._ctx, set())
+        name = self._policy.name
+        if name in names:
+            raise HistoryError(
+                f"two chats of an action go on with the history {name!r} at a time",
+                expected="one after the other, or histories of different names",
+                fix="await the first before the second, or say ConversationHistory(name=...) for each",
+            )
+        names.add(name)
+        try:
+            yield
+        finally:
+            names.remove(name)
+
+    def messages(self) -> list[ModelMessage]:
+        """What was said before."""
+        stored = self._kept.read()
+        return [*self._opening(stored.system, stored.summary), *from_json(stored.messages)]
+
+    def begin(self, said: Sequence[ModelMessage]) -> list[ModelMessage]:
+        """The messages of a chat: what was said before, and behind it ``said``.
+
+        System messages at the begin of ``said`` take the place of those that the history began with.
+        """
+        stored = self._kept.read()
+        system, self._turn = _without_system(said)
+        self._system = system or stored.system
+        return [*self._opening(self._system, stored.summary), *from_json(stored.messages), *self._turn]
+
+    async def end(self, answered: Sequence[ModelMessage]) -> None:
+        """Remember the chat.
+
+        Args:
+            answered: What the chat added to its messages.
+
+        Raises:
+            HistoryError: The system messages leave no room for others.
+            ModelError: What fell out could not be summarised.
+        """
+        stored = self._kept.read()
+        messages = [*stored.messages, *_plain([*self._turn, *answered])]
+        first = self._first_that_stays(messages, self._room(stored))
+        summary, fallen = stored.summary, messages[:first]
+        if fallen and self._policy.summary is not None:
+            summary = await self._summarised(self._policy.summary, summary, fallen)
+        self._kept.write(
+            StoredConversation(
+                system=self._system,
+                summary=summary,
+                messages=messages[first:],
+                fallen_out=stored.fallen_out + len(fallen),
+            )
+        )
+
+    def _opening(self, system: Sequence[str], summary: str) -> list[ModelMessage]:
+        opening: list[ModelMessage] = []
+        if system:
+            parts = [SystemPromptPart(text, timestamp=self._now) for text in system]
+            opening.append(ModelRequest(parts, timestamp=self._now))
+        if summary:
+            # As the user's: it repeats what others said, which must not get the weight of a system message.
+            part = UserPromptPart(f"{_SUMMARISED}\n{summary}", timestamp=self._now)
+            opening.append(ModelRequest([part], timestamp=self._now))
+        return opening
+
+    def _room(self, stored: StoredConversation) -> int:
+        """How many bytes are left for messages."""
+        summary = self._policy.summary
+        # A character has up to four bytes.
+        most = len(stored.summary.encode("utf-8")) if summary is None else summary.max_characters * 4
+        taken = _bytes_of(self._system) + most
+        room = self._policy.max_bytes - taken
+        if room <= 0:
+            raise HistoryError(
+                f"the system messages of the history {self._policy.name!r} leave no room for others",
+                expected=f"at most {self._policy.max_bytes} bytes with the summary",
+                found=f"{taken} bytes",
+                fix="say it as instructions of the chat model, which no history holds, or raise max_bytes",
+            )
+        return room
+
+    def _first_that_stays(self, messages: Sequence[Mapping[str, Any]], room: int) -> int:
+        """The number of the message that the history begins with from now on."""
+        policy = self._policy
+        sizes = [(1, _tokens_of(one), _bytes_of(one)) for one in messages]
+        limits = (policy.max_messages, policy.max_tokens, room)
+        size = [sum(column) for column in zip(*sizes, strict=True)] or [0, 0, 0]
+        if _fits(size, limits, 1.0):
+            return 0
+        for number, one in enumerate(messages):
+            if number and _begins_turn(one) and _fits(size, limits, policy.share):
+                return number
+            size = [all_ - its for all_, its in zip(size, sizes[number], strict=True)]
+        return len(messages)
+
+    async def _summarised(self, policy: Summary, before: str, fallen: Sequence[Mapping[str, Any]]) -> str:
+        """What fell out until now, in short; a recorded request."""
+        lines = [_SUMMARISED, before, ""] if before else []
+        lines += [line for message in fallen for line in _lines_of(message)]
+        text = "\n".join(lines)[-self._policy.max_bytes :]
+        resource = self._ctx.get_resource(policy.model, ResourceType.CHAT_MODEL)
+        result = await resource.chat(
+            self._ctx, f"Summarise this conversation.\n\n{text}", instructions=policy.instructions
+        )
+        return result.output[: policy.max_characters]
+
+
+def check_recordable(run_tools: bool) -> None:
+    """Check that a chat with a history comes to an end that can be gone on from.
+
+    Raises:
+        AgentConfigurationError: Calls of tools would stay without results.
+    """
+    if not run_tools:
+        raise AgentConfigurationError(
+            "a chat with a ConversationHistory leaves calls of tools to its caller",
+            expected="run_tools=True, so that no call stays without its result",
+            fix="keep the messages of the result yourself, and pass them as history=[...]",
+        )
+
+
+def _without_system(said: Sequence[ModelMessage]) -> tuple[list[str], list[ModelMessage]]:
+    """The system messages at the begin, and the rest."""
+    system: list[str] = []
+    for number, message in enumerate(said):
+        if not isinstance(message, ModelRequest):
+            return system, list(said[number:])
+        system += [part.content for part in message.parts if isinstance(part, SystemPromptPart)]
+        others = [part for part in message.parts if not isinstance(part, SystemPromptPart)]
+        if others:
+            return system, [replace(message, parts=others), *said[number + 1 :]]
+    return system, []
+
+
+def _plain(messages: Sequence[ModelMessage]) -> list[dict[str, Any]]:
+    """Messages in JSON without what no later request needs."""
+    return [
+        {name: value for name, value in message.items() if value is not None and name not in _LEFT_OUT}
+        for message in to_json(messages)
+    ]
+
+
+def _begins_turn(message: Mapping[str, Any]) -> bool:
+    """Whether the user says something, and nothing belongs to a call before it."""
+    kinds = {part["part_kind"] for part in message["parts"]}
+    return (
+        message["kind"] == "request"
+        and "user-prompt" in kinds
+        and not kinds & {"tool-return", "retry-prompt"}
+    )
+
+
+def _fits(size: Sequence[int], limits: Sequence[int | None], share: float) -> bool:
+    return all(limit is None or used <= limit * share for used, limit in zip(size, limits, strict=True))
+
+
+def _bytes_of(value: Any) -> int:
+    return len(json.dumps(value, ensure_ascii=False).encode("utf-8", "surrogatepass"))
+
+
+def _tokens_of(message: Mapping[str, Any]) -> int:
+    """How many tokens a message has, at an estimate."""
+    said = sum(
+        len(text.encode("utf-8", "surrogatepass")) for part in message["parts"] for text in _texts_of(part)
+    )
+    return -(-said // _BYTES_OF_TOKEN)
+
+
+def _texts_of(part: Mapping[str, Any]) -> Iterator[str]:
+    """What a model is told of a part."""
+    for name in ("tool_name", "args", "content"):
+        value = part.get(name)
+        if value is not None:
+            yield value if isinstance(value, str) else json.dumps(value, ensure_ascii=False)
+
+
+def _lines_of(message: Mapping[str, Any]) -> Iterator[str]:
+    """A message for a model that summarises it."""
+    for part in message["parts"]:
+        text = " ".join(_texts_of(part))[:_MOST_OF_A_MESSAGE]
+        if text:
+            yield f"{part['part_kind']}: {text}"

@@ -1,0 +1,120 @@
+"""Rows as answers of chat models: the type of a row as a model of pydantic, and its values as rows.
+
+Models reach this by its name in ``flink_agents.api.output_types``, since only this room imports PyFlink.
+"""
+
+from __future__ import annotations
+
+from datetime import date, datetime, time
+from decimal import Decimal
+from typing import Annotated, Any
+
+from pydantic import BaseModel, ConfigDict, Field, create_model
+from pyflink.common import Row, TypeInformation
+from pyflink.common.typeinfo import (
+    BasicArrayTypeInfo,
+    BasicType,
+    ListTypeInfo,
+    MapTypeInfo,
+    ObjectArrayTypeInfo,
+    RowTypeInfo,
+    Types,
+)
+
+from flink_agents.api.errors import AgentConfigurationError
+from flink_agents.api.output_types import DescribedType
+from flink_agents.runtime.flink.compat import basic_type_of, inner_types_of, names_of_row
+
+
+def _whole(bits: int) -> Any:
+    return Annotated[int, Field(ge=-(2 ** (bits - 1)), lt=2 ** (bits - 1))]
+
+
+_BASIC: dict[BasicType, Any] = {
+    BasicType.STRING: str,
+    BasicType.BOOLEAN: bool,
+    BasicType.BYTE: _whole(8),
+    BasicType.SHORT: _whole(16),
+    BasicType.INT: _whole(32),
+    BasicType.LONG: _whole(64),
+    BasicType.FLOAT: float,
+    BasicType.DOUBLE: float,
+    BasicType.BIG_INT: int,
+    BasicType.BIG_DEC: Decimal,
+}
+
+
+_TIMES: tuple[tuple[TypeInformation, type], ...] = (
+    (Types.SQL_DATE(), date),
+    (Types.SQL_TIME(), time),
+    (Types.SQL_TIMESTAMP(), datetime),
+)
+_LISTS = (ListTypeInfo, BasicArrayTypeInfo, ObjectArrayTypeInfo)
+
+
+class _RowModel(BaseModel):
+    """A row that a model gives, with its fields in their order."""
+
+    model_config = ConfigDict(extra="forbid")
+
+
+def described_row(kind: Any) -> DescribedType:
+    """Describe the type of a row.
+
+    Raises:
+        AgentConfigurationError: It is no type of rows with names, or has a field that no model can fill in.
+    """
+    if not isinstance(kind, RowTypeInfo) or not names_of_row(kind):
+        raise _refused("an answer of a type of PyFlink", "Types.ROW_NAMED([...], [...])", repr(kind))
+    return DescribedType(_model_of(kind, "Row"), _to_row)
+
+
+def _model_of(kind: RowTypeInfo, title: str) -> type[BaseModel]:
+    # By alias: fields of rows may be called as methods of models are.
+    fields: dict[str, Any] = {
+        f"field{number}": (_python_type(each, name), Field(alias=name))
+        for number, (name, each) in enumerate(zip(names_of_row(kind), kind.get_field_types(), strict=True))
+    }
+    return create_model(title, __base__=_RowModel, **fields)
+
+
+def _python_type(kind: TypeInformation, name: str) -> Any:
+    basic = basic_type_of(kind)
+    if basic is not None and basic in _BASIC:
+        return _BASIC[basic]
+    for flink, python in _TIMES:
+        if flink == kind:
+            return python
+    if isinstance(kind, RowTypeInfo) and names_of_row(kind):
+        return _model_of(kind, name)
+    inner = [_python_type(each, name) for each in inner_types_of(kind)]
+    if isinstance(kind, _LISTS):
+        return list[inner[0]]
+    if isinstance(kind, MapTypeInfo) and inner[0] is str:
+        return dict[str, inner[1]]
+    raise _refused(
+        f"an answer with a field {name!r}",
+        "texts, numbers, truth values, dates and times, rows, and lists and maps of these",
+        repr(kind),
+    )
+
+
+def _to_row(value: Any) -> Any:
+    """A value of such a model as a row; what is inside of it as well."""
+    if isinstance(value, _RowModel):
+        fields = type(value).model_fields
+        row = Row(*(_to_row(getattr(value, name)) for name in fields))
+        row.set_field_names([field.alias for field in fields.values()])
+        return row
+    if isinstance(value, list):
+        return [_to_row(each) for each in value]
+    return {name: _to_row(each) for name, each in value.items()} if isinstance(value, dict) else value
+
+
+def _refused(what: str, expected: str, found: str) -> AgentConfigurationError:
+    return AgentConfigurationError(
+        f"a chat model is asked for {what}, which it cannot be told of",
+        expected=expected,
+        found=found,
+        fix="describe the answer by such a type, or by a pydantic model",
+    )

@@ -1,0 +1,150 @@
+"""Options of kafka-python as properties of the Java client, and where sources begin and end."""
+
+from __future__ import annotations
+
+from datetime import UTC, datetime
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from flink_agents.api.errors import KafkaStreamError
+from flink_agents.connectors.kafka.client import CLIENT_OPTIONS, SHADED, java_properties
+from flink_agents.connectors.kafka.positions import start_options, stop_options
+
+CA = "-----BEGIN CERTIFICATE-----\nQUJD\n-----END CERTIFICATE-----"
+KEY = "-----BEGIN PRIVATE KEY-----\nREVG\n-----END PRIVATE KEY-----"
+OLD_KEY = "-----BEGIN RSA PRIVATE KEY-----\nREVG\n-----END RSA PRIVATE KEY-----"
+SERVERS = {"bootstrap_servers": "kafka-1:9092"}
+
+
+def java(**client: Any) -> dict[str, str]:
+    return java_properties({**SERVERS, **client}, {})
+
+
+def test_all_options_are_options_of_kafka_python() -> None:
+    import kafka
+
+    known = kafka.KafkaConsumer.DEFAULT_CONFIG.keys() & kafka.KafkaProducer.DEFAULT_CONFIG.keys()
+    assert set(CLIENT_OPTIONS) <= known
+
+
+def test_servers_and_times() -> None:
+    assert java_properties(
+        {"bootstrap_servers": ["a:1", "b:2"], "client_id": "me", "request_timeout_ms": 5}, {"linger.ms": "7"}
+    ) == {
+        "bootstrap.servers": "a:1,b:2",
+        "client.id": "me",
+        "request.timeout.ms": "5",
+        "security.protocol": "PLAINTEXT",
+        "linger.ms": "7",
+    }
+
+
+def test_certificates_travel_as_text(tmp_path: Path) -> None:
+    ca, chain = tmp_path / "ca.pem", tmp_path / "chain.pem"
+    ca.write_text(f"a comment\n{CA}\nmore\n{CA}\n")
+    chain.write_text(f"{KEY}\n{CA}\n")
+    found = java(security_protocol="SSL", ssl_cafile=str(ca), ssl_certfile=chain, ssl_password="pw")
+    assert found["ssl.truststore.type"] == found["ssl.keystore.type"] == "PEM"
+    assert found["ssl.truststore.certificates"] == f"{CA}\n{CA}"
+    assert found["ssl.keystore.certificate.chain"] == CA
+    assert (found["ssl.keystore.key"], found["ssl.key.password"]) == (KEY, "pw")
+    assert "ssl.endpoint.identification.algorithm" not in found
+    assert (
+        java(security_protocol="SSL", ssl_check_hostname=False)["ssl.endpoint.identification.algorithm"] == ""
+    )
+
+
+@pytest.mark.parametrize(
+    ("content", "message"),
+    [(OLD_KEY, "openssl pkcs8 -topk8"), ("nothing", "nothing in PEM"), (None, "No such file")],
+)
+def test_a_key_that_java_cannot_read(tmp_path: Path, content: str | None, message: str) -> None:
+    chain, key = tmp_path / "chain.pem", tmp_path / "key.pem"
+    chain.write_text(CA)
+    if content is not None:
+        key.write_text(content)
+    with pytest.raises(KafkaStreamError, match="ssl_keyfile") as caught:
+        java(security_protocol="SSL", ssl_certfile=chain, ssl_keyfile=key)
+    assert message in str(caught.value)
+
+
+def test_the_login_is_written_for_javas_parser() -> None:
+    login = {"sasl_plain_username": "me", "sasl_plain_password": 'a"b\\c'}
+    found = java(security_protocol="SASL_PLAINTEXT", sasl_mechanism="SCRAM-SHA-512", **login)
+    assert found["sasl.mechanism"] == "SCRAM-SHA-512"
+    assert found["sasl.jaas.config"] == (
+        f'{SHADED}.scram.ScramLoginModule required username="me" password="a\\"b\\\\c";'
+    )
+
+
+@pytest.mark.parametrize(
+    ("client", "text"),
+    [
+        ({"bootstrap_servers": "kafka"}, "host:port"),
+        ({"bootstrap_servers": None}, "host:port"),
+        ({"security_protocol": "TLS"}, "SASL_SSL"),
+        ({"sasl_mechanisms": "PLAIN"}, "did you mean 'sasl_mechanism'?"),
+        ({"linger_ms": 5}, "properties={'linger.ms': '5'}"),
+        ({"security_protocol": "SASL_SSL", "sasl_mechanism": "GSSAPI"}, "sasl.jaas.config"),
+        ({"security_protocol": "SASL_SSL", "sasl_mechanism": "PLAIN"}, "sasl_plain_username"),
+    ],
+)
+def test_an_option_that_does_not_fit_is_refused(client: dict[str, Any], text: str) -> None:
+    with pytest.raises(KafkaStreamError) as caught:
+        java(**client)
+    assert text in str(caught.value)
+
+
+def test_a_password_is_in_no_error() -> None:
+    login = {"security_protocol": "SASL_SSL", "sasl_mechanism": "PLAIN", "sasl_plain_password": "secret"}
+    with pytest.raises(KafkaStreamError) as caught:
+        java(**login)
+    assert "secret" not in str(caught.value)
+
+
+def test_a_property_that_arguments_decide_is_refused() -> None:
+    with pytest.raises(KafkaStreamError, match=r"'group\.id' follows"):
+        java_properties(SERVERS, {"group.id": "x"})
+
+
+# -- where a source begins and ends -----------------------------------------------------------
+
+AT = datetime(2026, 1, 2, tzinfo=UTC)
+
+
+def test_positions() -> None:
+    assert start_options("earliest", ["a"], None) == {"scan.startup.mode": "earliest-offset"}
+    assert start_options("committed", ["a"], "g") == {"scan.startup.mode": "group-offsets"}
+    assert stop_options(None, ["a"], None) == {}
+    assert stop_options("latest", ["a", "b"], None) == {"scan.bounded.mode": "latest-offset"}
+    assert start_options(AT, ["a"], None) == {
+        "scan.startup.mode": "timestamp",
+        "scan.startup.timestamp-millis": "1767312000000",
+    }
+    assert stop_options({0: 5, 1: 7}, ["a"], None) == {
+        "scan.bounded.mode": "specific-offsets",
+        "scan.bounded.specific-offsets": "partition:0,offset:5;partition:1,offset:7",
+    }
+
+
+@pytest.mark.parametrize(
+    ("start", "text"),
+    [
+        ("begin", "'earliest'"),
+        ("committed", "group=..."),
+        (AT.replace(tzinfo=None), "tzinfo=UTC"),
+        ({}, "mapping of partitions"),
+        ({0: 1}, "one source for each topic"),
+    ],
+)
+def test_a_start_that_there_is_not(start: Any, text: str) -> None:
+    with pytest.raises(KafkaStreamError) as caught:
+        start_options(start, ["a", "b"], None)
+    assert text in str(caught.value)
+
+
+def test_a_source_cannot_stop_at_the_earliest_record() -> None:
+    with pytest.raises(KafkaStreamError, match="'latest', 'committed'"):
+        stop_options("earliest", ["a"], None)  # pyright: ignore[reportArgumentType]
