@@ -32,13 +32,7 @@ from flink_agents.testing.driver import START as START, Clock, Subtask
 from flink_agents.testing.fake_state import KeyState
 from flink_agents.testing.forced import CRASH, REPLAY, RESTART, TIMERS, forced_conditions
 from flink_agents.testing.reordering import Reorder, reordered
-from flink_agents.testing.signals import (
-    KeyedSignal,
-    PendingWait as PendingWait,
-    unkeyed,
-    waits_in,
-    waits_of,
-)
+from flink_agents.testing.signals import KeyedSignal, PendingWait, unkeyed, waits_in, waits_of
 from flink_agents.testing.snapshots import Snapshot as Snapshot, gauges_of, sum_of
 
 LAST_WATERMARK = 2**63 - 1

@@ -162,9 +162,12 @@ class Runner:
         if not self.waits:
             self.harness.settle(self.seconds)
             return
-        until = time.monotonic() + self.seconds
+        until, before = time.monotonic() + self.seconds, None
         while time.monotonic() < until:
             rests = self._rests()
+            waits = [self.harness.waits(key) for key in KEYS]
+            if waits != before:
+                until, before = time.monotonic() + self.seconds, waits
             if not self._go_on() and rests:
                 return
         self.harness.settle(0.002)

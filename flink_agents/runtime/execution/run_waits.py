@@ -62,10 +62,15 @@ class LiveMail:
         self.clock = clock
         self.mail = mail
         self.open: dict[OutlastingWait, None] = {}
+        self._owed: list[str] = []
         self.ended = self.skips = False
 
     def offer(self, mail: Mail) -> None:
         """Let a wait that is open take a signal, or keep it for a later one."""
+        if mail.identity in self._owed:
+            # It was taken before it came again, as a record says.
+            self._owed.remove(mail.identity)
+            return
         self.mail.append(mail)
         for wait in list(self.open):
             if wait.take():
@@ -82,6 +87,8 @@ class LiveMail:
         found = next((one for one in self.mail if one.identity == identity), None)
         if found is not None:
             self.mail.remove(found)
+        else:
+            self._owed.append(identity)
 
     def open_for(self, name: str) -> int:
         """How many waits are open for the name; for any thread."""

@@ -389,3 +389,22 @@ def test_an_action_that_waits_is_tried_again_without_waiting_again(agent_harness
     harness = agent_harness(Fails, crash=None, forced_serialization=False)
     harness.push("a")
     assert harness.advance(1_000) == ["done"]
+
+
+def test_a_signal_that_comes_again_does_not_end_a_later_wait(agent_harness: Make) -> None:
+    class Twice(Agent):
+        @action(InputEvent)
+        async def pay(self, event: InputEvent, ctx: Any) -> OutputEvent:
+            first = await ctx.wait_for("amount", int)
+            paid = await ctx.durable_execute_async(charge, first)
+            return OutputEvent(output=(paid, await ctx.wait_for("amount", int)))
+
+    harness = agent_harness(Twice, crash=None, forced_replay=False, forced_restart=False)
+    before = harness.snapshot()
+    harness.push("a")
+    harness.signal(0, "amount", 3)
+    harness.recover(before)
+    assert harness.outputs == []
+    assert [wait.name for wait in harness.waits()] == ["amount"]
+    assert harness.signal(0, "amount", 4) == [(30, 4)]
+    assert calls == [3]
