@@ -3,6 +3,7 @@
 ``chat``     ``ctx.chat`` through pydantic-ai's provider of OpenAI, with records in SQLite
 ``direct``   ``pydantic_ai.direct`` in the same action, without a store
 ``sdk``      the library of OpenAI in the same action, without a store
+``turns``    ``ctx.chat`` and ``pydantic_ai.direct`` by turns, a hundred requests each, in one process
 ``chat-paced``, ``direct-paced``  the same at twenty records a second; of ``EVENTS`` one in ten
 ``flood``    a function model that answers after half a second, of which 50 requests may be under way
 
@@ -12,6 +13,7 @@ All but the last send their requests to a local server, which is a process of it
 from __future__ import annotations
 
 import asyncio
+import statistics
 import subprocess
 import sys
 import tempfile
@@ -28,6 +30,7 @@ if TYPE_CHECKING:
     from collections.abc import Iterator
 
 UNDER_WAY = 20
+BLOCK = 100
 FLOOD_UNDER_WAY = 50
 FLOOD_SECONDS = 0.5
 MODEL = "gpt-5-mini"
@@ -98,12 +101,9 @@ class AskingDirectly(Agent):
     @action(InputEvent, max_concurrency=UNDER_WAY)
     async def ask(self, event: InputEvent, ctx: Any) -> OutputEvent:
         from pydantic_ai import ModelRequest, direct
-        from pydantic_ai.models.openai import OpenAIChatModel
-        from pydantic_ai.providers.openai import OpenAIProvider
 
         begun = time.time()
-        if self.model is None:
-            self.model = OpenAIChatModel(MODEL, provider=OpenAIProvider(self.url, "key"))
+        self.model = self.model or direct_model(self.url)
         await direct.model_request(self.model, [ModelRequest.user_text_prompt(f"What about {event.input}?")])
         self.requests.tick(begun)
         return OutputEvent(output=event.input)
@@ -129,6 +129,106 @@ class AskingSdk(Agent):
         )
         self.requests.tick(begun)
         return OutputEvent(output=event.input)
+
+
+class Turns:
+    """Lets blocks of requests follow one another, and adds up the processor time of each kind of block.
+
+    What else a machine does changes within seconds, and the compilers of the JVM work longer than a job
+    runs: figures of two jobs, one behind the other, differ by chance. Only for the thread of one loop.
+
+    Args:
+        events: Number of requests.
+    """
+
+    def __init__(self, events: int) -> None:
+        self._blocks = events // BLOCK
+        self._done = 0
+        self._cpu = self._loop = 0.0
+        self._spent: dict[int, list[tuple[float, float]]] = {0: [], 1: []}
+        self._turn = asyncio.Event()
+
+    @property
+    def _block(self) -> int:
+        return self._done // BLOCK
+
+    async def begin(self, number: int) -> None:
+        """Wait until the block of a request is on."""
+        while self._block < number // BLOCK:
+            await self._turn.wait()
+        if not self._done:
+            self._cpu, self._loop = time.process_time(), time.thread_time()
+
+    def end(self) -> None:
+        """Count a request; the last one of a block lets the next block begin."""
+        block = self._block
+        self._done += 1
+        if self._done % BLOCK:
+            return
+        cpu, loop = time.process_time(), time.thread_time()
+        if block >= WARM_UP * self._blocks:
+            self._spent[block % 2].append((cpu - self._cpu, loop - self._loop))
+        self._cpu, self._loop = cpu, loop
+        self._turn.set()
+        self._turn = asyncio.Event()
+        if block == self._blocks - 1:
+            self._tell()
+
+    def _tell(self) -> None:
+        (chat_cpu, chat_loop), (direct_cpu, direct_loop) = (
+            [1000 * statistics.median(column) / BLOCK for column in zip(*self._spent[kind], strict=True)]
+            for kind in (0, 1)
+        )
+        tell(
+            turns_chat_cpu_ms=chat_cpu,
+            turns_direct_cpu_ms=direct_cpu,
+            turns_cpu_ratio=chat_cpu / direct_cpu,
+            turns_loop_ratio=chat_loop / direct_loop,
+        )
+
+
+def asks_chat(event: InputEvent) -> bool:
+    """Whether a record belongs to a block of ``ctx.chat``."""
+    return event.input // BLOCK % 2 == 0
+
+
+def asks_directly(event: InputEvent) -> bool:
+    """Whether it belongs to one of ``pydantic_ai.direct``."""
+    return not asks_chat(event)
+
+
+class AskingByTurns(Asking):
+    """Asks the model in both ways, block by block."""
+
+    def __init__(self, events: int, url: str) -> None:
+        super().__init__(events, url)
+        self.turns = Turns(events)
+        self.model: Any = None
+
+    @action(InputEvent, when=asks_chat, max_concurrency=UNDER_WAY)
+    async def ask(self, event: InputEvent, ctx: Any) -> OutputEvent:
+        await self.turns.begin(event.input)
+        await ctx.chat("analyst", f"What about {event.input}?")
+        self.turns.end()
+        return OutputEvent(output=event.input)
+
+    @action(InputEvent, when=asks_directly, max_concurrency=UNDER_WAY)
+    async def ask_directly(self, event: InputEvent, ctx: Any) -> OutputEvent:
+        from pydantic_ai import ModelRequest, direct
+
+        await self.turns.begin(event.input)
+        self.model = self.model or direct_model(self.url)
+        await direct.model_request(self.model, [ModelRequest.user_text_prompt(f"What about {event.input}?")])
+        self.turns.end()
+        return OutputEvent(output=event.input)
+
+
+def direct_model(url: str) -> Any:
+    """The model of ``pydantic_ai.direct``."""
+    from pydantic_ai.models.openai import OpenAIChatModel
+    from pydantic_ai.providers.openai import OpenAIProvider
+
+    return OpenAIChatModel(MODEL, provider=OpenAIProvider(url, "key"))
 
 
 class Flooded(Agent):
@@ -202,11 +302,22 @@ def main(job: str, events: int, keys: int) -> None:
         if job == "flood":
             run(Flooded(events), stored, events, keys)
             return
-        asking: dict[str, Any] = {"chat": Asking, "direct": AskingDirectly, "sdk": AskingSdk}
+        asking: dict[str, Any] = {
+            "chat": Asking,
+            "direct": AskingDirectly,
+            "sdk": AskingSdk,
+            "turns": AskingByTurns,
+        }
         with served() as url:
             kind, _, pace = job.partition("-")
             events = max(1, events // 10) if pace else events
-            run(asking[kind](events, url), stored if kind == "chat" else {}, events, keys, bool(pace))
+            run(
+                asking[kind](events, url),
+                stored if kind in ("chat", "turns") else {},
+                events,
+                keys,
+                bool(pace),
+            )
 
 
 if __name__ == "__main__":

@@ -7,16 +7,19 @@
 
 Run it with ``python examples/review_analysis.py``. With ``--fail`` the job fails in its middle,
 goes back to its last checkpoint, and comes to the same result: the result of every run is
-compared with a calculation in plain Python. ``--sample`` needs no network.
+compared with a calculation in plain Python. ``--sample`` needs no network. With ``--model
+provider:name`` a language model judges the snippets; ``--base-url`` says where, if not at the provider's.
 """
 
 from __future__ import annotations
 
 import argparse
+import math
 import sys
 import tempfile
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from pathlib import Path
+from typing import Any
 
 from pyflink.common import Configuration, Time, Types, WatermarkStrategy
 from pyflink.common.watermark_strategy import TimestampAssigner
@@ -32,6 +35,7 @@ from review_result import (
     correlation,
     expected_result,
     in_stable_order,
+    sentiment_of,
     table,
 )
 from review_summary import AnalysedReview, ProductSuggestion, ProductWindow, product_window
@@ -53,6 +57,7 @@ def run_job(
     directory: Path,
     fail_once: FailOnce | None,
     analyst: ReviewAnalysisAgent | None = None,
+    config: Mapping[str, Any] | None = None,
 ) -> tuple[list[AnalysedReview], list[ProductSuggestion]]:
     """Run the job.
 
@@ -63,12 +68,13 @@ def run_job(
         directory: For the job's input and its checkpoints.
         fail_once: What makes the job fail, or None.
         analyst: The first agent, where it is one that makes calls.
+        config: Options of the job.
 
     Returns:
         The analysed snippets in stream order, and the suggestions by product.
     """
     total = len(reviews)
-    agents = AgentsExecutionEnvironment.get_execution_environment()
+    agents = AgentsExecutionEnvironment.get_execution_environment(config=config)
     env = agents.stream_env
     configure(env, checkpoints=directory / "checkpoints")
 
@@ -170,15 +176,30 @@ def main(arguments: Sequence[str] | None = None) -> int:
     with tempfile.TemporaryDirectory(prefix="review-analysis-") as name:
         directory = Path(name)
         fail_once = FailOnce(len(reviews), directory / "checkpoints", directory) if options.fail else None
-        result = run_job(reviews, window_seconds, options.parallelism, directory, fail_once)
+        analyst, config = model_analyst(options, directory)
+        result = run_job(reviews, window_seconds, options.parallelism, directory, fail_once, analyst, config)
         report(*result, options)
         if fail_once is not None:
             print(fail_once.describe())
         restored = fail_once is None or fail_once.restored()
 
-    identical = result == expected_result(reviews, window_seconds)
+    judged = {one.review.number: one.score for one in result[0]}
+    score_of = sentiment_of if analyst is None else lambda review: judged.get(review.number, math.nan)
+    identical = result == expected_result(reviews, window_seconds, score_of)
     print(f"A calculation in plain Python comes to {'the same' if identical else 'ANOTHER'} result.")
     return 0 if identical and restored else 1
+
+
+def model_analyst(
+    options: argparse.Namespace, directory: Path
+) -> tuple[ReviewAnalysisAgent | None, dict[str, Any] | None]:
+    """The agent that asks a model, and where its answers are recorded; None without ``--model``."""
+    if options.model is None:
+        return None, None
+    from review_model_agent import ModelReviewAnalysisAgent
+
+    agent = ModelReviewAnalysisAgent(options.model, options.base_url)
+    return agent, {"job-identifier": "reviews", "action-state.sqlite.path": str(directory / "answers.sqlite")}
 
 
 def report(
@@ -189,7 +210,7 @@ def report(
     options.output.write_text(as_json_lines(suggestions), encoding="utf-8")
     print(f"\n{table(suggestions)}\n\nWritten to {options.output}.")
     print(f"Correlation of scores and ratings by people: {correlation(analysed):.3f} (Pearson)")
-    if not options.sample:
+    if not options.sample and options.model is None:
         print(
             f"Published for VADER on these snippets:       {PUBLISHED_CORRELATION:.3f} "
             "(Hutto & Gilbert 2014, ICWSM, Table 4)"
@@ -201,6 +222,8 @@ def parse_arguments(arguments: Sequence[str] | None) -> argparse.Namespace:
     parser = argparse.ArgumentParser(description="Two agents that analyse product reviews.")
     parser.add_argument("--fail", action="store_true", help="let the job fail once and restore itself")
     parser.add_argument("--sample", action="store_true", help="use 33 made-up snippets, without network")
+    parser.add_argument("--model", metavar="PROVIDER:NAME", help="let this model judge the snippets")
+    parser.add_argument("--base-url", metavar="URL", help="where the model is, if not at the provider's")
     parser.add_argument(
         "--parallelism", type=at_least_one, default=1, metavar="N", help="subtasks (default: %(default)s)"
     )

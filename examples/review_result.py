@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import statistics
 from collections import Counter, defaultdict
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from datetime import UTC, datetime
 
 from review_agents import ReviewAnalysisAgent
@@ -15,14 +15,25 @@ PUBLISHED_CORRELATION = 0.565
 """Hutto & Gilbert (2014), Table 4: VADER, Amazon.com product reviews, correlation to ground truth."""
 
 
+def sentiment_of(review: Review) -> float:
+    """The score that the word list gives a snippet."""
+    return ReviewAnalysisAgent.sentiment(review.text)
+
+
 def expected_result(
-    reviews: Sequence[Review], window_seconds: int
+    reviews: Sequence[Review], window_seconds: int, score_of: Callable[[Review], float] = sentiment_of
 ) -> tuple[list[AnalysedReview], list[ProductSuggestion]]:
-    """What the job has to come to, calculated without streams, agents and memory."""
+    """What the job has to come to, calculated without streams, agents and memory.
+
+    Args:
+        reviews: The snippets in stream order.
+        window_seconds: Length of the windows.
+        score_of: Gives the score of a snippet.
+    """
     counts, totals = Counter[int](), defaultdict[int, float](float)
     windows: defaultdict[tuple[str, int], list[AnalysedReview]] = defaultdict(list)
     for review in reviews:
-        score = ReviewAnalysisAgent.sentiment(review.text)
+        score = score_of(review)
         counts[review.group] += 1
         totals[review.group] += score
         count = counts[review.group]

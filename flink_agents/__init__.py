@@ -9,7 +9,6 @@
 
 from typing import TYPE_CHECKING, Any
 
-from flink_agents.api import decorators
 from flink_agents.api.agent import Agent
 from flink_agents.api.chat import (
     ChatModel,
@@ -39,8 +38,10 @@ from flink_agents.api.decorators import (
     client,
     embedding_model,
     long_term_memory,
+    mcp_server,
     prompt,
     resource,
+    skills,
     tool,
     vector_store,
 )
@@ -49,6 +50,7 @@ from flink_agents.api.errors import AgentsError
 from flink_agents.api.event_time import EventTime
 from flink_agents.api.events import Event, InputEvent, NamedEvent, OutputEvent
 from flink_agents.api.history import ConversationHistory, Summary
+from flink_agents.api.mcp import MCPServer
 from flink_agents.api.memory import MemoryObject, MemoryRef, MemoryScope
 from flink_agents.api.options import AgentOptions, ConfigOption, Configuration
 from flink_agents.api.policies import DeadLetter, FailedAttempt, OnError, RateLimit, RetryPolicy
@@ -62,6 +64,7 @@ from flink_agents.api.resources import (
     Tool,
 )
 from flink_agents.api.signals import Signal, StrayReason, StraySignal
+from flink_agents.api.skills import Skills
 
 if TYPE_CHECKING:
     from flink_agents.api.environment import AgentsExecutionEnvironment
@@ -93,6 +96,7 @@ __all__ = [
     "EventTime",
     "FailedAttempt",
     "InputEvent",
+    "MCPServer",
     "MemoryObject",
     "MemoryRef",
     "MemoryScope",
@@ -120,6 +124,7 @@ __all__ = [
     "StrayReason",
     "StraySignal",
     "Summary",
+    "Skills",
     "TerminalError",
     "Tool",
     "ToolRequestEvent",
@@ -131,15 +136,13 @@ __all__ = [
     "client",
     "embedding_model",
     "long_term_memory",
+    "mcp_server",
     "prompt",
     "resource",
+    "skills",
     "tool",
     "vector_store",
 ]
-
-
-_NOT_PROVIDED = ("mcp_server", "skills")
-"""Decorators of resources that nothing provides yet: who asks for one of them is told so by name."""
 
 
 def __getattr__(name: str) -> Any:
@@ -149,8 +152,6 @@ def __getattr__(name: str) -> Any:
 
     PyFlink's JVM may be started by a line of the job that knows nothing of this package.
     """
-    if name in _NOT_PROVIDED:
-        return getattr(decorators, name)
     if name == "ReActAgent":
         from flink_agents.models.agents.react import ReActAgent
 

@@ -72,8 +72,7 @@ class RecordKind(IntEnum):
     """A wait of an action has ended that is no call: a timer fired, a limit or a client was there."""
 
 
-@dataclass(frozen=True, slots=True)
-class Record:
+class Record(NamedTuple):
     """One record of a journal.
 
     Attributes:
@@ -87,7 +86,7 @@ class Record:
     kind: RecordKind
     seq: int
     step: str
-    index: int
+    index: int  # pyright: ignore[reportIncompatibleMethodOverride]
     data: bytes
 
 
@@ -386,16 +385,16 @@ def check_records(records: Sequence[Record], limit: int) -> None:
         RecordTooLargeError: One of them has more.
         ValueError: A number is out of range.
     """
-    for record in records:
-        if len(record.data) > limit:
+    for kind, seq, step, index, data in records:
+        if len(data) > limit:
             raise RecordTooLargeError(
-                f"a record of kind {record.kind.name} is too large for the store",
+                f"a record of kind {kind.name} is too large for the store",
                 expected=f"at most {limit} bytes",
-                found=f"{len(record.data)} bytes: run {record.seq}, step {record.step!r}, {record.index}",
+                found=f"{len(data)} bytes: run {seq}, step {step!r}, {index}",
                 fix="record less: return a reference to large data, or a part of it",
             )
-        if not (0 <= record.seq < 2**63 and -(2**63) <= record.index < 2**63):
-            raise ValueError(f"sequence number {record.seq} or index {record.index} is out of range")
+        if not (0 <= seq < 2**63 and -(2**63) <= index < 2**63):
+            raise ValueError(f"sequence number {seq} or index {index} is out of range")
 
 
 def pruned_error(journal: JournalKey, seq: int, pruned_through: int) -> RecordsPrunedError:

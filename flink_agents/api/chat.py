@@ -162,6 +162,7 @@ class ChatModelSpec(Endpoint, Limits):
     instructions: str | None = Field(default=None, description="What the model is told before all messages.")
     prompt: str | ResourceRef | None = Field(default=None, description="A prompt before the messages.")
     tools: tuple[str, ...] = Field(default=(), description="Tools that the model may call.")
+    skills: tuple[str, ...] = Field(default=(), description="Skills that the model may load.")
     output_mode: OutputMode | None = Field(default=None, description="How it gives an output of a type.")
     output_retries: int = Field(default=2, ge=0, description="How often a wrong output is told.")
     tool_retries: int = Field(default=2, ge=0, description="How often it may repeat a wrong call of a tool.")
@@ -195,6 +196,7 @@ class ChatModelOptions(TypedDict, total=False):
     instructions: str | None
     prompt: str | None
     tools: Sequence[str]
+    skills: Sequence[str]
     output_mode: OutputMode | str | None
     output_retries: int
     tool_retries: int
@@ -265,7 +267,7 @@ class ConversationOptions(TypedDict, total=False):
     """Keywords of ``ctx.chat``."""
 
     tools: Sequence[Any]
-    """Tools besides those of the model: names of tools, functions, ``Tool`` objects."""
+    """Tools besides those of the model: names of tools and of skills, functions, ``Tool`` objects."""
     output_mode: OutputMode | str | None
     """How the model is brought to give an output of a type. Default: the model's."""
     limits: UsageLimits | None
@@ -285,8 +287,16 @@ class ConversationOptions(TypedDict, total=False):
     """False leaves calls of tools to the caller, who finds them in the result."""
 
 
-def written(kind: type[BaseModel], given: Mapping[str, Any], what: str) -> dict[str, Any]:
+def written(
+    kind: type[BaseModel], given: Mapping[str, Any], what: str, page: str = "docs/models.md"
+) -> dict[str, Any]:
     """What was given, as JSON values of the fields of ``kind``.
+
+    Args:
+        kind: The model of what can be said.
+        given: What is said.
+        what: What it is said of, for the error.
+        page: The page that describes the fields.
 
     Raises:
         AgentDefinitionError: A field is unknown or has a wrong value.
@@ -296,7 +306,7 @@ def written(kind: type[BaseModel], given: Mapping[str, Any], what: str) -> dict[
     except ValidationError as error:
         raise AgentDefinitionError(
             f"{what} is described wrongly",
-            expected="the options that docs/models.md describes",
+            expected=f"the options that {page} describes",
             found=problem(error),
             fix="correct the option",
             where=caller_place(1),

@@ -5,7 +5,7 @@ from __future__ import annotations
 import asyncio
 import random
 import uuid
-from abc import ABC, abstractmethod
+from abc import abstractmethod
 from collections.abc import AsyncIterator, Awaitable, Callable, Iterable, Mapping, Sequence
 from datetime import datetime, timedelta
 from typing import Any, Literal, TypeVar, Unpack, overload
@@ -18,15 +18,17 @@ from flink_agents.api.memory import MemoryObject, MemoryRef
 from flink_agents.api.metrics import MetricGroup
 from flink_agents.api.options import Configuration
 from flink_agents.api.policies import RetryPolicy
+from flink_agents.api.prompts import FilledPrompt
 from flink_agents.api.resources import ResourceType
 from flink_agents.api.retrieval import DEFAULT_K, Collection, LongTermMemory
+from flink_agents.api.server_methods import ServerMethods
 from flink_agents.api.signals import SignalWait
 from flink_agents.api.vector_store import Filter, ScoredDocument
 
 _T = TypeVar("_T")
 
 
-class RunnerContext(ABC):
+class RunnerContext(ServerMethods):
     """An action's view of the run that it belongs to.
 
     A context belongs to one execution of one action. After that execution, or from another
@@ -139,7 +141,7 @@ class RunnerContext(ABC):
     async def chat(
         self,
         model: str,
-        messages: ChatInput = "",
+        messages: ChatInput | FilledPrompt = "",
         *,
         output_type: None = None,
         **options: Unpack[ConversationOptions],
@@ -148,7 +150,7 @@ class RunnerContext(ABC):
     async def chat(
         self,
         model: str,
-        messages: ChatInput = "",
+        messages: ChatInput | FilledPrompt = "",
         *,
         output_type: type[_T],
         **options: Unpack[ConversationOptions],
@@ -157,7 +159,7 @@ class RunnerContext(ABC):
     async def chat(
         self,
         model: str,
-        messages: ChatInput = "",
+        messages: ChatInput | FilledPrompt = "",
         *,
         output_type: Any,
         **options: Unpack[ConversationOptions],
@@ -165,7 +167,7 @@ class RunnerContext(ABC):
     async def chat(
         self,
         model: str,
-        messages: ChatInput = "",
+        messages: ChatInput | FilledPrompt = "",
         *,
         output_type: Any = None,
         **options: Unpack[ConversationOptions],
@@ -177,7 +179,8 @@ class RunnerContext(ABC):
 
         Args:
             model: Name of the chat model.
-            messages: A text of the user, a ``ChatMessage`` or several, or messages of pydantic-ai.
+            messages: A text of the user, a ``ChatMessage`` or several, messages of pydantic-ai, or a prompt,
+                as ``ctx.prompt`` gives it.
             output_type: Type of the answer: a pydantic model, a dataclass, any other type that pydantic
                 describes, or a ``RowTypeInfo`` of PyFlink with names. Default: a text.
             **options: ``tools``, ``output_mode``, ``limits``, ``max_requests``, ``settings``,
@@ -194,7 +197,8 @@ class RunnerContext(ABC):
             HistoryError: The history cannot be kept, or another chat of the action goes on with it.
         """
         resource = self.get_resource(model, ResourceType.CHAT_MODEL)
-        return await resource.chat(self, messages, output_type=output_type, **options)
+        said = await messages if isinstance(messages, FilledPrompt) else messages
+        return await resource.chat(self, said, output_type=output_type, **options)
 
     def conversation(self, name: str = "default") -> KeptConversation:
         """The history ``name`` of the key's conversations, to be read or cleared.

@@ -278,7 +278,7 @@ client = _resource(ResourceType.CLIENT)
 function that returns a context manager; both also asynchronous. ``await ctx.client(name)``."""
 
 mcp_server = _resource(ResourceType.MCP_SERVER)
-"""Mark a method that returns the ``ResourceDescriptor`` of an MCP server."""
+"""Mark a method that returns an ``MCPServer``."""
 
 skills = _resource(ResourceType.SKILLS)
-"""Mark a method that returns the ``ResourceDescriptor`` of a source of skills."""
+"""Mark a method that returns ``Skills``, or another ``ResourceDescriptor`` of them."""

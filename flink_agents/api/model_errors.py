@@ -63,3 +63,9 @@ class ToolResultError(ToolError):
     """A tool returned something that no model can be told, since it is no JSON."""
 
     code = "FA9102"
+
+
+class SkillError(AgentsError):
+    """Skills are not there, cannot be read, or are not as skills should be."""
+
+    code = "FA9400"

@@ -126,9 +126,17 @@ class AgentOptions:
         "What a job says about an embedding model in place of its agent: `embedding-models.NAME.model`, "
         "`.base_url`, `.max_concurrency` or any other option of the embedding model `NAME`."
     )
+    SKILLS = option("skills", cast("type[dict[str, Any]]", dict))(
+        "What a job says about skills in place of its agent: `skills.NAME.path`, `.timeout`, "
+        "`.max_concurrency` or any other option of the skills `NAME`."
+    )
     VECTOR_STORES = option("vector-stores", cast("type[dict[str, Any]]", dict))(
         "What a job says about a vector store in place of its agent: `vector-stores.NAME.path`, `.host`, "
         "`.collection` or any other option of the vector store `NAME`."
+    )
+    MCP_SERVERS = option("mcp-servers", cast("type[dict[str, Any]]", dict))(
+        "What a job says about an MCP server in place of its agent: `mcp-servers.NAME.url`, `.command`, "
+        "`.timeout` or any other option of the MCP server `NAME`."
     )
     RESTART_ATTEMPTS = option("local.restart.attempts", int, 3, minimum=0)(
         "How often a local job with checkpoints restarts before it fails, where Flink's "

@@ -101,7 +101,9 @@ PROVIDERS = Providers(
         "chat_model_connection": "flink_agents.models.chat.provider:ConnectionProvider",
         "client": "flink_agents.plan.binding.resources:ClientProvider",
         "embedding_model": "flink_agents.models.retrieval.embedding:EmbeddingModelProvider",
+        "skills": "flink_agents.models.tools.skills.provider:SkillsProvider",
         "vector_store": "flink_agents.models.retrieval.resources:VectorStoreProvider",
+        "mcp_server": "flink_agents.models.mcp.provider:MCPServerProvider",
         "long_term_memory": "flink_agents.models.retrieval.resources:LongTermMemoryProvider",
     },
 )

@@ -14,12 +14,24 @@ import string
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from enum import StrEnum
 from importlib.metadata import entry_points
+from pathlib import Path
 from typing import Annotated, Any, Unpack, cast
 
-from pydantic import BaseModel, BeforeValidator, ConfigDict, WithJsonSchema, validate_call
+from pydantic import (
+    BaseModel,
+    BeforeValidator,
+    ConfigDict,
+    Field,
+    SerializerFunctionWrapHandler,
+    WithJsonSchema,
+    model_serializer,
+    validate_call,
+)
 
 from flink_agents.api.error_base import suggest
 from flink_agents.api.errors import AgentDefinitionError
+from flink_agents.api.places import caller_place
+from flink_agents.api.prompt_files import read_prompt_file
 from flink_agents.api.settings import LimitOptions, ToolSettings, check_settings
 from flink_agents.api.tool_schema import arguments_model, arguments_schema, given_parameters
 
@@ -207,16 +219,52 @@ class ChatMessage(BaseModel):
     content: str
 
 
-class Prompt(BaseModel):
-    """A template with ``{variables}``: one text, or messages with roles.
+class MCPPromptSource(BaseModel):
+    """A prompt of an MCP server.
 
     Attributes:
-        messages: The messages; a text prompt has one with the role ``user``.
+        server: Name of the MCP server in the agent.
+        prompt: Name of the prompt in the server.
+        arguments: A template for each argument of the prompt. None gives it all values by their names.
     """
 
     model_config = ConfigDict(frozen=True, extra="forbid")
 
-    messages: tuple[ChatMessage, ...]
+    server: str = Field(min_length=1, description="Name of the MCP server in the agent.")
+    prompt: str = Field(min_length=1, description="Name of the prompt in the server.")
+    arguments: dict[str, str] | None = Field(default=None, description="Templates of its arguments.")
+
+    def filled(self, values: Mapping[str, Any], what: str) -> dict[str, str]:
+        """The arguments for the server.
+
+        Raises:
+            AgentDefinitionError: A value does not fit.
+        """
+        if self.arguments is None:
+            return {name: str(value) for name, value in values.items()}
+        return {name: _fill(text, values, what) for name, text in self.arguments.items()}
+
+
+class Prompt(BaseModel):
+    """A template with ``{variables}``: one text, or messages with roles; or a prompt of an MCP server.
+
+    Attributes:
+        messages: The messages; a text prompt has one with the role ``user``.
+        mcp: A prompt of an MCP server, whose messages stand behind these.
+    """
+
+    model_config = ConfigDict(frozen=True, extra="forbid")
+
+    messages: tuple[ChatMessage, ...] = ()
+    mcp: MCPPromptSource | None = None
+
+    @model_serializer(mode="wrap")
+    def _write(self, handler: SerializerFunctionWrapHandler) -> dict[str, Any]:
+        # Plans without such prompts stay as older versions wrote them.
+        written = handler(self)
+        if self.mcp is None:
+            written.pop("mcp", None)
+        return written
 
     @classmethod
     def from_text(cls, text: str, role: str = "user") -> Prompt:
@@ -228,6 +276,49 @@ class Prompt(BaseModel):
         """Return a prompt of several messages."""
         return cls(messages=tuple(messages))
 
+    @classmethod
+    def from_file(cls, path: str | Path, role: str = "user") -> Prompt:
+        """Return the prompt in a file, which is read now: workers do not need it.
+
+        Args:
+            path: A text (``.txt``, ``.md``), which is one message, or a YAML file with ``messages``.
+            role: The role of a text.
+
+        Raises:
+            AgentDefinitionError: The file cannot be read, or is no prompt.
+        """
+        read = read_prompt_file(path, role, caller_place(0))
+        return cls.from_messages([ChatMessage(role=one, content=text) for one, text in read])
+
+    @classmethod
+    def from_mcp(
+        cls,
+        server: str,
+        prompt: str,
+        *,
+        arguments: Mapping[str, str] | None = None,
+        before: Sequence[ChatMessage] = (),
+    ) -> Prompt:
+        """Return a prompt of an MCP server, which is asked for it when the prompt is used.
+
+        Args:
+            server: Name of the MCP server in the agent.
+            prompt: Name of the prompt in the server.
+            arguments: A template for each argument, such as ``{"tone": "kindly", "customer": "{name}"}``.
+                Default: the server is given all values by their names.
+            before: Messages that stand before those of the server.
+        """
+        source = MCPPromptSource(
+            server=server, prompt=prompt, arguments=None if arguments is None else dict(arguments)
+        )
+        return cls(messages=tuple(before), mcp=source)
+
+    @property
+    def templates(self) -> list[str]:
+        """All texts that have variables."""
+        arguments = self.mcp.arguments if self.mcp is not None else None
+        return [*(message.content for message in self.messages), *(arguments or {}).values()]
+
     @property
     def variables(self) -> set[str]:
         """Names that :meth:`format_messages` needs.
@@ -236,25 +327,51 @@ class Prompt(BaseModel):
             AgentDefinitionError: A template cannot be filled in: its braces do not match, or a
                 variable has no name.
         """
-        return {name for message in self.messages for name in template_variables(message.content)}
+        return {name for text in self.templates for name in template_variables(text)}
 
     def format_messages(self, /, **variables: Any) -> list[ChatMessage]:
         """Return the messages with ``variables`` filled in.
 
         Raises:
-            AgentDefinitionError: A template cannot be filled in, a variable of it is missing, or
-                a value has not what the template takes of it.
+            AgentDefinitionError: A template cannot be filled in, a variable of it is missing, a value has
+                not what the template takes of it, or the messages are those of an MCP server.
         """
-        missing = sorted(self.variables - variables.keys())
-        if missing:
+        if self.mcp is not None:
             raise AgentDefinitionError(
-                "a prompt misses variables",
-                expected=", ".join(sorted(self.variables)),
+                f"the prompt {self.mcp.prompt!r} comes from the MCP server {self.mcp.server!r}",
+                expected="an action that waits for the server",
+                fix="write await ctx.prompt(...)",
+            )
+        return self.filled(variables, "a prompt")
+
+    def filled(
+        self, variables: Mapping[str, Any], what: str, *, all_known: bool = False
+    ) -> list[ChatMessage]:
+        """Return the messages that are written here, with ``variables`` filled in.
+
+        Args:
+            variables: Values.
+            what: What the prompt is called, for errors.
+            all_known: Whether a value that belongs to no variable is an error.
+
+        Raises:
+            AgentDefinitionError: A variable is missing, not known, or does not fit.
+        """
+        known = self.variables
+        missing = sorted(known - variables.keys())
+        takes_all = self.mcp is not None and self.mcp.arguments is None
+        unknown = sorted(variables.keys() - known) if all_known and not takes_all else []
+        if missing or unknown:
+            raise AgentDefinitionError(
+                f"{what} misses variables" if missing else f"{what} has no such variable",
+                expected=", ".join(sorted(known)) or "no variables",
                 found=", ".join(sorted(variables)) or "none",
-                fix=f"pass {', '.join(name + '=...' for name in missing)}",
+                fix=f"pass {', '.join(name + '=...' for name in missing)}"
+                if missing
+                else suggest(unknown[0], known, f"leave out {', '.join(unknown)}"),
             )
         return [
-            ChatMessage(role=message.role, content=_fill(message.content, variables))
+            ChatMessage(role=message.role, content=_fill(message.content, variables, what))
             for message in self.messages
         ]
 
@@ -309,22 +426,26 @@ def _fields(text: str, depth: int = 2) -> Iterator[str]:
         yield from _fields(spec or "", depth - 1)
 
 
-def _fill(text: str, variables: Mapping[str, Any]) -> str:
+def _fill(text: str, variables: Mapping[str, Any], what: str) -> str:
     try:
         return text.format(**variables)
     except Exception as error:  # whatever an attribute or a __format__ of a value raises
         raise AgentDefinitionError(
-            "a prompt cannot be filled in with these values",
+            f"{what} cannot be filled in with these values",
             expected="values with the attributes, entries and formats that the template takes",
             found=f"{type(error).__name__}: {error} in {text!r}",
             fix="pass other values, or change what the template takes of them",
         ) from error
 
 
+TOOL_SOURCES = (ResourceType.MCP_SERVER, ResourceType.SKILLS)
+"""Kinds of resources that stand for several tools where a tool is named."""
+
 REFERENCE_ARGUMENTS: Mapping[tuple[ResourceType, str], ResourceType] = {
     (ResourceType.CHAT_MODEL, "connection"): ResourceType.CHAT_MODEL_CONNECTION,
     (ResourceType.CHAT_MODEL, "fallback"): ResourceType.CHAT_MODEL,
     (ResourceType.CHAT_MODEL, "prompt"): ResourceType.PROMPT,
+    (ResourceType.CHAT_MODEL, "skills"): ResourceType.SKILLS,
     (ResourceType.CHAT_MODEL, "tools"): ResourceType.TOOL,
     (ResourceType.EMBEDDING_MODEL, "connection"): ResourceType.CHAT_MODEL_CONNECTION,
     (ResourceType.VECTOR_STORE, "embedding_model"): ResourceType.EMBEDDING_MODEL,

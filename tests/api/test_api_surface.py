@@ -10,12 +10,13 @@ import flink_agents
 PUBLIC = """
 NOT_DONE Agent AgentOptions AgentsError AgentsExecutionEnvironment CallResult ChatMessage ChatModel
 ChatModelConnection ChatRequestEvent ChatResponseEvent ChatResult ChatUsage ConfigOption Configuration
-DeadLetter DeclaredResource DurableCallable Event EventTime FailedAttempt InputEvent MemoryObject
-MemoryRef MemoryScope NamedEvent OnError OnMismatch OnToolError OutputEvent OutputMode Prompt RateLimit
-RequestedCall ResourceDescriptor ResourceProvider ResourceRef ResourceType RetryPolicy RetryableError
-RouteRule Router RunnerContext Secret Signal StrayReason StraySignal TerminalError Tool ToolRequestEvent
-ToolResponseEvent UsageLimits action chat_model chat_model_connection client embedding_model
-long_term_memory prompt resource tool vector_store
+ConversationHistory DeadLetter DeclaredResource DurableCallable Event EventTime FailedAttempt InputEvent
+MCPServer MemoryObject MemoryRef MemoryScope NamedEvent OnError OnMismatch OnToolError OutputEvent
+OutputMode Prompt RateLimit ReActAgent RequestedCall ResourceDescriptor ResourceProvider ResourceRef
+ResourceType RetryPolicy RetryableError RouteRule Router RunnerContext Secret Signal StrayReason
+StraySignal Summary Skills TerminalError Tool ToolRequestEvent ToolResponseEvent UsageLimits action chat_model
+chat_model_connection client embedding_model long_term_memory mcp_server prompt resource skills tool
+vector_store
 """.split()
 
 

@@ -2,12 +2,20 @@
 
 from __future__ import annotations
 
+# pyright: reportMissingImports=false
 import os
 import subprocess
 import sys
+from collections import Counter
+from collections.abc import Callable
 from pathlib import Path
 
 import pytest
+from review_agents import ReviewAnalysisAgent
+from review_data import load_sample
+from review_result import as_json_lines, expected_result
+
+from flink_agents.testing.models import ModelServer, Reply, ServedRequest, ToolCall
 
 EXAMPLES = Path(__file__).parents[2] / "examples"
 
@@ -72,6 +80,15 @@ def test_rag(tmp_path: Path) -> None:
     assert "bo: you asked before: When does my delivery come? I live abroad." in again
 
 
+def test_mcp_tools(tmp_path: Path) -> None:
+    kept = "Reservations are kept for two days."
+    assert run_example(tmp_path, "mcp_tools.py").splitlines()[-3:] == [
+        f"ada: 1 x cocoa reserved. {kept}",
+        f"ada: 2 x tea reserved. {kept}",
+        f"bo: Error executing tool reserve: there are only 3 of cocoa. {kept}",
+    ]
+
+
 def test_react_agent(tmp_path: Path) -> None:
     lines = run_example(tmp_path, "react_agent.py").splitlines()[-4:]
     assert lines == [
@@ -90,6 +107,33 @@ def test_pydantic_ai_agent(tmp_path: Path) -> None:
         "bo gets 0: we sell no toaster",
         "failed once; 6 requests to the model",
     ]
+
+
+def judging(request: ServedRequest) -> Reply:
+    """What the word list says of a snippet, as a model answers it."""
+    return Reply(
+        tool_calls=[ToolCall("final_result", {"score": ReviewAnalysisAgent.sentiment(request.text)})]
+    )
+
+
+@pytest.mark.parametrize("fails", [False, True])
+def test_review_analysis_asks_a_model(
+    tmp_path: Path, model_server: Callable[..., ModelServer], fails: bool
+) -> None:
+    """The server says the same as the word list, so that the result is that of the offline analyst."""
+    server = model_server(judging)
+    options = ["--sample", "--model", "openai-chat:any", "--base-url", server.base_url]
+    printed = run_example(
+        tmp_path, "review_analysis.py", *options, *["--fail"] * fails, "--output", "model.jsonl"
+    )
+    assert "comes to the same result" in printed
+    assert ("was restored from its checkpoint" in printed) == fails
+    analysed, suggestions = expected_result(load_sample(), 20)
+    assert (tmp_path / "model.jsonl").read_text() == as_json_lines(suggestions)
+    asked = Counter(request.text for request in server.requests)
+    assert set(asked) == {one.review.text for one in analysed}
+    # Of those that were under way at the failure, no answer was recorded.
+    assert server.count == 33 if not fails else server.count < 2 * 33
 
 
 def test_review_analysis_comes_to_the_same_with_and_without_a_failure(tmp_path: Path) -> None:

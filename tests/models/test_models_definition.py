@@ -24,9 +24,9 @@ from flink_agents import (
 )
 from flink_agents.api.chat import ChatModelSpec
 from flink_agents.api.errors import AgentDefinitionError, MissingExtraError, OptionError
-from flink_agents.models.chat import imports
 from flink_agents.models.chat.overrides import overridden
-from flink_agents.models.chat.secrets import Secrets
+from flink_agents.models.setup import extras
+from flink_agents.models.setup.secrets import Secrets
 from flink_agents.plan import compile_agent, load_yaml
 
 YAML = """
@@ -147,7 +147,7 @@ def test_wrong_descriptors(descriptor: ResourceDescriptor, text: str) -> None:
 
 def test_a_missing_package_is_named_with_its_command(monkeypatch: pytest.MonkeyPatch) -> None:
     there = importlib.util.find_spec
-    monkeypatch.setattr(imports, "find_spec", lambda name: None if name == "anthropic" else there(name))
+    monkeypatch.setattr(extras, "find_spec", lambda name: None if name == "anthropic" else there(name))
     agent = Agent(name="A").add_action("read", InputEvent, read)
     agent.add_resource("m", "chat_model", ChatModel("anthropic:claude-haiku-4-5"))
     with pytest.raises(MissingExtraError) as caught:
@@ -157,7 +157,7 @@ def test_a_missing_package_is_named_with_its_command(monkeypatch: pytest.MonkeyP
 
 def test_each_extra_is_one_of_the_package() -> None:
     text = (Path(__file__).parents[2] / "pyproject.toml").read_text("utf-8")
-    for extra, _ in imports._NEEDED.values():  # pyright: ignore[reportPrivateUsage]
+    for extra, _ in extras._NEEDED.values():  # pyright: ignore[reportPrivateUsage]
         assert f"\n{extra} = [" in text
 
 

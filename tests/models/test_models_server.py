@@ -4,7 +4,9 @@ from __future__ import annotations
 
 import json
 import logging
+import time
 from collections.abc import Callable, Iterator
+from itertools import pairwise
 from pathlib import Path
 from typing import Any
 
@@ -15,7 +17,7 @@ from flink_agents.api.errors import ActionFailedError, ModelRequestError
 from flink_agents.plan import compile_agent
 from flink_agents.testing import OperatorHarness
 from flink_agents.testing.faults import Fault, Faults, at_append
-from flink_agents.testing.models import ModelServer, Reply, ToolCall
+from flink_agents.testing.models import ModelServer, Reply, ServedRequest, ToolCall
 
 Serve = Callable[..., ModelServer]
 Make = Callable[..., OperatorHarness]
@@ -116,6 +118,19 @@ def test_failures_that_pass(model_server: Serve, agent_harness: Make) -> None:
     assert harness.push("tea?") == ["good"]
     server.assert_complete()
     assert server.count == 3
+
+
+def test_retry_after_is_honoured(model_server: Serve, agent_harness: Make) -> None:
+    """The model's own pause would be a hundredth of a second."""
+    came: list[float] = []
+
+    def answer(request: ServedRequest) -> Reply:
+        came.append(time.monotonic())
+        return Reply("slow down", status=429, retry_after=0.4) if len(came) < 3 else Reply("good")
+
+    config = options(model_server(answer))
+    assert agent_harness(Analyst(), config=config, crash=None, forced_replay=False).push("tea?") == ["good"]
+    assert all(later - earlier >= 0.4 for earlier, later in pairwise(came))
 
 
 def test_metrics_count_what_was_sent(model_server: Serve) -> None:

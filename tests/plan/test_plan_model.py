@@ -156,7 +156,7 @@ def agent(**changes: Any) -> Agent:
         built.add_action(name, triggers, changes.get("function", answer), when=changes.get("when"), **options)
     text = changes.get("text", "hello")
     built.add_resource("hi", "prompt", Prompt.from_text(text))
-    built.add_resource("c", "mcp_server", ResourceDescriptor(clazz=changes.get("clazz", "m:C"), port=1))
+    built.add_resource("c", "vector_store", ResourceDescriptor(clazz=changes.get("clazz", "m:C"), port=1))
     return built
 
 

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import json
 import sys
-from collections.abc import Callable, Mapping
+from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
@@ -17,7 +17,6 @@ from flink_agents.api.errors import (
     AgentDefinitionError,
     AgentsError,
     PlanFormatError,
-    ResourceNotFoundError,
     ResourceUnavailableError,
 )
 from flink_agents.plan import AgentCode, AgentPlan, BoundAgent, bind, compile_agent, load_yaml
@@ -186,23 +185,3 @@ def test_two_distributions_with_one_kind(install: Callable[..., None]) -> None:
     install("other_provider:Features", "others")
     with pytest.raises(ResourceUnavailableError, match="(?s)several.*other_provider:Features"):
         compile_agent(built())
-
-
-def test_a_kind_of_the_package_that_nothing_provides_yet() -> None:
-    decorators: Mapping[str, Any] = {"mcp_server": flink_agents.mcp_server}  # pyright: ignore[reportAttributeAccessIssue]
-
-    class Asks(Agent):
-        @action(InputEvent)
-        def read(self, event: Any, ctx: Any) -> None: ...
-
-        @decorators["mcp_server"]
-        def server(self) -> ResourceDescriptor:
-            return ResourceDescriptor(clazz="shop.mcp:Server")
-
-    bound = bind(compile_agent(Asks), AgentCode.of(Asks))
-    with pytest.raises(
-        ResourceUnavailableError, match="(?s)nothing that is installed provides.*'mcp_server'"
-    ):
-        bound.resource("server", "mcp_server")
-    with pytest.raises(ResourceNotFoundError):
-        bound.resource("server", "tool")

@@ -85,12 +85,12 @@ def reference_of_another_type() -> Any:
 
 def circle() -> Any:
     def descriptor(name: str) -> ResourceDescriptor:
-        reference = ResourceRef(type=ResourceType.MCP_SERVER, name=name)
+        reference = ResourceRef(type=ResourceType.VECTOR_STORE, name=name)
         return ResourceDescriptor(clazz="m:S", other=reference)
 
     agent = build()
-    agent.add_resource("a", "mcp_server", descriptor("b"))
-    agent.add_resource("b", "mcp_server", descriptor("a"))
+    agent.add_resource("a", "vector_store", descriptor("b"))
+    agent.add_resource("b", "vector_store", descriptor("a"))
     return agent
 
 
@@ -124,7 +124,7 @@ def descriptor_that_is_a_prompt() -> Any:
 
 
 def arguments_that_are_no_json() -> Any:
-    return build().add_resource("local", "mcp_server", ResourceDescriptor(clazz="m:C", other=Other()))
+    return build().add_resource("local", "vector_store", ResourceDescriptor(clazz="m:C", other=Other()))
 
 
 def prompt_with_an_open_brace() -> Any:
@@ -191,7 +191,7 @@ def test_action_config_that_is_no_json(value: Any) -> None:
 
 
 def test_a_circle_is_shown_whole() -> None:
-    assert failure(circle).found == "mcp_server 'a' -> mcp_server 'b' -> mcp_server 'a'"
+    assert failure(circle).found == "vector_store 'a' -> vector_store 'b' -> vector_store 'a'"
 
 
 def test_tool_errors_of_objects() -> None:

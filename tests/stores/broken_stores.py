@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import asyncio
-import dataclasses
 import unicodedata
 from collections.abc import Sequence
 from typing import Any
@@ -105,7 +104,7 @@ class ForgetsTheLast(_ChangesRecords):
 
 class ForgetsSteps(_ChangesRecords):
     def change(self, records: list[Record]) -> list[Record]:
-        return [dataclasses.replace(record, step="") for record in records]
+        return [record._replace(step="") for record in records]
 
 
 class SortsByIndex(_ChangesRecords):
@@ -115,17 +114,17 @@ class SortsByIndex(_ChangesRecords):
 
 class KnowsNoKinds(_ChangesRecords):
     def change(self, records: list[Record]) -> list[Record]:
-        return [dataclasses.replace(record, kind=int(record.kind)) for record in records]  # pyright: ignore[reportArgumentType]
+        return [record._replace(kind=int(record.kind)) for record in records]  # pyright: ignore[reportArgumentType]
 
 
 class RoundsSequenceNumbers(_ChangesRecords):
     def change(self, records: list[Record]) -> list[Record]:
-        return [dataclasses.replace(record, seq=int(float(record.seq))) for record in records]
+        return [record._replace(seq=int(float(record.seq))) for record in records]
 
 
 class CutsData(_ChangesRecords):
     def change(self, records: list[Record]) -> list[Record]:
-        return [dataclasses.replace(record, data=record.data[: 2**20]) for record in records]
+        return [record._replace(data=record.data[: 2**20]) for record in records]
 
 
 class RefusesTheLimit(Broken):

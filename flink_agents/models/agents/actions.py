@@ -43,7 +43,7 @@ async def answer_chat_request(event: ChatRequestEvent, ctx: RunnerContext) -> Ch
 async def answer_tool_request(event: ToolRequestEvent, ctx: RunnerContext) -> ToolResponseEvent:
     """Call the tools that an event names, side by side. A wrong call is a result that says what is wrong."""
     names = dict.fromkeys(call.name for call in event.calls)
-    toolbox = Toolbox(ctx, tools_of(ctx, names), ToolPolicy(), len(event.calls), ctx.now())
+    toolbox = Toolbox(ctx, await tools_of(ctx, names), ToolPolicy(), len(event.calls), ctx.now())
     calls = [ToolCallPart(call.name, call.arguments, call.id) for call in event.calls]
     outcomes = await toolbox.outcomes(calls)
     return ToolResponseEvent(

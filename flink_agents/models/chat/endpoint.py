@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-import importlib
-import sys
 from collections.abc import Mapping
 from typing import Any
 
@@ -13,8 +11,9 @@ from pydantic_ai.providers import Provider, infer_provider, infer_provider_class
 
 from flink_agents.api.chat import ChatModelSpec, Endpoint
 from flink_agents.api.errors import ResourceUnavailableError
-from flink_agents.models.chat.imports import check_installed, extra_of, missing
-from flink_agents.models.chat.secrets import Secrets
+from flink_agents.models.setup.classes import made_by
+from flink_agents.models.setup.extras import check_installed, extra_of, missing
+from flink_agents.models.setup.secrets import Secrets
 
 
 def make_model(
@@ -41,7 +40,7 @@ def make_model(
     """
     what = f"the chat model {name!r}"
     if clazz:
-        model = _of_class(what, clazz, arguments, Model)
+        model = made_by(clazz, Model, what, **arguments)
     elif spec.model is None:
         raise ResourceUnavailableError(
             f"{what} has no model", expected="'provider:name'", fix="say which model it is"
@@ -62,30 +61,7 @@ def make_provider(name: str, clazz: str, arguments: Mapping[str, Any]) -> Provid
     Raises:
         ResourceUnavailableError: It makes none.
     """
-    return _of_class(f"the connection {name!r}", clazz, arguments, Provider)
-
-
-def _of_class(what: str, clazz: str, arguments: Mapping[str, Any], kind: type[Any]) -> Any:
-    module, _, qualname = clazz.partition(":")
-    expected = f"{clazz}, a {kind.__name__} of pydantic-ai, or a function or class that makes one"
-    try:
-        # A main script that still runs is there, and cannot be imported: its import would wait for its end.
-        found: Any = sys.modules.get(module) or importlib.import_module(module)
-        for part in qualname.split("."):
-            found = getattr(found, part)
-        made = found if isinstance(found, kind) else found(**arguments)
-    except Exception as error:  # whatever foreign code raises
-        raise ResourceUnavailableError(
-            f"{what} cannot be made",
-            expected=expected,
-            found=f"{type(error).__name__}: {error}",
-            fix="correct the class and its arguments",
-        ) from error
-    if not isinstance(made, kind):
-        raise ResourceUnavailableError(
-            f"{what} is made by something else", expected=expected, found=type(made).__qualname__
-        )
-    return made
+    return made_by(clazz, Provider, f"the connection {name!r}", **arguments)
 
 
 def _of_provider(

@@ -10,7 +10,7 @@ from typing_extensions import override
 
 from flink_agents.api.chat import ChatModelSpec, Endpoint, problem
 from flink_agents.api.resource_providers import DeclaredResource, ResourceProvider
-from flink_agents.models.chat.imports import check_installed
+from flink_agents.models.setup.extras import check_installed
 
 if TYPE_CHECKING:
     from flink_agents.models.chat.resource import ChatModelResource

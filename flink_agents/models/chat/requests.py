@@ -9,7 +9,7 @@ from __future__ import annotations
 import asyncio
 import inspect
 from collections.abc import Callable, Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import Any
 
 from pydantic_ai import direct
@@ -31,9 +31,9 @@ from flink_agents.api.durable import DurableCallable, RetryableError
 from flink_agents.api.errors import ModelRequestError
 from flink_agents.api.metrics import MetricGroup
 from flink_agents.api.policies import RetryPolicy
-from flink_agents.models.chat.limiter import RequestLimiter
 from flink_agents.models.chat.messages import Transcript, from_json, to_json
-from flink_agents.models.chat.secrets import Secrets
+from flink_agents.models.setup.limiter import RequestLimiter
+from flink_agents.models.setup.secrets import Secrets
 
 _NEVER = (ModelRequestRejectedError, ModelQuotaExceededError)
 """Failures that each attempt would meet."""
@@ -73,7 +73,7 @@ class OpenModel:
     """
 
     model: Model
-    headers: Mapping[str, str]
+    headers: Mapping[str, str] = field(repr=False)
     limiter: RequestLimiter
 
 

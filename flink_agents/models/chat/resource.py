@@ -32,9 +32,10 @@ from flink_agents.models.chat.output import OutputType
 from flink_agents.models.chat.overrides import overridden
 from flink_agents.models.chat.requests import Answer, ModelRequests
 from flink_agents.models.chat.router import choose
-from flink_agents.models.chat.secrets import Secrets
 from flink_agents.models.chat.usage import UsageCounter
+from flink_agents.models.setup.secrets import Secrets
 from flink_agents.models.tools.calls import ToolPolicy
+from flink_agents.models.tools.skills.resource import with_skills
 from flink_agents.models.tools.toolbox import Toolbox, tools_of
 
 
@@ -103,17 +104,17 @@ class ChatModelResource:
             name = await choose(ctx, spec.router, [*earlier, *said])
             chosen = ctx.get_resource(name, ResourceType.CHAT_MODEL)
             return await chosen.chat(ctx, messages, output_type=output_type, **options)
-        prompt = [] if before else self._prompt(ctx, spec, options.get("variables", {}))
+        prompt = [] if before else await self._prompt(ctx, spec, options.get("variables", {}))
         hold = partial(self._conversation, ctx, spec, output_type, options)
         if kept is None:
-            return await hold([*prompt, *before, *said]).run()
+            return await (await hold([*prompt, *before, *said])).run()
         check_recordable(options.get("run_tools", True))
         with kept.alone():
-            result = await hold(kept.begin([*prompt, *said])).run()
+            result = await (await hold(kept.begin([*prompt, *said]))).run()
             await kept.end(result.new_messages)
         return result
 
-    def _conversation(
+    async def _conversation(
         self,
         ctx: RunnerContext,
         spec: ChatModelSpec,
@@ -122,21 +123,26 @@ class ChatModelResource:
         messages: Sequence[ModelMessage],
     ) -> Conversation:
         now = ctx.now()
-        given = [*spec.tools, *options.get("tools", ())]
+        given, of_skills = with_skills(ctx, [*spec.tools, *options.get("tools", ())], spec.skills)
         policy = ToolPolicy(spec.tool_timeout, spec.tool_result_limit, spec.on_tool_error)
         return Conversation(
             ctx,
             self,
-            Toolbox(ctx, tools_of(ctx, given), policy, spec.tool_retries, now),
-            self._terms(spec, output_type, options, now),
+            Toolbox(ctx, await tools_of(ctx, given), policy, spec.tool_retries, now),
+            self._terms(spec, output_type, options, of_skills, now),
             UsageCounter(_limits(spec, options)),
             messages,
         )
 
     def _terms(
-        self, spec: ChatModelSpec, output_type: Any, options: ConversationOptions, now: datetime
+        self,
+        spec: ChatModelSpec,
+        output_type: Any,
+        options: ConversationOptions,
+        of_skills: str | None,
+        now: datetime,
     ) -> Terms:
-        instructions = "\n\n".join(filter(None, (spec.instructions, options.get("instructions"))))
+        instructions = "\n\n".join(filter(None, (spec.instructions, options.get("instructions"), of_skills)))
         mode = OutputMode(options.get("output_mode") or spec.output_mode or OutputMode.TOOL)
         return Terms(
             None if output_type in (None, str) else OutputType(output_type, mode),
@@ -147,14 +153,17 @@ class ChatModelResource:
             now,
         )
 
-    def _prompt(
+    async def _prompt(
         self, ctx: RunnerContext, spec: ChatModelSpec, variables: Mapping[str, Any]
     ) -> Sequence[ModelMessage]:
         if spec.prompt is None:
             return []
         name = spec.prompt.name if isinstance(spec.prompt, ResourceRef) else spec.prompt
         prompt: Prompt = ctx.get_resource(name, ResourceType.PROMPT)
-        return messages_of(prompt.format_messages(**variables), ctx.now())
+        if prompt.mcp is None:
+            # Variables of a chat model may be more than those of its prompt.
+            return messages_of(prompt.format_messages(**variables), ctx.now())
+        return messages_of(await ctx.prompt(name, **variables), ctx.now())
 
     async def send(
         self,

@@ -2,6 +2,16 @@
 
 from flink_agents.models.engine.actions import action_of, as_tool
 from flink_agents.models.engine.durability import CallSettings, FlinkDurability
+from flink_agents.models.engine.servers import server_toolset
+from flink_agents.models.engine.skills import skills_toolset
 from flink_agents.models.engine.transcripts import kept_messages
 
-__all__ = ["CallSettings", "FlinkDurability", "action_of", "as_tool", "kept_messages"]
+__all__ = [
+    "CallSettings",
+    "FlinkDurability",
+    "action_of",
+    "as_tool",
+    "kept_messages",
+    "server_toolset",
+    "skills_toolset",
+]

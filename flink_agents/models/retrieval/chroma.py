@@ -37,7 +37,8 @@ from flink_agents.api.vector_store import (
     check_space,
 )
 from flink_agents.models.retrieval.process_lock import ProcessLock
-from flink_agents.models.retrieval.references import import_extra, read_secret
+from flink_agents.models.setup.extras import import_extra
+from flink_agents.models.setup.secrets import Secrets
 
 _NAME, _MODEL, _DIMENSION = "flink_agents_name", "flink_agents_model", "flink_agents_dimension"
 _PLAIN_NAME = re.compile(r"(?!fa-)[a-zA-Z0-9][a-zA-Z0-9._-]{1,500}[a-zA-Z0-9]")
@@ -80,6 +81,7 @@ class ChromaVectorStore(VectorStore):
 
     def __init__(self, options: Mapping[str, Any]) -> None:
         self._options = ChromaOptions.model_validate(dict(options))
+        self._secrets = Secrets("the vector store 'chroma'")
         self._opened: Any = None
         self._lock = threading.Lock()
         self._process_lock: ProcessLock | None = None
@@ -116,9 +118,7 @@ class ChromaVectorStore(VectorStore):
         options = self._options
         settings = self._chroma.config.Settings(anonymized_telemetry=False)
         if options.host is not None:
-            headers = {
-                name: read_secret(value, f"header {name!r}") for name, value in options.headers.items()
-            }
+            headers = self._secrets.headers(options.headers)
             return self._chroma.HttpClient(
                 options.host, options.port, options.ssl, headers, settings, options.tenant, options.database
             )
@@ -157,10 +157,10 @@ class ChromaVectorStore(VectorStore):
         except AgentsError:
             raise
         except Exception as error:  # what chromadb, its HTTP client and its database raise has no one base
-            raise self._translated(error) from error
+            raise self._translated(error) from (None if self._secrets.shown_in(error) else error)
 
     def _translated(self, error: Exception) -> RetrievalError:
-        text, kind = f"{type(error).__name__}: {error}"[:500], type(error).__name__
+        text, kind = f"{type(error).__name__}: {self._secrets.hide(error)}"[:500], type(error).__name__
         if "dimension" in text:
             return EmbeddingMismatchError(
                 "a collection has embeddings of another dimension",

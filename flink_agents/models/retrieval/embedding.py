@@ -7,17 +7,15 @@ request is the model, and the vectors as float32 numbers: a replay gives back ex
 from __future__ import annotations
 
 import asyncio
-import contextlib
 import importlib
 import importlib.util
 import inspect
 import threading
-from collections.abc import AsyncIterator, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any, Literal
 
 import numpy as np
-from aiolimiter import AsyncLimiter
 from pydantic import ConfigDict, Field
 from typing_extensions import override
 
@@ -30,13 +28,22 @@ from flink_agents.api.resource_providers import DeclaredResource, ResourceProvid
 from flink_agents.api.resources import ResourceType
 from flink_agents.api.settings import Limits
 from flink_agents.api.vector_store import VectorSpace
-from flink_agents.models.retrieval.descriptions import overridden, read_configured, read_description
-from flink_agents.models.retrieval.references import made_by, missing_extra, read_secret
+from flink_agents.models.setup.classes import made_by
+from flink_agents.models.setup.descriptions import overridden, read_configured, read_description
+from flink_agents.models.setup.extras import check_installed, extra_of, missing
+from flink_agents.models.setup.limiter import RequestLimiter
+from flink_agents.models.setup.secrets import Secrets
 
 InputType = Literal["query", "document"]
 
 _AGAIN = (408, 409, 425, 429)
 """Answers of a server after which the same request may succeed; all from 500 on besides."""
+
+_CHAT_ONLY = frozenset({"anthropic", "groq", "huggingface", "mistral", "xai"})
+"""Providers of chat models that have no embedding models: no package would help."""
+
+_MOST_CHARACTERS = 2000
+"""How much of a provider's text an error carries."""
 
 
 class EmbeddingModelDescription(Endpoint, Limits):
@@ -83,8 +90,8 @@ class EmbeddingModelResource:
         self._model: Any = None
         self._headers: dict[str, str] = {}
         self._begun: EmbeddingModelDescription | None = None
-        self._slots: asyncio.Semaphore | None = None
-        self._rate: AsyncLimiter | None = None
+        self._limiter = RequestLimiter(None, None)
+        self._secrets = Secrets(f"the embedding model {self.name!r}")
         self._call = DurableCallable(self._request, name=f"embed:{self.name}")
 
     @property
@@ -103,9 +110,7 @@ class EmbeddingModelResource:
                 ctx.config,
             )
             self._begun = described = read_configured(EmbeddingModelDescription, said, self.name)
-            limit, rate = described.max_concurrency, described.rate_limit
-            self._slots = None if limit is None else asyncio.Semaphore(limit)
-            self._rate = None if rate is None else AsyncLimiter(rate.calls, rate.per)
+            self._limiter = RequestLimiter(described.max_concurrency, described.rate_limit)
         return self._begun
 
     async def embed(
@@ -142,27 +147,22 @@ class EmbeddingModelResource:
         """Ask the model; executed once, and recorded."""
         # Packages of providers take seconds to import, for which the agent loop must not stand still.
         model = await asyncio.to_thread(self._get_model)
-        from pydantic_ai.exceptions import ModelAPIError, ModelHTTPError
+        from pydantic_ai.exceptions import ModelAPIError
 
         settings: dict[str, Any] = {"extra_headers": self._headers} if self._headers else {}
         if self.description.dimensions is not None:
             settings["dimensions"] = self.description.dimensions
         if self.description.truncate:
             settings["truncate"] = True
-        async with self._limits():
+        async with self._limiter.turn():
             try:
                 async with asyncio.timeout(self.description.timeout):
                     found = await model.embed(texts, input_type=input_type, settings=settings)
             except TimeoutError:
                 seconds = f"{self.description.timeout:g} s"
                 raise RetryableError(f"{self.description.model} gave no vectors within {seconds}") from None
-            except ModelHTTPError as error:
-                if error.status_code in _AGAIN or error.status_code >= 500:
-                    raise RetryableError(str(error), _retry_after(error.headers)) from error
-                raise
             except ModelAPIError as error:
-                # The provider was not reached.
-                raise RetryableError(str(error)) from error
+                raise self._failure(error) from None
         return self._checked(texts, found.embeddings, found.usage.input_tokens)
 
     def _checked(self, texts: list[str], vectors: Sequence[Sequence[float]], tokens: int) -> dict[str, Any]:
@@ -190,13 +190,18 @@ class EmbeddingModelResource:
             "tokens": tokens,
         }
 
-    @contextlib.asynccontextmanager
-    async def _limits(self) -> AsyncIterator[None]:
-        """Wait until one more request may begin."""
-        async with self._slots or contextlib.nullcontext():
-            if self._rate is not None:
-                await self._rate.acquire()
-            yield
+    def _failure(self, error: Exception) -> Exception:
+        """What is recorded of a failed attempt: an error without secrets."""
+        text = f"{type(error).__name__}: {self._secrets.hide(error)}"[:_MOST_CHARACTERS]
+        status: int | None = getattr(error, "status_code", None)
+        # Without a status, the provider was not reached.
+        if status is None or status in _AGAIN or status >= 500:
+            return RetryableError(text, _retry_after(getattr(error, "headers", None)))
+        return RetrievalError(
+            f"the embedding model {self.name!r} refused the request",
+            found=text,
+            fix="correct the model's name, its key or the texts; the request is not sent again",
+        )
 
     def _get_model(self) -> Any:
         """The model of pydantic-ai, with a client of this subtask's own."""
@@ -206,14 +211,11 @@ class EmbeddingModelResource:
                 if name is not None:
                     connection = self._declared.get(name, ResourceType.CHAT_MODEL_CONNECTION)
                 shared = connection.headers if isinstance(connection, Endpoint) else {}
-                self._headers = {
-                    header: read_secret(value, f"header {header!r} of {self.name!r}")
-                    for header, value in {**shared, **self.description.headers}.items()
-                }
+                self._headers = self._secrets.headers({**shared, **self.description.headers})
                 if self._declared.clazz:
                     self._model = self._of_class(self._declared.clazz)
                 else:
-                    self._model = make_model(self.description, connection)
+                    self._model = make_model(self.description, self._secrets, connection)
             return self._model
 
     def _of_class(self, clazz: str) -> Any:
@@ -233,11 +235,12 @@ class EmbeddingModelResource:
                 await closing
 
 
-def make_model(description: EmbeddingModelDescription, connection: Any = None) -> Any:
+def make_model(description: EmbeddingModelDescription, secrets: Secrets, connection: Any = None) -> Any:
     """The model of pydantic-ai that a description names.
 
     Args:
         description: The description.
+        secrets: Reads its secrets.
         connection: The connection that it names: an ``Endpoint``, or a provider of pydantic-ai.
 
     Raises:
@@ -250,16 +253,15 @@ def make_model(description: EmbeddingModelDescription, connection: Any = None) -
         from flink_agents.models.retrieval.wordllama import WordLlamaEmbeddingModel
 
         return WordLlamaEmbeddingModel(name)
-    try:
-        from pydantic_ai.embeddings import TestEmbeddingModel, infer_embedding_model
-        from pydantic_ai.exceptions import UserError
-        from pydantic_ai.providers import Provider, infer_provider, infer_provider_class
-    except ImportError as error:
-        raise missing_extra("models", what, error) from error
+    check_installed(provider if provider not in _CHAT_ONLY else "", what)
+    from pydantic_ai.embeddings import TestEmbeddingModel, infer_embedding_model
+    from pydantic_ai.exceptions import UserError
+    from pydantic_ai.providers import Provider, infer_provider, infer_provider_class
+
     if provider == "test":
         return TestEmbeddingModel(name)
     endpoint = connection if isinstance(connection, Endpoint) else None
-    own = _arguments(description, endpoint, what)
+    own = _arguments(description, endpoint, secrets)
 
     def make(kind: str) -> Any:
         if isinstance(connection, Provider):
@@ -269,22 +271,23 @@ def make_model(description: EmbeddingModelDescription, connection: Any = None) -
     try:
         model = infer_embedding_model(description.model, provider_factory=make)
     except ImportError as error:
-        raise missing_extra(f"models,{provider}", what, error) from error
+        raise missing(extra_of(provider), what, secrets.hide(error)) from error
     except (UserError, ValueError, TypeError) as error:
         raise RetrievalError(
             f"{what} cannot be made",
             expected="'provider:model', as pydantic-ai names it, with what its provider needs",
-            found=str(error)[:500],
+            found=secrets.hide(error)[:500],
             fix="correct its name, or give base_url and api_key in the description",
-        ) from error
+        ) from None
     client: Any = getattr(getattr(model, "_provider", None), "client", None)
+    secrets.know(getattr(client, "api_key", None))
     if hasattr(client, "max_retries"):
         # A repeated request is an attempt of the recorded call, which honours retry-after.
         client.max_retries = 0
     return model
 
 
-def _arguments(description: Endpoint, connection: Endpoint | None, what: str) -> dict[str, Any]:
+def _arguments(description: Endpoint, connection: Endpoint | None, secrets: Secrets) -> dict[str, Any]:
     """Arguments of the provider's class: those of the connection, and over them those of the model."""
     own: dict[str, Any] = {}
     for endpoint in filter(None, (connection, description)):
@@ -292,7 +295,7 @@ def _arguments(description: Endpoint, connection: Endpoint | None, what: str) ->
         if endpoint.base_url is not None:
             own["base_url"] = endpoint.base_url
         if endpoint.api_key is not None:
-            own["api_key"] = read_secret(endpoint.api_key, what)
+            own["api_key"] = secrets.read(endpoint.api_key)
     return own
 
 
@@ -305,8 +308,11 @@ class EmbeddingModelProvider(ResourceProvider):
             importlib.import_module("pydantic_ai.embeddings")
 
     @override
-    def check(self, name: str, arguments: Mapping[str, Any]) -> None:
-        read_description(EmbeddingModelDescription, arguments)
+    def check_declared(self, name: str, clazz: str, arguments: Mapping[str, Any]) -> None:
+        model = read_description(EmbeddingModelDescription, arguments).model
+        provider = model.partition(":")[0]
+        if not clazz and provider not in _CHAT_ONLY:
+            check_installed(provider, f"the embedding model {name!r}, {model!r},")
 
     @override
     def provide(self, declared: DeclaredResource) -> EmbeddingModelResource:

@@ -21,10 +21,10 @@ from flink_agents.api.resource_providers import DeclaredResource, ResourceProvid
 from flink_agents.api.resources import ResourceType
 from flink_agents.api.vector_store import Document, DocumentUpdate, VectorSpace, VectorStore
 from flink_agents.models.retrieval.collection import StoreCollection
-from flink_agents.models.retrieval.descriptions import overridden, read_configured, read_description
 from flink_agents.models.retrieval.embedding import EmbeddingModelResource
 from flink_agents.models.retrieval.long_term_memory import StoredMemory
-from flink_agents.models.retrieval.references import made_by
+from flink_agents.models.setup.classes import made_by
+from flink_agents.models.setup.descriptions import overridden, read_configured, read_description
 
 _HOME = "flink_agents.models.retrieval"
 

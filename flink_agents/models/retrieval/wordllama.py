@@ -23,7 +23,7 @@ from pydantic_ai.usage import RequestUsage
 from typing_extensions import override
 
 from flink_agents.api.errors import RetrievalError
-from flink_agents.models.retrieval.references import import_extra, missing_extra
+from flink_agents.models.setup.extras import import_extra, missing
 
 PROVIDER = "wordllama"
 MODEL = "l2_supercat_256"
@@ -42,7 +42,7 @@ class _Weights(NamedTuple):
 def _load() -> _Weights:
     found = importlib.util.find_spec("wordllama")
     if found is None or found.origin is None:
-        raise missing_extra("wordllama", "the embedding model 'wordllama'", ImportError("wordllama"))
+        raise missing("wordllama", "the embedding model 'wordllama'", "no module 'wordllama'")
     home = Path(found.origin).parent
     tokenizers = import_extra("tokenizers", "wordllama", "the embedding model 'wordllama'")
     safetensors = import_extra("safetensors.numpy", "wordllama", "the embedding model 'wordllama'")

@@ -63,3 +63,15 @@ class ModelTool(Protocol):
             Exception: What ends the conversation.
         """
         ...
+
+
+class ToolSource(Protocol):
+    """A resource that has tools for models, such as a server."""
+
+    async def model_tools(self, ctx: RunnerContext) -> list[ModelTool]:
+        """Its tools, in a way that a replay takes from records.
+
+        Raises:
+            AgentsError: It cannot say which it has.
+        """
+        ...

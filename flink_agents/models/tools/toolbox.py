@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 from collections import Counter
 from collections.abc import Iterable, Sequence
 from datetime import datetime
@@ -11,29 +12,45 @@ from pydantic_ai.messages import RetryInfo, ToolCallPart, ToolReturnPart
 from pydantic_ai.tools import ToolDefinition
 
 from flink_agents.api.context import RunnerContext
-from flink_agents.api.errors import DuplicateNameError, ToolRetriesExceededError
+from flink_agents.api.errors import DuplicateNameError, ResourceNotFoundError, ToolRetriesExceededError
 from flink_agents.api.resources import ResourceType, Tool
-from flink_agents.models.tools.calls import ModelTool, ToolOutcome, ToolPolicy
+from flink_agents.models.tools.calls import ModelTool, ToolOutcome, ToolPolicy, ToolSource
 from flink_agents.models.tools.functions import FunctionTool
 
 
-def tools_of(ctx: RunnerContext, given: Iterable[Any]) -> list[ModelTool]:
+async def tools_of(ctx: RunnerContext, given: Iterable[Any]) -> list[ModelTool]:
     """Tools, from what names them.
 
     Args:
         ctx: The context of the action.
-        given: Names of tools, ``Tool`` objects, functions, or tools of other kinds.
+        given: Names of tools or of sources of tools, ``Tool`` objects, functions, or tools of other kinds.
 
     Raises:
         ResourceNotFoundError: The agent has no tool of a name.
         ActionSignatureError: A function cannot be a tool.
+        AgentsError: A source cannot say which tools it has.
     """
-    return [_tool_of(ctx, one) for one in given]
+    tools: list[ModelTool] = []
+    for one in given:
+        if isinstance(one, str):
+            tools += await _tools_named(ctx, one)
+        else:
+            tools.append(_tool_of(one))
+    return tools
 
 
-def _tool_of(ctx: RunnerContext, one: Any) -> ModelTool:
-    if isinstance(one, str):
-        return FunctionTool(ctx.get_resource(one, ResourceType.TOOL))
+async def _tools_named(ctx: RunnerContext, name: str) -> list[ModelTool]:
+    """The tool of a name, or the tools of the source that has it."""
+    try:
+        return [FunctionTool(ctx.get_resource(name, ResourceType.TOOL))]
+    except ResourceNotFoundError:
+        with contextlib.suppress(ResourceNotFoundError):
+            source: ToolSource = ctx.get_resource(name, ResourceType.MCP_SERVER)
+            return await source.model_tools(ctx)
+        raise
+
+
+def _tool_of(one: Any) -> ModelTool:
     if isinstance(one, Tool):
         return FunctionTool(one)
     if hasattr(one, "definition") and hasattr(one, "call"):
@@ -63,7 +80,7 @@ class Toolbox:
                 "a model is given two tools of one name",
                 expected="tools of different names",
                 found=", ".join(repr(name) for name, number in names.items() if number > 1),
-                fix="name one of them: Tool(function, name=...)",
+                fix="name one of them: Tool(function, name=...); give an MCP server a prefix",
             )
         self._policy = policy
         self._retries = retries

@@ -40,6 +40,7 @@ _OF_RESOURCES: Mapping[ResourceType, frozenset[str]] = {
     ResourceType.EMBEDDING_MODEL: frozenset({"embed"}),
     ResourceType.VECTOR_STORE: frozenset({"vector_store", "retrieve"}),
     ResourceType.LONG_TERM_MEMORY: frozenset({"long_term_memory"}),
+    ResourceType.MCP_SERVER: frozenset({"mcp_server", "prompt"}),
 }
 """Methods of the context that make durable calls, by the resource without which they make none.
 

@@ -11,7 +11,14 @@ from flink_agents.api.errors import AgentConfigurationError, AgentDefinitionErro
 from flink_agents.api.places import describe, place_of, place_of_class
 from flink_agents.api.policies import OnError, RetryPolicy
 from flink_agents.api.resource_providers import provider_of
-from flink_agents.api.resources import Prompt, ResourceDescriptor, ResourceType, Tool, references_of
+from flink_agents.api.resources import (
+    Prompt,
+    ResourceDescriptor,
+    ResourceRef,
+    ResourceType,
+    Tool,
+    references_of,
+)
 from flink_agents.api.settings import AgentSettings, check_settings
 from flink_agents.plan.analysis.functions import has_async_code, lambda_text
 from flink_agents.plan.compile import validation
@@ -69,7 +76,7 @@ def compile_agent(agent: Agent | type[Agent], name: str | None = None) -> AgentP
     emissions = emissions_of(agent_class, actions, instance.context_class)
     known = known_events(actions, emissions)
     validation.check_event_classes(known)
-    resource_plans = tuple(_resource_plan(one, instance) for one in resources)
+    resource_plans = validation.with_tool_sources([_resource_plan(one, instance) for one in resources])
     validation.check_resources(resource_plans, {(one.type, one.name): one.where for one in resources})
     plan = AgentPlan(
         name=title,
@@ -174,7 +181,7 @@ def _resource_plan(resource: ResourceDeclaration, agent: Agent) -> ResourcePlan:
         return ResourcePlan(**base)
     value = _described(resource, agent)
     if isinstance(value, Prompt):
-        return ResourcePlan(**base, prompt=value)
+        return ResourcePlan(**base, prompt=value, references=_references_of_prompt(value))
     arguments = _arguments(resource, value)
     _check_arguments(resource, value.clazz, arguments)
     return ResourcePlan(
@@ -182,6 +189,12 @@ def _resource_plan(resource: ResourceDeclaration, agent: Agent) -> ResourcePlan:
         descriptor=DescriptorPlan(clazz=value.clazz, arguments=arguments),
         references=tuple(references_of(resource.type, value.arguments)),
     )
+
+
+def _references_of_prompt(prompt: Prompt) -> tuple[ResourceRef, ...]:
+    if prompt.mcp is None:
+        return ()
+    return (ResourceRef(type=ResourceType.MCP_SERVER, name=prompt.mcp.server),)
 
 
 def _tool(resource: ResourceDeclaration, agent: Agent) -> Tool:

@@ -27,7 +27,13 @@ from flink_agents.api.event_time import LATE_TAG
 from flink_agents.api.events import Event, InputEvent, OutputEvent
 from flink_agents.api.places import describe, place_of_class
 from flink_agents.api.policies import DEAD_LETTER_TAG
-from flink_agents.api.resources import Prompt, ResourceType, template_variables
+from flink_agents.api.resources import (
+    TOOL_SOURCES,
+    Prompt,
+    ResourceRef,
+    ResourceType,
+    template_variables,
+)
 from flink_agents.plan.analysis.functions import has_async_code
 from flink_agents.plan.analysis.reading import Reading
 from flink_agents.plan.compile.declarations import ActionDeclaration
@@ -151,8 +157,25 @@ def check_prompt(prompt: Prompt, name: str, where: str) -> None:
     Raises:
         AgentDefinitionError: Braces do not match, or a variable has no name.
     """
-    for message in prompt.messages:
-        template_variables(message.content, f"the prompt {name!r}", where)
+    for text in prompt.templates:
+        template_variables(text, f"the prompt {name!r}", where)
+
+
+def with_tool_sources(resources: Sequence[ResourcePlan]) -> tuple[ResourcePlan, ...]:
+    """``resources``, where names of tools that are names of sources of tools refer to these."""
+    known = {(one.type, one.name) for one in resources}
+
+    def meant(reference: ResourceRef) -> ResourceRef:
+        if reference.type is ResourceType.TOOL and (reference.type, reference.name) not in known:
+            for kind in TOOL_SOURCES:
+                if (kind, reference.name) in known:
+                    return ResourceRef(type=kind, name=reference.name)
+        return reference
+
+    return tuple(
+        one.model_copy(update={"references": tuple(map(meant, one.references))}) if one.references else one
+        for one in resources
+    )
 
 
 def check_resources(

@@ -29,9 +29,11 @@ from flink_agents.api.agent import Agent
 from flink_agents.api.chat import ChatModelSpec, Endpoint
 from flink_agents.api.decorators import Trigger
 from flink_agents.api.errors import AgentDefinitionError, PlanFormatError
+from flink_agents.api.mcp import MCPServerSpec
 from flink_agents.api.policies import OnError, OnUnhandled, RetryPolicy
 from flink_agents.api.resources import (
     ChatMessage,
+    MCPPromptSource,
     Prompt,
     ResourceDescriptor,
     ResourceKind,
@@ -39,6 +41,7 @@ from flink_agents.api.resources import (
     Tool,
 )
 from flink_agents.api.settings import Limits, PlainSettings
+from flink_agents.api.skills import SkillsSpec
 from flink_agents.plan.compile.configuration import make_instance
 from flink_agents.plan.files.yaml_source import Location, YamlSource
 from flink_agents.plan.model import RetryPlan
@@ -82,16 +85,36 @@ class ToolEntry(Limits, _Named):
 
 
 class PromptEntry(_Named):
-    """A prompt: one text, or messages with roles."""
+    """A prompt: one text, messages with roles, a file that has them, or a prompt of an MCP server."""
 
     text: str | None = Field(None, description="The template, with {variables}.")
     messages: list[ChatMessage] | None = Field(None, description="Templates with roles.")
+    file: str | None = Field(None, description="A text or YAML file; relative to this one.")
+    mcp: MCPPromptSource | None = Field(None, description="A prompt of an MCP server, behind the messages.")
 
     @model_validator(mode="after")
     def _check_one(self) -> PromptEntry:
-        if (self.text is None) == (self.messages is None):
-            raise ValueError("a prompt has either text or messages")
+        given = sum(one is not None for one in (self.text, self.messages, self.file))
+        if given > 1 or not given and self.mcp is None:
+            raise ValueError("a prompt has either text or messages, or a file or mcp in place of them")
         return self
+
+    def prompt(self, directory: Path) -> Prompt:
+        """The prompt.
+
+        Args:
+            directory: What a relative path of its file begins at.
+
+        Raises:
+            AgentDefinitionError: Its file is no prompt.
+        """
+        if self.file is not None:
+            said = Prompt.from_file(directory / self.file)
+        elif self.text is not None:
+            said = Prompt.from_text(self.text)
+        else:
+            said = Prompt.from_messages(self.messages or [])
+        return said.model_copy(update={"mcp": self.mcp})
 
 
 class ChatModelEntry(_Named, ChatModelSpec):
@@ -103,6 +126,14 @@ class ChatModelEntry(_Named, ChatModelSpec):
 
 class ConnectionEntry(_Named, Endpoint):
     """An endpoint that several chat models share: what ``ChatModelConnection`` takes."""
+
+
+class SkillsEntry(_Named, SkillsSpec):
+    """Skills: what ``Skills`` takes."""
+
+
+class MCPServerEntry(_Named, MCPServerSpec):
+    """An MCP server: what ``MCPServer`` takes."""
 
 
 class ResourceEntry(_Named):
@@ -131,6 +162,8 @@ class AgentEntry(_Entry):
     clients: list[ClientEntry] = Field(default_factory=list)
     chat_models: list[ChatModelEntry] = Field(default_factory=list)
     chat_model_connections: list[ConnectionEntry] = Field(default_factory=list)
+    mcp_servers: list[MCPServerEntry] = Field(default_factory=list)
+    skills: list[SkillsEntry] = Field(default_factory=list)
     resources: list[ResourceEntry] = Field(default_factory=list)
     context_class: str | None = Field(None, pattern=_REFERENCE, description="module:qualname.")
     side_outputs: dict[str, str] = Field(
@@ -164,6 +197,7 @@ class _File:
 
     def __init__(self, path: Path) -> None:
         self._source = YamlSource(path)
+        self._directory = path.parent
         try:
             self._entries = AgentsFile.model_validate(self._source.value).agents
         except ValidationError as error:
@@ -259,12 +293,9 @@ class _File:
             else:
                 added.append((tool.name, ResourceType.TOOL, function, where))
         for index, prompt in enumerate(entry.prompts):
-            value = (
-                Prompt.from_text(prompt.text)
-                if prompt.text is not None
-                else Prompt.from_messages(prompt.messages or [])
-            )
-            added.append((prompt.name, ResourceType.PROMPT, value, (*at_, "prompts", index)))
+            where = (*at_, "prompts", index)
+            value = self._try(lambda one=prompt: one.prompt(self._directory), where)
+            added.append((prompt.name, ResourceType.PROMPT, value, where))
         for index, client in enumerate(entry.clients):
             where = (*at_, "clients", index)
             function = self._import(client.function, (*where, "function"))
@@ -273,6 +304,8 @@ class _File:
         connections = entry.chat_model_connections
         at_connections = (*at_, "chat_model_connections")
         added += [*_described(connections, ResourceType.CHAT_MODEL_CONNECTION, at_connections)]
+        added += [*_described(entry.skills, ResourceType.SKILLS, (*at_, "skills"))]
+        added += [*_described(entry.mcp_servers, ResourceType.MCP_SERVER, (*at_, "mcp_servers"))]
         for index, one in enumerate(entry.resources):
             descriptor = ResourceDescriptor(clazz=one.clazz)
             descriptor.arguments = one.arguments

@@ -93,6 +93,7 @@ class Bridge:
         self.is_over = is_over
         self.progress = 0
         self._progress = threading.Condition()
+        self._waited_for = False
 
     # -- to the loop ------------------------------------------------------------------
 
@@ -146,10 +147,12 @@ class Bridge:
     # -- to Flink's thread ------------------------------------------------------------
 
     def notify(self) -> None:
-        """Let Flink's thread look, if it waits."""
-        with self._progress:
-            self.progress += 1
-            self._progress.notify_all()
+        """Let Flink's thread look, if it waits; only for the loop's thread."""
+        self.progress += 1
+        # Whoever waits says so before it looks, so that either of the two sees what the other has done.
+        if self._waited_for:
+            with self._progress:
+                self._progress.notify_all()
 
     def wait_for_progress(self, until: Callable[[], bool], seconds: float) -> bool:
         """Wait on Flink's thread until a condition holds, which :meth:`notify` may make true.
@@ -162,7 +165,11 @@ class Bridge:
             Whether it holds.
         """
         with self._progress:
-            return self._progress.wait_for(until, seconds)
+            self._waited_for = True
+            try:
+                return self._progress.wait_for(until, seconds)
+            finally:
+                self._waited_for = False
 
 
 async def _awaited(make: Callable[[], Awaitable[Any]]) -> Any:

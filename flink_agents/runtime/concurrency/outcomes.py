@@ -8,7 +8,7 @@ stops its loop. So an end travels as a value, and becomes an exception again whe
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Callable, Coroutine
+from collections.abc import Awaitable, Callable
 from typing import Any
 
 
@@ -85,7 +85,7 @@ def outcome_of(function: Callable[[], Any]) -> Outcome:
         return Outcome(error=error)
 
 
-async def awaited_outcome(coroutine: Coroutine[Any, Any, Any]) -> Outcome:
+async def awaited_outcome(coroutine: Awaitable[Any]) -> Outcome:
     """Await ``coroutine`` in a task of its own, which an exit that it raises does not leave."""
     try:
         return Outcome(await coroutine)

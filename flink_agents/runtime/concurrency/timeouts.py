@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import threading
-from collections.abc import Callable, Coroutine
+from collections.abc import Awaitable, Callable
 from concurrent.futures import Future, ThreadPoolExecutor
 from dataclasses import dataclass
 from types import TracebackType
@@ -52,7 +52,7 @@ def timed_out(deadline: Deadline, traceback: TracebackType | None = None) -> Act
     ).with_traceback(traceback)
 
 
-async def within(deadline: Deadline, coroutine: Coroutine[Any, Any, T], seconds: float | None = None) -> T:
+async def within(deadline: Deadline, coroutine: Awaitable[T], seconds: float | None = None) -> T:
     """Await ``coroutine`` until its deadline.
 
     Args:

@@ -10,7 +10,7 @@ from __future__ import annotations
 import asyncio
 import inspect
 import threading
-from collections.abc import Callable, Coroutine
+from collections.abc import Awaitable, Callable
 from contextlib import nullcontext
 from functools import lru_cache, partial
 from typing import Any, Protocol
@@ -171,7 +171,7 @@ class CallAttempts:
         with self._step.run.state.waiting(Phase.RETRY, what), place.lent() if place else nullcontext():
             await asyncio.sleep(seconds)
 
-    def _result_of(self, function: partial[Any], is_async: bool) -> Coroutine[Any, Any, Any]:
+    def _result_of(self, function: partial[Any], is_async: bool) -> Awaitable[Any]:
         """Call ``function``; what this returns is to be awaited at once."""
         if not is_async:
             return self._result_in_thread(function)
@@ -197,8 +197,8 @@ class CallAttempts:
         self.in_flight.awaited = result
         return await self._in_time(await_inside(function.func, result))
 
-    def _in_time(self, coroutine: Coroutine[Any, Any, Any]) -> Coroutine[Any, Any, Any]:
-        return coroutine if self._what.seconds is None else within(self._deadline, coroutine)
+    def _in_time(self, result: Awaitable[Any]) -> Awaitable[Any]:
+        return result if self._what.seconds is None else within(self._deadline, result)
 
     @property
     def _deadline(self) -> Deadline:

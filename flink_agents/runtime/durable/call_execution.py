@@ -72,29 +72,25 @@ class CallExecution:
         self._arguments = arguments
         self._threads = threads
 
-    def value(self) -> Coroutine[Any, Any, Any]:
-        """What the call returned, as it was recorded, once it is its turn; to be awaited at once.
+    async def value(self) -> Any:
+        """What the call returned, as it was recorded, once it is its turn; from here on it counts as made.
+
+        An action that does nothing else meanwhile makes it in its own task, and without a queue.
 
         Raises:
             BaseException: What it raised, as it was recorded.
         """
+        self._tell()
+        delivery, call = self._delivery, self._call
         if self._recording.closed():
             # Whatever the action does at the end of the attempt: nothing begins any more.
             raise asyncio.CancelledError
-        if self._delivery.counted or self._delivery.main is None:
-            return self._beside_others()
-        return self._alone()
-
-    async def _alone(self) -> Any:
-        """Make a call of an action that does nothing else meanwhile: in its own task, and without a queue."""
-        delivery, call = self._delivery, self._call
+        if delivery.counted or delivery.main is None:
+            return await self._beside_others()
         if delivery.replaying:
-            outcome = delivery.take(call.number)
-            if outcome is None:
-                return await self._beside_others()
-            assert isinstance(outcome, CallRecord)
-            return self._given(outcome, None)
-        in_flight = self._recording.in_flight.begin(self._step.run, self._what.identity, in_own_task=True)
+            recorded = delivery.take(call.number)
+            return await self._beside_others() if recorded is None else self._given(recorded, None)
+        in_flight = self._recording.in_flight.begin(self._step.run, self._what.identity, delivery.main)
         attempts = self._attempts(in_flight)
         # What the function does belongs to nobody's order.
         current_delivery.set(None)
@@ -108,10 +104,7 @@ class CallExecution:
         except BaseException as error:
             if is_close(error) or cancelled_from_outside(error):
                 raise
-            if self._recording.closed():
-                # Nobody goes on with it, and it may be that it did not begin.
-                raise asyncio.CancelledError from error
-            raised = raised_by(error)
+            raised = self._raised(error)
             outcome = self._failed(raised, attempts.number)
             delivery.calls.seen(call.number, outcome)
         finally:
@@ -122,6 +115,27 @@ class CallExecution:
             raise asyncio.CancelledError
         delivery.now = max(delivery.now, outcome.elapsed / 1e6)
         return self._given(outcome, raised)
+
+    def _tell(self) -> None:
+        """Tell who wants to know that the call is made, or taken from its record."""
+        step, call, on_call = self._step, self._call, self._recording.on_call
+        if on_call is not None:
+            on_call(step, call)
+        state, action, function = step.run.state, step.action.name, call.identity.function
+        if call.recorded is not None:
+            self._observers.call_replayed(state, action, function)
+        else:
+            self._observers.call_begun(state, action, function, journal_of(step).replayed)
+
+    def _raised(self, error: BaseException) -> BaseException:
+        """What the call raised that ended with ``error``, where the attempt goes on.
+
+        Raises:
+            asyncio.CancelledError: Nobody goes on with it, and it may be that it did not begin.
+        """
+        if self._recording.closed():
+            raise asyncio.CancelledError from error
+        return raised_by(error)
 
     async def _beside_others(self) -> Any:
         """Wait for the outcome of the call until it is delivered."""
@@ -139,13 +153,14 @@ class CallExecution:
         raised, pending.raised = pending.raised, None
         return self._given(outcome, raised)
 
-    def _given(self, outcome: CallRecord, raised: BaseException | None) -> Any:
+    def _given(self, outcome: Outcome, raised: BaseException | None) -> Any:
         """What the action gets.
 
         Args:
             outcome: How the call ended.
             raised: What it raised just now: its trace leads to the author's line.
         """
+        assert isinstance(outcome, CallRecord)
         if outcome.error is None:
             return decoded(self._codec, self._what, outcome)
         # No variable may keep it: it leads to this frame.
@@ -178,12 +193,10 @@ class CallExecution:
         except BaseException as error:
             if pending.stopped and isinstance(error, asyncio.CancelledError):
                 raise
-            if self._recording.closed():
-                # Nobody goes on with it, and it may be that it did not begin.
-                raise asyncio.CancelledError from error
+            raised = self._raised(error)
             if delivery.over:
                 return
-            pending.ended, pending.raised = True, raised_by(error)
+            pending.ended, pending.raised = True, raised
             delivery.end(pending, self._failed(pending.raised, attempts.number))
             return
         if delivery.over:
@@ -233,25 +246,25 @@ class CallExecution:
         """
         try:
             record = _record(self._call, encoded(self._codec, self._what, value), None, *place)
-            await self._keep(record)
+            stored = await self._keep(record)
         except (DurableResultError, RecordTooLargeError) as refused:
             # The call took effect and must not be repeated, so that this is how it ended.
             error = result_error(self._step, self._call, refused)
             record = _record(self._call, None, self._described(error), *place)
-            await self._keep(record)
+            stored = await self._keep(record)
+        state, action = self._step.run.state, self._step.action.name
+        self._observers.recorded(state, action, stored)
         if record.error is None:
-            step = self._step
-            self._observers.call_recorded(step.run.state, step.action.name, self._call.identity.function)
+            self._observers.call_recorded(state, action, self._call.identity.function)
         return record
 
-    async def _keep(self, record: CallRecord) -> None:
+    def _keep(self, record: CallRecord) -> Coroutine[Any, Any, int]:
         """Store how the call ended, with what the action had seen before it and nobody has recorded."""
         calls, after = self._delivery.calls, self._call.after
         outcomes: dict[Any, Outcome] = calls.still_unrecorded(after) if after else {}
         outcomes[self._call.number] = record
         append = journal_of(self._step).add_outcomes(self._step.path, outcomes)
-        await self._recording.kept(calls, outcomes, append, late=True)
-        self._observers.recorded(self._step.run.state, self._step.action.name, len(outcomes))
+        return self._recording.kept(calls, outcomes, append, late=True)
 
     def _failed(self, raised: BaseException, attempts: int) -> CallRecord:
         """How a call ended that failed for good."""

@@ -199,10 +199,10 @@ def request_text(what: DurableCallable, args: tuple[Any, ...], kwargs: Mapping[s
     names: Iterable[str] = what.positional
     if len(what.positional) < len(args):
         names = map(str, range(len(args)))
-    named = {**dict(zip(names, args, strict=False)), **kwargs}
+    named = [*zip(names, args, strict=False), *kwargs.items()]
     # What stands without a name may be what is to be left out.
-    hidden = {*what.redact, *filter(str.isdecimal, named)} if what.redact else ()
-    shown = [f"{name}={'...' if name in hidden else _shown(value)}" for name, value in named.items()]
+    hidden = {*what.redact, *filter(str.isdecimal, dict(named))} if what.redact else ()
+    shown = [f"{name}={'...' if name in hidden else _shown(value)}" for name, value in named]
     return ", ".join(shown)[:REQUEST_CHARACTERS]
 
 

@@ -39,7 +39,6 @@ from flink_agents.runtime.execution.shared import RunEnvironment
 from flink_agents.runtime.execution.stacks import waits_of
 from flink_agents.runtime.execution.steps import StepExecutor
 from flink_agents.runtime.journal.calls import (
-    Call,
     Mismatch,
     Number,
     Outcome,
@@ -81,7 +80,8 @@ class DurableCalls:
         self._loop_thread = 0
         self._pool = pool
         self._closed = bridge.is_over
-        self._recording = Recording(bridge.loop, fail, bridge.is_over)
+        on_call = shared.journals.on_call if shared.journals is not None else None
+        self._recording = Recording(bridge.loop, fail, bridge.is_over, on_call)
         self.in_flight = self._recording.in_flight
         self.on_mismatch = on_mismatch
         grace: timedelta = shared.config.get(AgentOptions.GRACE)
@@ -147,20 +147,7 @@ class DurableCalls:
         execution = CallExecution(
             self._recording, self._codec, self._observers, step, delivery, what, call, arguments, threads
         )
-        return self._outcome(step, call, execution)
-
-    async def _outcome(self, step: Invocation, call: Call, execution: CallExecution) -> Any:
-        """Wait for the outcome of a call; from here on it counts as made."""
-        journals = self._shared.journals
-        if journals is not None and journals.on_call is not None:
-            journals.on_call(step, call)
-        state, action, function = step.run.state, step.action.name, call.identity.function
-        if call.recorded is not None:
-            self._observers.call_replayed(state, action, function)
-        else:
-            again = step.run.journal is not None and step.run.journal.replayed
-            self._observers.call_begun(state, action, function, again)
-        return await execution.value()
+        return execution.value()
 
     # -- executions -------------------------------------------------------------------
 
@@ -176,9 +163,9 @@ class DurableCalls:
         return step.delivery
 
     def enter(self, step: Invocation) -> None:
-        """Let what runs in this task from here on belong to an execution."""
+        """Let what runs from here on in the task of an execution belong to that."""
         delivery = self._delivery_of(step)
-        delivery.main, delivery.ready = asyncio.current_task(), 0
+        delivery.main, delivery.ready = step.task, 0
         current_delivery.set(delivery)
 
     def finish(self, step: Invocation) -> Coroutine[Any, Any, None] | None:

@@ -30,12 +30,12 @@ class CallInFlight(Wait):
         closed: Whether the attempt of the job has ended.
         run: The run that makes it.
         function: What is called.
-        in_own_task: Whether the run's own task makes the call.
+        task: The run's own task, where that makes the call; None where another one does.
 
     Attributes:
         closed: See above.
         run: See above.
-        in_own_task: See above.
+        in_own_task: Whether the run's own task makes the call.
         inside: Whether the function, or the reconciler, is executed, or its result not yet taken.
         recording: Whether its result is being recorded.
         task: The task that makes the call.
@@ -44,13 +44,15 @@ class CallInFlight(Wait):
 
     __slots__ = ("closed", "ended", "in_own_task", "inside", "recording", "run", "task")
 
-    def __init__(self, closed: Callable[[], bool], run: Run, function: str, in_own_task: bool) -> None:
+    def __init__(
+        self, closed: Callable[[], bool], run: Run, function: str, task: asyncio.Task[Any] | None
+    ) -> None:
         super().__init__(Phase.CALL, function)
         self.closed = closed
         self.run = run
-        self.in_own_task = in_own_task
+        self.in_own_task = task is not None
         self.inside = self.recording = False
-        self.task: asyncio.Task[Any] | None = None
+        self.task = task
         self.ended: asyncio.Future[None] | None = None
 
     @property
@@ -98,10 +100,17 @@ class InFlight:
         self._going_on: set[CallInFlight] = set()
         self.over = False
 
-    def begin(self, run: Run, function: str, in_own_task: bool = False) -> CallInFlight:
-        """Count a call of ``function`` that the running task makes, for which ``run`` waits."""
-        call = CallInFlight(self._closed, run, function, in_own_task)
-        call.task = asyncio.current_task()
+    def begin(self, run: Run, function: str, task: asyncio.Task[Any] | None = None) -> CallInFlight:
+        """Count a call of ``function`` that the running task makes, for which ``run`` waits.
+
+        Args:
+            run: The run.
+            function: What is called.
+            task: The run's own task, where that makes the call.
+        """
+        call = CallInFlight(self._closed, run, function, task)
+        if task is None:
+            call.task = asyncio.current_task()
         self._going_on.add(call)
         run.state.begin_wait(call)
         return call

@@ -4,12 +4,12 @@ from __future__ import annotations
 
 import asyncio
 from collections.abc import Callable, Coroutine, Mapping
-from typing import Any
+from typing import Any, NoReturn
 
 from flink_agents.api.errors import RecordTooLargeError, StoreError
 from flink_agents.runtime.durable.in_flight import InFlight
 from flink_agents.runtime.execution.context import Invocation
-from flink_agents.runtime.journal.calls import Number, Outcome, StepCalls
+from flink_agents.runtime.journal.calls import Call, Number, Outcome, StepCalls
 from flink_agents.runtime.journal.run_journal import RunJournal
 
 
@@ -20,10 +20,12 @@ class Recording:
         loop: The agent loop.
         fail: Ends the attempt of the job because of an error.
         closed: Whether it has ended.
+        on_call: Told of each call, before anything else happens; for debugging, or None.
 
     Attributes:
         fail: See above.
         closed: See above.
+        on_call: See above.
         in_flight: The calls that go on.
         broken: Whether the store failed: nothing can be recorded any more.
     """
@@ -33,10 +35,12 @@ class Recording:
         loop: asyncio.AbstractEventLoop,
         fail: Callable[[BaseException], None],
         closed: Callable[[], bool],
+        on_call: Callable[[Any, Call], None] | None = None,
     ) -> None:
         self._loop = loop
         self.fail = fail
         self.closed = closed
+        self.on_call = on_call
         self.in_flight = InFlight(closed)
         self.broken = False
 
@@ -69,8 +73,8 @@ class Recording:
         outcomes: Mapping[Number, Outcome],
         append: Coroutine[Any, Any, None],
         late: bool = False,
-    ) -> None:
-        """Store outcomes, and let further attempts of the execution find them.
+    ) -> int:
+        """Store outcomes, and let further attempts of the execution find them; returns how many.
 
         Args:
             calls: Those of the execution.
@@ -89,7 +93,8 @@ class Recording:
             except StoreError as error:
                 self._break(error)
             else:
-                return calls.keep(outcomes)
+                calls.keep(outcomes)
+                return len(outcomes)
             await self._wait_for_end()
         except asyncio.CancelledError:
             # They may be stored or not. The next attempt of the action must know.
@@ -108,11 +113,12 @@ class Recording:
         self.broken = True
         self.fail(error)
 
-    async def _wait_for_end(self) -> None:
+    async def _wait_for_end(self) -> NoReturn:
         """Let nothing follow, whatever the action catches or does besides: it waits for its cancellation."""
         if self.closed():
             raise asyncio.CancelledError
         await self._loop.create_future()
+        raise AssertionError("nobody ends the wait but by cancelling it")
 
 
 def journal_of(step: Invocation) -> RunJournal:

@@ -48,14 +48,14 @@ def call_inside(function: Callable[..., Any], call: Callable[[], Any]) -> Any:
         _function.set(None)
 
 
-async def await_inside(function: Callable[..., Any], awaitable: Awaitable[Any]) -> Any:
-    """Await ``awaitable`` as the code of ``function``; tasks that it makes inherit that.
+def await_inside(function: Callable[..., Any], awaitable: Awaitable[Any]) -> Awaitable[Any]:
+    """Let ``awaitable`` be awaited as the code of ``function``; tasks that it makes inherit that.
 
     Context variables that it sets are not set for who calls it, as they would not be on replay.
     """
     if not isinstance(awaitable, CoroutineType):
         awaitable = _awaited(awaitable)
-    return await in_context(copy_context(), function, awaitable)
+    return in_context(copy_context(), function, awaitable)
 
 
 async def _awaited(awaitable: Awaitable[Any]) -> Any:

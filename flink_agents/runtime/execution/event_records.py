@@ -63,8 +63,10 @@ class EventRecords:
         return self._copied(event)[0]
 
     def _copied(self, event: Event) -> tuple[Event, list[Any]]:
-        """The copy of an event, and the type and content of that copy."""
+        """The copy of an event, or itself where nobody can tell, and the type and content of that."""
         kind, content = self.packed(event)
+        if are_unchanging(event.__dict__.values()):
+            return event, [kind, content]
         content = self._codec.copy(content)
         made = self.unpacked(kind, content)
         stamp(made, lineage_of_sent(event))

@@ -46,10 +46,16 @@ class Slots:
         """Whether the next one would have to wait."""
         return self._free <= 0
 
+    def take_now(self) -> bool:
+        """Take a place, if there is one; returns whether there was."""
+        if self._free <= 0:
+            return False
+        self._free -= 1
+        return True
+
     async def take(self) -> None:
         """Take a place; wait until there is one."""
-        if self._free > 0:
-            self._free -= 1
+        if self.take_now():
             return
         turn = asyncio.get_running_loop().create_future()
         self._waiting.append(turn)
@@ -95,16 +101,19 @@ class Place:
         self._ended = False
         self._waits = 0
 
-    async def __aenter__(self) -> Place:
-        if self._slots.full:
-            with self.state.waiting(Phase.SLOT, "a slot of run.max-in-flight"):
-                await self._slots.take()
-        else:
+    def take_now(self) -> bool:
+        """Take a slot, if there is one; returns whether there was."""
+        self._held = self._slots.take_now()
+        return self._held
+
+    async def take(self) -> None:
+        """Wait until there is a slot."""
+        with self.state.waiting(Phase.SLOT, "a slot of run.max-in-flight"):
             await self._slots.take()
         self._held = True
-        return self
 
-    async def __aexit__(self, *exception: object) -> None:
+    def end(self) -> None:
+        """Give the slot back: the execution has ended."""
         self._ended = True
         self._let_go()
 

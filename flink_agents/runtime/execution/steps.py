@@ -155,8 +155,7 @@ class StepExecutor:
             called_action_run.reset(token)
 
     async def wait(self, step: Invocation) -> None:
-        """Await what :meth:`call` left, on the thread of the running loop."""
-        step.adopt()
+        """Await what :meth:`call` left; the step belongs to the thread of the running loop."""
         while step.awaited is not None:
             awaited, step.awaited = step.awaited, None
             if inspect.isasyncgen(awaited):

@@ -180,6 +180,8 @@ class Mismatch(Exception):
 
 
 _NOTHING: Mapping[Number, Outcome] = {}
+_NOTHING_RECORDED = deque[tuple[Number, "Outcome"]]()
+"""Nobody puts anything into it."""
 
 
 class StepCalls:
@@ -211,7 +213,7 @@ class StepCalls:
 
     def in_order(self) -> deque[tuple[Number, Outcome]]:
         """What is recorded, in the order in which it is to be delivered."""
-        return deque(self._records.in_order()) if self._records.outcomes else deque()
+        return deque(self._records.in_order()) if self._records.outcomes else _NOTHING_RECORDED
 
     def recorded(self, number: Number) -> Outcome | None:
         """What was recorded under ``number``; None where nothing was."""

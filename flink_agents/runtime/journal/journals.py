@@ -244,7 +244,7 @@ class Journals:
         key_text: str,
         seq: int,
         header: Callable[[], RunHeader],
-        records: list[Record],
+        records: Sequence[Record],
         log: ReadLog | None = None,
     ) -> RunJournal:
         """The journal of a run; see :class:`RunJournal`."""

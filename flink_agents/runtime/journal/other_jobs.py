@@ -10,7 +10,6 @@ from __future__ import annotations
 
 from collections import Counter
 from collections.abc import Iterable
-from dataclasses import replace
 from typing import NamedTuple
 
 from flink_agents.api.action_state import Record, RecordKind
@@ -134,7 +133,7 @@ def inherited(codec: ValueCodec, records: Iterable[Record], origin: Origin) -> l
 
 def _of_origin(record: Record, journal_id: str) -> Record:
     """A record as a fork keeps it: the header says whose run it is, in the place of a step."""
-    return replace(record, step=record.step or journal_id) if _is_header(record) else record
+    return record._replace(step=record.step or journal_id) if _is_header(record) else record
 
 
 def _is_header(record: Record) -> bool:

@@ -72,6 +72,10 @@ class RunJournal:
             records = self._steps[step] = StepRecords()
         return records
 
+    def mark_end(self) -> None:
+        """Take the marker behind the records of the run, which has ended."""
+        self.end = self._store.recovery_marker(self._journal)
+
     async def bind(self) -> None:
         """Record which input the run belongs to; returns when that is durable.
 
@@ -95,7 +99,7 @@ class RunJournal:
     async def add_intent(self, step: str, call: Call, outcomes: Mapping[Number, Outcome]) -> None:
         """Record that a call is about to be made; returns when that is durable."""
         data = call.identity.pack(self._codec)
-        intent = self._record(RecordKind.INTENT, step_name(step, call.task), call.index, data)
+        intent = Record(RecordKind.INTENT, self._seq, step_name(step, call.task), call.index, data)
         await self._append([*self._outcomes(step, outcomes), intent])
 
     def add_outcomes(self, step: str, outcomes: Mapping[Number, Outcome]) -> Coroutine[Any, Any, None]:
@@ -108,14 +112,14 @@ class RunJournal:
         """Record the end of an execution; returns when that is durable."""
         data = record.pack(self._codec)
         records = self._outcomes(step, outcomes) if outcomes else []
-        records.append(self._record(RecordKind.ACTION, step, record.calls, data))
+        records.append(Record(RecordKind.ACTION, self._seq, step, record.calls, data))
         return self._append(records)
 
     async def void(self, step: str) -> None:
         """Make all that an execution recorded void."""
         # What it records from now on is numbered as this version does.
         self._steps[step] = StepRecords()
-        await self._append([self._record(RecordKind.RERUN, step, 0, b"")])
+        await self._append([Record(RecordKind.RERUN, self._seq, step, 0, b"")])
 
     def _outcomes(self, step: str, outcomes: Mapping[Number, Outcome]) -> list[Record]:
         found = outcomes.items() if len(outcomes) < 2 else sorted(outcomes.items(), key=_place)
@@ -124,10 +128,13 @@ class RunJournal:
             for (kind, task, nth), outcome in found
         ]
 
-    def _record(self, kind: RecordKind, step: str, index: int, data: bytes) -> Record:
-        return Record(kind, self._seq, step, index, data)
+    def _append(self, records: list[Record]) -> Coroutine[Any, Any, None]:
+        if self.bound and self._log is None and len(records) == 1:
+            return self._store.append(self._journal, records)
+        return self._append_with_header(records)
 
-    async def _append(self, records: list[Record]) -> None:
+    async def _append_with_header(self, records: list[Record]) -> None:
+        """Append records with what must go before them: the header of the run, and what it has read."""
         self.begun = True
         logged = 0
         if self._log is not None and len(self._log.reads) > self._logged:
@@ -138,7 +145,7 @@ class RunJournal:
             # It goes with each append until one is stored: calls that run side by side do not wait for
             # the first append, and where that is refused, theirs may be stored all the same.
             header = self._header().pack(self._codec)
-            records.insert(0, self._record(RecordKind.RUN, "", 0, header))
+            records.insert(0, Record(RecordKind.RUN, self._seq, "", 0, header))
         for part in portions(records, self.limit):
             await self._store.append(self._journal, part)
             self.bound = True

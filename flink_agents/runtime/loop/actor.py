@@ -12,7 +12,7 @@ from __future__ import annotations
 import threading
 from collections import deque
 from collections.abc import Iterable, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from enum import Enum
 from typing import Any
 
@@ -65,7 +65,7 @@ class Waiting:
     seq: int
     run: Run | None = None
     step: Invocation | None = None
-    records: list[Record] = field(default_factory=list[Record])
+    records: Sequence[Record] = ()
     overtakes: tuple[int, ...] = ()
     settled: bool = True
     ordered: bool = False
@@ -244,7 +244,7 @@ class KeyActor:
         # It may wait for its commit for long, and is needed no more.
         waiting.record, waiting.packed = None, b""
         waiting.run = waiting.step = waiting.state = None
-        waiting.records = []
+        waiting.records = ()
         now = clock()
         run.state.finish(now)
         self.finished.append((run, waiting, changes, now))

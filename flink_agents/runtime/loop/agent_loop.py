@@ -296,38 +296,37 @@ class AgentLoop:
             # Inputs behind a suspended run wait for it. Flink's thread has not looked yet.
             return
         actor.running = True
-        task = self._loop.create_task(self._work(actor))
-        self._tasks[task] = actor
-        task.add_done_callback(self._tasks.pop)
+        # No action makes it, so that the loop's factory need not look for one.
+        self._tasks[asyncio.Task(self._work(actor), loop=self._loop)] = actor
 
     async def _work(self, actor: KeyActor) -> None:
-        told = False
+        told, task = False, asyncio.current_task()
+        assert task is not None
         try:
             if actor.order is Unread.UNREAD:
                 actor.state = self._reading(actor)
                 await self.replays.read(actor)
                 actor.state = None
                 self._read += 1
-            while self.failure is None and (actor.queue or self._pull(actor)):
+            while self.failure is None and (actor.queue or (actor.order is not None and self._pull(actor))):
                 waiting = actor.queue.popleft()
                 actor.seq = waiting.seq
                 self._begun += 1
                 begun = clock()
                 actor.state = waiting.begin(begun)
+                run = self._run_of(actor, waiting)
+                self.replays.attach(actor, run, waiting)
+                self.suspensions.attach(actor, run, waiting)
                 try:
-                    await self._execute(actor, waiting)
+                    await self._steps.execute(run, self._attempts, waiting.step)
                 except RunSuspended as suspended:
                     self.suspensions.suspend(actor, waiting, suspended)
                     self.ended += 1
                     told = False
                     break
-                took = clock() - begun
-                if took >= self._watch.stuck_after:
-                    self._watch.ended(actor, took)
-                off = took - self.expected
-                self.expected += off * (0.1 if self.ended else 1.0)
-                self.deviation += (abs(off) - self.deviation) * (0.1 if self.ended else 0.0)
-                self.ended += 1
+                self.replays.ended(run, waiting)
+                actor.finish(run, waiting)
+                self._ended(actor, clock() - begun)
                 told = True
                 self._notify(actor)
         except asyncio.CancelledError:
@@ -337,6 +336,7 @@ class AgentLoop:
         except BaseException as error:
             self._fail(error)
         finally:
+            self._tasks.pop(task, None)
             actor.running = False
             if actor.state is not None:
                 # A run that ended well is past this phase.
@@ -346,6 +346,18 @@ class AgentLoop:
             if not told or actor.order is not None or self.failure is not None:
                 # The end of a run has not told Flink's thread, or did before the actor was idle.
                 self._notify(actor)
+
+    def _ended(self, actor: KeyActor, took: float) -> None:
+        """Count a run that has ended, and learn how long runs take."""
+        if took >= self._watch.stuck_after:
+            self._watch.ended(actor, took)
+        off = took - self.expected
+        if self.ended:
+            self.expected += off * 0.1
+            self.deviation += (abs(off) - self.deviation) * 0.1
+        else:
+            self.expected = took
+        self.ended += 1
 
     def _reading(self, actor: KeyActor) -> RunState:
         """The state of the run that is next, while its records are read."""
@@ -367,25 +379,22 @@ class AgentLoop:
             self._to_look_at.append(actor)
         self._bridge.notify()
 
-    async def _execute(self, actor: KeyActor, waiting: Waiting) -> None:
-        run, step = waiting.run, waiting.step
-        if run is None:
-            run = Run(
-                self._shared,
-                actor.journal_id,
-                actor.key_text,
-                actor.seq,
-                waiting.timestamp,
-                self._clock(),
-                None,
-                actor.memory,
-                waiting.ordered or actor.unrecorded,
-                identity_of(waiting.records),
-                waiting.state,
-            )
-            self._steps.begin(run, waiting.record)
-        self.replays.attach(actor, run, waiting)
-        self.suspensions.attach(actor, run, waiting)
-        await self._steps.execute(run, self._attempts, step)
-        self.replays.ended(actor, run, waiting)
-        actor.finish(run, waiting)
+    def _run_of(self, actor: KeyActor, waiting: Waiting) -> Run:
+        """The run of an input: the one that Flink's thread began, or a new one."""
+        if waiting.run is not None:
+            return waiting.run
+        run = Run(
+            self._shared,
+            actor.journal_id,
+            actor.key_text,
+            actor.seq,
+            waiting.timestamp,
+            self._clock(),
+            None,
+            actor.memory,
+            waiting.ordered or actor.unrecorded,
+            identity_of(waiting.records),
+            waiting.state,
+        )
+        self._steps.begin(run, waiting.record)
+        return run

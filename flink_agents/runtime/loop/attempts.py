@@ -15,6 +15,7 @@ from flink_agents.runtime.execution.context import Invocation
 from flink_agents.runtime.execution.delivery import current_delivery
 from flink_agents.runtime.execution.limits import Place, RunSuspended, Slots
 from flink_agents.runtime.execution.retry import Trial, resumed_trial
+from flink_agents.runtime.execution.run_waits import RunWaits
 from flink_agents.runtime.execution.shared import RunEnvironment
 from flink_agents.runtime.execution.steps import ENDS, StepExecutor
 from flink_agents.runtime.loop.action_tasks import cancel_tasks, current_step
@@ -80,34 +81,49 @@ class Attempts:
         """Execute one attempt, and record its end if it made durable calls."""
         step.run.state.action_run = step
         step.adopt()
-        if step.trial is None:
-            waits = step.run.waits
-            step.trial = Trial() if waits is None else resumed_trial(waits.failed.get(step.path, ()))
+        if step.run.waits is not None:
+            return self._perform_waiting(step, step.run.waits)
         return self._perform(step)
 
-    async def _perform(self, step: Invocation) -> None:
+    async def _perform_waiting(self, step: Invocation, waits: RunWaits) -> None:
+        """Execute an attempt whose run may be suspended; what it awaits then outlasts it.
+
+        Raises:
+            RunSuspended: The run is suspended, whatever its code did with its cancellation.
+        """
+        if step.trial is None:
+            step.trial = resumed_trial(waits.failed.get(step.path, ()))
         try:
-            await self._execute(step)
+            await self._perform(step)
         except BaseException:
             if step.suspended is None or self._is_over():
                 raise
         if step.suspended is not None:
-            # Whatever its code did with its cancellation.
             assert self._durable is not None
             if (going_on := self._durable.finish(step)) is not None:
                 await going_on
             raise RunSuspended(step)
 
-    async def _execute(self, step: Invocation) -> None:
-        durable = self._durable
+    async def _perform(self, step: Invocation) -> None:
+        durable, state = self._durable, step.run.state
         limiter = self._limits.of_action(step.action)
-        if limiter is None:
-            await self._in_slot(step)
-        else:
-            await limiter.acquire(step.run.state)
-            try:
-                await self._in_slot(step)
-            finally:
+        if limiter is not None:
+            await limiter.acquire(state)
+        place = Place(self._slots, state)
+        try:
+            if not place.take_now():
+                await place.take()
+            step.trial = step.trial or Trial()
+            step.trial.place = place
+            begun = clock()
+            if step.awaited is None:
+                await self._call(step)
+            if step.awaited is not None:
+                await self._in_time(step, begun)
+            self._observers.action_ended(state, step.action.name, clock() - begun, False)
+        finally:
+            place.end()
+            if limiter is not None:
                 limiter.release()
         if durable is not None:
             if (going_on := durable.finish(step)) is not None:
@@ -152,21 +168,13 @@ class Attempts:
             # It may close this coroutine. No policy passes it by.
             self._steps.failed(step, error)
 
-    async def _in_slot(self, step: Invocation) -> None:
-        """Call and await an action while it has a slot among all that is executed."""
+    def _in_time(self, step: Invocation, begun: float) -> Awaitable[None]:
+        """Await what an action that began at ``begun`` returned, as long as its timeout lasts."""
         timeout = step.action.settings.timeout
-        assert step.trial is not None
-        async with Place(self._slots, step.run.state) as step.trial.place:
-            begun = clock()
-            if step.awaited is None:
-                await self._call(step)
-            if step.awaited is not None:
-                if timeout is None:
-                    await self._wait(step)
-                else:
-                    rest = max(0.0, begun + timeout - clock())
-                    await within(Deadline.of(step.action), self._wait(step), rest)
-            self._observers.action_ended(step.run.state, step.action.name, clock() - begun, False)
+        if timeout is None:
+            return self._wait(step)
+        rest = max(0.0, begun + timeout - clock())
+        return within(Deadline.of(step.action), self._wait(step), rest)
 
     async def _wait(self, step: Invocation) -> None:
         current_step.set(step)

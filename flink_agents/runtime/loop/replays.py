@@ -228,11 +228,10 @@ class Replays:
         header = partial(header_of, journals, run.started_at, memory, waiting.packed, actor.begin)
         run.journal = journals.of_run(run.journal_id, run.key_text, run.sequence_number, header, records, log)
 
-    def ended(self, actor: KeyActor, run: Run, waiting: Waiting) -> None:
+    def ended(self, run: Run, waiting: Waiting) -> None:
         """Note where later runs of the key can have records: behind what ``run`` recorded."""
-        journals = self._shared.journals
-        if journals is not None and run.journal is not None and run.journal.begun and waiting.settled:
-            run.journal.end = journals.marker(actor.journal_id, actor.key_text)
+        if run.journal is not None and run.journal.begun and waiting.settled:
+            run.journal.mark_end()
 
     def end_of_input(self) -> None:
         """Let nobody wait any more."""

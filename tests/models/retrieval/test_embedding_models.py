@@ -12,7 +12,6 @@ from embedding_server import EmbeddingServer, vector
 
 from flink_agents import Agent, InputEvent, OutputEvent, ResourceDescriptor, RunnerContext
 from flink_agents.api.errors import ActionFailedError, AgentDefinitionError, MissingExtraError
-from flink_agents.models.retrieval.embedding import EmbeddingModelDescription, make_model
 from flink_agents.plan import compile_agent
 from flink_agents.testing import OperatorHarness
 from flink_agents.testing.models.blocking import requests_allowed
@@ -174,8 +173,8 @@ def test_a_description_is_checked_when_it_is_compiled(said: dict[str, Any], foun
 
 def test_a_provider_that_is_not_installed_names_its_extra() -> None:
     with pytest.raises(MissingExtraError) as caught:
-        make_model(EmbeddingModelDescription(model="cohere:embed-v4.0"))
-    assert 'pip install "flink-agents-python[models,cohere]"' in (caught.value.fix or "")
+        compile_agent(agent_of(model="cohere:embed-v4.0"))
+    assert 'pip install "flink-agents-python[cohere]"' in (caught.value.fix or "")
 
 
 @pytest.mark.parametrize("model", ["nobody:small", "wordllama:large", "anthropic:x"])

@@ -12,7 +12,7 @@ from chroma_server import ChromaServer
 from pydantic import ValidationError
 
 from flink_agents.api.errors import (
-    OptionError,
+    ResourceUnavailableError,
     VectorStoreFormatError,
     VectorStoreInUseError,
     VectorStoreUnavailableError,
@@ -102,6 +102,6 @@ def test_options_are_checked(options: dict[str, Any]) -> None:
 
 def test_a_secret_that_is_missing_is_named() -> None:
     options = {"host": "localhost", "headers": {"x-chroma-token": {"env": "NOBODY_SETS_THIS"}}}
-    with pytest.raises(OptionError, match="header 'x-chroma-token'") as caught:
+    with pytest.raises(ResourceUnavailableError, match="header 'x-chroma-token'") as caught:
         ChromaVectorStore(options).count("c")
     assert "NOBODY_SETS_THIS" in (caught.value.expected or "")

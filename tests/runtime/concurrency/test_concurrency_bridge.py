@@ -116,6 +116,22 @@ def test_flinks_thread_sees_progress(world: World) -> None:
     assert world.bridge.wait_for_progress(lambda: world.bridge.progress > seen, 30)
 
 
+def test_flinks_thread_is_woken_by_progress_that_comes_while_it_waits(world: World) -> None:
+    seen, looked = world.bridge.progress, threading.Event()
+
+    def is_there() -> bool:
+        looked.set()
+        return world.bridge.progress > seen
+
+    waiting = threading.Thread(target=world.bridge.wait_for_progress, args=(is_there, 3600), daemon=True)
+    waiting.start()
+    # It holds the lock from its look to its wait, so that the news comes behind both.
+    assert looked.wait(30)
+    world.bridge.hand(world.bridge.notify)
+    waiting.join(30)
+    assert not waiting.is_alive()
+
+
 def test_a_closed_loop_answers_nobody_and_keeps_nobody_waiting(world: World) -> None:
     world.close()
     assert not world.bridge.hand(print)

@@ -17,19 +17,16 @@ from flink_agents import (
     InputEvent,
     OutputEvent,
     Prompt,
-    ResourceDescriptor,
     ResourceType,
     RunnerContext,
     action,
     prompt,
     tool,
 )
-from flink_agents.api.decorators import mcp_server, skills
 from flink_agents.api.errors import (
     AgentDefinitionError,
     ContextMisuseError,
     ResourceNotFoundError,
-    ResourceUnavailableError,
 )
 from flink_agents.testing import OperatorHarness
 
@@ -277,14 +274,6 @@ class Connected(Agent):
     def ask(self) -> Prompt:
         return Prompt.from_text(f"{{n}} times {self.factor}?")
 
-    @skills
-    def model(self) -> ResourceDescriptor:
-        return ResourceDescriptor(clazz="no.such:Model", temperature=1)
-
-    @mcp_server(name="server")
-    def server_of_ours(self) -> ResourceDescriptor:
-        return ResourceDescriptor(clazz="no.such:Server")
-
     @action(InputEvent)
     async def act(self, event: InputEvent, ctx: Any) -> OutputEvent:
         kind, name, *arguments = event.input
@@ -305,14 +294,6 @@ def connected(agent_harness: Callable[..., OperatorHarness]) -> OperatorHarness:
 def test_tools_and_prompts(connected: OperatorHarness) -> None:
     inputs = [("tool", "double", 4), ("tool", "double", "5"), ("tool", "later", "hi"), ("prompt", "ask", 7)]
     assert connected.push_all(inputs) == [(12, True), (15, True), "HI", "7 times 3?"]
-
-
-@pytest.mark.parametrize(("kind", "name"), [("skills", "model"), ("mcp_server", "server")])
-def test_kind_that_this_version_does_not_provide_is_a_named_error(
-    connected: OperatorHarness, kind: str, name: str
-) -> None:
-    with action_fails(ResourceUnavailableError, name):
-        connected.push((kind, name))
 
 
 MISSING = [

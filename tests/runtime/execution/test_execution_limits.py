@@ -4,7 +4,8 @@ from __future__ import annotations
 
 import asyncio
 import threading
-from collections.abc import Callable
+from collections.abc import AsyncIterator, Callable
+from contextlib import asynccontextmanager
 from typing import Any
 
 import pytest
@@ -403,12 +404,24 @@ def test_end_of_an_attempt_of_the_job_ends_waiting_for_a_limit() -> None:
 # -- places --------------------------------------------------------------------------
 
 
+@asynccontextmanager
+async def placed(slots: Slots) -> AsyncIterator[Place]:
+    """Have a place, as an execution of an action has it."""
+    place = Place(slots, state())
+    if not place.take_now():
+        await place.take()
+    try:
+        yield place
+    finally:
+        place.end()
+
+
 def test_places_are_given_in_the_order_of_arrival() -> None:
     async def scenario() -> list[int]:
         slots, order = Slots(1), list[int]()
 
         async def one(number: int) -> None:
-            async with Place(slots, state()):
+            async with placed(slots):
                 order.append(number)
                 await asyncio.sleep(0)
 
@@ -440,7 +453,7 @@ def test_cancelled_waiter_leaves_its_place_to_the_next() -> None:
 def test_lent_place_comes_back_without_waiting() -> None:
     async def scenario() -> None:
         slots = Slots(1)
-        async with Place(slots, state()) as place:
+        async with placed(slots) as place:
             with place.lent():
                 assert not slots.full
                 with place.lent():
@@ -457,7 +470,7 @@ def test_lent_place_comes_back_without_waiting() -> None:
 def test_place_that_ended_while_it_was_lent_is_not_taken_back() -> None:
     async def scenario() -> None:
         slots = Slots(1)
-        async with Place(slots, state()) as place:
+        async with placed(slots) as place:
             lent = place.lent()
             lent.__enter__()
         lent.__exit__(None, None, None)

@@ -434,7 +434,7 @@ def test_whoever_ends_an_attempt_sees_each_call_that_begins(moment: str) -> None
             seen.append(begun.inside)
         return ended[0]
 
-    begun = CallInFlight(closed, cast("Any", None), "call", False)
+    begun = CallInFlight(closed, cast("Any", None), "call", None)
     if moment == "inside":
         begun.enter()
         assert begun.inside

@@ -14,7 +14,6 @@ from __future__ import annotations
 import sys
 import time
 from collections.abc import Callable, Iterable, Mapping
-from dataclasses import replace
 from datetime import UTC, datetime
 from typing import Any
 
@@ -362,7 +361,7 @@ class Scanner:
 def _without_data(entry: Entry) -> Entry:
     """Return what garbage needs of an entry."""
     first = {record.seq: record for record in entry.records}
-    return entry._replace(records=[replace(record, step="", data=b"") for record in first.values()])
+    return entry._replace(records=[record._replace(step="", data=b"") for record in first.values()])
 
 
 class _Progress:

@@ -1,8 +1,11 @@
-"""What a chat model needs to be installed, and the command that installs it."""
+"""Packages that resources need, and the command that installs them."""
 
 from __future__ import annotations
 
+import importlib
+from collections.abc import Iterable
 from importlib.util import find_spec
+from types import ModuleType
 
 from flink_agents.api.errors import MissingExtraError
 
@@ -22,6 +25,8 @@ _NEEDED: dict[str, tuple[str, str]] = {
     "huggingface": ("huggingface", "huggingface_hub"),
     "mistral": ("mistral", "mistralai"),
     "openrouter": ("openrouter", "openai"),
+    "voyageai": ("voyageai", "voyageai"),
+    "wordllama": ("wordllama", "wordllama"),
     "xai": ("xai", "xai_sdk"),
 }
 """For each provider the extra of this package, and a module that it installs."""
@@ -38,9 +43,35 @@ def check_installed(provider: str, what: str) -> None:
         MissingExtraError: It is not.
     """
     extra, module = _NEEDED.get(provider, ("models", "pydantic_ai"))
-    for needed in ("pydantic_ai", module):
+    check_modules(("pydantic_ai", module), extra, what)
+
+
+def check_modules(modules: Iterable[str], extra: str, what: str) -> None:
+    """Check that modules are installed.
+
+    Args:
+        modules: Their names.
+        extra: The extra of this package that installs them.
+        what: What needs them, for the error.
+
+    Raises:
+        MissingExtraError: One is not.
+    """
+    for needed in modules:
         if not _is_there(needed):
             raise missing(extra, what, f"no module {needed!r}")
+
+
+def import_extra(module: str, extra: str, what: str) -> ModuleType:
+    """Import a module that an extra installs.
+
+    Raises:
+        MissingExtraError: It is not installed.
+    """
+    try:
+        return importlib.import_module(module)
+    except ImportError as error:
+        raise missing(extra, what, f"{type(error).__name__}: {error}"[:300]) from error
 
 
 def missing(extra: str, what: str, found: str) -> MissingExtraError:

@@ -1,4 +1,4 @@
-"""Limits of the requests to one model, of all keys of a subtask.
+"""Limits of the requests to one service, of all keys of a subtask.
 
 A request waits inside its recorded call, so that a replay, which sends nothing, waits for nothing.
 """

@@ -15,7 +15,7 @@ SHORTEST_HIDDEN = 6
 
 
 class Secrets:
-    """The secrets of one chat model.
+    """The secrets of one resource.
 
     Args:
         what: What has them, for errors.
@@ -25,8 +25,12 @@ class Secrets:
         self._what = what
         self._values: set[str] = set()
 
-    def read(self, secret: Secret) -> str:
-        """The value that ``secret`` refers to.
+    def read(self, secret: Secret, of: str = "") -> str:
+        """Return the value that ``secret`` refers to.
+
+        Args:
+            secret: The reference.
+            of: What of the resource needs it, for the error.
 
         Raises:
             ResourceUnavailableError: The worker does not have it.
@@ -38,7 +42,7 @@ class Secrets:
         if not value:
             named = f"the variable {secret.env}" if secret.env is not None else f"the file {secret.file}"
             raise ResourceUnavailableError(
-                f"a secret of {self._what} is not there",
+                f"a secret of {self._what}{of and ', ' + of + ','} is not there",
                 expected=f"{named}, with the secret, in the process of the worker",
                 found="nothing, or nothing that can be read",
                 fix="set it where the TaskManagers are started",
@@ -54,8 +58,13 @@ class Secrets:
     def headers(self, headers: Mapping[str, str | Secret]) -> dict[str, str]:
         """Headers with the values of their secrets."""
         return {
-            name: self.read(value) if isinstance(value, Secret) else value for name, value in headers.items()
+            name: self.read(value, f"header {name!r}") if isinstance(value, Secret) else value
+            for name, value in headers.items()
         }
+
+    def shown_in(self, text: object) -> bool:
+        """Whether a known secret stands in ``text``."""
+        return self.hide(text) != str(text)
 
     def hide(self, text: object) -> str:
         """``text`` with three asterisks in place of each known secret."""

@@ -1,0 +1,61 @@
+"""Counts what a call costs the agent loop in Python: ``python -m benchmarks.instructions STORE [CALLS]``.
+
+The numbers of instructions and of function calls do not depend on what else the machine does, so that they
+tell two versions apart where times cannot. They leave out what C code does: encoding, digests, memory,
+the collector of cycles. ``STORE`` is the name of a store, or ``none`` for the same calls without a record.
+"""
+
+from __future__ import annotations
+
+import sys
+import tempfile
+import threading
+from collections import Counter
+from types import FrameType
+from typing import Any
+
+from benchmarks.durable import DIRECT, Calling, CallingDirectly, options
+from flink_agents.testing import OperatorHarness
+
+LOOP = "agent-loop"
+
+
+class Instructions:
+    """Counts instructions and function calls of each thread that begins from now on.
+
+    Attributes:
+        counts: Numbers by identifier of the thread and by event of ``sys.settrace``.
+    """
+
+    def __init__(self) -> None:
+        self.counts: Counter[tuple[int, str]] = Counter()
+        threading.settrace(self._trace)
+
+    def _trace(self, frame: FrameType, event: str, argument: Any) -> Any:
+        frame.f_trace_lines, frame.f_trace_opcodes = False, True
+        self.counts[threading.get_ident(), event] += 1
+        return self._trace
+
+
+def main(store: str, calls: int) -> None:
+    """Print the numbers of a call, behind as many that warm it up."""
+    counted = Instructions()
+    agent = (CallingDirectly if store == DIRECT else Calling)(0)
+    with tempfile.TemporaryDirectory() as directory:
+        config = {**options(store, directory), "loop.blocked-after": "0 s"}
+        with OperatorHarness(
+            agent, lambda number: number, config=config, settle=False, forced_serialization=False, crash=None
+        ) as harness:
+            harness.push_all(range(calls))
+            harness.settle()
+            (loop,) = [thread.ident for thread in threading.enumerate() if thread.name == LOOP]
+            assert loop is not None
+            before = Counter(counted.counts)
+            harness.push_all(range(calls))
+            harness.settle()
+            for event, what in (("opcode", "instructions"), ("call", "function calls")):
+                print(f"{what}: {(counted.counts[loop, event] - before[loop, event]) / calls:.0f}")
+
+
+if __name__ == "__main__":
+    main(sys.argv[1], int(sys.argv[2]) if len(sys.argv) > 2 else 200)

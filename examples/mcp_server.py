@@ -1,0 +1,41 @@
+"""An MCP server with the stock of a shop. ``mcp_tools.py`` starts it, and speaks with it over its input.
+
+It needs ``pip install mcp``, and nothing of this project: any program that speaks MCP can stand in its place.
+"""
+
+from mcp.server.mcpserver import MCPServer
+from mcp.server.mcpserver.exceptions import ToolError
+
+STOCK = {"tea": 12, "coffee": 0, "cocoa": 3}
+
+server = MCPServer("stock")
+
+
+@server.tool()
+def in_stock(item: str) -> int:
+    """Say how many of an item are there."""
+    return STOCK.get(item, 0)
+
+
+@server.tool()
+def reserve(item: str, number: int) -> str:
+    """Reserve an item for the customer."""
+    if STOCK.get(item, 0) < number:
+        raise ToolError(f"there are only {STOCK.get(item, 0)} of {item}")
+    return f"{number} x {item} reserved"
+
+
+@server.prompt()
+def answer_customer(customer: str) -> str:
+    """How a customer is answered."""
+    return f"Answer the customer {customer} in one sentence."
+
+
+@server.resource("stock://policy")
+def policy() -> str:
+    """What holds for reservations."""
+    return "Reservations are kept for two days."
+
+
+if __name__ == "__main__":
+    server.run("stdio")

@@ -1,0 +1,83 @@
+"""The MCP server of an agent on a stream as a toolset of a pydantic-ai agent that runs in its actions."""
+
+from __future__ import annotations
+
+from typing import Any
+
+from pydantic_ai.exceptions import ModelRetry, ToolFailed
+from pydantic_ai.tools import RunContext
+from pydantic_ai.toolsets import AbstractToolset, ToolsetTool
+from pydantic_core import SchemaValidator, core_schema
+from typing_extensions import override
+
+from flink_agents.api.context import RunnerContext
+from flink_agents.api.current import current_context
+from flink_agents.api.errors import ContextMisuseError
+from flink_agents.api.resources import ResourceType
+from flink_agents.models.tools.calls import ModelTool, ToolPolicy, ToolSource
+
+_ANY_OBJECT = SchemaValidator(core_schema.dict_schema(core_schema.str_schema(), core_schema.any_schema()))
+"""The server checks arguments itself."""
+
+
+def server_toolset(server: str, *, result_limit: int = 100_000) -> AbstractToolset[Any]:
+    """Make a toolset of an MCP server that the agent on the stream declares.
+
+    ``ModelAgent(..., toolsets=[server_toolset("shop")], capabilities=[FlinkDurability()])``: the run uses the
+    connection of the subtask, with the options of the job. Its list of tools and each call are durable calls.
+
+    Args:
+        server: Name of the MCP server.
+        result_limit: Bytes of JSON that a call may return.
+    """
+    return _ServerToolset(server, ToolPolicy(result_limit=result_limit))
+
+
+class _ServerToolset(AbstractToolset[Any]):
+    def __init__(self, server: str, policy: ToolPolicy) -> None:
+        self._server = server
+        self._policy = policy
+
+    @property
+    @override
+    def id(self) -> str:
+        return self._server
+
+    @override
+    async def get_tools(self, ctx: RunContext[Any]) -> dict[str, ToolsetTool[Any]]:
+        return {
+            tool.name: ToolsetTool(
+                toolset=self,
+                tool_def=tool.definition,
+                max_retries=ctx.max_retries,
+                args_validator=_ANY_OBJECT,
+            )
+            for tool in await self._tools()
+        }
+
+    @override
+    async def call_tool(
+        self, name: str, tool_args: dict[str, Any], ctx: RunContext[Any], tool: ToolsetTool[Any]
+    ) -> Any:
+        called = next(one for one in await self._tools() if one.name == name)
+        outcome = await called.call(self._context(), tool_args, self._policy)
+        if outcome.kind == "retry":
+            raise ModelRetry(str(outcome.content))
+        if outcome.kind == "failed":
+            raise ToolFailed(str(outcome.content))
+        return outcome.content
+
+    async def _tools(self) -> list[ModelTool]:
+        context = self._context()
+        source: ToolSource = context.get_resource(self._server, ResourceType.MCP_SERVER)
+        return await source.model_tools(context)
+
+    def _context(self) -> RunnerContext:
+        context = current_context()
+        if context is None:
+            raise ContextMisuseError(
+                f"the MCP server {self._server!r} is used outside of an action",
+                expected="a run in an async def action of the agent that declares the server",
+                fix="run it there, or give the agent an MCPToolset of pydantic-ai elsewhere",
+            )
+        return context

@@ -1,0 +1,32 @@
+"""Skills for whole agents of pydantic-ai."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import Any
+
+from pydantic_ai.toolsets import FunctionToolset
+
+from flink_agents.api.skills import Skills, SkillsSpec
+from flink_agents.models.setup.descriptions import read_configured
+from flink_agents.models.tools.skills.resource import opened
+from flink_agents.models.tools.skills.tools import SkillSet
+
+
+def skills_toolset(skills: Skills | Mapping[str, Any], *, id: str = "skills") -> FunctionToolset[Any]:
+    """Make a toolset of skills for an agent of pydantic-ai.
+
+    ``Agent(..., toolsets=[skills_toolset(Skills("skills"))], capabilities=[FlinkDurability()])`` tells its
+    model of the skills and gives it their tools. Each of their calls is a durable call then.
+
+    Args:
+        skills: The skills, as for an agent on a stream. They are read now.
+        id: Identity of the toolset within its agent.
+
+    Raises:
+        SkillError: They are not there, or one of them is no skill.
+        OptionError: The description does not fit.
+    """
+    arguments = skills.arguments if isinstance(skills, Skills) else skills
+    given = SkillSet([opened(id, read_configured(SkillsSpec, arguments, id))])
+    return FunctionToolset(given.functions, id=id, instructions=given.instructions)

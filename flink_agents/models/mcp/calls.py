@@ -1,0 +1,184 @@
+"""What an action does with a server. Each request is one durable call, with a name that stays for ever."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Awaitable, Callable, Mapping
+from typing import Any
+from weakref import WeakKeyDictionary
+
+from typing_extensions import override
+
+from flink_agents.api.context import RunnerContext
+from flink_agents.api.durable import DurableCallable, RetryableError
+from flink_agents.api.errors import (
+    MCPOutcomeUnknownError,
+    MCPRequestError,
+    MCPServerUnavailableError,
+)
+from flink_agents.api.mcp import MCPPrompt, MCPResource, MCPServerClient, MCPServerSpec, MCPTool
+from flink_agents.api.policies import RetryPolicy
+from flink_agents.api.resources import ChatMessage
+from flink_agents.models.mcp.content import messages_of, plain, read_tool, tools_of
+from flink_agents.models.mcp.failures import Kind
+from flink_agents.models.mcp.requests import MCPRequests, Request, RequestFailedError
+
+IDEMPOTENCY_KEY = "flink-agents/idempotency-key"
+"""The entry of a call's metadata that all attempts of the call have in common."""
+
+
+class MCPServerCalls(MCPServerClient):
+    """A server, for one execution of one action.
+
+    Args:
+        name: Name of the server.
+        ctx: The context of the action.
+        spec: What is said of the server.
+        requests: Sends the requests of the subtask.
+    """
+
+    def __init__(self, name: str, ctx: RunnerContext, spec: MCPServerSpec, requests: MCPRequests) -> None:
+        self.name = name
+        self._ctx = ctx
+        self._spec = spec
+        self._requests = requests
+        self._retry = RetryPolicy(**spec.retry.model_dump(), retry_on=(RetryableError,))
+        # By task: what another branch of the action did first may differ on replay.
+        self._listed: WeakKeyDictionary[asyncio.Task[Any], list[MCPTool]] = WeakKeyDictionary()
+
+    @override
+    async def list_tools(self) -> list[MCPTool]:
+        async def list_tools() -> list[dict[str, Any]]:
+            try:
+                return tools_of(self._spec, await self._requests.list_tools())
+            except RequestFailedError as error:
+                raise self.error_of("list_tools", error, True) from None
+
+        task = asyncio.current_task()
+        assert task is not None
+        if task not in self._listed:
+            # Further questions of the same execution cost no record each.
+            self._listed[task] = [read_tool(one) for one in await self.recorded(list_tools, "list_tools")]
+        return self._listed[task]
+
+    @override
+    async def call_tool(self, tool: str, /, **arguments: Any) -> Any:
+        async def call_tool(arguments: dict[str, Any], idempotency_key: str) -> Any:
+            try:
+                return plain(await self.ask_tool(tool, arguments, idempotency_key))
+            except RequestFailedError as error:
+                repeatable = await self._requests.is_repeatable(tool)
+                raise self.error_of(f"call_tool:{tool}", error, repeatable) from None
+
+        return await self.recorded(call_tool, f"call_tool:{tool}", arguments)
+
+    async def ask_tool(
+        self, tool: str, arguments: Mapping[str, Any], idempotency_key: str, timeout: float | None = None
+    ) -> Any:
+        """Call a tool, inside a durable call.
+
+        Raises:
+            RequestFailedError: It failed.
+        """
+        return await self._requests.send(
+            lambda toolset: toolset.direct_call_tool(
+                tool, dict(arguments), metadata={IDEMPOTENCY_KEY: idempotency_key}
+            ),
+            timeout,
+        )
+
+    @override
+    async def list_resources(self) -> list[MCPResource]:
+        async def list_resources() -> list[list[Any]]:
+            listed = await self._ask("list_resources", lambda toolset: toolset.list_resources())
+            return [[one.uri, one.name, one.description or "", one.mime_type] for one in listed]
+
+        return [MCPResource(*one) for one in await self.recorded(list_resources, "list_resources")]
+
+    @override
+    async def read_resource(self, uri: str) -> str | bytes | list[str | bytes]:
+        async def read_resource(uri: str) -> Any:
+            return plain(await self._ask("read_resource", lambda toolset: toolset.read_resource(uri)))
+
+        return await self.recorded(read_resource, "read_resource", uri)
+
+    @override
+    async def list_prompts(self) -> list[MCPPrompt]:
+        async def list_prompts() -> list[list[Any]]:
+            listed = await self._ask("list_prompts", lambda toolset: toolset.list_prompts())
+            return [
+                [
+                    one.name,
+                    one.description or "",
+                    [argument.name for argument in one.arguments or () if argument.required],
+                    [argument.name for argument in one.arguments or () if not argument.required],
+                ]
+                for one in listed
+            ]
+
+        recorded = await self.recorded(list_prompts, "list_prompts")
+        return [MCPPrompt(name, what, tuple(must), tuple(may)) for name, what, must, may in recorded]
+
+    @override
+    async def get_prompt(self, prompt: str, /, **arguments: str) -> list[ChatMessage]:
+        async def get_prompt(arguments: dict[str, str]) -> list[list[str]]:
+            result = await self._ask(
+                f"get_prompt:{prompt}", lambda toolset: toolset.get_prompt(prompt, arguments)
+            )
+            return messages_of(self.name, prompt, result)
+
+        recorded = await self.recorded(get_prompt, f"get_prompt:{prompt}", arguments)
+        return [ChatMessage(role=role, content=text) for role, text in recorded]
+
+    async def _ask(self, what: str, request: Request[Any]) -> Any:
+        """Send a request that changes nothing, inside a durable call."""
+        try:
+            return await self._requests.send(request)
+        except RequestFailedError as error:
+            raise self.error_of(what, error, True) from None
+
+    async def recorded(self, function: Callable[..., Awaitable[Any]], what: str, *arguments: Any) -> Any:
+        """Make a durable call of a function of this server.
+
+        Args:
+            function: What is called.
+            what: Its name within this server's calls.
+            *arguments: Its arguments.
+
+        Raises:
+            MCPServerUnavailableError: The server could not be reached in any attempt.
+        """
+        call = DurableCallable(function, name=f"mcp:{self.name}:{what}", retry=self._retry)
+        try:
+            return await self._ctx.durable_execute_async(call, *arguments)
+        except RetryableError as error:
+            raise MCPServerUnavailableError(
+                f"the MCP server {self.name!r} did not answer to {what}",
+                expected="a server that is there, and answers in time",
+                found=str(error),
+                fix="look at the server and its address or command; raise retry or timeout of the resource",
+            ) from None
+
+    def error_of(self, what: str, error: RequestFailedError, repeatable: bool) -> Exception:
+        """What a failed attempt raises: an error that a replay can make again.
+
+        Args:
+            what: The name of the request.
+            error: What it failed by.
+            repeatable: Whether it may be sent again where nobody knows what became of it.
+        """
+        failure = error.failure
+        if failure.kind is Kind.REFUSED:
+            return MCPRequestError(
+                f"the MCP server {self.name!r} refused {what}",
+                found=failure.text,
+                fix="correct the request; it is not sent again",
+            )
+        if failure.kind is Kind.NOT_DONE or repeatable:
+            return RetryableError(failure.text, failure.retry_after)
+        return MCPOutcomeUnknownError(
+            f"nobody knows whether the MCP server {self.name!r} did {what}",
+            expected="an answer, or a tool that says that it may be called again",
+            found=failure.text,
+            fix="let the tool heed the idempotency key, and say so by the annotation idempotentHint",
+        )

@@ -1,0 +1,94 @@
+"""What a server answers, as values that can be recorded and that a model can be told."""
+
+from __future__ import annotations
+
+import fnmatch
+import json
+from collections.abc import Iterable
+from typing import Any
+
+import mcp_types
+from pydantic_ai.mcp import EmbeddedResource, PromptResult
+from pydantic_ai.messages import BinaryContent, TextContent
+from pydantic_core import to_jsonable_python
+
+from flink_agents.api.errors import MCPResultError
+from flink_agents.api.mcp import MCPServerSpec, MCPTool
+
+
+def tools_of(spec: MCPServerSpec, listed: Iterable[mcp_types.Tool]) -> list[dict[str, Any]]:
+    """The tools that a description leaves, as JSON values; :func:`read_tool` reads them.
+
+    Args:
+        spec: The description.
+        listed: What the server has.
+    """
+    found: list[dict[str, Any]] = []
+    for tool in listed:
+        wanted = spec.tools is None or _matches(tool.name, spec.tools)
+        if not wanted or _matches(tool.name, spec.exclude):
+            continue
+        found.append(
+            {
+                "name": f"{spec.prefix}_{tool.name}" if spec.prefix else tool.name,
+                "tool": tool.name,
+                "description": tool.description or "",
+                "parameters": dict(tool.input_schema),
+                "repeatable": repeatable(tool),
+            }
+        )
+    return found
+
+
+def repeatable(tool: mcp_types.Tool) -> bool:
+    """Whether the server says that a repeated call changes nothing more."""
+    hints = tool.annotations
+    return hints is not None and bool(hints.read_only_hint or hints.idempotent_hint)
+
+
+def read_tool(recorded: dict[str, Any]) -> MCPTool:
+    """A tool that was recorded."""
+    return MCPTool(**recorded)
+
+
+def _matches(name: str, patterns: Iterable[str]) -> bool:
+    return any(fnmatch.fnmatchcase(name, pattern) for pattern in patterns)
+
+
+def plain(value: Any) -> Any:
+    """An answer as JSON values, with bytes as bytes."""
+    if isinstance(value, BinaryContent):
+        return value.data
+    if isinstance(value, list | tuple):
+        return [plain(one) for one in value]
+    return to_jsonable_python(value)
+
+
+def told(value: Any, limit: int) -> tuple[str, Any]:
+    """What a model is told of an answer: ``success`` and JSON values, or ``retry`` and why it is too long."""
+    json_value = to_jsonable_python(value)
+    size = len(json.dumps(json_value, ensure_ascii=False).encode("utf-8", "surrogatepass"))
+    if size > limit:
+        return "retry", f"The result has {size} bytes, of which {limit} can be read. Ask for less."
+    return "success", json_value
+
+
+def messages_of(server: str, prompt: str, result: PromptResult) -> list[list[str]]:
+    """The messages of a prompt: role and text of each.
+
+    Raises:
+        MCPResultError: One is no text.
+    """
+    found: list[list[str]] = []
+    for message in result.messages:
+        content: Any = message.content
+        text = content.content if isinstance(content, TextContent | EmbeddedResource) else content
+        if not isinstance(text, str):
+            raise MCPResultError(
+                f"the prompt {prompt!r} of the MCP server {server!r} has content that is no text",
+                expected="messages with text, or with a resource that is text",
+                found=type(content).__name__,
+                fix="read pictures and sounds as resources, and give them to the model as its own messages",
+            )
+        found.append([message.role, text])
+    return found

@@ -1,0 +1,43 @@
+"""Provides MCP servers. It imports no library of MCP before one is asked for."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import TYPE_CHECKING, Any
+
+from typing_extensions import override
+
+from flink_agents.api.mcp import MCPServerSpec
+from flink_agents.api.resource_providers import DeclaredResource, ResourceProvider
+from flink_agents.models.setup.descriptions import read_description
+from flink_agents.models.setup.extras import check_modules
+
+if TYPE_CHECKING:
+    from flink_agents.models.mcp.resource import MCPServerResource
+
+
+class MCPServerProvider(ResourceProvider):
+    """Makes MCP servers of descriptions."""
+
+    @override
+    def check_declared(self, name: str, clazz: str, arguments: Mapping[str, Any]) -> None:
+        if clazz:
+            raise ValueError("an MCP server has no class; describe it by a command or a url")
+        read_description(MCPServerSpec, arguments)
+        _check_installed(name)
+
+    @override
+    def load(self) -> None:
+        _check_installed("")
+        import flink_agents.models.mcp.resource  # noqa: F401
+
+    @override
+    def provide(self, declared: DeclaredResource) -> MCPServerResource:
+        _check_installed(declared.name)
+        from flink_agents.models.mcp.resource import MCPServerResource
+
+        return MCPServerResource(declared)
+
+
+def _check_installed(name: str) -> None:
+    check_modules(("pydantic_ai", "fastmcp", "mcp"), "mcp", f"the MCP server {name!r}")

@@ -1,0 +1,162 @@
+"""Sends requests to one server, over a connection that all keys of a subtask share.
+
+A connection is opened by the first request. One that is lost, or on which a request got no answer in time, is
+not used for further requests; those under way on it go on, and the next request opens another one.
+"""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Awaitable, Callable
+from typing import Any, TypeVar
+
+from pydantic_ai.mcp import MCPToolset
+
+from flink_agents.api.errors import AgentsError
+from flink_agents.api.mcp import MCPServerSpec
+from flink_agents.models.mcp.connection import GRACE_SECONDS, Connection
+from flink_agents.models.mcp.content import repeatable
+from flink_agents.models.mcp.failures import Failure, Kind, failure_of
+from flink_agents.models.setup.limiter import RequestLimiter
+from flink_agents.models.setup.secrets import Secrets
+
+T = TypeVar("T")
+
+Request = Callable[[MCPToolset[Any]], Awaitable[T]]
+
+
+class RequestFailedError(Exception):
+    """A request failed.
+
+    Args:
+        failure: By what; its text holds no secrets.
+        timed_out: Whether no answer came in time.
+    """
+
+    def __init__(self, failure: Failure, timed_out: bool = False) -> None:
+        super().__init__(failure.text)
+        self.failure = failure
+        self.timed_out = timed_out
+
+
+class MCPRequests:
+    """See the module. All of it runs on the agent loop.
+
+    Args:
+        name: Name of the server.
+        spec: What is said of it.
+    """
+
+    def __init__(self, name: str, spec: MCPServerSpec) -> None:
+        self._name = name
+        self._spec = spec
+        self._secrets = Secrets(f"the MCP server {name!r}")
+        self._limiter = RequestLimiter(spec.max_concurrency, spec.rate_limit)
+        self._current: Connection | None = None
+        self._all: set[Connection] = set()
+        self._tools: tuple[Connection, float, Any] | None = None
+
+    async def send(self, request: Request[T], timeout: float | None = None) -> T:
+        """Send a request, and wait for its answer.
+
+        Args:
+            request: Sends it with what speaks with the server.
+            timeout: Seconds that it may take. Default: those of the server.
+
+        Raises:
+            RequestFailedError: There was no answer, or one that says no.
+            AgentsError: A secret is missing.
+        """
+        async with self._limiter.turn():
+            connection = self._connection()
+            with connection.in_use():
+                toolset = await self._opened(connection)
+                deadline = asyncio.timeout(timeout or self._spec.timeout)
+                try:
+                    async with deadline:
+                        return await request(toolset)
+                except TimeoutError as error:
+                    connection.retire()
+                    self._forget(connection)
+                    if not deadline.expired():
+                        raise self._failed(connection, failure_of(error, connection.http)) from None
+                    text = f"it gave no answer within {timeout or self._spec.timeout:g} seconds"
+                    raise self._failed(connection, Failure(Kind.UNKNOWN, text), timed_out=True) from None
+                except Exception as error:
+                    failure = failure_of(error, connection.http)
+                    if failure.kind is not Kind.REFUSED:
+                        connection.retire()
+                        self._forget(connection)
+                        # What it wrote as errors comes by another pipe, a moment later.
+                        await asyncio.sleep(0)
+                    raise self._failed(connection, failure) from None
+
+    async def list_tools(self) -> Any:
+        """The tools of the server, listed again now and then, and where it says that they changed."""
+        now = asyncio.get_running_loop().time()
+        if self._tools is not None:
+            connection, listed, tools = self._tools
+            fresh = now - listed < self._spec.tools_for and not connection.tools_changed
+            if fresh and connection is self._current and not connection.is_dead:
+                return tools
+        tools = await self.send(lambda toolset: toolset.list_tools())
+        if self._current is not None:
+            self._current.tools_changed = False
+            self._tools = (self._current, now, tools)
+        return tools
+
+    async def is_repeatable(self, tool: str) -> bool:
+        """Whether the server says that a repeated call of ``tool`` changes nothing more."""
+        try:
+            listed = await self.list_tools()
+        except (RequestFailedError, AgentsError):
+            return False
+        return any(repeatable(one) for one in listed if one.name == tool)
+
+    async def aclose(self) -> None:
+        """Close all connections, in bounded time."""
+        self._current = None
+        tasks = [connection.task for connection in self._all]
+        for connection in self._all:
+            connection.retire()
+        if not tasks:
+            return
+        _, late = await asyncio.wait(tasks, timeout=2 * GRACE_SECONDS)
+        for connection in [one for one in self._all if one.task in late]:
+            connection.kill()
+        if late:
+            await asyncio.wait(late, timeout=GRACE_SECONDS / 2)
+
+    def _connection(self) -> Connection:
+        if self._current is not None and self._current.is_dead:
+            self._current.retire()
+            self._current = None
+        if self._current is None:
+            connection = self._current = Connection(self._name, self._spec, self._secrets)
+            self._all.add(connection)
+            connection.task.add_done_callback(lambda _: self._all.discard(connection))
+        return self._current
+
+    async def _opened(self, connection: Connection) -> MCPToolset[Any]:
+        # Who waits may be cancelled; the others wait on.
+        opened = await asyncio.shield(connection.opened)
+        if opened.toolset is not None:
+            return opened.toolset
+        self._forget(connection)
+        if opened.error is not None:
+            raise opened.error
+        assert opened.failure is not None
+        raise self._failed(connection, opened.failure)
+
+    def _forget(self, connection: Connection) -> None:
+        if self._current is connection:
+            self._current = None
+
+    def _failed(
+        self, connection: Connection, failure: Failure, timed_out: bool = False
+    ) -> RequestFailedError:
+        text = failure.text
+        if failure.kind is not Kind.REFUSED and not timed_out and (said := connection.said()):
+            text = f"{text}; it wrote: {said[-1000:]}"
+        hidden = Failure(failure.kind, self._secrets.hide(text), failure.retry_after)
+        return RequestFailedError(hidden, timed_out)

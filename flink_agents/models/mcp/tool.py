@@ -1,0 +1,69 @@
+"""A tool of a server, as a model calls it."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import Any
+
+from pydantic_ai.tools import ToolDefinition
+
+from flink_agents.api.chat import OnToolError
+from flink_agents.api.context import RunnerContext
+from flink_agents.api.errors import MCPError
+from flink_agents.api.mcp import MCPTool
+from flink_agents.models.mcp.calls import MCPServerCalls
+from flink_agents.models.mcp.content import told
+from flink_agents.models.mcp.failures import Kind
+from flink_agents.models.mcp.requests import RequestFailedError
+from flink_agents.models.tools.calls import ToolOutcome, ToolPolicy
+
+
+class MCPModelTool:
+    """A tool of a server. Its outcome is the record of its call, a failure that the model is told included.
+
+    Args:
+        server: The server.
+        tool: The tool.
+    """
+
+    def __init__(self, server: MCPServerCalls, tool: MCPTool) -> None:
+        self.name = tool.name
+        self._server = server
+        self._tool = tool
+
+    @property
+    def definition(self) -> ToolDefinition:
+        """What the model is told of it."""
+        return ToolDefinition(
+            name=self.name,
+            description=self._tool.description or None,
+            parameters_json_schema=dict(self._tool.parameters),
+        )
+
+    async def call(self, ctx: RunnerContext, arguments: Mapping[str, Any], policy: ToolPolicy) -> ToolOutcome:
+        """Call the tool with the arguments that a model gave, which the server checks.
+
+        Raises:
+            MCPError: The server is not there, or was lost in the middle.
+        """
+
+        async def call_tool(arguments: dict[str, Any], idempotency_key: str) -> list[Any]:
+            try:
+                timeout = policy.timeout
+                answer = await self._server.ask_tool(self._tool.tool, arguments, idempotency_key, timeout)
+            except RequestFailedError as error:
+                if error.timed_out or error.failure.kind is Kind.REFUSED:
+                    return ["retry", error.failure.text or "The tool failed."]
+                what = f"call_tool:{self._tool.tool}"
+                raise self._server.error_of(what, error, self._tool.repeatable) from None
+            return list(told(answer, policy.result_limit))
+
+        try:
+            kind, content = await self._server.recorded(
+                call_tool, f"call_tool:{self._tool.tool}", dict(arguments)
+            )
+        except MCPError as error:
+            if policy.on_error is OnToolError.FAIL:
+                raise
+            return ToolOutcome("failed", f"{error.message}: {error.found}")
+        return ToolOutcome(kind, content)

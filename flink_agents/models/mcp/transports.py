@@ -1,0 +1,74 @@
+"""How a server is reached, from what is said of it: a process, streamable HTTP, or SSE."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import Any
+
+import httpx2
+from fastmcp.client.transports import ClientTransport, SSETransport, StdioTransport, StreamableHttpTransport
+from mcp.shared._httpx_utils import create_mcp_http_client
+
+from flink_agents.api.chat import Secret
+from flink_agents.api.mcp import MCPServerSpec
+from flink_agents.models.mcp.failures import HTTPAnswer
+from flink_agents.models.mcp.lifeline import Lifeline
+from flink_agents.models.setup.secrets import Secrets
+
+_MOST_BYTES = 64 * 1024 * 1024
+"""How long one message over HTTP may be. The library's own limit, 1 MiB, ends the connection."""
+
+
+def transport_of(
+    spec: MCPServerSpec, secrets: Secrets, lifeline: Lifeline | None, http: HTTPAnswer
+) -> ClientTransport:
+    """The transport that a description means.
+
+    Args:
+        spec: The description.
+        secrets: Reads its secrets.
+        lifeline: Belongs to the process, where the server is one.
+        http: Is told of errors of HTTP.
+
+    Raises:
+        ResourceUnavailableError: A secret is not there.
+    """
+    if lifeline is not None:
+        assert spec.command is not None
+        command, arguments = lifeline.guarded(spec.command, list(spec.args))
+        return StdioTransport(
+            command,
+            arguments,
+            env=_texts(spec.env, secrets),
+            cwd=spec.cwd,
+            keep_alive=False,
+            log_file=lifeline.errors,
+        )
+    assert spec.url is not None
+    headers = _texts(spec.headers, secrets)
+    if spec.auth is not None:
+        headers["Authorization"] = f"Bearer {secrets.read(spec.auth)}"
+
+    async def note(response: httpx2.Response) -> None:
+        http.note(response.status_code, response.headers.get("retry-after"))
+
+    def client(
+        headers: dict[str, str] | None = None,
+        timeout: httpx2.Timeout | None = None,
+        auth: httpx2.Auth | None = None,
+        **_: Any,
+    ) -> httpx2.AsyncClient:
+        made = create_mcp_http_client(headers=headers, timeout=timeout, auth=auth)
+        made.event_hooks.setdefault("response", []).append(note)
+        return made
+
+    if spec.way == "sse":
+        # Events are rare: silence between them must not end the connection.
+        return SSETransport(spec.url, headers, sse_read_timeout=24 * 3600, httpx_client_factory=client)
+    return StreamableHttpTransport(
+        spec.url, headers, httpx_client_factory=client, max_sse_event_size=_MOST_BYTES
+    )
+
+
+def _texts(values: Mapping[str, str | Secret], secrets: Secrets) -> dict[str, str]:
+    return secrets.headers(values)

@@ -1,0 +1,103 @@
+"""Runs a command in a folder, ends it with all its descendants, and removes the folder.
+
+``python guard.py FOLDER COMMAND...`` is a process of its own, so that this happens even where the worker is
+killed: the worker holds the other end of the standard input, which closes with it. On Linux this process
+adopts what the command leaves behind, also in sessions of its own. It imports the standard library alone,
+since it is executed by its path.
+"""
+
+from __future__ import annotations
+
+import ctypes
+import os
+import select
+import shutil
+import signal
+import subprocess
+import sys
+
+_PR_SET_CHILD_SUBREAPER = 36
+CANNOT_RUN = 126
+"""The exit code of a command that cannot be started, as shells have it."""
+
+
+def main(folder: str, command: list[str]) -> int:
+    """Run ``command`` until it ends, or until the standard input does; returns its exit code."""
+    if sys.platform == "linux":
+        ctypes.CDLL(None, use_errno=True).prctl(_PR_SET_CHILD_SUBREAPER, 1, 0, 0, 0)
+    ended, wake = os.pipe()
+    os.set_blocking(wake, False)
+    signal.signal(signal.SIGCHLD, lambda *_: None)
+    signal.set_wakeup_fd(wake, warn_on_full_buffer=False)
+    try:
+        child = subprocess.Popen(command, cwd=folder, stdin=subprocess.DEVNULL, start_new_session=True)
+    except OSError as error:
+        print(f"the script cannot be started: {error}", file=sys.stderr)
+        shutil.rmtree(folder, ignore_errors=True)
+        return CANNOT_RUN
+    try:
+        while child.poll() is None:
+            ready, _, _ = select.select([0, ended], [], [])
+            if ended in ready:
+                os.read(ended, 4096)
+            if 0 in ready and not os.read(0, 1):
+                break
+    finally:
+        code = child.poll()
+        end_all(child.pid)
+        shutil.rmtree(folder, ignore_errors=True)
+    # A process that a signal ended has a code above 128, as in shells.
+    return 128 + signal.SIGKILL if code is None else code if code >= 0 else 128 - code
+
+
+def end_all(group: int) -> None:
+    """Kill the processes of a group, and all descendants of this process."""
+    while True:
+        try:
+            os.killpg(group, signal.SIGKILL)
+        except (ProcessLookupError, PermissionError):
+            pass
+        left = descendants(os.getpid()) if sys.platform == "linux" else []
+        for process in left:
+            try:
+                os.kill(process, signal.SIGKILL)
+            except ProcessLookupError:
+                pass
+        if not _reap(bool(left)):
+            return
+
+
+def _reap(wait: bool) -> bool:
+    """Take the exit codes of children that ended; returns whether there are others."""
+    try:
+        while os.waitpid(-1, 0 if wait else os.WNOHANG)[0]:
+            wait = False
+    except ChildProcessError:
+        return False
+    return True
+
+
+def descendants(ancestor: int) -> list[int]:
+    """The living processes below a process."""
+    parents: dict[int, int] = {}
+    for name in os.listdir("/proc"):
+        if name.isdigit():
+            try:
+                with open(f"/proc/{name}/stat", encoding="utf-8", errors="replace") as file:
+                    state, parent = file.read().rpartition(")")[2].split()[:2]
+            except (FileNotFoundError, ProcessLookupError):
+                continue
+            if state != "Z":
+                parents[int(name)] = int(parent)
+    found: list[int] = []
+    ahead = [ancestor]
+    while ahead:
+        of = ahead.pop()
+        children = [process for process, parent in parents.items() if parent == of]
+        found += children
+        ahead += children
+    return found
+
+
+if __name__ == "__main__":
+    sys.exit(main(sys.argv[1], sys.argv[2:]))

@@ -1,0 +1,178 @@
+"""The skills of one source: what each is for, its text, and its files, which are found by name alone."""
+
+from __future__ import annotations
+
+import hashlib
+import re
+from collections.abc import Iterator, Mapping
+from dataclasses import dataclass
+from functools import cached_property
+from typing import Any, cast
+
+import yaml
+
+from flink_agents.api.errors import SkillError
+from flink_agents.api.skills import SkillsSpec
+from flink_agents.models.tools.skills.sources import Tree, read_source
+
+FILE = "SKILL.md"
+SCRIPTS = "scripts/"
+"""The folder of a skill in which its scripts are."""
+
+_NAME = re.compile(r"[a-z0-9]+(-[a-z0-9]+)*")
+_LONGEST_NAME, _LONGEST_DESCRIPTION = 64, 1024
+_FRONT = re.compile(r"\A---[ \t]*\r?\n(.*?)^---[ \t]*\r?$\n?(.*)\Z", re.DOTALL | re.MULTILINE)
+
+
+class SkillRefusal(Exception):
+    """A model asks for something that a skill does not have, or that nobody may have. It is told the text."""
+
+
+@dataclass(frozen=True)
+class Skill:
+    """A folder with a ``SKILL.md``.
+
+    Attributes:
+        name: Its name.
+        description: What it is for, and when it is used.
+        text: What the model reads when it loads the skill.
+        tree: Its files.
+    """
+
+    name: str
+    description: str
+    text: str
+    tree: Tree
+
+    @property
+    def scripts(self) -> list[str]:
+        """Paths of its scripts."""
+        return sorted(path for path in self.tree.files if path.startswith(SCRIPTS))
+
+    @property
+    def files(self) -> list[str]:
+        """Paths of its other files, without ``SKILL.md``."""
+        return sorted({*self.tree.files} - {FILE} - {*self.scripts})
+
+    @cached_property
+    def digest(self) -> str:
+        """16 hexadecimal digits of all its files."""
+        digest = hashlib.blake2b(digest_size=8)
+        for path, content in sorted(self.tree.files.items()):
+            name = path.encode("utf-8", "surrogatepass")
+            digest.update(b"%d:%b%d:%b" % (len(name), name, len(content), content))
+        return digest.hexdigest()
+
+    def find(self, path: str, listed: list[str]) -> bytes:
+        """The content of a file.
+
+        Args:
+            path: What the model asks for.
+            listed: The files that it may ask for.
+
+        Raises:
+            SkillRefusal: It is none of them.
+        """
+        if path in listed:
+            return self.tree.files[path]
+        raise SkillRefusal(f"{path!r} of the skill {self.name!r} is refused: {self._reason(path, listed)}")
+
+    def _reason(self, path: str, listed: list[str]) -> str:
+        parts = path.replace("\\", "/").split("/")
+        if path.startswith(("/", "\\", "~")) or re.match(r"[A-Za-z]:", path):
+            return "it is an absolute path. Paths begin in the folder of the skill."
+        if ".." in parts:
+            return "it leads out of the folder of the skill."
+        for length in range(1, len(parts) + 1):
+            why = self.tree.refused.get("/".join(parts[:length]))
+            if why is not None:
+                return f"{'/'.join(parts[:length])!r} is {why}."
+        return f"it is not listed. There is {', '.join(map(repr, listed)) or 'nothing'}."
+
+
+class SkillLibrary(Mapping[str, Skill]):
+    """Skills by name.
+
+    Args:
+        spec: Where they are, and which of them are given.
+
+    Raises:
+        SkillError: They are not there, or one of them is no skill.
+    """
+
+    def __init__(self, spec: SkillsSpec) -> None:
+        self.spec = spec
+        tree = read_source(spec)
+        found = {skill.name: skill for skill in _skills_in(tree)}
+        unknown = [name for name in spec.only if name not in found]
+        if unknown or not found:
+            raise SkillError(
+                f"there is no skill {unknown[0]!r}" if unknown else "there are no skills",
+                expected=f"folders with a file {FILE} in {tree.where}",
+                found=", ".join(found) or "no such folder",
+                fix="correct the path, or the names after 'only'",
+            )
+        self._skills = {name: skill for name, skill in found.items() if not spec.only or name in spec.only}
+
+    def __getitem__(self, name: str) -> Skill:
+        return self._skills[name]
+
+    def __iter__(self) -> Iterator[str]:
+        return iter(self._skills)
+
+    def __len__(self) -> int:
+        return len(self._skills)
+
+    @property
+    def digest(self) -> str:
+        """16 hexadecimal digits of all files of all skills."""
+        digest = hashlib.blake2b(digest_size=8)
+        for name, skill in sorted(self._skills.items()):
+            digest.update(f"{name}:{skill.digest};".encode())
+        return digest.hexdigest()
+
+
+def _skills_in(tree: Tree) -> Iterator[Skill]:
+    """The skills of a source: it is one itself, or has some as folders, within a single one or not."""
+    if FILE in tree.files:
+        yield _skill(tree, None)
+        return
+    folders = sorted({path.split("/")[0] for path in tree.files if "/" in path})
+    skills = [folder for folder in folders if f"{folder}/{FILE}" in tree.files]
+    if not skills and len(folders) == 1:
+        yield from _skills_in(tree.below(folders[0]))
+    for folder in skills:
+        yield _skill(tree.below(folder), folder)
+
+
+def _skill(tree: Tree, folder: str | None) -> Skill:
+    where = f"{tree.where}/{FILE}"
+    try:
+        match = _FRONT.match(tree.files[FILE].decode("utf-8-sig"))
+        front: Any = yaml.safe_load(match[1]) if match is not None else None
+    except (UnicodeDecodeError, yaml.YAMLError) as error:
+        raise _malformed(where, "YAML between two lines '---'", f"{type(error).__name__}: {error}") from None
+    if match is None or not isinstance(front, dict):
+        raise _malformed(where, "name and description between two lines '---' at its beginning", "none")
+    said = cast("dict[str, Any]", front)
+    name, description = said.get("name"), said.get("description")
+    if not isinstance(name, str) or len(name) > _LONGEST_NAME or _NAME.fullmatch(name) is None:
+        expected = f"a name of at most {_LONGEST_NAME} lower-case letters, digits and single hyphens"
+        raise _malformed(where, expected, repr(name))
+    if folder is not None and name != folder:
+        raise _malformed(where, f"the name of its folder, {folder!r}", repr(name))
+    text = description.strip() if isinstance(description, str) else ""
+    if not 0 < len(text) <= _LONGEST_DESCRIPTION:
+        expected = f"a description of at most {_LONGEST_DESCRIPTION} characters"
+        raise _malformed(where, expected, f"{len(text)} characters" if text else "none")
+    return Skill(name, text, match[2].strip(), tree)
+
+
+def _malformed(where: str, expected: str, found: str) -> SkillError:
+    return SkillError(
+        "a file of a skill is not as it should be",
+        expected=expected,
+        found=found[:500],
+        fix="correct the file",
+        where=where,
+    )

@@ -1,0 +1,206 @@
+"""Runs scripts of skills: as processes, with a folder and an environment of their own, for a time."""
+
+from __future__ import annotations
+
+import asyncio
+import functools
+import os
+import shutil
+import sys
+import tempfile
+from collections.abc import Sequence
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any
+
+from flink_agents.api.chat import Secret
+from flink_agents.api.errors import ResourceUnavailableError
+from flink_agents.api.skills import SkillsSpec
+from flink_agents.models.setup.limiter import RequestLimiter
+from flink_agents.models.setup.secrets import Secrets
+from flink_agents.models.tools.skills.library import Skill, SkillRefusal
+
+INHERITED = ("PATH", "LANG", "LC_ALL", "LC_CTYPE", "TZ")
+"""Variables of the worker that each script gets; all others are left out."""
+
+MOST_ARGUMENTS = 100_000
+"""Bytes of all arguments of a script together, below what systems take."""
+
+_GUARD = str(Path(__file__).with_name("guard.py"))
+_CHUNK = 65_536
+_END_SECONDS = 10.0
+"""How long the guard of a script may take to end everything, before it is killed itself."""
+
+
+@dataclass
+class BoundedOutput:
+    """The beginning and the end of what a process writes.
+
+    Attributes:
+        limit: How many bytes are kept.
+    """
+
+    limit: int
+    _head: bytearray = field(default_factory=bytearray)
+    _tail: bytearray = field(default_factory=bytearray)
+    _size: int = 0
+
+    def add(self, data: bytes) -> None:
+        """Take more of it."""
+        self._size += len(data)
+        room = max(0, self.limit // 2 - len(self._head))
+        self._head += data[:room]
+        self._tail += data[room:]
+        del self._tail[: max(0, len(self._tail) - (self.limit - self.limit // 2))]
+
+    @property
+    def text(self) -> str:
+        """What was kept, with a line in the place of what was not."""
+        left = self._size - len(self._head) - len(self._tail)
+        if not left:
+            return (self._head + self._tail).decode("utf-8", "replace")
+        head, tail = (part.decode("utf-8", "replace") for part in (self._head, self._tail))
+        return f"{head}\n[{left} bytes left out]\n{tail}"
+
+
+class ScriptRunner:
+    """Runs the scripts of one source of skills.
+
+    Args:
+        what: What has the skills, for errors.
+        spec: What holds for their scripts.
+    """
+
+    def __init__(self, what: str, spec: SkillsSpec) -> None:
+        self._spec = spec
+        self._secrets = Secrets(what)
+        self._limiter = RequestLimiter(spec.max_concurrency, spec.rate_limit)
+
+    async def run(self, skill: Skill, script: str, arguments: Sequence[str]) -> dict[str, Any]:
+        """Run a script to its end, or until it has taken too long.
+
+        Returns:
+            Its exit code, None where it took too long, and both outputs, without secrets.
+
+        Raises:
+            SkillRefusal: It is none of the scripts, cannot be run, or has arguments that none can have.
+            ResourceUnavailableError: A secret of its environment is not there.
+        """
+        content = skill.find(script, skill.scripts)
+        command = [*_interpreter(script, content), *_checked(arguments)]
+        async with self._limiter.turn():
+            return await self._run(skill, command)
+
+    async def _run(self, skill: Skill, command: list[str]) -> dict[str, Any]:
+        # Where the worker dies before there is a guard, the folder is left to the system's cleaning.
+        folder = tempfile.mkdtemp(prefix=f"skill-{skill.name}-")
+        try:
+            await asyncio.to_thread(_unpack, skill, folder)
+            guard = await asyncio.create_subprocess_exec(
+                *(python(), "-I", "-S", "-B", _GUARD, folder, *command),
+                stdin=asyncio.subprocess.PIPE,
+                stdout=asyncio.subprocess.PIPE,
+                stderr=asyncio.subprocess.PIPE,
+                env=self._environment(folder),
+                start_new_session=True,
+            )
+        except BaseException:
+            shutil.rmtree(folder, ignore_errors=True)
+            raise
+        outputs = [BoundedOutput(self._spec.output_limit) for _ in range(2)]
+        reading = asyncio.gather(*map(_drain, (guard.stdout, guard.stderr), outputs), guard.wait())
+        timed_out = False
+        try:
+            done, _ = await asyncio.wait([reading], timeout=self._spec.timeout)
+            timed_out = not done
+        finally:
+            await _end(guard, reading)
+        stdout, stderr = (self._secrets.hide(output.text) for output in outputs)
+        told: dict[str, Any] = {"exit_code": guard.returncode, "stdout": stdout, "stderr": stderr}
+        if timed_out:
+            told |= {"exit_code": None, "killed": f"it took longer than {self._spec.timeout:g} seconds"}
+        return told
+
+    def _environment(self, folder: str) -> dict[str, str]:
+        names = (*INHERITED, *self._spec.inherit)
+        made = {name: os.environ[name] for name in names if name in os.environ}
+        for name, value in self._spec.environment.items():
+            made[name] = self._secrets.read(value, name) if isinstance(value, Secret) else value
+        return {**made, "HOME": folder, "TMPDIR": folder}
+
+
+def _unpack(skill: Skill, folder: str) -> None:
+    """Write the files of a skill, which a script may change as it likes."""
+    for path, content in skill.tree.files.items():
+        file = Path(folder, path)
+        file.parent.mkdir(parents=True, exist_ok=True)
+        file.write_bytes(content)
+        if content.startswith(b"#!"):
+            file.chmod(0o700)
+
+
+@functools.cache
+def python() -> str:
+    """The Python that this process runs.
+
+    In a JVM that embeds it, what ``sys`` calls the executable may be that of Java.
+
+    Raises:
+        ResourceUnavailableError: It is not found.
+    """
+    named = [Path(prefix, "bin", "python3") for prefix in (sys.prefix, sys.base_prefix)]
+    for path in (Path(sys.executable or "-"), *named):
+        if path.name.startswith("python") and os.access(path, os.X_OK):
+            return str(path)
+    raise ResourceUnavailableError(
+        "no Python is found that could run the scripts of skills",
+        expected=f"python3 in {named[0].parent}",
+        found=repr(sys.executable),
+        fix="set python.executable to the Python of a virtual environment",
+    )
+
+
+def _interpreter(script: str, content: bytes) -> list[str]:
+    """How a script is started."""
+    if script.endswith(".py"):
+        return [python(), "-B", script]
+    if content.startswith(b"#!"):
+        return [f"./{script}"]
+    if script.endswith(".sh"):
+        return ["/bin/sh", script]
+    raise SkillRefusal(f"{script!r} is refused: it is no Python, and no first line '#!' says what runs it.")
+
+
+def _checked(arguments: Sequence[str]) -> Sequence[str]:
+    try:
+        size = sum(len(os.fsencode(argument)) for argument in arguments)
+    except UnicodeEncodeError:
+        raise SkillRefusal("an argument has characters that no process can be given.") from None
+    if any("\0" in argument for argument in arguments):
+        raise SkillRefusal("an argument has a zero byte, which no process can be given.")
+    if size > MOST_ARGUMENTS:
+        raise SkillRefusal(f"the arguments have {size} bytes, of which {MOST_ARGUMENTS} can be passed.")
+    return arguments
+
+
+async def _drain(stream: asyncio.StreamReader | None, output: BoundedOutput) -> None:
+    """Read to the end: a process whose output nobody reads would stand still."""
+    assert stream is not None
+    while data := await stream.read(_CHUNK):
+        output.add(data)
+
+
+async def _end(guard: asyncio.subprocess.Process, reading: asyncio.Future[Any]) -> None:
+    """Let the guard end all that still runs. It does so as well where nobody waits for it any more."""
+    if guard.stdin is not None:
+        guard.stdin.close()
+    try:
+        async with asyncio.timeout(_END_SECONDS):
+            await asyncio.shield(reading)
+    except TimeoutError:
+        guard.kill()
+        reading.cancel()
+    except asyncio.CancelledError:
+        # The attempt ends; the guard sees its closed input and needs nobody.
+        reading.cancel()
+        raise

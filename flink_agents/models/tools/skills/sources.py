@@ -1,0 +1,207 @@
+"""Reads the files of skills: from a folder, a zip file, or a package that is installed as either.
+
+All is read once. What changes behind that is not seen, and cannot slip in between a check and a use.
+"""
+
+from __future__ import annotations
+
+import os
+import stat
+import zipfile
+from collections.abc import Iterator
+from dataclasses import dataclass, field
+from importlib.util import find_spec
+from pathlib import Path, PurePosixPath
+
+from flink_agents.api.errors import SkillError
+from flink_agents.api.skills import SkillsSpec
+
+LINK = "a symbolic link, which might lead elsewhere"
+SPECIAL = "no regular file"
+
+
+@dataclass
+class Tree:
+    """Files by their paths, with ``/`` between the parts.
+
+    Attributes:
+        where: What was read, for errors.
+        limit: Bytes that all files may have together.
+        files: The content of each file.
+        refused: What is there and is not read, and why.
+    """
+
+    where: str
+    limit: int
+    files: dict[str, bytes] = field(default_factory=dict[str, bytes])
+    refused: dict[str, str] = field(default_factory=dict[str, str])
+    _size: int = 0
+
+    def reserve(self, size: int) -> None:
+        """Count bytes before they are read.
+
+        Raises:
+            SkillError: There are more than is allowed.
+        """
+        self._size += size
+        if self._size > self.limit:
+            raise SkillError(
+                "the files of skills are too large",
+                expected=f"at most {self.limit:,} bytes in {self.where}",
+                fix="leave out what no skill needs, or raise size_limit",
+            )
+
+    def below(self, folder: str) -> Tree:
+        """The part of it below a folder; the whole where that is empty."""
+        start = folder and f"{folder}/"
+        return Tree(
+            f"{self.where}/{folder}" if folder else self.where,
+            self.limit,
+            {path[len(start) :]: content for path, content in self.files.items() if path.startswith(start)},
+            {path[len(start) :]: reason for path, reason in self.refused.items() if path.startswith(start)},
+        )
+
+
+def read_source(spec: SkillsSpec) -> Tree:
+    """Read what a description names.
+
+    Raises:
+        SkillError: It is not there, too large, or a zip file with paths that lead out of it.
+    """
+    if spec.package is None:
+        assert spec.path is not None
+        return _read(Path(spec.path), "", spec.size_limit)
+    below = PurePosixPath(spec.path or "")
+    if below.is_absolute() or ".." in below.parts:
+        raise SkillError(
+            "the path of skills leads out of their package",
+            expected=f"a path below the package {spec.package}",
+            found=spec.path,
+            fix="name a folder of the package",
+        )
+    place = _place_of(spec.package)
+    if place.is_dir():
+        return _read(place / below, "", spec.size_limit)
+    # A package in a zip file on the path of imports: the part up to the file, and the part within it.
+    for outer in place.parents:
+        if outer.is_file():
+            within = (place.relative_to(outer) / below).as_posix()
+            return _read(outer, "" if within == "." else within, spec.size_limit)
+    raise _absent(str(place))
+
+
+def _place_of(package: str) -> Path:
+    try:
+        found = find_spec(package)
+    except ModuleNotFoundError:
+        found = None
+    places = list(found.submodule_search_locations or ()) if found is not None else []
+    if not places:
+        raise SkillError(
+            f"there is no package {package!r} with skills",
+            expected="a package that is installed on the workers, or came with the job by -pyfs",
+            found="a module without a folder" if found is not None else "nothing of that name",
+            fix="install it on the workers, or correct its name",
+        )
+    return Path(places[0])
+
+
+def _read(place: Path, within: str, limit: int) -> Tree:
+    tree = Tree(str(place), limit)
+    try:
+        if place.is_dir():
+            _read_folder(tree, place.resolve(), "")
+            return tree
+        if place.is_file():
+            _read_zip(tree, place)
+            return tree.below(within)
+    except (OSError, zipfile.BadZipFile, NotImplementedError, RuntimeError) as error:
+        raise SkillError(
+            "skills cannot be read",
+            expected=f"{place}, a folder or a zip file that is not encrypted",
+            found=f"{type(error).__name__}: {error}"[:500],
+            fix="correct the path, or what is there",
+        ) from error
+    raise _absent(str(place))
+
+
+def _absent(place: str) -> SkillError:
+    return SkillError(
+        "the skills are not there",
+        expected=f"{place}, a folder or a zip file on this worker",
+        found="nothing",
+        fix="bring it to the workers: docs/skills.md says how",
+    )
+
+
+def is_hidden(name: str) -> bool:
+    """Whether a file or folder is left out: what tools leave behind is no part of a skill."""
+    return name.startswith(".") or name == "__pycache__"
+
+
+def _read_folder(tree: Tree, folder: Path, inside: str) -> None:
+    with os.scandir(folder) as entries:
+        found = sorted(entries, key=lambda entry: entry.name)
+    for entry in found:
+        path = f"{inside}{entry.name}"
+        if is_hidden(entry.name):
+            continue
+        if entry.is_symlink():
+            tree.refused[path] = LINK
+        elif entry.is_dir(follow_symlinks=False):
+            _read_folder(tree, Path(entry.path), f"{path}/")
+        elif entry.is_file(follow_symlinks=False):
+            tree.files[path] = _content(tree, entry.path)
+        else:
+            tree.refused[path] = SPECIAL
+
+
+def _content(tree: Tree, path: str) -> bytes:
+    # The file may have become a link since the folder was listed.
+    handle = os.open(path, os.O_RDONLY | os.O_NOFOLLOW | os.O_CLOEXEC)
+    with os.fdopen(handle, "rb") as file:
+        size = os.fstat(handle).st_size
+        tree.reserve(size)
+        return file.read(size)
+
+
+def _read_zip(tree: Tree, place: Path) -> None:
+    with zipfile.ZipFile(place) as archive:
+        for entry in _members(archive, place):
+            path, mode = entry.filename, entry.external_attr >> 16
+            if any(map(is_hidden, path.split("/"))):
+                continue
+            if stat.S_ISLNK(mode):
+                tree.refused[path] = LINK
+                continue
+            # What the entry says of its size may be wrong; it is never read further than that.
+            tree.reserve(entry.file_size)
+            with archive.open(entry) as file:
+                tree.files[path] = file.read(entry.file_size)
+
+
+def _members(archive: zipfile.ZipFile, place: Path) -> Iterator[zipfile.ZipInfo]:
+    """The files of an archive.
+
+    Raises:
+        SkillError: The path of one leads out of it, or two have one path.
+    """
+    seen: set[str] = set()
+    for entry in archive.infolist():
+        if entry.is_dir():
+            continue
+        path = entry.filename
+        parts = path.split("/")
+        if path.startswith("/") or "\\" in path or ":" in parts[0] or not {"", ".", ".."}.isdisjoint(parts):
+            raise SkillError(
+                "a zip file of skills has a path that leads out of it",
+                expected=f"paths below the folders of {place}",
+                found=repr(entry.orig_filename),
+                fix="make the file anew from the folder of the skills",
+            )
+        if path in seen:
+            raise SkillError(
+                "a zip file of skills has a path twice", found=repr(path), fix="make the file anew"
+            )
+        seen.add(path)
+        yield entry

@@ -1,0 +1,109 @@
+"""What a model is told of skills, and the functions by which it uses them."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from typing import Any
+
+from pydantic_ai.exceptions import ModelRetry
+
+from flink_agents.api.errors import DuplicateNameError
+from flink_agents.models.tools.skills.library import Skill, SkillLibrary, SkillRefusal
+from flink_agents.models.tools.skills.scripts import ScriptRunner
+
+_INTRODUCTION = (
+    "You have skills: instructions for tasks of a kind. Before you do a task that the description of a skill "
+    "fits, load the skill by load_skill, and follow what it says."
+)
+
+
+class SkillSet:
+    """The skills of one conversation, of one source or several.
+
+    Args:
+        sources: The skills, and what runs the scripts of each source; None where scripts may not be run.
+
+    Raises:
+        DuplicateNameError: Two sources have a skill of one name.
+    """
+
+    def __init__(self, sources: Sequence[tuple[SkillLibrary, ScriptRunner | None]]) -> None:
+        self._skills: dict[str, tuple[Skill, ScriptRunner | None]] = {}
+        for library, runner in sources:
+            for name, skill in library.items():
+                if name in self._skills:
+                    raise DuplicateNameError(
+                        f"a model is given two skills {name!r}",
+                        expected="skills of different names",
+                        found=f"{self._skills[name][0].tree.where} and {skill.tree.where}",
+                        fix="leave one out: Skills(..., only=[...])",
+                    )
+                self._skills[name] = (skill, runner)
+
+    @property
+    def instructions(self) -> str:
+        """What the model is told of the skills from the beginning: their names, and what each is for."""
+        lines = [
+            f"- {name}: {' '.join(skill.description.split())}" for name, (skill, _) in self._skills.items()
+        ]
+        return "\n".join([_INTRODUCTION, *lines])
+
+    @property
+    def functions(self) -> list[Callable[..., Any]]:
+        """The functions that a model can call. What they do is to be recorded."""
+        skills = [skill for skill, _ in self._skills.values()]
+        given: list[Callable[..., Any]] = [self.load_skill]
+        if any(skill.files for skill in skills):
+            given.append(self.read_skill_file)
+        if any(skill.scripts for skill, runner in self._skills.values() if runner is not None):
+            given.append(self.run_script)
+        return given
+
+    async def load_skill(self, skill: str) -> dict[str, Any]:
+        """Read the instructions of a skill, and which files and scripts it has.
+
+        Args:
+            skill: Name of the skill.
+        """
+        found, runner = self._find(skill)
+        scripts = [] if runner is None else found.scripts
+        listed = {"files": found.files, "scripts": scripts}
+        return {"instructions": found.text, **{name: paths for name, paths in listed.items() if paths}}
+
+    async def read_skill_file(self, skill: str, path: str) -> str:
+        """Read a file of a skill.
+
+        Args:
+            skill: Name of the skill.
+            path: The file, as load_skill lists it.
+        """
+        found, _ = self._find(skill)
+        try:
+            return found.find(path, [*found.files, *found.scripts]).decode("utf-8")
+        except UnicodeDecodeError:
+            raise ModelRetry(
+                f"{path!r} of the skill {skill!r} is no text; only scripts can read it."
+            ) from None
+        except SkillRefusal as refusal:
+            raise ModelRetry(str(refusal)) from None
+
+    async def run_script(self, skill: str, script: str, arguments: list[str] | None = None) -> dict[str, Any]:
+        """Run a script of a skill in a copy of its folder. Returns its exit code and its outputs.
+
+        Args:
+            skill: Name of the skill.
+            script: The script, as load_skill lists it.
+            arguments: Its arguments, one after the other.
+        """
+        found, runner = self._find(skill)
+        if runner is None:
+            raise ModelRetry(f"scripts of the skill {skill!r} cannot be run here.")
+        try:
+            return await runner.run(found, script, arguments or [])
+        except SkillRefusal as refusal:
+            raise ModelRetry(str(refusal)) from None
+
+    def _find(self, name: str) -> tuple[Skill, ScriptRunner | None]:
+        if name not in self._skills:
+            raise ModelRetry(f"There is no skill {name!r}. There is {', '.join(map(repr, self._skills))}.")
+        return self._skills[name]
