@@ -14,9 +14,9 @@ ConversationHistory DeadLetter DeclaredResource DurableCallable Event EventTime 
 MCPServer MemoryObject MemoryRef MemoryScope NamedEvent OnError OnMismatch OnToolError OutputEvent
 OutputMode Prompt RateLimit ReActAgent RequestedCall ResourceDescriptor ResourceProvider ResourceRef
 ResourceType RetryPolicy RetryableError RouteRule Router RunnerContext Secret Signal StrayReason
-StraySignal Summary Skills TerminalError Tool ToolRequestEvent ToolResponseEvent UsageLimits action chat_model
-chat_model_connection client embedding_model long_term_memory mcp_server prompt resource skills tool
-vector_store
+StraySignal Summary Skills TerminalError Tool ToolRequestEvent ToolResponseEvent UsageLimits action
+chat_model chat_model_connection client embedding_model long_term_memory mcp_server prompt resource
+skills tool vector_store
 """.split()
 
 

@@ -34,10 +34,10 @@ from flink_agents.runtime.durable.call_values import (
 from flink_agents.runtime.durable.recording import Recording, journal_of
 from flink_agents.runtime.execution.context import Invocation
 from flink_agents.runtime.execution.delivery import Delivery, Pending, current_delivery, outside
-from flink_agents.runtime.execution.run_waits import LiveMail, OutlastingWait
 from flink_agents.runtime.execution.shared import RunEnvironment
 from flink_agents.runtime.execution.stacks import waits_of
 from flink_agents.runtime.execution.steps import StepExecutor
+from flink_agents.runtime.execution.waits.run_waits import LiveMail, OutlastingWait
 from flink_agents.runtime.journal.calls import (
     Mismatch,
     Number,

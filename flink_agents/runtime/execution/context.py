@@ -33,7 +33,6 @@ from flink_agents.api.resources import ResourceType, Tool
 from flink_agents.api.signals import SignalWait
 from flink_agents.plan import BoundAction
 from flink_agents.runtime.concurrency.clients import Clients
-from flink_agents.runtime.execution.action_waits import in_turn
 from flink_agents.runtime.execution.call_scope import inside, name_of
 from flink_agents.runtime.execution.delivery import Delivery, current_delivery
 from flink_agents.runtime.execution.limits import LeaveThread, Place
@@ -41,8 +40,9 @@ from flink_agents.runtime.execution.phases import RunState
 from flink_agents.runtime.execution.retry import Trial
 from flink_agents.runtime.execution.routing import Route
 from flink_agents.runtime.execution.run import Run
-from flink_agents.runtime.execution.run_waits import wait_of
 from flink_agents.runtime.execution.shared import Durable, RunEnvironment
+from flink_agents.runtime.execution.waits.action_waits import in_turn
+from flink_agents.runtime.execution.waits.run_waits import wait_of
 from flink_agents.runtime.journal.calls import StepCalls
 from flink_agents.runtime.state.memory import TreeObject
 from flink_agents.runtime.state.suspended import OpenWait

@@ -25,7 +25,7 @@ from flink_agents.runtime.state.memory import MemoryTree, Undo
 
 if TYPE_CHECKING:
     from flink_agents.runtime.execution.context import Invocation
-    from flink_agents.runtime.execution.run_waits import RunWaits
+    from flink_agents.runtime.execution.waits.run_waits import RunWaits
 
 _MISSING = object()
 

@@ -22,11 +22,11 @@ from flink_agents.plan import AgentCode, AgentPlan, BoundAgent, bind, compile_ag
 from flink_agents.plan.binding.uses import may_wait
 from flink_agents.runtime.flink import compat as flink_compat
 from flink_agents.runtime.flink.function import ActionExecutionOperator
+from flink_agents.runtime.flink.inputs.signals import KeyOfEither, joined
 from flink_agents.runtime.flink.job import AppliedAgent, Job
 from flink_agents.runtime.flink.restamp import envelope_type, restamp
 from flink_agents.runtime.flink.rows import ToRow
 from flink_agents.runtime.flink.shipping.main_module import ShippedFunction
-from flink_agents.runtime.flink.signals import KeyOfEither, joined
 from flink_agents.runtime.flink.stores import StoreChoice
 from flink_agents.runtime.flink.types import columns_of, row_type, stream_type
 from flink_agents.runtime.serde.keys import KeyEncoder

@@ -95,7 +95,9 @@ class KeptJournal(RunJournal):
         if record.calls:
             return super().add_action(step, record, outcomes)
         kept = self._outcomes(step, outcomes) if outcomes else []
-        self._keep([*kept, self._record(RecordKind.ACTION, step, record.calls, record.pack(self._codec))])
+        self._keep(
+            [*kept, Record(RecordKind.ACTION, self._seq, step, record.calls, record.pack(self._codec))]
+        )
         return _nothing()
 
     def _keep(self, records: list[Record]) -> None:
@@ -122,7 +124,7 @@ class KeptJournal(RunJournal):
         whole = [*reads, *before, *own]
         if not self.bound:
             header = self._header().pack(self._codec)
-            whole.insert(0, self._record(RecordKind.RUN, "", 0, header))
+            whole.insert(0, Record(RecordKind.RUN, self._seq, "", 0, header))
         for part in portions(whole, self.limit):
             await self._store.append(self._journal, part)
             self.bound = True

@@ -13,8 +13,8 @@ from contextvars import Context, copy_context
 from typing import Any
 
 from flink_agents.runtime.execution import call_scope
-from flink_agents.runtime.execution.action_waits import ActionTimer
 from flink_agents.runtime.execution.delivery import ActionTask, Delivery, OwnFuture, current_delivery
+from flink_agents.runtime.execution.waits.action_waits import ActionTimer
 
 _OVER = {"wait_for": "fut", "_wait": "fs", "shield": "inner"}
 """Functions of ``asyncio.tasks`` that await a future of their own in place of others: who names those."""

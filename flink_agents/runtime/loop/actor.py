@@ -22,7 +22,7 @@ from flink_agents.api.observers import Phase
 from flink_agents.runtime.execution.context import Invocation
 from flink_agents.runtime.execution.phases import RunState
 from flink_agents.runtime.execution.run import Run
-from flink_agents.runtime.execution.run_waits import LiveMail
+from flink_agents.runtime.execution.waits.run_waits import LiveMail
 from flink_agents.runtime.journal.order import InputOrder
 from flink_agents.runtime.journal.other_jobs import Origin
 from flink_agents.runtime.metrics.observers import Observers

@@ -15,9 +15,9 @@ from flink_agents.runtime.execution.context import Invocation
 from flink_agents.runtime.execution.delivery import current_delivery
 from flink_agents.runtime.execution.limits import Place, RunSuspended, Slots
 from flink_agents.runtime.execution.retry import Trial, resumed_trial
-from flink_agents.runtime.execution.run_waits import RunWaits
 from flink_agents.runtime.execution.shared import RunEnvironment
 from flink_agents.runtime.execution.steps import ENDS, StepExecutor
+from flink_agents.runtime.execution.waits.run_waits import RunWaits
 from flink_agents.runtime.loop.action_tasks import cancel_tasks, current_step
 from flink_agents.runtime.metrics.run_metrics import clock
 

@@ -1,7 +1,7 @@
 """Suspends runs and lets them go on: what the loop's thread has to do with it.
 
 A suspended run has neither a coroutine nor an actor. Flink's thread puts what is left of it into state
-(``runtime.operator.suspended``), and makes an actor for it again when its time has come, or a signal.
+(``runtime.operator.waits.suspended``), and makes an actor for it again when its time has come, or a signal.
 """
 
 from __future__ import annotations
@@ -15,8 +15,8 @@ from flink_agents.runtime.concurrency.bridge import Bridge
 from flink_agents.runtime.execution.limits import RunSuspended
 from flink_agents.runtime.execution.retry import kept_trial
 from flink_agents.runtime.execution.run import Run
-from flink_agents.runtime.execution.run_waits import LiveMail, RunWaits, outputs_of
 from flink_agents.runtime.execution.shared import RunEnvironment
+from flink_agents.runtime.execution.waits.run_waits import LiveMail, RunWaits, outputs_of
 from flink_agents.runtime.journal.kept import KeptJournal
 from flink_agents.runtime.journal.reads import recorded_reads
 from flink_agents.runtime.journal.records import RunHeader, WaitRecord

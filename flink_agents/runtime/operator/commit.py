@@ -29,7 +29,7 @@ from flink_agents.runtime.operator.emission import Emission, trace_outputs
 from flink_agents.runtime.operator.forgetting import Forgetting
 from flink_agents.runtime.operator.low_watermark import LowWatermark
 from flink_agents.runtime.operator.overtaken import Overtaken
-from flink_agents.runtime.operator.suspended import SuspendedRuns
+from flink_agents.runtime.operator.waits.suspended import SuspendedRuns
 from flink_agents.runtime.state.keyed_state import Head, KeyedState, Timers
 from flink_agents.runtime.state.memory import write_nodes
 

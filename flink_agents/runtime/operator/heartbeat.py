@@ -21,7 +21,7 @@ from flink_agents.runtime.operator.emission import NOTHING, Emission
 from flink_agents.runtime.operator.harvest import next_beat
 from flink_agents.runtime.operator.low_watermark import LowWatermark
 from flink_agents.runtime.operator.processor import DRAIN, START, AgentProcessor
-from flink_agents.runtime.operator.suspended import is_something
+from flink_agents.runtime.operator.waits.suspended import is_something
 from flink_agents.runtime.state.keyed_state import KeyedState, Keys, Timers
 
 MOST_COMMITS = 1000

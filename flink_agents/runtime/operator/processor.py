@@ -35,7 +35,7 @@ from flink_agents.runtime.operator.kept_keys import KeptKeys
 from flink_agents.runtime.operator.loop_waits import LoopWaits
 from flink_agents.runtime.operator.low_watermark import LowWatermark
 from flink_agents.runtime.operator.overtaken import Overtaken
-from flink_agents.runtime.operator.suspended import SuspendedRuns
+from flink_agents.runtime.operator.waits.suspended import SuspendedRuns
 from flink_agents.runtime.serde.keys import unescape
 from flink_agents.runtime.state.keyed_state import Head, KeyedState, Timers
 from flink_agents.runtime.state.suspended import OpenWait

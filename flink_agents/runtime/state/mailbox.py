@@ -8,7 +8,7 @@ absorbed when it comes.
 
 from __future__ import annotations
 
-from collections.abc import Iterable
+from collections.abc import Callable, Iterable
 from dataclasses import dataclass, field
 from typing import NamedTuple
 
@@ -17,6 +17,8 @@ import msgpack
 from flink_agents.api.errors import StateFormatError
 
 _VERSION = b"\x01"
+
+_pack: Callable[[object], bytes] = msgpack.packb
 
 
 class Mail(NamedTuple):
@@ -95,7 +97,7 @@ class Mailbox:
         """The bytes; None where there is nothing in it."""
         if not (self.mail or self.seen or self.owed):
             return None
-        return _VERSION + msgpack.packb(([list(one) for one in self.mail], self.seen, self.owed))
+        return _VERSION + _pack(([list(one) for one in self.mail], self.seen, self.owed))
 
     @classmethod
     def unpack(cls, data: bytes | None) -> Mailbox:

@@ -6,7 +6,7 @@ without one; what the run waits for; and what has left the operator already and 
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any, NamedTuple
 
@@ -16,6 +16,8 @@ from flink_agents.api.action_state import Record, RecordKind
 from flink_agents.api.errors import StateFormatError
 
 _VERSION = b"\x01"
+
+_pack: Callable[[object], bytes] = msgpack.packb
 
 
 class OpenWait(NamedTuple):
@@ -104,7 +106,7 @@ class Suspension:
             {path: list(counts) for path, counts in self.left.items()},
             {path: [list(one) for one in failed] for path, failed in self.failed.items()},
         )
-        return _VERSION + msgpack.packb(fields)
+        return _VERSION + _pack(fields)
 
     @classmethod
     def unpack(cls, data: bytes) -> Suspension:

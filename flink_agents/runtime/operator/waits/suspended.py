@@ -21,8 +21,8 @@ from flink_agents.api.errors import UnserializableValueError
 from flink_agents.api.options import AgentOptions
 from flink_agents.api.signals import STRAYS_TAG, Signal, StrayReason, StraySignal
 from flink_agents.runtime.execution.run import Run
-from flink_agents.runtime.execution.run_waits import LiveMail
 from flink_agents.runtime.execution.shared import RunEnvironment
+from flink_agents.runtime.execution.waits.run_waits import LiveMail
 from flink_agents.runtime.journal.calls import task_of
 from flink_agents.runtime.loop.actor import KeyActor, Waiting
 from flink_agents.runtime.operator.emission import Emission, trace_outputs
