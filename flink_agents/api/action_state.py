@@ -78,7 +78,7 @@ class Record(NamedTuple):
     Attributes:
         kind: What it is.
         seq: Sequence number of the run, from 0, below 2**63.
-        step: Invocation inside the run; any text.
+        step: ActionRun inside the run; any text.
         index: Number of the call inside the invocation; any 64-bit number.
         data: The content, which means nothing to the store.
     """

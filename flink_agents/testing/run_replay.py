@@ -17,7 +17,7 @@ from flink_agents.api.durable import OnOtherJob
 from flink_agents.api.errors import RunNotReplayableError
 from flink_agents.api.options import AgentOptions
 from flink_agents.connectors.action_state.memory.store import MemoryPlace, MemoryStore
-from flink_agents.runtime.execution.context import Invocation
+from flink_agents.runtime.execution.context import ActionRun
 from flink_agents.runtime.execution.limits import RuntimeSignal
 from flink_agents.runtime.journal.calls import Call
 from flink_agents.runtime.journal.names import split_journal_name
@@ -71,7 +71,7 @@ def replay_run(
     header = _header(codec, records)
     found = RunReplay()
 
-    def look(step: Invocation, call: Call) -> None:
+    def look(step: ActionRun, call: Call) -> None:
         name = call.identity.function
         found.calls.append((step.action.name, call.index, name, call.identity.request or ""))
         if until_call is not None and len(found.calls) > until_call:
@@ -105,7 +105,7 @@ def replay_run(
 class _ReplayHarness(OperatorHarness):
     """Tells ``on_call`` of each durable call. What comes behind it are the arguments of a harness."""
 
-    def __init__(self, on_call: Callable[[Invocation, Call], None], *arguments: Any, **options: Any) -> None:
+    def __init__(self, on_call: Callable[[ActionRun, Call], None], *arguments: Any, **options: Any) -> None:
         self._on_call = on_call
         super().__init__(*arguments, **options)
 

@@ -230,7 +230,7 @@ def random_keys(before: Any) -> Any:
     return lambda step, call: uuid.uuid4().hex
 
 
-@mutation("random-uuids", "runtime.execution.context:InvocationContext.uuid4")
+@mutation("random-uuids", "runtime.execution.context:ActionRunContext.uuid4")
 def random_uuids(before: Any) -> Any:
     """UUIDs are random."""
 
@@ -241,7 +241,7 @@ def random_uuids(before: Any) -> Any:
     return uuid4
 
 
-@mutation("wall-clock", "runtime.execution.context:InvocationContext.now")
+@mutation("wall-clock", "runtime.execution.context:ActionRunContext.now")
 def wall_clock(before: Any) -> Any:
     """The time of a run is that of the wall clock."""
     return lambda self: datetime.now(UTC)

@@ -31,7 +31,7 @@ from flink_agents.runtime.concurrency.timeouts import Deadline, timed_out, withi
 from flink_agents.runtime.durable.call_values import Arguments
 from flink_agents.runtime.durable.in_flight import CallInFlight
 from flink_agents.runtime.execution.call_scope import await_inside, call_inside
-from flink_agents.runtime.execution.context import Invocation
+from flink_agents.runtime.execution.context import ActionRun
 from flink_agents.runtime.execution.retry import Trial, next_trial
 from flink_agents.runtime.journal.calls import Call
 from flink_agents.runtime.metrics.observers import Observers
@@ -88,7 +88,7 @@ class CallAttempts:
 
     def __init__(
         self,
-        step: Invocation,
+        step: ActionRun,
         what: DurableCallable,
         call: Call,
         threads: Threads,

@@ -14,7 +14,7 @@ from flink_agents.runtime.durable.call_attempts import CallAttempts, Threads, ra
 from flink_agents.runtime.durable.call_values import Arguments, decoded, encoded, failure_kept, result_error
 from flink_agents.runtime.durable.in_flight import CallInFlight
 from flink_agents.runtime.durable.recording import Recording, journal_of
-from flink_agents.runtime.execution.context import Invocation
+from flink_agents.runtime.execution.context import ActionRun
 from flink_agents.runtime.execution.delivery import Delivery, OwnFuture, Pending, current_delivery, outside
 from flink_agents.runtime.journal.calls import Call, Outcome, is_cancelled
 from flink_agents.runtime.journal.records import CallRecord
@@ -55,7 +55,7 @@ class CallExecution:
         recording: Recording,
         codec: ValueCodec,
         observers: Observers,
-        step: Invocation,
+        step: ActionRun,
         delivery: Delivery,
         what: DurableCallable,
         call: Call,

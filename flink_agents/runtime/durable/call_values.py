@@ -17,7 +17,7 @@ from flink_agents.api.errors import (
     DurableCallMismatchError,
     DurableResultError,
 )
-from flink_agents.runtime.execution.context import Invocation
+from flink_agents.runtime.execution.context import ActionRun
 from flink_agents.runtime.journal.calls import Call, Mismatch, step_name
 from flink_agents.runtime.journal.records import RECORD_FRAME, CallIdentity, CallRecord
 from flink_agents.runtime.serde import exceptions as failures
@@ -92,7 +92,7 @@ def identity(
     return Arguments(codec, what, args, kwargs).identity
 
 
-def idempotency_key(step: Invocation, call: Call) -> str:
+def idempotency_key(step: ActionRun, call: Call) -> str:
     """32 hexadecimal digits, equal for all attempts of a call. BLAKE2b: RFC 7693."""
     run = step.run
     name = step_name(step.path, call.task)
@@ -136,7 +136,7 @@ def failure_kept(codec: ValueCodec, limit: int, call: Call, error: BaseException
     return failures.describe(codec, error, failures.room(limit, taken))
 
 
-def result_error(step: Invocation, call: Call, refused: AgentsError) -> DurableResultError:
+def result_error(step: ActionRun, call: Call, refused: AgentsError) -> DurableResultError:
     """The error of a call whose result cannot be recorded."""
     return DurableResultError(
         f"what {call.identity.function} returned cannot be recorded: call {call.index} of action "
@@ -147,7 +147,7 @@ def result_error(step: Invocation, call: Call, refused: AgentsError) -> DurableR
     )
 
 
-def mismatch_error(step: Invocation, mismatch: Mismatch) -> DurableCallMismatchError:
+def mismatch_error(step: ActionRun, mismatch: Mismatch) -> DurableCallMismatchError:
     """The error that shows what was recorded beside what was asked for."""
     run, number = step.run, mismatch.number
     what = "call" if number.kind is RecordKind.CALL else "wait"

@@ -32,7 +32,7 @@ from flink_agents.runtime.durable.call_values import (
     mismatch_error,
 )
 from flink_agents.runtime.durable.recording import Recording, journal_of
-from flink_agents.runtime.execution.context import Invocation
+from flink_agents.runtime.execution.context import ActionRun
 from flink_agents.runtime.execution.delivery import Delivery, Pending, current_delivery, outside
 from flink_agents.runtime.execution.shared import RunEnvironment
 from flink_agents.runtime.execution.stacks import waits_of
@@ -98,7 +98,7 @@ class DurableCalls:
     # -- calls ------------------------------------------------------------------------
 
     def call(
-        self, step: Invocation, what: DurableCallable, args: tuple[Any, ...], kwargs: Mapping[str, Any]
+        self, step: ActionRun, what: DurableCallable, args: tuple[Any, ...], kwargs: Mapping[str, Any]
     ) -> Awaitable[Any]:
         """Make a call of an action on the loop. Its number is given here, before anything is awaited."""
         if threading.get_ident() != self._loop_thread:
@@ -111,7 +111,7 @@ class DurableCalls:
         return self._call(step, what, args, kwargs, self._pool)
 
     def call_from_thread(
-        self, step: Invocation, what: DurableCallable, args: tuple[Any, ...], kwargs: Mapping[str, Any]
+        self, step: ActionRun, what: DurableCallable, args: tuple[Any, ...], kwargs: Mapping[str, Any]
     ) -> Any:
         """Make a call of an action in a thread. One on Flink's thread moves to another thread first."""
         if threading.get_ident() == self._loop_thread:
@@ -127,7 +127,7 @@ class DurableCalls:
 
     def _call(
         self,
-        step: Invocation,
+        step: ActionRun,
         what: DurableCallable,
         args: tuple[Any, ...],
         kwargs: Mapping[str, Any],
@@ -151,7 +151,7 @@ class DurableCalls:
 
     # -- executions -------------------------------------------------------------------
 
-    def _delivery_of(self, step: Invocation) -> Delivery:
+    def _delivery_of(self, step: ActionRun) -> Delivery:
         if step.delivery is None:
             run = step.run
             path = step.path
@@ -162,13 +162,13 @@ class DurableCalls:
                 step.delivery.at_rest = partial(_at_rest, step, run.waits.mail)
         return step.delivery
 
-    def enter(self, step: Invocation) -> None:
+    def enter(self, step: ActionRun) -> None:
         """Let what runs from here on in the task of an execution belong to that."""
         delivery = self._delivery_of(step)
         delivery.main, delivery.ready = step.task, 0
         current_delivery.set(delivery)
 
-    def finish(self, step: Invocation) -> Coroutine[Any, Any, None] | None:
+    def finish(self, step: ActionRun) -> Coroutine[Any, Any, None] | None:
         """End an execution; returns what is to be awaited where calls of it go on behind its end."""
         delivery = step.delivery
         if delivery is None or delivery.over:
@@ -180,7 +180,7 @@ class DurableCalls:
             return self._finish(step, delivery)
         return None
 
-    async def _finish_failed(self, step: Invocation, delivery: Delivery) -> None:
+    async def _finish_failed(self, step: ActionRun, delivery: Delivery) -> None:
         """Let calls of an action that raised end and be recorded, in bounded time: it may be tried again."""
         going_on = [one.performing for one in delivery.performing if one.performing is not None]
         going_on = [task for task in going_on if not task.done()]
@@ -189,7 +189,7 @@ class DurableCalls:
         delivery.close()
         await self._finish(step, delivery)
 
-    async def _finish(self, step: Invocation, delivery: Delivery) -> None:
+    async def _finish(self, step: ActionRun, delivery: Delivery) -> None:
         """End calls that go on. What is being recorded comes to its end."""
         performing, delivery.performing = delivery.performing, []
         for pending in performing:
@@ -207,7 +207,7 @@ class DurableCalls:
             append = journal_of(step).add_outcomes(step.path, unsure)
             await self._recording.kept(delivery.calls, unsure, append)
 
-    async def _end_calls(self, step: Invocation, going_on: dict[asyncio.Task[Any], Pending]) -> None:
+    async def _end_calls(self, step: ActionRun, going_on: dict[asyncio.Task[Any], Pending]) -> None:
         if not going_on or self._closed():
             return
         _, late = await asyncio.wait(going_on, timeout=CANCEL_SECONDS)
@@ -220,7 +220,7 @@ class DurableCalls:
 
     # -- begins and ends of executions ------------------------------------------------
 
-    def begin(self, step: Invocation) -> None:
+    def begin(self, step: ActionRun) -> None:
         """Have an execution with recorded outcomes checked at its end, even if it makes no call."""
         journal = step.run.journal
         if isinstance(journal, KeptJournal) or (
@@ -228,7 +228,7 @@ class DurableCalls:
         ):
             step.calls = self._delivery_of(step).calls
 
-    async def end(self, step: Invocation) -> None:
+    async def end(self, step: ActionRun) -> None:
         """Record the end of an execution that made durable calls.
 
         Raises:
@@ -254,7 +254,7 @@ class DurableCalls:
         else:
             await self._store_end(step, calls, dict(outcomes), append)
 
-    async def end_failed(self, step: Invocation, side: list[tuple[str, Any]]) -> None:
+    async def end_failed(self, step: ActionRun, side: list[tuple[str, Any]]) -> None:
         """Record the end of an execution that failed, and that the run goes on without.
 
         Args:
@@ -283,7 +283,7 @@ class DurableCalls:
 
     async def _store_end(
         self,
-        step: Invocation,
+        step: ActionRun,
         calls: StepCalls,
         outcomes: Mapping[Number, Outcome],
         append: Coroutine[Any, Any, None],
@@ -292,12 +292,12 @@ class DurableCalls:
         self._observers.recorded(step.run.state, step.action.name, 1 + len(outcomes))
         calls.keep(outcomes)
 
-    async def void(self, step: Invocation) -> None:
+    async def void(self, step: ActionRun) -> None:
         """Make void what an execution recorded."""
         self._observers.action_mismatched(step.run.state, step.action.name)
         await self._recording.stored(journal_of(step).void(step.path))
 
-    def replay(self, step: Invocation, record: ActionRecord, steps: StepExecutor) -> None:
+    def replay(self, step: ActionRun, record: ActionRecord, steps: StepExecutor) -> None:
         """Take the end of an execution from its record."""
         self._observers.action_replayed(step.run.state, step.action.name)
         step.run.write(MemoryScope.SHORT_TERM, record.short_term)
@@ -309,13 +309,13 @@ class DurableCalls:
         steps.succeed(step)
 
 
-def _at_rest(step: Invocation, mail: LiveMail) -> None:
+def _at_rest(step: ActionRun, mail: LiveMail) -> None:
     """Have a run suspended, once nothing comes up that it could go on with."""
     if step.suspended is None and not mail.ended:
         outside().run(asyncio.get_running_loop().call_soon, _suspend, step, mail)
 
 
-def _suspend(step: Invocation, mail: LiveMail) -> None:
+def _suspend(step: ActionRun, mail: LiveMail) -> None:
     """End an execution whose waits outlast it; what it waits for is left in ``step.suspended``.
 
     Its code sees a cancellation. Whatever it does with that, it can change nothing of the run any more.
@@ -335,7 +335,7 @@ def _suspend(step: Invocation, mail: LiveMail) -> None:
     delivery.interrupt()
 
 
-def _stuck(step: Invocation, number: Number, outcome: Outcome) -> None:
+def _stuck(step: ActionRun, number: Number, outcome: Outcome) -> None:
     """End an execution that can never ask for what was recorded."""
     delivery = step.delivery
     assert delivery is not None

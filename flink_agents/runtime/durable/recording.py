@@ -8,7 +8,7 @@ from typing import Any, NoReturn
 
 from flink_agents.api.errors import RecordTooLargeError, StoreError
 from flink_agents.runtime.durable.in_flight import InFlight
-from flink_agents.runtime.execution.context import Invocation
+from flink_agents.runtime.execution.context import ActionRun
 from flink_agents.runtime.journal.calls import Call, Number, Outcome, StepCalls
 from flink_agents.runtime.journal.run_journal import RunJournal
 
@@ -121,7 +121,7 @@ class Recording:
         raise AssertionError("nobody ends the wait but by cancelling it")
 
 
-def journal_of(step: Invocation) -> RunJournal:
+def journal_of(step: ActionRun) -> RunJournal:
     """The journal of the run that an execution belongs to, where its calls can be recorded."""
     assert step.run.journal is not None
     return step.run.journal

@@ -35,7 +35,7 @@ from flink_agents.plan import BoundAction
 from flink_agents.runtime.concurrency.clients import Clients
 from flink_agents.runtime.execution.call_scope import inside, name_of
 from flink_agents.runtime.execution.delivery import Delivery, current_delivery
-from flink_agents.runtime.execution.limits import LeaveThread, Place
+from flink_agents.runtime.execution.limits import LeaveThread, Slot
 from flink_agents.runtime.execution.phases import RunState
 from flink_agents.runtime.execution.retry import Trial
 from flink_agents.runtime.execution.routing import Route
@@ -50,7 +50,7 @@ from flink_agents.runtime.state.suspended import OpenWait
 _MISSING = object()
 
 
-class Invocation:
+class ActionRun:
     """One execution of one action: what the runtime keeps of it.
 
     Args:
@@ -169,10 +169,10 @@ class Invocation:
         Raises:
             LeaveThread: It has none, since it runs on Flink's thread.
         """
-        if self.trial is None or self.trial.place is None:
+        if self.trial is None or self.trial.slot is None:
             self.trial = Trial()
             raise LeaveThread
-        return self.trial.place
+        return self.trial.slot
 
     def guard(self) -> None:
         """Raise where the context may not be used."""
@@ -275,7 +275,7 @@ class _Random(random.Random):
         super().setstate(state)
 
 
-class InvocationContext(RunnerContext):
+class ActionRunContext(RunnerContext):
     """What one execution of one action can do; ends with it.
 
     Args:
@@ -286,7 +286,7 @@ class InvocationContext(RunnerContext):
     _draws = 0
     _random: random.Random | None = None
 
-    def __init__(self, invocation: Invocation) -> None:
+    def __init__(self, invocation: ActionRun) -> None:
         self._of = invocation
 
     # -- where we are -----------------------------------------------------------------
@@ -370,7 +370,7 @@ class InvocationContext(RunnerContext):
         self._of.guard()
         found = self._of.shared.resource(name, resource_type)
         if isinstance(found, Tool):
-            return self._of.shared.limits.limited(found, self._of.place)
+            return self._of.shared.limits.limited(found, self._of.slot)
         return found
 
     @override
@@ -479,9 +479,9 @@ def _copy(value: Any) -> Any:
 
 
 @lru_cache(maxsize=64)
-def context_type(users: type[RunnerContext] | None) -> type[InvocationContext]:
-    """``InvocationContext`` with the methods of a project's own context class."""
+def context_type(users: type[RunnerContext] | None) -> type[ActionRunContext]:
+    """``ActionRunContext`` with the methods of a project's own context class."""
     if users is None:
-        return InvocationContext
-    bases: Any = (users, InvocationContext)
+        return ActionRunContext
+    bases: Any = (users, ActionRunContext)
     return type(users.__name__, bases, {"__module__": users.__module__})

@@ -87,7 +87,7 @@ class EventRecords:
         The copies share their values with what is returned, which is to be encoded before they are used.
 
         Args:
-            step: The execution, a ``context.Invocation``.
+            step: The execution, a ``context.ActionRun``.
 
         Raises:
             UnserializableValueError: An event or a value of a side output cannot be recorded.

@@ -17,7 +17,7 @@ from flink_agents.runtime.metrics.run_metrics import clock
 from flink_agents.runtime.serde.keys import decode_key
 
 if TYPE_CHECKING:
-    from flink_agents.runtime.execution.context import Invocation
+    from flink_agents.runtime.execution.context import ActionRun
 
 
 class Wait:
@@ -70,7 +70,7 @@ class RunState:
 
     # What most runs never change is kept by the class: one is made for each event.
     started = begun = 0.0
-    action_run: Invocation | None = None
+    action_run: ActionRun | None = None
     _waits: dict[Wait, None] | None = None
 
     def __init__(

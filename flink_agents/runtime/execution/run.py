@@ -24,7 +24,7 @@ from flink_agents.runtime.state.keyed_state import MapSlot
 from flink_agents.runtime.state.memory import MemoryTree, Undo
 
 if TYPE_CHECKING:
-    from flink_agents.runtime.execution.context import Invocation
+    from flink_agents.runtime.execution.context import ActionRun
     from flink_agents.runtime.execution.waits.run_waits import RunWaits
 
 _MISSING = object()
@@ -114,7 +114,7 @@ class Run:
         )
         self._sensory: MemoryTree | None = None
         self.queue: deque[Event] = deque()
-        self.steps: Iterator[Invocation] = iter(())
+        self.steps: Iterator[ActionRun] = iter(())
         self.outputs: list[Any] = []
         self.side_outputs: list[tuple[str, Any]] = []
         self.emitted = 0

@@ -32,7 +32,7 @@ _log = bounded_logger("flink_agents.resources")
 
 
 class Durable(Protocol):
-    """Makes durable calls. Steps are ``context.Invocation``."""
+    """Makes durable calls. Steps are ``context.ActionRun``."""
 
     def call(
         self, step: Any, what: DurableCallable, args: tuple[Any, ...], kwargs: Mapping[str, Any]

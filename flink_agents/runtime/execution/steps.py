@@ -28,7 +28,7 @@ from flink_agents.api.options import AgentOptions
 from flink_agents.api.policies import DEAD_LETTER_TAG, DeadLetter, FailedAttempt, OnError, RetryPolicy
 from flink_agents.plan import BoundAction
 from flink_agents.runtime.concurrency.outcomes import thrown
-from flink_agents.runtime.execution.context import Invocation, context_type
+from flink_agents.runtime.execution.context import ActionRun, context_type
 from flink_agents.runtime.execution.limits import RuntimeSignal
 from flink_agents.runtime.execution.retry import Trial, is_retryable, next_trial, record
 from flink_agents.runtime.execution.run import Run
@@ -79,7 +79,7 @@ class StepExecutor:
         run.queue.append(run.input_event(record))
         run.steps = self._walk(run)
 
-    def advance(self, run: Run) -> Invocation | None:
+    def advance(self, run: Run) -> ActionRun | None:
         """Execute steps on this thread up to the first one that cannot end here.
 
         Returns:
@@ -102,7 +102,7 @@ class StepExecutor:
             raise
         raise AssertionError("a step waits on Flink's thread")
 
-    async def execute(self, run: Run, way: Way, first: Invocation | None = None) -> None:
+    async def execute(self, run: Run, way: Way, first: ActionRun | None = None) -> None:
         """Execute what is left of a run, step by step and attempt by attempt.
 
         Args:
@@ -113,13 +113,13 @@ class StepExecutor:
         for step in run.steps if first is None else chain((first,), run.steps):
             if run.journal is not None and step is not first and way.replayed(step):
                 continue
-            attempt: Invocation | None = step
+            attempt: ActionRun | None = step
             while attempt is not None:
                 if attempt.trial is not None and attempt.trial.delay:
                     await way.pause(attempt)
                 if run.journal is not None:
                     way.begin(attempt)
-                following: Invocation | None = None
+                following: ActionRun | None = None
                 try:
                     if (awaitable := way.perform(attempt)) is not None:
                         await awaitable
@@ -136,7 +136,7 @@ class StepExecutor:
 
     # -- one step ---------------------------------------------------------------------
 
-    def call(self, step: Invocation) -> None:
+    def call(self, step: ActionRun) -> None:
         """Call the action and emit what it returns; what has to be awaited stays in the step.
 
         One that may be executed again gets an event of its own: what it changes in that reaches neither
@@ -154,7 +154,7 @@ class StepExecutor:
         finally:
             called_action_run.reset(token)
 
-    async def wait(self, step: Invocation) -> None:
+    async def wait(self, step: ActionRun) -> None:
         """Await what :meth:`call` left; the step belongs to the thread of the running loop."""
         while step.awaited is not None:
             awaited, step.awaited = step.awaited, None
@@ -168,7 +168,7 @@ class StepExecutor:
                 if result is not None:
                     self._emit(step, result)
 
-    def succeed(self, step: Invocation) -> None:
+    def succeed(self, step: ActionRun) -> None:
         """End a step: what it emitted becomes part of the run."""
         step.end()
         run = step.run
@@ -180,7 +180,7 @@ class StepExecutor:
         if step.side is not None:
             run.side_outputs.extend(step.side)
 
-    def _put(self, step: Invocation) -> None:
+    def _put(self, step: ActionRun) -> None:
         """Put out what an execution of a run did that may have been suspended, but what has left then."""
         outputs: list[Any] = []
         for event in step.sent:
@@ -191,7 +191,7 @@ class StepExecutor:
                 step.run.queue.append(event)
         step.run.put_out(step.path, outputs, step.side or [])
 
-    def failed(self, step: Invocation, error: BaseException) -> Invocation | None:
+    def failed(self, step: ActionRun, error: BaseException) -> ActionRun | None:
         """End an attempt that raised: what it did is taken back, and its policies followed.
 
         Returns:
@@ -211,14 +211,14 @@ class StepExecutor:
         self.fail(step, error)
         return None
 
-    def anew(self, step: Invocation) -> Invocation:
+    def anew(self, step: ActionRun) -> ActionRun:
         """Take back what an attempt did; returns another one that takes its place."""
         self._take_back(step)
-        following = Invocation(self._shared, step.run, step.action, step.event)
+        following = ActionRun(self._shared, step.run, step.action, step.event)
         following.trial = step.trial
         return following
 
-    def refuse(self, step: Invocation, error: AgentsError, policy: OnMismatch) -> None:
+    def refuse(self, step: ActionRun, error: AgentsError, policy: OnMismatch) -> None:
         """End a step whose replay is not what was recorded.
 
         Raises:
@@ -232,7 +232,7 @@ class StepExecutor:
         self._put_final(step)
         self._give_up(step.run, step.action, step.event, error, where, OnError.DEAD_LETTER, (), step.path)
 
-    def fail(self, step: Invocation, error: BaseException) -> None:
+    def fail(self, step: ActionRun, error: BaseException) -> None:
         """End a step that raised, for good.
 
         Raises:
@@ -248,7 +248,7 @@ class StepExecutor:
         self._put_final(step)
         self._give_up(step.run, action, event, error, where, policy, attempts, step.path)
 
-    def _put_final(self, step: Invocation) -> None:
+    def _put_final(self, step: ActionRun) -> None:
         """Put out what an execution had put out before it waited."""
         if step.run.waits is not None:
             outputs, side = step.run.waits.final(step)
@@ -272,9 +272,9 @@ class StepExecutor:
             return RetryPolicy()
         return retry
 
-    def _again(self, step: Invocation, error: BaseException, trial: Trial) -> Invocation:
+    def _again(self, step: ActionRun, error: BaseException, trial: Trial) -> ActionRun:
         self._take_back(step)
-        following = Invocation(self._shared, step.run, step.action, step.event)
+        following = ActionRun(self._shared, step.run, step.action, step.event)
         following.trial = trial
         self.observers.action_retried(step.run.state, step.action.name, len(trial.failed) + 1)
         _log.info(
@@ -291,19 +291,19 @@ class StepExecutor:
         )
         return following
 
-    def leave_thread(self, step: Invocation) -> Invocation:
+    def leave_thread(self, step: ActionRun) -> ActionRun:
         """Begin a step anew that must not go on here; the next time it does not even begin here."""
         self._take_back(step)
         self._shared.leaves_thread(step.action)
-        return Invocation(self._shared, step.run, step.action, step.event)
+        return ActionRun(self._shared, step.run, step.action, step.event)
 
-    def _take_back(self, step: Invocation) -> None:
+    def _take_back(self, step: ActionRun) -> None:
         step.end()
         step.run.rollback(step.mark)
 
     # -- the chain --------------------------------------------------------------------
 
-    def _walk(self, run: Run) -> Iterator[Invocation]:
+    def _walk(self, run: Run) -> Iterator[ActionRun]:
         """What is to be executed next, as long as there is something."""
         queue, routes = run.queue, self._shared.routes
         while queue:
@@ -317,7 +317,7 @@ class StepExecutor:
             for action in route.actions:
                 accepted = action.settings.when is None or self._accepts(run, action, event)
                 if accepted:
-                    yield Invocation(self._shared, run, action, event)
+                    yield ActionRun(self._shared, run, action, event)
                 # A condition that raised is a failure of the action, with its own policy.
                 handled = handled or accepted is not False
             if not handled:
@@ -328,15 +328,15 @@ class StepExecutor:
         assert action.settings.when is not None
         if run.state.started:
             # The watchdog names the action whose condition blocks the loop.
-            run.state.action_run = Invocation(self._shared, run, action, event)
+            run.state.action_run = ActionRun(self._shared, run, action, event)
         try:
             return bool(action.settings.when(event))
         except FAILURES as error:
             self.observers.action_failed(run.state, action.name, error)
-            self.fail(Invocation(self._shared, run, action, event), error)
+            self.fail(ActionRun(self._shared, run, action, event), error)
             return None
 
-    def _emit(self, step: Invocation, result: Any) -> None:
+    def _emit(self, step: ActionRun, result: Any) -> None:
         if (route := self._shared.routes.of(result)) is not None:
             step.take(result, route)
         elif inspect.isgenerator(result):
@@ -350,7 +350,7 @@ class StepExecutor:
         else:
             step.emit(result)
 
-    def _emit_all(self, step: Invocation, events: Iterable[Any]) -> None:
+    def _emit_all(self, step: ActionRun, events: Iterable[Any]) -> None:
         for event in events:
             if event is not None:
                 step.emit(event)
@@ -358,7 +358,7 @@ class StepExecutor:
     # -- failures ---------------------------------------------------------------------
 
     def _action_failed(
-        self, step: Invocation, error: BaseException, where: str, attempts: tuple[FailedAttempt, ...]
+        self, step: ActionRun, error: BaseException, where: str, attempts: tuple[FailedAttempt, ...]
     ) -> ActionFailedError:
         details: dict[str, Any] = {}
         message = text_of(error)
@@ -451,7 +451,7 @@ class StepExecutor:
         )
 
 
-def _attempts(step: Invocation, error: BaseException) -> tuple[FailedAttempt, ...]:
+def _attempts(step: ActionRun, error: BaseException) -> tuple[FailedAttempt, ...]:
     """All attempts of a step whose last one raised ``error``; none where that was the only one."""
     failed = step.trial.failed if step.trial is not None else ()
     return (*failed, record(len(failed) + 1, error)) if failed else ()

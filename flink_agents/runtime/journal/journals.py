@@ -41,7 +41,7 @@ class Journals:
         on_plan_change: What happens where another plan recorded a run.
         make: Makes further stores like ``store``, for journals of jobs that this one succeeds.
         pruner: Removes records that no checkpoint can ask for; None where nothing does.
-        on_call: Told of each durable call, by its ``Invocation``, before anything else happens; for
+        on_call: Told of each durable call, by its ``ActionRun``, before anything else happens; for
             debugging, or None.
 
     Attributes:

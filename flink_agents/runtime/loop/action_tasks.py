@@ -10,13 +10,13 @@ from typing import Any, cast
 from flink_agents.api.current import current_action_run
 from flink_agents.api.logs import bounded_logger
 from flink_agents.runtime.concurrency.bridge import CANCEL_SECONDS
-from flink_agents.runtime.execution.context import Invocation
+from flink_agents.runtime.execution.context import ActionRun
 from flink_agents.runtime.execution.delivery import current_delivery
 from flink_agents.runtime.loop.action_loop import make_action_task
 
 _log = bounded_logger("flink_agents.loop")
 
-current_step: ContextVar[Invocation | None] = cast("Any", current_action_run)
+current_step: ContextVar[ActionRun | None] = cast("Any", current_action_run)
 """The execution of an action whose code runs; tasks that it makes inherit it."""
 
 

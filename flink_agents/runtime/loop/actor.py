@@ -19,7 +19,7 @@ from typing import Any
 from flink_agents.api.action_state import Record
 from flink_agents.api.errors import ContextMisuseError
 from flink_agents.api.observers import Phase
-from flink_agents.runtime.execution.context import Invocation
+from flink_agents.runtime.execution.context import ActionRun
 from flink_agents.runtime.execution.phases import RunState
 from flink_agents.runtime.execution.run import Run
 from flink_agents.runtime.execution.waits.run_waits import LiveMail
@@ -64,7 +64,7 @@ class Waiting:
     packed: bytes
     seq: int
     run: Run | None = None
-    step: Invocation | None = None
+    step: ActionRun | None = None
     records: Sequence[Record] = ()
     overtakes: tuple[int, ...] = ()
     settled: bool = True

@@ -11,9 +11,9 @@ from flink_agents.runtime.concurrency.outcomes import is_close
 from flink_agents.runtime.concurrency.timeouts import Deadline, WorkerPool, within
 from flink_agents.runtime.durable.call_values import mismatch_error
 from flink_agents.runtime.durable.durable_calls import DurableCalls
-from flink_agents.runtime.execution.context import Invocation
+from flink_agents.runtime.execution.context import ActionRun
 from flink_agents.runtime.execution.delivery import current_delivery
-from flink_agents.runtime.execution.limits import Place, RunSuspended, Slots
+from flink_agents.runtime.execution.limits import RunSuspended, Slot, Slots
 from flink_agents.runtime.execution.retry import Trial, resumed_trial
 from flink_agents.runtime.execution.shared import RunEnvironment
 from flink_agents.runtime.execution.steps import ENDS, StepExecutor
@@ -51,7 +51,7 @@ class Attempts:
         self._durable = durable
         self._is_over = is_over
 
-    def replayed(self, step: Invocation) -> bool:
+    def replayed(self, step: ActionRun) -> bool:
         """Take the whole of an action run from its record; returns whether there is one."""
         journal = step.run.journal
         if journal is None or not journal.replayed or self._durable is None:
@@ -61,7 +61,7 @@ class Attempts:
             self._durable.replay(step, record, self._steps)
         return record is not None
 
-    async def pause(self, step: Invocation) -> None:
+    async def pause(self, step: ActionRun) -> None:
         """Wait until the attempt may begin."""
         assert step.trial is not None
         state = step.run.state
@@ -72,12 +72,12 @@ class Attempts:
         # How long a run takes here, and so when to look at it, is told without its pauses.
         state.begun += step.trial.delay
 
-    def begin(self, step: Invocation) -> None:
+    def begin(self, step: ActionRun) -> None:
         """Have the calls of an action run compared with those that were recorded."""
         if self._durable is not None:
             self._durable.begin(step)
 
-    def perform(self, step: Invocation) -> Awaitable[None]:
+    def perform(self, step: ActionRun) -> Awaitable[None]:
         """Execute one attempt, and record its end if it made durable calls."""
         step.run.state.action_run = step
         step.adopt()
@@ -85,7 +85,7 @@ class Attempts:
             return self._perform_waiting(step, step.run.waits)
         return self._perform(step)
 
-    async def _perform_waiting(self, step: Invocation, waits: RunWaits) -> None:
+    async def _perform_waiting(self, step: ActionRun, waits: RunWaits) -> None:
         """Execute an attempt whose run may be suspended; what it awaits then outlasts it.
 
         Raises:
@@ -104,17 +104,17 @@ class Attempts:
                 await going_on
             raise RunSuspended(step)
 
-    async def _perform(self, step: Invocation) -> None:
+    async def _perform(self, step: ActionRun) -> None:
         durable, state = self._durable, step.run.state
         limiter = self._limits.of_action(step.action)
         if limiter is not None:
             await limiter.acquire(state)
-        place = Place(self._slots, state)
+        place = Slot(self._slots, state)
         try:
             if not place.take_now():
                 await place.take()
             step.trial = step.trial or Trial()
-            step.trial.place = place
+            step.trial.slot = place
             begun = clock()
             if step.awaited is None:
                 await self._call(step)
@@ -131,7 +131,7 @@ class Attempts:
             if step.calls is not None and step.suspended is None:
                 await durable.end(step)
 
-    async def failed(self, step: Invocation, error: BaseException) -> Invocation | None:
+    async def failed(self, step: ActionRun, error: BaseException) -> ActionRun | None:
         """End an attempt that raised; returns the next one, or None where the run goes on without."""
         self._end_at_once(step, error)
         durable = self._durable
@@ -152,12 +152,12 @@ class Attempts:
         self._steps.refuse(step, mismatch_error(step, mismatch), durable.on_mismatch)
         return None
 
-    async def end_tasks(self, step: Invocation) -> None:
+    async def end_tasks(self, step: ActionRun) -> None:
         """Cancel the tasks that an attempt left behind, and wait for their end."""
         tasks, step.tasks = step.tasks or [], None
         await cancel_tasks([task for task in tasks if not task.done()])
 
-    def _end_at_once(self, step: Invocation, error: BaseException) -> None:
+    def _end_at_once(self, step: ActionRun, error: BaseException) -> None:
         """Raise where nothing can be awaited any more."""
         if self._is_over():
             # Whatever it is: at the end of the task attempt, no action has failed by itself.
@@ -168,7 +168,7 @@ class Attempts:
             # It may close this coroutine. No policy passes it by.
             self._steps.failed(step, error)
 
-    def _in_time(self, step: Invocation, begun: float) -> Awaitable[None]:
+    def _in_time(self, step: ActionRun, begun: float) -> Awaitable[None]:
         """Await what an action that began at ``begun`` returned, as long as its timeout lasts."""
         timeout = step.action.settings.timeout
         if timeout is None:
@@ -176,7 +176,7 @@ class Attempts:
         rest = max(0.0, begun + timeout - clock())
         return within(Deadline.of(step.action), self._wait(step), rest)
 
-    async def _wait(self, step: Invocation) -> None:
+    async def _wait(self, step: ActionRun) -> None:
         current_step.set(step)
         step.task = asyncio.current_task()
         if self._durable is not None:
@@ -196,7 +196,7 @@ class Attempts:
                 # While its outcomes are still delivered: their clean-up may wait for some.
                 await self.end_tasks(step)
 
-    async def _call(self, step: Invocation) -> None:
+    async def _call(self, step: ActionRun) -> None:
         if step.action.is_async:
             # This makes the coroutine; none of the author's code runs yet.
             self._steps.call(step)
@@ -205,7 +205,7 @@ class Attempts:
         else:
             await self._call_within(step)
 
-    async def _in_pool(self, step: Invocation, deadline: Deadline | None = None) -> None:
+    async def _in_pool(self, step: ActionRun, deadline: Deadline | None = None) -> None:
         state = step.run.state
 
         def call() -> None:
@@ -220,7 +220,7 @@ class Attempts:
                 await self._pool.run_within(call, deadline)
         step.adopt()
 
-    async def _call_within(self, step: Invocation) -> None:
+    async def _call_within(self, step: ActionRun) -> None:
         """Call an action in a thread that goes on where its time is over: with a memory of its own."""
         run = step.run
         step.run = run.fork()

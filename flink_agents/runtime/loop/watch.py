@@ -25,7 +25,7 @@ from flink_agents.api.logs import bounded_logger
 from flink_agents.api.observers import Phase
 from flink_agents.api.options import AgentOptions
 from flink_agents.runtime.concurrency.bridge import WATCH_JOIN_SECONDS, hand_to
-from flink_agents.runtime.execution.context import Invocation
+from flink_agents.runtime.execution.context import ActionRun
 from flink_agents.runtime.execution.phases import RunState, Wait
 from flink_agents.runtime.execution.shared import RunEnvironment
 from flink_agents.runtime.execution.stacks import Stack, name_of
@@ -72,7 +72,7 @@ class Watch:
         shared: RunEnvironment,
         loop: asyncio.AbstractEventLoop,
         runs: Mapping[asyncio.Task[Any], KeyActor],
-        current: ContextVar[Invocation | None],
+        current: ContextVar[ActionRun | None],
     ) -> None:
         self._agent = shared.agent_name
         self._loop = loop
@@ -163,7 +163,7 @@ class Watch:
             text = "agent %s: %d more runs take longer than %.3g s: keys %s%s"
             self._note(logging.WARNING, text, self._agent, len(others), self.stuck_after, keys, more)
 
-    def _report(self, task: asyncio.Task[Any], state: RunState, step: Invocation, seconds: float) -> None:
+    def _report(self, task: asyncio.Task[Any], state: RunState, step: ActionRun, seconds: float) -> None:
         in_thread = step.thread != self._loop_thread and state.phase is not Phase.THREAD
         stack = Stack.of_thread(step.thread) if in_thread else Stack.of(step.task or task)
         waits, wait = stack.awaits, state.wait
@@ -180,7 +180,7 @@ class Watch:
         seen = stack.seen(_other_tasks(step, stack))
         self._note(logging.WARNING, text, where, _describe(step), seconds, waits, seen)
 
-    def _inside(self, wait: Wait, step: Invocation) -> Stack | None:
+    def _inside(self, wait: Wait, step: ActionRun) -> Stack | None:
         """The stack of what leads to the end of a wait; None where that is not known."""
         if wait.thread not in (None, self._loop_thread, step.thread):
             return Stack.of_thread(wait.thread)
@@ -247,7 +247,7 @@ class Watch:
         text = "%s: %s, %s, which has not turned for %.3g s: no other run goes on\n%s\n  fix: %s"
         _log.warning(text, where, what, does, late, stack.seen(), _FIX)
 
-    def _step_of_run(self, task: Any) -> Invocation | None:
+    def _step_of_run(self, task: Any) -> ActionRun | None:
         """The step of the run that ``task`` executes, if it does: also where a condition is looked at."""
         actor = self._runs.get(task)
         return None if actor is None or actor.state is None else actor.state.action_run
@@ -315,7 +315,7 @@ def _executing(loop: asyncio.AbstractEventLoop, thread: int) -> tuple[list[Frame
     return frames, asyncio.current_task(loop)
 
 
-def _step_of(handle: Any, current: ContextVar[Invocation | None]) -> Invocation | None:
+def _step_of(handle: Any, current: ContextVar[ActionRun | None]) -> ActionRun | None:
     """The step in whose context ``handle`` runs: tasks and callbacks inherit it."""
     if hasattr(handle, "get_context"):  # since Python 3.12
         context = handle.get_context()
@@ -324,7 +324,7 @@ def _step_of(handle: Any, current: ContextVar[Invocation | None]) -> Invocation 
     return None if context is None else context.get(current)
 
 
-def _other_tasks(step: Invocation, stack: Stack) -> list[str]:
+def _other_tasks(step: ActionRun, stack: Stack) -> list[str]:
     """A line for each task that a step made and whose frames are not in ``stack``."""
     seen, texts = set(map(id, stack.frames)), list[str]()
     for task in step.tasks or ():
@@ -339,7 +339,7 @@ def _other_tasks(step: Invocation, stack: Stack) -> list[str]:
     return texts
 
 
-def _describe(step: Invocation) -> str:
+def _describe(step: ActionRun) -> str:
     failed = step.trial.failed if step.trial is not None else ()
     attempt = f", attempt {len(failed) + 1}" if failed else ""
     return (

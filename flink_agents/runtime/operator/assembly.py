@@ -73,7 +73,7 @@ class Host:
             need no timestamps. It is None where each key has a timer, and needs ``keys``.
         check_cancelled: Called while Flink's thread waits; raises if the task was cancelled.
         make_pruner: Makes what removes records that no checkpoint can ask for, or None.
-        on_call: Told of each durable call, by its ``Invocation``; for debugging, or None.
+        on_call: Told of each durable call, by its ``ActionRun``; for debugging, or None.
         around_durable: Makes what actions call out of what makes durable calls; for tests.
     """
 

@@ -20,7 +20,7 @@ from typing import Any
 from flink_agents.api.errors import UnserializableValueError
 from flink_agents.api.options import AgentOptions
 from flink_agents.api.signals import Signal, TaggedSignal
-from flink_agents.runtime.execution.context import Invocation
+from flink_agents.runtime.execution.context import ActionRun
 from flink_agents.runtime.execution.run import Run
 from flink_agents.runtime.execution.shared import RunEnvironment
 from flink_agents.runtime.execution.steps import StepExecutor
@@ -262,7 +262,7 @@ class AgentProcessor(ABC):
         self._state.head.update(head.pack())
 
     def _hand_over(
-        self, head: Head, step: Invocation, record: Any, packed: bytes | None, whole: bool, timers: Timers
+        self, head: Head, step: ActionRun, record: Any, packed: bytes | None, whole: bool, timers: Timers
     ) -> None:
         """Let the loop go on with a run that began here, and that knows the ``whole`` memory, or a part."""
         run = step.run

@@ -29,7 +29,7 @@ from flink_agents.runtime.state.mailbox import Mail
 from flink_agents.runtime.state.suspended import OpenWait, wait_id
 
 if TYPE_CHECKING:
-    from flink_agents.runtime.execution.context import Invocation
+    from flink_agents.runtime.execution.context import ActionRun
 
 SIGNAL, TIMEOUT, END = "signal", "timeout", "end of input"
 """How a wait ends; a pause ends by its ``timeout``."""
@@ -161,14 +161,14 @@ class RunWaits:
         """How many side outputs had left before the run went on, without dead letters."""
         return sum(side for path, (_, side) in self._left.items() if path[-1:] != _LETTER)
 
-    def waited(self, step: Invocation) -> None:
+    def waited(self, step: ActionRun) -> None:
         """Note that a wait of an execution has ended: what that has put out by then stays, even if it fails.
 
         It may have left when the run was suspended, and may not where the end of the wait was recorded.
         """
         self._final[step.path] = len(outputs_of(step)), len(step.side or ())
 
-    def final(self, step: Invocation) -> tuple[list[OutputEvent], list[tuple[str, Any]]]:
+    def final(self, step: ActionRun) -> tuple[list[OutputEvent], list[tuple[str, Any]]]:
         """What stays of an execution that has failed."""
         outputs, side = self._final.get(step.path, (0, 0))
         return outputs_of(step)[:outputs], (step.side or [])[:side]
@@ -182,7 +182,7 @@ class RunWaits:
         return {path: both for path, both in counts.items() if both != (0, 0)}
 
 
-def outputs_of(step: Invocation) -> list[OutputEvent]:
+def outputs_of(step: ActionRun) -> list[OutputEvent]:
     """The events of an execution that leave the agent."""
     routes = step.shared.routes
     found = [(routes.of(event), event) for event in step.sent]
@@ -210,7 +210,7 @@ class OutlastingWait(Pending):
     __slots__ = ("_delivery", "_kind", "_seconds", "_step", "_timer", "deadline", "future", "name")
 
     def __init__(
-        self, step: Invocation, delivery: Delivery, name: str | None, kind: Any, seconds: float | None
+        self, step: ActionRun, delivery: Delivery, name: str | None, kind: Any, seconds: float | None
     ) -> None:
         super().__init__(delivery.calls.number(RecordKind.WAIT, delivery.task_path()))
         self._step = step
@@ -360,7 +360,7 @@ class _Awaited(SignalWait[Any]):
         seconds: How long it may take, for people.
     """
 
-    def __init__(self, wait: OutlastingWait, step: Invocation, kind: Any, seconds: float | None) -> None:
+    def __init__(self, wait: OutlastingWait, step: ActionRun, kind: Any, seconds: float | None) -> None:
         self._wait = wait
         self._step = step
         self._kind = kind
@@ -399,7 +399,7 @@ class _Awaited(SignalWait[Any]):
 
 
 def wait_of(
-    step: Invocation, delivery: Delivery | None, name: str | None, kind: Any, seconds: float | None
+    step: ActionRun, delivery: Delivery | None, name: str | None, kind: Any, seconds: float | None
 ) -> SignalWait[Any]:
     """Make a wait of an action, which begins when it is awaited.
 
