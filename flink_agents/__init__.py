@@ -52,6 +52,7 @@ from flink_agents.api.events import Event, InputEvent, NamedEvent, OutputEvent
 from flink_agents.api.history import ConversationHistory, Summary
 from flink_agents.api.mcp import MCPServer
 from flink_agents.api.memory import MemoryObject, MemoryRef, MemoryScope
+from flink_agents.api.observers import RunObserver
 from flink_agents.api.options import AgentOptions, ConfigOption, Configuration
 from flink_agents.api.policies import DeadLetter, FailedAttempt, OnError, RateLimit, RetryPolicy
 from flink_agents.api.resource_providers import DeclaredResource, ResourceProvider
@@ -118,6 +119,7 @@ __all__ = [
     "RetryableError",
     "RouteRule",
     "Router",
+    "RunObserver",
     "RunnerContext",
     "Secret",
     "Signal",

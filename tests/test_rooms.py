@@ -128,6 +128,13 @@ def test_a_layer_imports_only_layers_below_it(layer: str) -> None:
     assert wrong == []
 
 
+def test_what_belongs_to_no_layer_imports_nothing_of_the_package() -> None:
+    """Else a layer would reach others through it."""
+    own = {one for one in imports()["flink_agents.sqlite_files"] if one.startswith("flink_agents")}
+    beside = {path.stem for path in (ROOT / "flink_agents").glob("*.py")} - {"__init__", "__main__"}
+    assert (own, beside) == (set(), {"sqlite_files"})
+
+
 def test_pyflink_is_imported_in_two_rooms() -> None:
     """Only the codec names it besides, inside a function: where a value is a ``Row``."""
     importing = {

@@ -78,8 +78,8 @@ class Record(NamedTuple):
     Attributes:
         kind: What it is.
         seq: Sequence number of the run, from 0, below 2**63.
-        step: ActionRun inside the run; any text.
-        index: Number of the call inside the invocation; any 64-bit number.
+        step: The action run inside the run; any text.
+        index: Number of the call inside the action run; any 64-bit number.
         data: The content, which means nothing to the store.
     """
 

@@ -4,12 +4,13 @@ from __future__ import annotations
 
 import importlib
 from abc import ABC, abstractmethod
-from collections.abc import Callable, Iterable, Mapping
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
 from flink_agents.api.agent import Agent
 from flink_agents.api.event_time import EventTime
+from flink_agents.api.observers import ObserverSource
 from flink_agents.api.options import Configuration
 
 _IMPLEMENTATION = "flink_agents.runtime.flink.environment"
@@ -98,6 +99,7 @@ class AgentInput(ABC):
         parallelism: int | None = None,
         max_parallelism: int | None = None,
         event_time: EventTime | None = None,
+        observers: Sequence[ObserverSource] = (),
         lineage: bool = False,
     ) -> AgentStream:
         """Let ``agent`` handle the stream.
@@ -110,10 +112,13 @@ class AgentInput(ABC):
             max_parallelism: Number of key groups. Default: the environment's.
             event_time: Whether outputs keep the timestamps of their inputs and watermarks wait
                 for them. Default: ``EventTime.none()``.
+            observers: Who is told what runs do: instances of ``RunObserver``, which are pickled so that each
+                subtask has a copy, or classes or functions without arguments that make one in each subtask.
             lineage: Whether outputs, side outputs too, leave as ``TracedOutput``: the value with the run that
                 put it out and the message that began the run. A Kafka sink writes that into headers.
 
         Raises:
+            ObserverError: One of ``observers`` gives no observer, or cannot be pickled.
             AgentDefinitionError: The agent cannot work; the text names file and line.
             AgentCycleError: The stream comes from the same agent.
             DuplicateAgentError: Another agent of the job has that name.

@@ -28,7 +28,8 @@
     │   ├── NoWatermarksError            FA3005
     │   ├── UnknownStoreError            FA3006
     │   ├── StoreNotConfiguredError      FA3007
-    │   └── TimestampRangeError          FA3008
+    │   ├── TimestampRangeError          FA3008
+    │   └── ObserverError                FA3009
     ├── JobFailedError                   FA3100  the job ran and failed
     ├── RunError                         FA4000  something went wrong inside a run
     │   ├── ActionFailedError            FA4001
@@ -351,6 +352,12 @@ class TimestampRangeError(JobDefinitionError):
     """An agent that holds watermarks reads a record with a timestamp that tables do not know."""
 
     code = "FA3008"
+
+
+class ObserverError(JobDefinitionError):
+    """What a job gives as an observer of runs gives none, or cannot be brought to workers."""
+
+    code = "FA3009"
 
 
 class JobFailedError(AgentsError):

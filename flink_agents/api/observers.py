@@ -1,13 +1,16 @@
 """What can be told of runs, and who is told: the phases of a run, and the base class of observers.
 
-This is provisional: names and arguments may change until a release says otherwise.
+Observers are given to ``apply`` of a job, or to the harness. This is provisional: names and arguments may
+change until a release says otherwise.
 """
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping, Sequence
 from enum import Enum
 from typing import Any, Protocol
+
+from flink_agents.api.errors import ObserverError
 
 
 class Phase(Enum):
@@ -108,8 +111,12 @@ class ObservedRun(Protocol):
 class RunObserver:
     """Is told what runs do. A subclass overrides the methods that it wants to be called.
 
-    Methods are called by the thread that executes the run: Flink's, the agent loop's or one of the pool. They
-    must neither block nor raise; what one raises is logged.
+    Methods are called by the thread that executes the run: Flink's, the agent loop's or one of the pool, and
+    so by several at a time. They must not block. What one raises harms no run: it is counted in the metric
+    ``observer_errors``, and the first error of each method is logged.
+
+    A replay tells of what it repeats. So what an observer counts depends on failures of the job, as metrics
+    do.
     """
 
     def phase_changed(self, run: ObservedRun, before: Phase | None) -> None:
@@ -150,3 +157,26 @@ class RunObserver:
 
     def committed(self, run: ObservedRun, seconds: float | None) -> None:
         """Note a commit, ``seconds`` after the end of the run; None for a run on Flink's thread."""
+
+
+ObserverSource = RunObserver | Callable[[], RunObserver]
+"""What gives a subtask an observer: an instance, of which each subtask gets a copy, or a class or a function
+without arguments, which makes one there."""
+
+
+def check_observers(sources: Sequence[ObserverSource]) -> tuple[ObserverSource, ...]:
+    """Return ``sources`` as a tuple, if each of them may give an observer.
+
+    Raises:
+        ObserverError: One of them is neither a ``RunObserver``, nor a class of one, nor a function.
+    """
+    for source in sources:
+        fits = issubclass(source, RunObserver) if isinstance(source, type) else callable(source)
+        if not (fits or isinstance(source, RunObserver)):
+            raise ObserverError(
+                "what is given as an observer gives none",
+                expected="an instance or a subclass of RunObserver, or a function that returns an instance",
+                found=repr(source)[:200],
+                fix="derive the class from flink_agents.RunObserver",
+            )
+    return tuple(sources)

@@ -177,7 +177,7 @@ class AgentOptions:
     )
     PRUNE = option("action-state.prune", Prune, Prune.CHECKPOINTS)(
         "When records of durable calls are removed. checkpoints: when all checkpoints that Flink retains "
-        "cover them, which its REST interface says. restore-only: after a restore, of keys that come again."
+        "cover them, which its REST interface says. restore-only: after a restore."
     )
     RETENTION = option("action-state.retention", timedelta, "0 s", minimum="0 s")(
         "How much longer such records are kept, for debugging."

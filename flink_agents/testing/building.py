@@ -2,17 +2,15 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from datetime import timedelta
 from functools import partial
 
 import cloudpickle
 
 from flink_agents.api.action_state import ActionStateStore
-from flink_agents.api.event_time import LATE_TAG
+from flink_agents.api.observers import ObserverSource
 from flink_agents.api.options import AgentOptions
-from flink_agents.api.policies import DEAD_LETTER_TAG
-from flink_agents.api.signals import STRAYS_TAG
 from flink_agents.connectors.action_state import open_store
 from flink_agents.connectors.action_state.memory.store import MemoryPlace, MemoryStore
 from flink_agents.plan import AgentCode, AgentPlan, bind
@@ -39,6 +37,7 @@ class Builder(Driver):
     _watermarks: bool
     _lineage: bool
     _job_id: str
+    _observers: Sequence[ObserverSource]
     _make_store: Callable[[], ActionStateStore] | None
 
     def _start(self, keys: Mapping[str, KeyState], parallelism: int) -> None:
@@ -50,21 +49,20 @@ class Builder(Driver):
             subtask.processor.open(subtask.backend)
 
     def _subtask(self, number: int, parallelism: int) -> Subtask:
-        plan, code = self.plan, self._code
+        plan, code, observers = self.plan, self._code, self._observers
         if self._serialize:
             plan = AgentPlan.from_json(plan.to_json())
-            code = cloudpickle.loads(cloudpickle.dumps(code))
+            code, observers = cloudpickle.loads(cloudpickle.dumps((code, observers)))
         ttl: timedelta | None = self._config.get(AgentOptions.SHORT_TERM_TTL)
         backend = FakeBackend(self._clock, None if ttl is None else int(ttl.total_seconds() * 1000))
         backend.watermark = self.current_watermark
-        tags = [*plan.side_outputs, DEAD_LETTER_TAG, LATE_TAG, STRAYS_TAG]
         blueprint = Blueprint(
             bind(plan, code),
             self._config,
             self._event_time,
-            tags,
             self._watermarks,
             self._make_store,
+            observers,
             self._lineage,
         )
         made = assemble(blueprint, self._host(number, parallelism, backend))

@@ -24,6 +24,7 @@ class KeyState:
         memory: Short-term memory by escaped path, with the time at which it expires.
         processing_timers: Times of the key's processing-time timers.
         event_timers: Times of the key's event-time timers.
+        unpruned: The mark of a key whose records are to be pruned, or None.
     """
 
     head: bytes | None = None
@@ -31,6 +32,7 @@ class KeyState:
     memory: dict[str, tuple[bytes, int | None]] = field(default_factory=dict)
     processing_timers: set[int] = field(default_factory=set)
     event_timers: set[int] = field(default_factory=set)
+    unpruned: bytes | None = None
 
     def copy(self) -> KeyState:
         """Return an independent copy."""
@@ -64,7 +66,7 @@ class FakeBackend:
 
     def keyed_state(self) -> KeyedState:
         """Return the states as the core takes them."""
-        return KeyedState(_Head(self), _Pending(self), _Memory(self))
+        return KeyedState(_Value(self, "head"), _Pending(self), _Memory(self), _Value(self, "unpruned"))
 
     def tell(self, low: LowWatermark) -> None:
         """Let streams behind the subtask hear of its low watermark."""
@@ -87,6 +89,10 @@ class FakeBackend:
         """Return the keys that have inputs, each twice: as text and as key."""
         return [(key, key) for key, state in self.keys.items() if state.pending]
 
+    def unpruned(self) -> list[str]:
+        """Return the keys whose records are to be pruned."""
+        return [key for key, state in self.keys.items() if state.unpruned is not None]
+
     # -- Timers -----------------------------------------------------------------------
 
     def current_watermark(self) -> int:
@@ -106,18 +112,19 @@ class FakeBackend:
         self.current.event_timers.discard(timestamp)
 
 
-class _Head:
-    def __init__(self, backend: FakeBackend) -> None:
+class _Value:
+    def __init__(self, backend: FakeBackend, name: str) -> None:
         self._backend = backend
+        self._name = name
 
     def value(self) -> bytes | None:
-        return self._backend.current.head
+        return getattr(self._backend.current, self._name)
 
     def update(self, value: bytes) -> None:
-        self._backend.current.head = _as_bytes(value)
+        setattr(self._backend.current, self._name, _as_bytes(value))
 
     def clear(self) -> None:
-        self._backend.current.head = None
+        setattr(self._backend.current, self._name, None)
 
 
 class _Map(Generic[K]):

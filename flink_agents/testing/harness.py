@@ -18,6 +18,7 @@ from flink_agents.api.action_state import ActionStateStore
 from flink_agents.api.agent import Agent
 from flink_agents.api.errors import AgentConfigurationError
 from flink_agents.api.event_time import LATE_TAG, EventTime
+from flink_agents.api.observers import ObserverSource, RunObserver, check_observers
 from flink_agents.api.options import AgentOptions, Configuration
 from flink_agents.api.policies import DEAD_LETTER_TAG, DeadLetter
 from flink_agents.api.signals import STRAYS_TAG, Signal, StraySignal, TaggedSignal
@@ -74,6 +75,7 @@ class OperatorHarness(Builder):
         job_id: Flink's id of the job, another one for each submission. Flink's have 32 hexadecimal digits.
         heartbeat: Commit by one timer for all keys, as on the fast path; False: by a timer for each key, as
             on PyFlink's public way. Default: True, unless ``AGENT_HARNESS`` has the word ``timers``.
+        observers: As in ``apply``.
         lineage: Outputs are ``TracedOutput``, as of an agent that is applied with ``lineage=True``.
 
     Attributes:
@@ -106,6 +108,7 @@ class OperatorHarness(Builder):
         reorder: Reorder | None = None,
         job_id: str = "harness",
         heartbeat: bool | None = None,
+        observers: Sequence[ObserverSource] = (),
         lineage: bool = False,
     ) -> None:
         self._subtasks: list[Subtask] = []
@@ -132,6 +135,7 @@ class OperatorHarness(Builder):
         self._make_store = store or self._default_store()
         self.reorder = reorder
         self._job_id = job_id
+        self._observers = check_observers(observers)
         self._inputs: list[tuple[Any, int | None]] | None = None
         self._clock = Clock()
         self.current_watermark = -(2**63)
@@ -304,6 +308,11 @@ class OperatorHarness(Builder):
     def late_outputs(self) -> list[Any]:
         """All outputs of runs that were not held for, with ``late="side"``, in order."""
         return self.side_output(LATE_TAG)
+
+    @property
+    def observers(self) -> list[RunObserver]:
+        """The observers of the present operator, of one subtask after the other."""
+        return [observer for subtask in self._subtasks for observer in subtask.shared.observers.others]
 
     @property
     def metrics(self) -> dict[str, int | float]:

@@ -9,7 +9,7 @@ from typing import Any
 import pytest
 
 from flink_agents.api.observers import FOLLOWS, ObservedRun, Phase, RunObserver
-from flink_agents.runtime.execution.shared import RunEnvironment
+from flink_agents.runtime.operator import assembly
 
 
 class Listener(RunObserver):
@@ -63,11 +63,7 @@ class Listener(RunObserver):
 @contextlib.contextmanager
 def observed_by(*observers: RunObserver) -> Iterator[None]:
     """Let ``observers`` be told what the runs of subtasks do that begin meanwhile."""
-    made = RunEnvironment.__init__
-
-    def make(self: RunEnvironment, *args: Any, **options: Any) -> None:
-        made(self, *args, **{**options, "observers": observers})
-
     with pytest.MonkeyPatch.context() as patch:
-        patch.setattr(RunEnvironment, "__init__", make)
+        # Given to a harness, they would be copied as they are for a worker.
+        patch.setattr(assembly, "made_observers", lambda sources, metrics: list(observers))
         yield

@@ -2,15 +2,18 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+import asyncio
+from collections.abc import Callable, Mapping
 
 from checkpoint_tools import Flink
 
 from flink_agents.api.action_state import JournalKey
 from flink_agents.api.durable import Prune
+from flink_agents.connectors.action_state.memory.store import MemoryPlace
 from flink_agents.runtime.metrics.run_metrics import RunMetrics
 from flink_agents.runtime.retention.checkpoints import CheckpointPoller, CheckpointView, RestError
 from flink_agents.runtime.retention.pruning import FAILURES, Pruner
+from flink_agents.testing.forced import TIMERS, forced_conditions
 
 JOB = "0123456789abcdef0123456789abcdef"
 KEY = JournalKey("job/agent", "skey")
@@ -64,3 +67,31 @@ class Pruned:
 
     def gauge(self, name: str) -> int | float:
         return dict(self.metrics.group.values())[name]
+
+
+def stored(place: MemoryPlace) -> dict[str, tuple[list[int], int]]:
+    """Of each key the runs that have records, and what was pruned."""
+    return {
+        name.key: (sorted(journal.runs), journal.pruned_through)
+        for name, journal in place.journals.items()
+        if not name.journal_id.startswith("\x00")
+    }
+
+
+def wait_for(condition: Callable[[], bool], seconds: float = 20.0) -> None:
+    """Wait until a condition holds.
+
+    Raises:
+        TimeoutError: It does not in time.
+    """
+
+    async def wait() -> None:
+        while not condition():
+            await asyncio.sleep(0.001)
+
+    asyncio.run(asyncio.wait_for(wait(), seconds))
+
+
+def harness_commits_by_timers() -> bool:
+    """Whether harnesses commit by a timer for each key, unless they say otherwise."""
+    return TIMERS in forced_conditions()

@@ -18,8 +18,8 @@ from flink_agents.api.action_state import (
 )
 from flink_agents.api.errors import AppendOutcomeUnknownError, StoreClosedError, StoreUnavailableError
 from flink_agents.connectors.action_state.sqlite import store as sqlite_module, writer as sqlite_writer
-from flink_agents.connectors.action_state.sqlite.file import is_busy
 from flink_agents.connectors.action_state.sqlite.writer import SQLiteWriter
+from flink_agents.sqlite_files import is_busy
 
 
 def commits_of(file: Path, monkeypatch: pytest.MonkeyPatch, data: bytes) -> int:

@@ -165,10 +165,10 @@ class CallAttempts:
         return following
 
     async def _pause(self, seconds: float) -> None:
-        """Wait, and let others have the place among what is executed meanwhile."""
-        place = self._step.trial.place if self._step.trial is not None else None
+        """Wait, and let others have the slot among what is executed meanwhile."""
+        slot = self._step.trial.slot if self._step.trial is not None else None
         what = f"a pause before attempt {self.number + 1} of durable call {self._what.identity}"
-        with self._step.run.state.waiting(Phase.RETRY, what), place.lent() if place else nullcontext():
+        with self._step.run.state.waiting(Phase.RETRY, what), slot.lent() if slot else nullcontext():
             await asyncio.sleep(seconds)
 
     def _result_of(self, function: partial[Any], is_async: bool) -> Awaitable[Any]:

@@ -121,7 +121,7 @@ class DurableCalls:
                 found="an async def action",
                 fix="write await ctx.durable_execute_async(...)",
             )
-        step.place()
+        step.slot()
         thread = CallingThread()
         return self._bridge.wait_for(lambda: self._call(step, what, args, kwargs, thread), thread.errands)
 

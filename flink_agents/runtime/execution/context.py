@@ -51,7 +51,7 @@ _MISSING = object()
 
 
 class ActionRun:
-    """One execution of one action: what the runtime keeps of it.
+    """An action run, one execution of one action on one event: what the runtime keeps of it.
 
     Args:
         shared: What all runs of the operator share.
@@ -163,8 +163,8 @@ class ActionRun:
         if asyncio.iscoroutine(self.awaited):
             self.awaited.close()
 
-    def place(self) -> Place | None:
-        """Its place among what is executed.
+    def slot(self) -> Slot | None:
+        """Its slot among what is executed.
 
         Raises:
             LeaveThread: It has none, since it runs on Flink's thread.
@@ -279,15 +279,15 @@ class ActionRunContext(RunnerContext):
     """What one execution of one action can do; ends with it.
 
     Args:
-        invocation: The execution.
+        action_run: The action run.
     """
 
     _config: dict[str, Any] | None = None
     _draws = 0
     _random: random.Random | None = None
 
-    def __init__(self, invocation: ActionRun) -> None:
-        self._of = invocation
+    def __init__(self, action_run: ActionRun) -> None:
+        self._of = action_run
 
     # -- where we are -----------------------------------------------------------------
 

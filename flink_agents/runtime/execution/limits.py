@@ -1,8 +1,8 @@
 """Limits of how much runs at a time, and of how much begins in a time.
 
-All of them belong to one subtask and live on its agent loop. What holds a place among the
-actions that are executed (``run.max-in-flight``) never waits for a limit or for a place: an
-action takes its own limit first and its place afterwards, and gives the place back while a tool
+All of them belong to one subtask and live on its agent loop. What holds a slot among the
+actions that are executed (``run.max-in-flight``) never waits for a limit or for a slot: an
+action takes its own limit first and its slot afterwards, and gives the slot back while a tool
 that it calls waits for a limit.
 """
 
@@ -31,7 +31,7 @@ from flink_agents.runtime.execution.waits.action_waits import in_turn
 
 
 class Slots:
-    """A number of places; who waits for one gets it in the order of arrival.
+    """A number of slots; who waits for one gets it in the order of arrival.
 
     Args:
         limit: How many there are.
@@ -68,11 +68,11 @@ class Slots:
             raise
 
     def take_back(self) -> None:
-        """Take a place at once, even where there is none: then one more than the limit has one."""
+        """Take a slot at once, even where there is none: then one more than the limit has one."""
         self._free -= 1
 
     def give(self) -> None:
-        """Give a place to who waits longest."""
+        """Give a slot to who waits longest."""
         self._free += 1
         while self._free > 0 and self._waiting:
             turn = self._waiting.popleft()
@@ -81,7 +81,7 @@ class Slots:
                 turn.set_result(None)
 
 
-class Place:
+class Slot:
     """The slot that one execution of an action has among all that are executed.
 
     Args:
@@ -119,9 +119,9 @@ class Place:
 
     @contextmanager
     def lent(self) -> Iterator[None]:
-        """Let others have the place while the action waits for a limit.
+        """Let others have the slot while the action waits for a limit.
 
-        Afterwards it takes its place back without waiting. If it waited, an action that holds
+        Afterwards it takes its slot back without waiting. If it waited, an action that holds
         a lock of its author's could wait for one that waits for that lock.
         """
         self._waits += 1
@@ -234,12 +234,12 @@ class Limits:
         """The limits of ``action``, if it has any."""
         return self._actions.get(action.name)
 
-    def limited(self, tool: Tool, place: Callable[[], Place | None]) -> Tool:
+    def limited(self, tool: Tool, slot: Callable[[], Slot | None]) -> Tool:
         """``tool`` with its limits, for one step.
 
         Args:
             tool: The tool.
-            place: Gives the place of the step that calls; raises ``LeaveThread`` on Flink's thread.
+            slot: Gives the slot of the step that calls; raises ``LeaveThread`` on Flink's thread.
         """
         settings = tool.settings
         if settings.max_concurrency is None and settings.rate_limit is None:
@@ -250,25 +250,25 @@ class Limits:
             )
         limiter = self._tools[tool.name]
         if inspect.iscoroutinefunction(tool.func):
-            return tool.through(lambda function: self._async(function, limiter, place))
-        return tool.through(lambda function: self._sync(function, limiter, place, tool.name))
+            return tool.through(lambda function: self._async(function, limiter, slot))
+        return tool.through(lambda function: self._sync(function, limiter, slot, tool.name))
 
     def _async(
-        self, function: Callable[..., Any], limiter: Limiter, place: Callable[[], Place | None]
+        self, function: Callable[..., Any], limiter: Limiter, slot: Callable[[], Slot | None]
     ) -> Callable[..., Any]:
         @functools.wraps(function)
         async def call(*args: Any, **kwargs: Any) -> Any:
-            async with _entered(limiter, place()):
+            async with _entered(limiter, slot()):
                 return await function(*args, **kwargs)
 
         return call
 
     def _sync(
-        self, function: Callable[..., Any], limiter: Limiter, place: Callable[[], Place | None], name: str
+        self, function: Callable[..., Any], limiter: Limiter, slot: Callable[[], Slot | None], name: str
     ) -> Callable[..., Any]:
         @functools.wraps(function)
         def call(*args: Any, **kwargs: Any) -> Any:
-            held = place()
+            held = slot()
             if get_ident() == self._thread:
                 raise ContextMisuseError(
                     f"the tool {name!r} has limits and is def, so that it may have to wait",
@@ -293,11 +293,11 @@ class Limits:
 
 
 @asynccontextmanager
-async def _entered(limiter: Limiter, place: Place | None) -> AsyncIterator[None]:
+async def _entered(limiter: Limiter, slot: Slot | None) -> AsyncIterator[None]:
     if limiter in _within.get():
         yield
         return
-    await _acquire(limiter, place)
+    await _acquire(limiter, slot)
     token = _within.set((*_within.get(), limiter))
     try:
         yield
@@ -306,15 +306,15 @@ async def _entered(limiter: Limiter, place: Place | None) -> AsyncIterator[None]
         limiter.release()
 
 
-async def _acquire(limiter: Limiter, place: Place | None) -> None:
+async def _acquire(limiter: Limiter, slot: Slot | None) -> None:
     """Take one of ``limiter``; in an action, when that comes in the order of what the action waits for."""
-    await in_turn("a limit", lambda: _take(limiter, place), limiter.release)
+    await in_turn("a limit", lambda: _take(limiter, slot), limiter.release)
 
 
-async def _take(limiter: Limiter, place: Place | None) -> None:
-    state = None if place is None else place.state
-    if place is not None and limiter.busy:
-        with place.lent():
+async def _take(limiter: Limiter, slot: Slot | None) -> None:
+    state = None if slot is None else slot.state
+    if slot is not None and limiter.busy:
+        with slot.lent():
             await limiter.acquire(state)
     else:
         await limiter.acquire(state)

@@ -15,7 +15,7 @@ from typing import Any
 from flink_agents.api.durable import RetryableError, TerminalError
 from flink_agents.api.errors import ActionTimeoutError, AgentsError, RecordedFailureError
 from flink_agents.api.policies import FailedAttempt, RetryPolicy
-from flink_agents.runtime.execution.limits import Place
+from flink_agents.runtime.execution.limits import Slot
 from flink_agents.runtime.serde.tracebacks import text_of
 from flink_agents.runtime.serde.typenames import find_error
 
@@ -44,13 +44,13 @@ class Trial:
         failed: The attempts before it, oldest first.
         since: Time of the first failure (``time.monotonic``).
         delay: Seconds to wait before it.
-        place: Its place among what is executed; None until it has one.
+        slot: Its slot among what is executed; None until it has one.
     """
 
     failed: tuple[FailedAttempt, ...] = ()
     since: float = 0.0
     delay: float = 0.0
-    place: Place | None = None
+    slot: Slot | None = None
 
 
 def next_trial(policy: RetryPolicy, trial: Trial | None, error: BaseException, seed: str) -> Trial | None:

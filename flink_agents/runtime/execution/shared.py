@@ -23,7 +23,7 @@ from flink_agents.runtime.execution.limits import Limits
 from flink_agents.runtime.execution.routing import Routes
 from flink_agents.runtime.journal.journals import Journals
 from flink_agents.runtime.metrics.metrics import LocalMetricGroup
-from flink_agents.runtime.metrics.observers import Observers
+from flink_agents.runtime.metrics.observers import OBSERVER_ERRORS, Observers
 from flink_agents.runtime.metrics.run_metrics import RunMetrics
 from flink_agents.runtime.serde import type_modules
 from flink_agents.runtime.serde.codec import ValueCodec
@@ -115,7 +115,7 @@ class RunEnvironment:
         self.config = config
         self.metrics = metrics
         self.run_metrics = run_metrics
-        self.observers = Observers(run_metrics, observers)
+        self.observers = Observers(run_metrics, observers, lambda: run_metrics.count(OBSERVER_ERRORS))
         self.codec = codec
         self.traces_outputs = traces_outputs
         self.events = EventRecords(codec, agent.event_types)

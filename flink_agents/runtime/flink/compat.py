@@ -22,7 +22,13 @@ from pyflink.datastream.connectors.base import Sink, StreamTransformer, Supports
 from pyflink.datastream.state import MapStateDescriptor, StateTtlConfig, ValueStateDescriptor
 from pyflink.util.java_utils import get_j_env_configuration
 
-from flink_agents.runtime.state.keyed_state import HEAD_STATE, MEMORY_STATE, PENDING_STATE, KeyedState
+from flink_agents.runtime.state.keyed_state import (
+    HEAD_STATE,
+    MEMORY_STATE,
+    PENDING_STATE,
+    UNPRUNED_STATE,
+    KeyedState,
+)
 
 _ANNOUNCED = "internal.flink-agents.main-classes"
 """Not among the options of agents, whose names are checked."""
@@ -132,9 +138,15 @@ def keyed_state(context: RuntimeContext, memory_ttl_ms: int | None) -> KeyedStat
     head = ValueStateDescriptor(HEAD_STATE, Types.PICKLED_BYTE_ARRAY())
     pending = MapStateDescriptor(PENDING_STATE, Types.LONG(), Types.PICKLED_BYTE_ARRAY())
     memory = MapStateDescriptor(MEMORY_STATE, Types.STRING(), Types.PICKLED_BYTE_ARRAY())
+    unpruned = ValueStateDescriptor(UNPRUNED_STATE, Types.PICKLED_BYTE_ARRAY())
     if memory_ttl_ms is not None:
         memory.enable_time_to_live(_ttl(memory_ttl_ms))
-    return KeyedState(context.get_state(head), context.get_map_state(pending), context.get_map_state(memory))
+    return KeyedState(
+        context.get_state(head),
+        context.get_map_state(pending),
+        context.get_map_state(memory),
+        context.get_state(unpruned),
+    )
 
 
 def _ttl(milliseconds: int) -> StateTtlConfig:

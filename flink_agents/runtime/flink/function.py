@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import sys
 import time
+from collections.abc import Sequence
 from datetime import timedelta
 from typing import Any
 
@@ -18,6 +19,7 @@ from pyflink.datastream import KeyedProcessFunction, OutputTag, RuntimeContext
 from flink_agents.api.errors import AgentsError
 from flink_agents.api.event_time import EventTime
 from flink_agents.api.logs import MAX_TRACEBACK, bounded
+from flink_agents.api.observers import ObserverSource
 from flink_agents.api.options import AgentOptions, Configuration
 from flink_agents.plan import AgentCode, AgentPlan, BoundAgent, bind
 from flink_agents.runtime.flink import compat as flink_compat
@@ -55,6 +57,7 @@ class ActionExecutionOperator(KeyedProcessFunction):
         watermarks: Whether the input can have watermarks.
         store: Where durable calls are recorded; None where there are none.
         key_selector: What gives the keys; its module may hold their classes.
+        observers: Who is told what runs do.
         traces_outputs: Whether outputs leave with their lineage.
     """
 
@@ -68,10 +71,11 @@ class ActionExecutionOperator(KeyedProcessFunction):
         watermarks: bool = True,
         store: StoreChoice | None = None,
         key_selector: Any = None,
+        observers: Sequence[ObserverSource] = (),
         traces_outputs: bool = False,
     ) -> None:
         # The first attribute is unpickled first: before anything that a stale module may lack.
-        self._code_check = CodeCheck.of(code if config.get(AgentOptions.CHECK_CODE) else None)
+        self._code_check = CodeCheck.of(code if config.get(AgentOptions.CHECK_CODE) else None, observers)
         self._main = MainModule()
         self._plan = plan.to_json()
         self._code = code
@@ -81,11 +85,11 @@ class ActionExecutionOperator(KeyedProcessFunction):
             # The operator needs nothing but the names of tags.
             others = [untimed(tag) for tag in ("", *side_types)]
             self._tags |= {tag: OutputTag(tag, Types.PICKLED_BYTE_ARRAY()) for tag in others}
-        self._streams = list(side_types)
         self._event_time = event_time
         self._envelopes: Envelopes | None = None
         self._watermarks = watermarks
         self._store = store
+        self._observers = observers
         self._traces_outputs = traces_outputs
         self._key_module: str | None = getattr(key_selector, "__module__", None)
         self._processor: AgentProcessor | None = None
@@ -127,9 +131,9 @@ class ActionExecutionOperator(KeyedProcessFunction):
             agent,
             self._config,
             self._event_time,
-            self._streams,
             self._watermarks,
             make_store,
+            self._observers,
             self._traces_outputs,
         )
 

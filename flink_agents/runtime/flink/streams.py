@@ -2,24 +2,30 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import replace
 from typing import Any
 
+import cloudpickle
 from pyflink.common import TypeInformation, Types
 from pyflink.datastream import DataStream, OutputTag
 from typing_extensions import override
 
 from flink_agents.api.agent import Agent
 from flink_agents.api.environment import AgentInput, AgentStream
-from flink_agents.api.errors import AgentDefinitionError, UnknownSideOutputError
-from flink_agents.api.event_time import LATE_TAG, EventTime, LateOutputs
+from flink_agents.api.errors import (
+    AgentDefinitionError,
+    JobDefinitionError,
+    ObserverError,
+    UnknownSideOutputError,
+)
+from flink_agents.api.event_time import LATE_TAG, EventTime
 from flink_agents.api.lineage import TracedOutput
-from flink_agents.api.options import AgentOptions, Configuration
-from flink_agents.api.policies import DEAD_LETTER_TAG, OnError
+from flink_agents.api.observers import ObserverSource, check_observers
+from flink_agents.api.options import AgentOptions
+from flink_agents.api.policies import DEAD_LETTER_TAG
 from flink_agents.api.signals import STRAYS_TAG
 from flink_agents.plan import AgentCode, AgentPlan, BoundAgent, bind, compile_agent
-from flink_agents.plan.binding.uses import may_wait
 from flink_agents.runtime.flink import compat as flink_compat
 from flink_agents.runtime.flink.function import ActionExecutionOperator
 from flink_agents.runtime.flink.inputs.signals import KeyOfEither, joined
@@ -29,6 +35,7 @@ from flink_agents.runtime.flink.rows import ToRow
 from flink_agents.runtime.flink.shipping.main_module import ShippedFunction
 from flink_agents.runtime.flink.stores import StoreChoice
 from flink_agents.runtime.flink.types import columns_of, row_type, stream_type
+from flink_agents.runtime.operator.assembly import side_streams
 from flink_agents.runtime.serde.keys import KeyEncoder
 
 
@@ -74,6 +81,7 @@ class FlinkAgentInput(AgentInput):
         parallelism: int | None = None,
         max_parallelism: int | None = None,
         event_time: EventTime | None = None,
+        observers: Sequence[ObserverSource] = (),
         lineage: bool = False,
     ) -> AgentStream:
         resolved = self._agent(agent)
@@ -84,13 +92,21 @@ class FlinkAgentInput(AgentInput):
             bound.check_cluster(self._job.config)
         self._job.admit(plan.name, self._stream)
         event_time = event_time or EventTime.none()
-        side_types = _side_types(bound, self._job, event_time, self._signals)
+        side_types = _side_types(bound, self._job, event_time)
+        if self._signals and STRAYS_TAG not in side_types:
+            raise JobDefinitionError(
+                f"agent {plan.name!r} gets signals, and none of its actions waits for any",
+                expected="an action that calls ctx.wait_for",
+                found="none, as far as its code is seen",
+                fix="leave with_signals out, or set the option run.waits to true",
+            )
         output_type = stream_type(bound.output_type)
+        observers = _shippable(check_observers(observers))
         if lineage:
             output_type = Types.PICKLED_BYTE_ARRAY()
             side_types = {tag: Types.PICKLED_BYTE_ARRAY() for tag in side_types}
         store = StoreChoice.of(self._job.config, bound, self._job.is_local)
-        stream = self._operator(plan, code, event_time, side_types, output_type, store, lineage)
+        stream = self._operator(plan, code, event_time, side_types, output_type, store, observers, lineage)
         if parallelism is not None:
             stream = stream.set_parallelism(parallelism)
         if max_parallelism is not None:
@@ -107,6 +123,7 @@ class FlinkAgentInput(AgentInput):
         side_types: dict[str, TypeInformation],
         output_type: TypeInformation,
         store: StoreChoice | None,
+        observers: Sequence[ObserverSource],
         lineage: bool,
     ) -> DataStream:
         """Return the operator of the agent, on the keyed input."""
@@ -123,6 +140,7 @@ class FlinkAgentInput(AgentInput):
             watermarks,
             store,
             self._key_selector,
+            observers,
             lineage,
         )
         uses = [self._key_selector] if self._job.config.get(AgentOptions.CHECK_CODE) else []
@@ -149,27 +167,12 @@ def _portable(code: AgentCode) -> AgentCode:
     return replace(code, output_type=flink_compat.without_jvm(code.output_type), side_outputs=side_outputs)
 
 
-def _policies(bound: BoundAgent, config: Configuration) -> set[OnError]:
-    """Return all error policies that runs of the agent can use."""
-    agent_wide = bound.on_error or config.get(AgentOptions.ON_ERROR)
-    unhandled = bound.on_unhandled or config.get(AgentOptions.ON_UNHANDLED)
-    return {OnError(action.settings.on_error or agent_wide) for action in bound.actions} | {
-        OnError(unhandled)
-    }
-
-
-def _side_types(
-    bound: BoundAgent, job: Job, event_time: EventTime, signals: bool
-) -> dict[str, TypeInformation]:
+def _side_types(bound: BoundAgent, job: Job, event_time: EventTime) -> dict[str, TypeInformation]:
+    """Return the types of all side outputs of the agent, by tag."""
+    pickled = Types.PICKLED_BYTE_ARRAY()
     types = {tag: stream_type(kind) for tag, kind in bound.side_outputs.items()}
-    if OnError.DEAD_LETTER in _policies(bound, job.config):
-        types[DEAD_LETTER_TAG] = Types.PICKLED_BYTE_ARRAY()
-    waits: bool | None = job.config.get(AgentOptions.WAITS)
-    if signals or (may_wait(bound) if waits is None else waits):
-        types[STRAYS_TAG] = Types.PICKLED_BYTE_ARRAY()
-    if event_time.late is LateOutputs.SIDE:
-        types[LATE_TAG] = stream_type(bound.output_type)
-    return types
+    own = {DEAD_LETTER_TAG: pickled, STRAYS_TAG: pickled, LATE_TAG: stream_type(bound.output_type)}
+    return {tag: types.get(tag) or own[tag] for tag in side_streams(bound, job.config, event_time)}
 
 
 class FlinkAgentStream(AgentStream):
@@ -259,6 +262,24 @@ class FlinkAgentStream(AgentStream):
             tables = self._job.tables_idle_after(self._applied.event_time.idle_timeout)
             return restamp(tables, self._applied.stream, tag, kind)
         return self._applied.stream.get_side_output(OutputTag(tag, kind))
+
+
+def _shippable(observers: Sequence[ObserverSource]) -> Sequence[ObserverSource]:
+    """Return ``observers``, if they can be brought to workers.
+
+    Raises:
+        ObserverError: One of them cannot be pickled.
+    """
+    for observer in observers:
+        try:
+            cloudpickle.dumps(observer)
+        except Exception as error:
+            raise ObserverError(
+                "an observer cannot be pickled, and so not be brought to workers",
+                found=f"{type(observer).__qualname__}: {type(error).__name__}: {error}",
+                fix="give its class, or a function that makes it: each subtask calls it where it runs",
+            ) from error
+    return observers
 
 
 def _identity(value: Any) -> Any:

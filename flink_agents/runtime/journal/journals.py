@@ -49,6 +49,7 @@ class Journals:
             may still ask for it.
         plan: Fingerprint of the agent's plan.
         on_call: See above.
+        pruner: See above.
     """
 
     def __init__(
@@ -74,20 +75,20 @@ class Journals:
         # Overtaken runs of keys whose other runs are settled.
         self._kept: dict[JournalKey, RecordedRuns] = {}
         self.on_call = on_call
-        self._pruner = pruner
+        self.pruner = pruner
 
     async def open(self) -> None:
         """Open the store; from then on no other attempt of the subtask can append."""
         await self.store.open(self._owner)
         self.store_id = self.store.store_id
         await self._plans.remember()
-        if self._pruner is not None:
-            self._pruner.open(self.store)
+        if self.pruner is not None:
+            self.pruner.open(self.store)
 
     async def close(self) -> None:
         """Close the store."""
-        if self._pruner is not None:
-            await self._pruner.close()
+        if self.pruner is not None:
+            await self.pruner.close()
         await self.store.close()
 
     def key(self, journal_id: str, key_text: str) -> JournalKey:
@@ -230,13 +231,13 @@ class Journals:
             runs: How many of them with records were committed since this was last called for the key;
                 0 where they are those of the checkpoint that the job was restored from.
         """
-        if self._pruner is None:
+        if self.pruner is None:
             return
         journal = self.key(journal_id, key_text)
         if runs:
-            self._pruner.committed(journal, through_seq, runs)
+            self.pruner.committed(journal, through_seq, runs)
         else:
-            self._pruner.restored(journal, through_seq)
+            self.pruner.restored(journal, through_seq)
 
     def of_run(
         self,

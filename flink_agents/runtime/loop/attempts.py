@@ -109,12 +109,12 @@ class Attempts:
         limiter = self._limits.of_action(step.action)
         if limiter is not None:
             await limiter.acquire(state)
-        place = Slot(self._slots, state)
+        slot = Slot(self._slots, state)
         try:
-            if not place.take_now():
-                await place.take()
+            if not slot.take_now():
+                await slot.take()
             step.trial = step.trial or Trial()
-            step.trial.slot = place
+            step.trial.slot = slot
             begun = clock()
             if step.awaited is None:
                 await self._call(step)
@@ -122,7 +122,7 @@ class Attempts:
                 await self._in_time(step, begun)
             self._observers.action_ended(state, step.action.name, clock() - begun, False)
         finally:
-            place.end()
+            slot.end()
             if limiter is not None:
                 limiter.release()
         if durable is not None:

@@ -6,13 +6,21 @@ function that does nothing.
 
 from __future__ import annotations
 
+import asyncio
 from collections.abc import Callable, Sequence
 from typing import Any
 
 from flink_agents.api.logs import bounded_logger
-from flink_agents.api.observers import RunObserver
+from flink_agents.api.observers import ObserverSource, RunObserver
+from flink_agents.runtime.metrics.run_metrics import RunMetrics
 
 _log = bounded_logger("flink_agents.observers")
+
+OBSERVER_ERRORS = "observer_errors"
+"""The counter of what observers raised."""
+
+ANY_ERROR = (Exception, SystemExit, asyncio.CancelledError)
+"""What an observer may raise without harm. The author's Ctrl-C is none of it."""
 
 
 class Observers:
@@ -20,16 +28,25 @@ class Observers:
 
     Args:
         own: That of the runtime, which may raise.
-        others: Those of third parties, whose errors are logged.
+        others: Those of third parties, whose errors are logged and counted.
+        failed: Counts an error of one of those. For any thread.
 
     Attributes:
+        others: See above.
         phase_changed: None where nobody listens, since phases change more often than all else.
     """
 
-    def __init__(self, own: RunObserver, others: Sequence[RunObserver] = ()) -> None:
+    def __init__(
+        self,
+        own: RunObserver,
+        others: Sequence[RunObserver] = (),
+        failed: Callable[[], None] = lambda: None,
+    ) -> None:
+        self.others = tuple(others)
+
         def dispatch(name: str) -> Callable[..., None] | None:
             told = [getattr(own, name)] if _overrides(own, name) else []
-            told += [_logged(getattr(one, name)) for one in others if _overrides(one, name)]
+            told += [_harmless(getattr(one, name), failed) for one in others if _overrides(one, name)]
             return told[0] if len(told) == 1 else _all(told) if told else None
 
         self.phase_changed = dispatch("phase_changed")
@@ -63,11 +80,43 @@ def _all(told: Sequence[Callable[..., None]]) -> Callable[..., None]:
     return tell
 
 
-def _logged(method: Callable[..., None]) -> Callable[..., None]:
+def _harmless(method: Callable[..., None], failed: Callable[[], None]) -> Callable[..., None]:
+    logged = False
+
     def tell(*arguments: Any) -> None:
+        nonlocal logged
         try:
             method(*arguments)
-        except Exception:
-            _log.exception("an observer of runs raised in %s", getattr(method, "__qualname__", method))
+        except ANY_ERROR:
+            failed()
+            if not logged:
+                # One that raises each time would fill the log.
+                logged = True
+                _log.exception(
+                    "an observer of runs raised in %s; further errors of this method are only counted",
+                    getattr(method, "__qualname__", method),
+                )
 
     return tell
+
+
+def made_observers(sources: Sequence[ObserverSource], metrics: RunMetrics) -> list[RunObserver]:
+    """Make the observers of a subtask; one that cannot be made is logged, counted and left out.
+
+    Args:
+        sources: Instances, and classes or functions that make some.
+        metrics: Where errors are counted.
+    """
+    if sources:
+        metrics.group.get_counter(OBSERVER_ERRORS)
+    found: list[RunObserver] = []
+    for source in sources:
+        try:
+            made = source if isinstance(source, RunObserver) else source()
+            if not isinstance(made, RunObserver):
+                raise TypeError(f"{source!r} has made {made!r}, which is no RunObserver")
+            found.append(made)
+        except ANY_ERROR:
+            metrics.count(OBSERVER_ERRORS)
+            _log.exception("an observer of runs could not be made, and is left out")
+    return found

@@ -13,14 +13,20 @@ from typing import Any
 
 from flink_agents.api.action_state import ActionStateStore, Owner
 from flink_agents.api.durable import OnPlanChange
-from flink_agents.api.event_time import EventTime
+from flink_agents.api.event_time import LATE_TAG, EventTime, LateOutputs
+from flink_agents.api.observers import ObserverSource
 from flink_agents.api.options import AgentOptions, Configuration
+from flink_agents.api.policies import DEAD_LETTER_TAG, OnError
+from flink_agents.api.signals import STRAYS_TAG
 from flink_agents.plan import BoundAgent
+from flink_agents.plan.binding.uses import may_wait
 from flink_agents.runtime.execution.shared import Durable, RunEnvironment
 from flink_agents.runtime.journal.calls import Call
 from flink_agents.runtime.journal.journals import Journals
 from flink_agents.runtime.journal.names import journal_name
+from flink_agents.runtime.journal.unpruned import UnprunedKeys
 from flink_agents.runtime.metrics.metrics import LocalMetricGroup
+from flink_agents.runtime.metrics.observers import made_observers
 from flink_agents.runtime.metrics.run_metrics import RunMetrics
 from flink_agents.runtime.operator.emission import Emission
 from flink_agents.runtime.operator.heartbeat import HeartbeatProcessor
@@ -43,19 +49,41 @@ class Blueprint:
         agent: The agent, bound to its code; of each subtask its own.
         config: Options of the job.
         event_time: What happens to timestamps and watermarks.
-        streams: Tags of the side outputs; each is a stream of its own.
         watermarks: Whether the input can have watermarks.
         make_store: Makes the store of durable calls; None where there are none.
+        observers: Who is told what runs do, besides the runtime's metrics.
         traces_outputs: Whether outputs leave with their lineage.
     """
 
     agent: BoundAgent
     config: Configuration
     event_time: EventTime
-    streams: Sequence[str]
     watermarks: bool
     make_store: Callable[[], ActionStateStore] | None
+    observers: Sequence[ObserverSource] = ()
     traces_outputs: bool = False
+
+
+def side_streams(agent: BoundAgent, config: Configuration, event_time: EventTime) -> list[str]:
+    """Tags of the side outputs of an agent in a job; each is a stream of its own.
+
+    Args:
+        agent: The agent.
+        config: Options of the job.
+        event_time: What happens to timestamps and watermarks.
+    """
+    agent_wide = agent.on_error or config.get(AgentOptions.ON_ERROR)
+    policies = {OnError(action.settings.on_error or agent_wide) for action in agent.actions}
+    policies.add(OnError(agent.on_unhandled or config.get(AgentOptions.ON_UNHANDLED)))
+    tags = list(agent.side_outputs)
+    if OnError.DEAD_LETTER in policies:
+        tags.append(DEAD_LETTER_TAG)
+    if event_time.late is LateOutputs.SIDE:
+        tags.append(LATE_TAG)
+    waits: bool | None = config.get(AgentOptions.WAITS)
+    if may_wait(agent) if waits is None else waits:
+        tags.append(STRAYS_TAG)
+    return tags
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -117,6 +145,7 @@ def assemble(blueprint: Blueprint, host: Host) -> Subtask:
     codec = ValueCodec(config.get(AgentOptions.ALLOW_PICKLE))
     metrics = RunMetrics(action.name for action in agent.actions)
     journals = _journals(blueprint, host, job_id, codec, metrics)
+    observers = made_observers(blueprint.observers, metrics)
     shared = RunEnvironment(
         agent,
         agent.plan.name,
@@ -126,12 +155,17 @@ def assemble(blueprint: Blueprint, host: Host) -> Subtask:
         codec,
         journals,
         host.around_durable,
+        observers,
         traces_outputs=blueprint.traces_outputs,
     )
     low: LowWatermark | None = None
     if blueprint.event_time.holds:
         low = LowWatermark(
-            blueprint.event_time, metrics.group, host.clock, blueprint.streams, blueprint.watermarks
+            blueprint.event_time,
+            metrics.group,
+            host.clock,
+            side_streams(agent, config, blueprint.event_time),
+            blueprint.watermarks,
         )
     return Subtask(shared, low, _processor(host, shared, job_id, low))
 
@@ -153,4 +187,8 @@ def _processor(host: Host, shared: RunEnvironment, job_id: str, low: LowWatermar
     given = shared, host.state, job_id, host.clock, host.check_cancelled, low
     if host.outlet is None or host.keys is None:
         return TimerProcessor(*given, host.keys)
-    return HeartbeatProcessor(*given, host.keys, host.outlet(low))
+    unpruned: UnprunedKeys | None = None
+    journals = shared.journals
+    if journals is not None and journals.pruner is not None:
+        unpruned = UnprunedKeys(host.state, host.keys, journals.pruner, job_id, journals.key)
+    return HeartbeatProcessor(*given, host.keys, host.outlet(low), unpruned)

@@ -23,6 +23,7 @@ from __future__ import annotations
 
 from flink_agents.runtime.execution.run import Run
 from flink_agents.runtime.execution.shared import RunEnvironment
+from flink_agents.runtime.journal.unpruned import UnprunedKeys
 from flink_agents.runtime.loop.actor import KeyActor
 from flink_agents.runtime.metrics.run_metrics import clock
 from flink_agents.runtime.operator.emission import Emission, trace_outputs
@@ -45,6 +46,7 @@ class Commits:
         overtaken: Keeps recorded runs in mind whose inputs did not come in time.
         low: The low watermark; None where outputs need no timestamps.
         forgetting: Removes heads of keys that have nothing left to do; None where they stay.
+        unpruned: Marks keys whose records are to be pruned; None where nobody finds them again.
         suspended: Keeps suspended runs and signals in state.
     """
 
@@ -55,6 +57,7 @@ class Commits:
         overtaken: Overtaken,
         low: LowWatermark | None,
         forgetting: Forgetting | None,
+        unpruned: UnprunedKeys | None,
         suspended: SuspendedRuns,
     ) -> None:
         self._suspended = suspended
@@ -64,6 +67,7 @@ class Commits:
         self._overtaken = overtaken
         self._low = low
         self._forgetting = forgetting
+        self._unpruned = unpruned
 
     def inline(self, run: Run, head: Head, timers: Timers) -> Emission:
         """Commit a run that never waited: neither its input is in state, nor has it a journal."""
@@ -73,6 +77,8 @@ class Commits:
         self._records(run, head, None)
         self._number(run, head, None)
         self._head(head, timers)
+        if self._unpruned is not None:
+            self._unpruned.touch(run.key_text)
         run.short_term.committed(changes)
         run.state.commit()
         return emission
@@ -88,6 +94,7 @@ class Commits:
         if not actor.finished:
             return
         head, now = actor.head, clock()
+        marker = head.marker
         committed: list[Run] = []
         while actor.finished:
             run, waiting, changes, _ = actor.finished.popleft()
@@ -104,6 +111,7 @@ class Commits:
         # A fork takes over what its origin recorded before its first run begins: that is in its own journal.
         head.forked()
         self._head(head, timers)
+        self._mark(actor, marker)
         for run in committed:
             run.state.commit(now)
         self._prunable(actor)
@@ -185,8 +193,18 @@ class Commits:
             self._forgetting.settled(head, timers)
         self._state.head.update(head.pack())
 
+    def _mark(self, actor: KeyActor, marker: bytes | None) -> None:
+        """Step 7: mark the key if its records are to be pruned, so that a restore finds it.
+
+        The marker is that of before the commit: it lies before what the runs have recorded.
+        """
+        if self._unpruned is not None:
+            self._unpruned.touch(actor.key_text)
+            if actor.unpruned:
+                self._unpruned.committed(actor.head, actor.key_text, marker)
+
     def _prunable(self, actor: KeyActor) -> None:
-        """Step 7: say up to which run only a restore asks for records.
+        """Step 8: say up to which run only a restore asks for records.
 
         State has been written without an error, so that the next checkpoint has those runs. They
         are pruned when each checkpoint that is kept has them (``runtime.retention.pruning``).

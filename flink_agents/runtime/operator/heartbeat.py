@@ -15,6 +15,7 @@ from collections.abc import Callable
 from typing import Any
 
 from flink_agents.runtime.execution.shared import RunEnvironment
+from flink_agents.runtime.journal.unpruned import UnprunedKeys
 from flink_agents.runtime.loop.actor import KeyActor
 from flink_agents.runtime.metrics.run_metrics import clock
 from flink_agents.runtime.operator.emission import NOTHING, Emission
@@ -46,6 +47,7 @@ class HeartbeatProcessor(AgentProcessor):
         low: The low watermark; None where outputs need no timestamps.
         keys: The keys of the subtask.
         leave: Takes what leaves the operator after a commit.
+        unpruned: Marks keys whose records are to be pruned; None where nothing is.
     """
 
     def __init__(
@@ -58,9 +60,11 @@ class HeartbeatProcessor(AgentProcessor):
         low: LowWatermark | None,
         keys: Keys,
         leave: Callable[[Emission], None],
+        unpruned: UnprunedKeys | None,
     ) -> None:
         self._done = deque[KeyActor]()
-        super().__init__(shared, state, job_id, clock, check_cancelled, low, self._done)
+        super().__init__(shared, state, job_id, clock, check_cancelled, low, self._done, unpruned)
+        self._unpruned = unpruned
         self._keys = keys
         self._leave = leave
         # Only Flink's thread touches these: the keys are objects of Java.
@@ -71,17 +75,21 @@ class HeartbeatProcessor(AgentProcessor):
         self._waits_for_end = False
 
     def open(self, timers: Timers | None = None) -> None:
-        """Open the store, and find the keys that have inputs in state."""
+        """Open the store, and find the keys that have inputs in state, or records that nobody has pruned."""
         super().open(timers)
         self._restored.extend(self._keys.waiting())
         if self._low is not None:
             self._low.restored([key_text for key_text, _ in self._restored])
+        unpruned = self._unpruned.open() if self._unpruned is not None else None
         if self._restored and timers is not None:
             self._keys.switch(self._restored[0][1])
             self._wait_for_end(timers)
             self._arm(timers)
             if self._low is not None:
                 self._low.begin(timers)
+        elif unpruned is not None and timers is not None:
+            self._keys.switch(unpruned)
+            self._arm(timers)
 
     def on_timer(self, key_text: str, timestamp: int, timers: Timers) -> Emission:
         """Beat. The timer may be of an older savepoint, and of any key."""
@@ -90,6 +98,30 @@ class HeartbeatProcessor(AgentProcessor):
 
     def beat(self, timestamp: int, timers: Timers) -> None:
         """Commit what has finished, of all keys."""
+        self._note_time(timestamp, timers)
+        # Both are about the key whose timer has fired.
+        self._tend_current(timestamp, timers)
+        self._forget_current(timestamp, timers)
+        if timestamp >= START:
+            self._end_waits()
+        if self._unpruned is not None:
+            self._unpruned.clear()
+        if not self._has_work:
+            return
+        if timestamp == START:
+            self._begin_the_end(timers)
+        elif timestamp == DRAIN:
+            self._drain_all(timers)
+        else:
+            self._waits.check_failure()
+            self._wake_restored(MOST_WOKEN, timers)
+            self._commit_finished(timers)
+            if self._unpruned is not None:
+                self._unpruned.look()
+        self._arm(timers)
+
+    def _note_time(self, timestamp: int, timers: Timers) -> None:
+        """Note which timer has fired."""
         if timestamp < START:
             if timestamp == self._at or timestamp <= self._clock():
                 # A timer in event time may be far ahead, and says nothing of beats.
@@ -100,22 +132,6 @@ class HeartbeatProcessor(AgentProcessor):
                 self._low.look(timestamp, timers, self._is_held_back)
         elif timestamp == START:
             self._waits_for_end = False
-        if self._shared.may_wait:
-            self._tend_current(timestamp, timers)
-        self._forget_current(timestamp, timers)
-        if timestamp >= START:
-            self._end_waits()
-        if not (self._actors or self._restored):
-            return
-        if timestamp == START:
-            self._begin_the_end(timers)
-        elif timestamp == DRAIN:
-            self._drain_all(timers)
-        else:
-            self._waits.check_failure()
-            self._wake_restored(MOST_WOKEN, timers)
-            self._commit_finished(timers)
-        self._arm(timers)
 
     def _forget_current(self, timestamp: int, timers: Timers) -> None:
         """Forget the key whose timer has fired, if nothing needs it any more."""
@@ -132,9 +148,10 @@ class HeartbeatProcessor(AgentProcessor):
 
     def _tend_current(self, timestamp: int, timers: Timers) -> None:
         """See to suspended runs and signals of the key whose timer has fired."""
-        emission = self._tend(self._keys.text(), timestamp, timers)
-        if is_something(emission):
-            self._leave(emission)
+        if self._shared.may_wait:
+            emission = self._tend(self._keys.text(), timestamp, timers)
+            if is_something(emission):
+                self._leave(emission)
 
     # -- actors -------------------------------------------------------------------------
 
@@ -207,6 +224,12 @@ class HeartbeatProcessor(AgentProcessor):
             if self._actors and not self._done:
                 self._waits.wait(seen)
 
+    @property
+    def _has_work(self) -> bool:
+        """Whether a beat has something to do."""
+        unpruned = self._unpruned
+        return bool(self._actors or self._restored or (unpruned is not None and unpruned.is_looking))
+
     # -- the timer ------------------------------------------------------------------------
 
     def _arm(self, timers: Timers, new: KeyActor | None = None) -> None:
@@ -216,12 +239,12 @@ class HeartbeatProcessor(AgentProcessor):
             timers: Timers of the current key.
             new: The only actor that has something to do since this was called last, if there is one.
         """
-        if not (self._actors or self._restored):
+        if not self._has_work:
             return
         now = self._clock()
         if self._at is not None and self._at - now <= SOON_MS:
             return
-        if self._restored or self._done:
+        if self._restored or self._done or not self._actors:
             at = now
         else:
             actors = self._actors.values() if new is None or self._at is None else (new,)

@@ -41,7 +41,7 @@ class TimerProcessor(AgentProcessor):
         low: LowWatermark | None,
         keys: Keys | None,
     ) -> None:
-        super().__init__(shared, state, job_id, clock, check_cancelled, low, None)
+        super().__init__(shared, state, job_id, clock, check_cancelled, low, None, None)
         self._keys = keys
 
     def open(self, timers: Timers | None = None) -> None:

@@ -25,6 +25,7 @@ from flink_agents.runtime.execution.run import Run
 from flink_agents.runtime.execution.shared import RunEnvironment
 from flink_agents.runtime.execution.steps import StepExecutor
 from flink_agents.runtime.journal.other_jobs import origins_of
+from flink_agents.runtime.journal.unpruned import UnprunedKeys
 from flink_agents.runtime.loop.actor import KeyActor, Unread, Waiting, load_of
 from flink_agents.runtime.operator.commit import Commits
 from flink_agents.runtime.operator.emission import NOTHING, Emission
@@ -75,6 +76,7 @@ class AgentProcessor(ABC):
         check_cancelled: Called while Flink's thread waits; raises if the task was cancelled.
         low: The low watermark; None where outputs need no timestamps.
         to_look_at: Gets the actors that Flink's thread is to look at; None where it looks at all.
+        unpruned: Marks keys whose records are to be pruned; None where nobody finds them again.
     """
 
     def __init__(
@@ -86,6 +88,7 @@ class AgentProcessor(ABC):
         check_cancelled: Callable[[], None],
         low: LowWatermark | None,
         to_look_at: deque[KeyActor] | None,
+        unpruned: UnprunedKeys | None,
     ) -> None:
         config = shared.config
         self._shared = shared
@@ -107,7 +110,9 @@ class AgentProcessor(ABC):
         self._heads = Heads(shared, state, job_id, self._forgetting)
         self._overtaken = Overtaken(shared, clock)
         self._suspended = SuspendedRuns(shared, state, clock, low, self._overtaken)
-        self._commits = Commits(shared, state, self._overtaken, low, self._forgetting, self._suspended)
+        self._commits = Commits(
+            shared, state, self._overtaken, low, self._forgetting, unpruned, self._suspended
+        )
         self._ending = False
         shared.run_metrics.add_gauges("runs", self._load)
 

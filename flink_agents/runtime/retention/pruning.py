@@ -13,7 +13,6 @@ kept and none from before. ``docs/design/durable.md`` argues step by step.
 
 from __future__ import annotations
 
-import asyncio
 import contextlib
 import time
 from collections import deque
@@ -25,7 +24,6 @@ from typing_extensions import override
 
 from flink_agents.api.action_state import ActionStateStore, JournalKey
 from flink_agents.api.durable import Prune
-from flink_agents.api.errors import StaleOwnerError
 from flink_agents.api.logs import bounded_logger
 from flink_agents.api.options import AgentOptions, Configuration
 from flink_agents.runtime.metrics.run_metrics import RunMetrics
@@ -37,6 +35,7 @@ from flink_agents.runtime.retention.checkpoints import (
     poller_of,
     rest_addresses,
 )
+from flink_agents.runtime.retention.executor import PruneExecutor, Watched, add_note
 from flink_agents.runtime.retention.remembered import Seen
 
 _log = bounded_logger("flink_agents.pruning")
@@ -44,13 +43,6 @@ _log = bounded_logger("flink_agents.pruning")
 CHANGES = 3
 """How many times what is answered has to change before a commit gets its bound: once for each cache that
 may lie behind a connection, and once more."""
-
-AT_ONCE = 100
-PAUSE_SECONDS = 0.02
-"""So many journals are pruned side by side, which a store can group; then appends have their turn."""
-
-SHARE = 20
-"""Where many wait, one in so many is pruned at once: a job with many keys must not leave them behind."""
 
 FAILURES = 3
 """So many questions without an answer in a row mean that Flink cannot be reached."""
@@ -62,9 +54,6 @@ MAX_WAITING = 1_000_000
 """How many notes may wait. What is not noted is pruned with a later commit of the same key."""
 
 TOO_MANY = f"more than {MAX_WAITING} journals wait for a checkpoint; some are left as they are"
-
-MAX_FAILED = 100_000
-"""How many journals that the store could not prune are tried again; others are pruned with a later commit."""
 
 RETAINED = ("execution.checkpointing.num-retained", "state.checkpoints.num-retained")
 """Flink's option, and its former name; the default is 1."""
@@ -92,8 +81,7 @@ class Notes:
 
     def add(self, journal: JournalKey, through: int, runs: int) -> None:
         """Note a commit."""
-        known, before = self.journals.get(journal, (through, 0))
-        self.journals[journal] = max(known, through), before + runs
+        add_note(self.journals, journal, through, runs)
 
     def merge(self, others: Notes) -> None:
         """Add the notes of others that have come as far."""
@@ -140,6 +128,7 @@ class Pruner(Listener):
 
     Attributes:
         take: Prunes journals, each up to a run, after some seconds; None before the store was opened.
+        watched: Hears of the journals that were pruned.
     """
 
     def __init__(
@@ -163,6 +152,7 @@ class Pruner(Listener):
         # seems to be one of them is pruned later, with what Flink says or after the next restore.
         self._known = Seen()
         # For the thread that asks.
+        self.watched = Watched()
         self._notes: list[Notes] = []
         self._highest = self._discarded = 0
         self._failures = self._disabled = 0
@@ -172,7 +162,7 @@ class Pruner(Listener):
         self._reached: bool | None = None if self._poller is not None else False
         self._ever_reached = False
         self.take: Callable[[Mapping[JournalKey, tuple[int, int]], float], None] | None = None
-        self._executor: _Executor | None = None
+        self._executor: PruneExecutor | None = None
         self._off = False
         for name in ("runs_pruned", "prune_errors", "rest_errors", "rest_answers_older"):
             metrics.group.get_counter(name)
@@ -217,11 +207,27 @@ class Pruner(Listener):
         if self._reached is False:
             self._prune_restored()
 
+    def found(self, journal: JournalKey, through: int, marker: bytes | None, untouched: bool) -> None:
+        """Note a key of the restored state whose records nobody has pruned.
+
+        Args:
+            journal: The key's journal.
+            through: The last run that only a restore asks for.
+            marker: Where its records begin, as state says; None where it does not.
+            untouched: Whether nothing of the key was committed since the restore.
+        """
+        if marker is not None:
+            self.watched.markers[journal] = marker
+        if untouched:
+            self.restored(journal, through)
+        elif through >= 0:
+            self.committed(journal, through, 0)
+
     # -- for the agent loop -----------------------------------------------------------
 
     def open(self, store: ActionStateStore) -> None:
         """Prune ``store`` from now on, on the running loop."""
-        self._executor = _Executor(store, self._metrics)
+        self._executor = PruneExecutor(store, self._metrics, self.watched)
         self.take = self._executor.take
         if self._poller is not None:
             self._poller.listen(self)
@@ -375,79 +381,6 @@ def pruner_of(
     poller = poller_of(addresses, job_id) if asks else None
     retained = {flink[name] for name in RETAINED if name in flink}
     return Pruner(policy, retention.total_seconds(), metrics, poller, bool(flink) and retained <= {"1"})
-
-
-class _Executor:
-    """Prunes on the agent loop, some journals at a time.
-
-    Args:
-        store: The store.
-        metrics: Where is counted.
-    """
-
-    def __init__(self, store: ActionStateStore, metrics: RunMetrics) -> None:
-        self._store = store
-        self._metrics = metrics
-        self._loop = asyncio.get_running_loop()
-        self._due = Notes()
-        self._failed = Notes()
-        self._task: asyncio.Task[None] | None = None
-        self._closed = False
-        self._warned = False
-
-    def take(self, journals: Mapping[JournalKey, tuple[int, int]], delay: float) -> None:
-        """Prune each of them, in some seconds. For any thread."""
-        with contextlib.suppress(RuntimeError):  # the loop is closed
-            self._loop.call_soon_threadsafe(self._loop.call_later, delay, self._add, journals)
-
-    async def close(self) -> None:
-        """Stop."""
-        self._closed = True
-        if self._task is not None:
-            self._task.cancel()
-            await asyncio.wait([self._task])
-
-    def _add(self, journals: Mapping[JournalKey, tuple[int, int]]) -> None:
-        if self._closed:
-            return
-        for journal, (through, runs) in journals.items():
-            self._due.add(journal, through, runs)
-        self._due.merge(self._failed)
-        self._failed = Notes()
-        if self._task is None:
-            self._task = self._loop.create_task(self._work())
-
-    async def _work(self) -> None:
-        due = self._due.journals
-        while due and not self._closed:
-            number = max(AT_ONCE, len(due) // SHARE)
-            some = [(journal, *due.pop(journal)) for journal in list(_first(due, number))]
-            await asyncio.gather(*(self._prune(*each) for each in some))
-            await asyncio.sleep(PAUSE_SECONDS)
-        self._task = None
-
-    async def _prune(self, journal: JournalKey, through: int, runs: int) -> None:
-        try:
-            await self._store.prune(journal, through)
-        except StaleOwnerError:
-            # Another attempt took over: it prunes, and this one learns from its next append.
-            self._closed = True
-        except Exception as error:
-            if len(self._failed.journals) < MAX_FAILED:
-                self._failed.add(journal, through, runs)
-            self._metrics.count("prune_errors")
-            if not self._warned:
-                self._warned = True
-                _log.warning(
-                    "a journal could not be pruned, and is tried again with the next ones: %s", error
-                )
-        else:
-            self._metrics.group.get_counter("runs_pruned").inc(runs)
-
-
-def _first(journals: Iterable[JournalKey], number: int) -> Iterable[JournalKey]:
-    for _, journal in zip(range(number), journals, strict=False):
-        yield journal
 
 
 def _merged(groups: Iterable[Notes]) -> list[Notes]:

@@ -1,11 +1,12 @@
 """What an agent keeps per key in Flink, and the bytes of its head.
 
-Three keyed states, whose names and formats are part of every savepoint:
+Four keyed states, whose names and formats are part of every savepoint:
 
 ``head``     bytes of a :class:`Head`; read and written once an event
 ``pending``  number of arrival -> an entry with its kind, as ``state.pending`` packs it: an input that
              waits, as ``codec`` bytes of ``[record, timestamp]``; below 0 suspended runs and signals
 ``memory``   escaped path -> short-term memory (``codec`` bytes; one zero byte for an object)
+``unpruned`` a mark of keys whose records are to be pruned; ``journal.unpruned`` writes and removes it
 """
 
 from __future__ import annotations
@@ -23,6 +24,7 @@ from flink_agents.runtime.state.slots import MapSlot, ValueSlot
 HEAD_STATE = "head"
 PENDING_STATE = "pending"
 MEMORY_STATE = "memory"
+UNPRUNED_STATE = "unpruned"
 
 OBJECT = b"\x00"
 """The bytes of an object node in memory."""
@@ -79,14 +81,21 @@ class Keys(Protocol):
         """Text and key of all keys that have inputs in state. Any key may be current afterwards."""
         ...
 
+    def unpruned(self) -> Sequence[Any]:
+        """All keys that have a mark in the state ``unpruned``, for :meth:`switch`."""
+        ...
+
 
 class KeyedState:
-    """The three states of an operator, each bound to whatever key is current."""
+    """The four states of an operator, each bound to whatever key is current."""
 
-    __slots__ = ("head", "memory", "pending")
+    __slots__ = ("head", "memory", "pending", "unpruned")
 
-    def __init__(self, head: ValueSlot, pending: MapSlot[int], memory: MapSlot[str]) -> None:
+    def __init__(
+        self, head: ValueSlot, pending: MapSlot[int], memory: MapSlot[str], unpruned: ValueSlot
+    ) -> None:
         self.head = head
+        self.unpruned = unpruned
         self.pending = PendingInputs(pending)
         self.memory = memory
 

@@ -13,7 +13,7 @@ import pytest
 from flink_agents import Agent, Event, InputEvent, OutputEvent, RateLimit, RetryPolicy, Tool, action, tool
 from flink_agents.api.errors import ActionFailedError, ContextMisuseError
 from flink_agents.api.observers import Phase, RunObserver
-from flink_agents.runtime.execution.limits import Limiter, Place, Slots
+from flink_agents.runtime.execution.limits import Limiter, Slot, Slots
 from flink_agents.runtime.execution.phases import RunState
 from flink_agents.runtime.metrics.observers import Observers
 from flink_agents.testing import OperatorHarness
@@ -405,15 +405,15 @@ def test_end_of_an_attempt_of_the_job_ends_waiting_for_a_limit() -> None:
 
 
 @asynccontextmanager
-async def placed(slots: Slots) -> AsyncIterator[Place]:
-    """Have a place, as an execution of an action has it."""
-    place = Place(slots, state())
-    if not place.take_now():
-        await place.take()
+async def placed(slots: Slots) -> AsyncIterator[Slot]:
+    """Have a slot, as an execution of an action has it."""
+    slot = Slot(slots, state())
+    if not slot.take_now():
+        await slot.take()
     try:
-        yield place
+        yield slot
     finally:
-        place.end()
+        slot.end()
 
 
 def test_places_are_given_in_the_order_of_arrival() -> None:

@@ -19,7 +19,7 @@ from flink_agents.api.errors import StoreUnavailableError
 from flink_agents.connectors.action_state.memory.store import MemoryPlace, MemoryStore
 from flink_agents.runtime.journal import journals as journals_module
 from flink_agents.runtime.metrics.run_metrics import RunMetrics
-from flink_agents.runtime.retention import pruning
+from flink_agents.runtime.retention import executor, pruning
 from flink_agents.runtime.retention.checkpoints import RestError
 from flink_agents.runtime.retention.pruning import FAILURES, Pruner
 from flink_agents.runtime.retention.remembered import Recent, Seen
@@ -121,7 +121,7 @@ def test_a_pruner_that_nobody_answers_does_not_grow(
 
 
 def test_a_store_that_never_prunes_is_not_remembered_for_ever(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(pruning, "MAX_FAILED", 50)
+    monkeypatch.setattr(executor, "MAX_FAILED", 50)
 
     class Refuses(MemoryStore):
         async def prune(self, journal: JournalKey, through_seq: int) -> None:
@@ -141,7 +141,7 @@ def test_a_store_that_never_prunes_is_not_remembered_for_ever(monkeypatch: pytes
             while errors.get_count() < 100 * (turn + 1):
                 await asyncio.sleep(0.001)
         assert pruner._executor is not None
-        assert len(pruner._executor._failed.journals) <= 50
+        assert len(pruner._executor._failed) <= 50
         await pruner.close()
         await store.close()
 

@@ -29,7 +29,6 @@ from flink_agents.connectors.action_state.group_writer import GroupWriter, Limit
 from flink_agents.connectors.action_state.sqlite.file import (
     begin,
     file_identity,
-    is_busy,
     log_path,
     translate,
 )
@@ -37,6 +36,7 @@ from flink_agents.connectors.action_state.sqlite.owners import owns, release, re
 from flink_agents.connectors.action_state.sqlite.removals import expire, prepare
 from flink_agents.connectors.action_state.sqlite.rows import Rows
 from flink_agents.connectors.action_state.store_metrics import StoreMetrics
+from flink_agents.sqlite_files import is_busy
 
 _log = bounded_logger("flink_agents.store")
 

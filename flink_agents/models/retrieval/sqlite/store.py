@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import json
-import random
 import sqlite3
 import threading
 import time
@@ -29,7 +28,7 @@ from flink_agents.api.vector_store import (
 )
 from flink_agents.models.retrieval.sqlite import search
 from flink_agents.models.retrieval.sqlite.conditions import field_of, rows_of
-from flink_agents.models.retrieval.sqlite.file import damaged, is_busy, open_file, translate
+from flink_agents.models.retrieval.sqlite.file import kind_of
 from flink_agents.models.retrieval.sqlite.hosts import (
     Host,
     check_host,
@@ -39,6 +38,7 @@ from flink_agents.models.retrieval.sqlite.hosts import (
     this_host,
     unnamed_host,
 )
+from flink_agents.sqlite_files import begin
 
 MANY = 500
 """How many ids or rows a statement names, at most."""
@@ -83,6 +83,7 @@ class SQLiteVectorStore(VectorStore):
     def __init__(self, options: Mapping[str, Any], host: Host | None = None) -> None:
         self._options = SQLiteOptions.model_validate(dict(options))
         self.path = Path(self._options.path).absolute()
+        self._kind = kind_of(self._options.busy_timeout)
         self._host = host or this_host()
         self._lock = threading.Lock()
         self._free: list[sqlite3.Connection] = []
@@ -107,7 +108,7 @@ class SQLiteVectorStore(VectorStore):
             check_name(self._host, self._options.host, self.path)
             if self._free:
                 return self._free.pop()
-            connection = open_file(self.path, self._options.busy_timeout)
+            connection = self._kind.open(self.path, self._options.busy_timeout)
             try:
                 if not self._claimed:
                     claim(connection, self._host, self.path, self._options.lease)
@@ -140,26 +141,13 @@ class SQLiteVectorStore(VectorStore):
             with self._lock:
                 self._free.append(connection)
         except (sqlite3.Error, OSError) as error:
-            raise translate(error, self.path) from error
+            raise self._kind.translated(error, self.path) from error
 
     def _begin(self, connection: sqlite3.Connection, write: bool) -> None:
-        """Begin; SQLite's own way of waiting for others sleeps up to 100 ms at a time."""
-        if not write:
+        if write:
+            begin(connection, self._options.busy_timeout, self._options.busy_timeout)
+        else:
             connection.execute("BEGIN")
-            return
-        deadline = time.monotonic() + self._options.busy_timeout
-        connection.execute("PRAGMA busy_timeout=0")
-        try:
-            while True:
-                try:
-                    connection.execute("BEGIN IMMEDIATE")
-                    return
-                except sqlite3.OperationalError as error:
-                    if not is_busy(error) or time.monotonic() > deadline:
-                        raise
-                    time.sleep(random.uniform(0.0005, 0.004))
-        finally:
-            connection.execute(f"PRAGMA busy_timeout={int(self._options.busy_timeout * 1000)}")
 
     def _renew(self, connection: sqlite3.Connection) -> None:
         self._begin(connection, write=True)
@@ -326,7 +314,7 @@ class SQLiteVectorStore(VectorStore):
                 f"SELECT id, text, metadata, {vector} FROM documents WHERE row IN ({_marks(some)})", some
             ):
                 if blob is not None and len(blob) != 4 * dimension:
-                    raise damaged(self.path, f"a vector of {len(blob)} bytes at document {id!r}")
+                    raise self._kind.corrupt(self.path, f"a vector of {len(blob)} bytes at document {id!r}")
                 numbers = None if blob is None else tuple(np.frombuffer(blob, "<f4").tolist())
                 found.append(Document(text, id, json.loads(metadata), numbers))
         return found
@@ -373,7 +361,7 @@ class SQLiteVectorStore(VectorStore):
                     return self._matrix(connection, known).nearest(query, k, among)
             return self._nearest_read(connection, known, query, k, among)
         except ValueError as error:
-            raise damaged(self.path, str(error)) from error
+            raise self._kind.corrupt(self.path, str(error)) from error
 
     def _fits(self, connection: sqlite3.Connection, known: _Collection) -> bool:
         count = connection.execute(

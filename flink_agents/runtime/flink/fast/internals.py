@@ -18,7 +18,7 @@ from typing import Any
 from pyflink.datastream import RuntimeContext
 from pyflink.version import __version__ as pyflink_version
 
-from flink_agents.runtime.state.keyed_state import PENDING_STATE, Timers
+from flink_agents.runtime.state.keyed_state import PENDING_STATE, UNPRUNED_STATE, Timers
 
 VERSIONS = ("2.3.",)
 """Versions of PyFlink whose shape was looked at, by their beginning."""
@@ -82,9 +82,21 @@ class FlinkKeys:
 
     def waiting(self) -> list[tuple[str, Any]]:
         """Text and key of all keys that have inputs in state."""
+        found: list[tuple[str, Any]] = []
+        for key in self._keys_of(PENDING_STATE):
+            self.switch(key)
+            found.append((self.text(), key))
+        return found
+
+    def unpruned(self) -> list[Any]:
+        """All keys whose records are to be pruned."""
+        return self._keys_of(UNPRUNED_STATE)
+
+    def _keys_of(self, state: str) -> list[Any]:
+        """All keys that have something in a state, whose other keys Flink does not look at."""
         pemja: Any = importlib.import_module("pemja")
         namespace = pemja.findClass("org.apache.flink.runtime.state.VoidNamespace").INSTANCE
-        stream = self._get_keys(PENDING_STATE, namespace)
+        stream = self._get_keys(state, namespace)
         try:
             iterator = stream.iterator()
             keys: list[Any] = []
@@ -92,11 +104,7 @@ class FlinkKeys:
                 keys.append(iterator.next())
         finally:
             stream.close()
-        found: list[tuple[str, Any]] = []
-        for key in keys:
-            self.switch(key)
-            found.append((self.text(), key))
-        return found
+        return keys
 
 
 class JavaTimers:

@@ -74,16 +74,21 @@ class CodeCheck:
         self.modules = modules
 
     @classmethod
-    def of(cls, code: AgentCode | None) -> CodeCheck:
-        """Return the check for the modules of an agent, and for those that they use; of None, of nothing."""
-        modules = modules_used(_modules_of(code)) if code is not None else ()
-        return cls(interpreter_name(), tuple(modules))
+    def of(cls, code: AgentCode | None, others: Iterable[Any] = ()) -> CodeCheck:
+        """Return the check for the modules of an agent, and for those that they use; of None, of nothing.
+
+        Args:
+            code: The agent's code.
+            others: Functions, classes and other objects of the user that go along with it.
+        """
+        if code is None:
+            return cls(interpreter_name(), ())
+        return cls(interpreter_name(), tuple(modules_used([*_modules_of(code), *_modules_with(others)])))
 
     @classmethod
     def of_values(cls, values: Iterable[Any]) -> CodeCheck:
         """Return the check for the modules of functions, classes and other objects."""
-        names = {getattr(value, "__module__", None) or type(value).__module__ for value in values}
-        return cls(interpreter_name(), tuple(modules_used(sorted(names))))
+        return cls(interpreter_name(), tuple(modules_used(_modules_with(values))))
 
     def check(self, remember: bool = True) -> None:
         """Compare the modules that this process has in memory.
@@ -241,6 +246,10 @@ def _modules_of(code: AgentCode) -> Iterator[str]:
     for target in (*code.agent_class.__mro__, *functions, code.context_class, *code.events.values()):
         if target is not None:
             yield FunctionRef.of(target).module
+
+
+def _modules_with(values: Iterable[Any]) -> list[str]:
+    return sorted({getattr(value, "__module__", None) or type(value).__module__ for value in values})
 
 
 def modules_used(names: Iterable[str]) -> Iterator[ModuleCode]:

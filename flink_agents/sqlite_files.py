@@ -1,0 +1,233 @@
+"""Opens files of SQLite that several processes share, makes new ones, and refuses those of others.
+
+It belongs to no layer and imports nothing of the package: the store of durable calls and the vector store
+have such a file each, with a schema and errors of their own.
+
+A file is in WAL mode with ``synchronous=FULL``: a commit is on the disk when it returns. A new one is for its
+owner only; SQLite gives the files beside it the same mode.
+"""
+
+from __future__ import annotations
+
+import os
+import random
+import sqlite3
+import threading
+import time
+import uuid
+from collections.abc import Callable
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any, Generic, TypeVar
+
+E = TypeVar("E", bound=Exception)
+
+SMALLEST_BYTES = 512
+"""A database has a page, at least, and this is the smallest one."""
+
+_making = threading.Lock()
+
+_BUSY = (sqlite3.SQLITE_BUSY, sqlite3.SQLITE_LOCKED)
+_NO_DATABASE = (sqlite3.SQLITE_CORRUPT, sqlite3.SQLITE_NOTADB)
+
+
+@dataclass(frozen=True, kw_only=True)
+class FileKind(Generic[E]):
+    """A kind of file.
+
+    Attributes:
+        name: What such a file is called, behind "the".
+        other_name: What a corrupt file may be, instead: "no" and a noun.
+        application_id: What SQLite's header has to say.
+        version: Version of the schema, SQLite's ``user_version``.
+        schema: Statements that make the tables, ``meta`` among them.
+        connect: Connects to a file; statements commit by themselves.
+        at_first: Statements for an empty file, before there are tables.
+        at_each: Statements for each connection.
+        format_error: Makes an error from a message, ``expected``, ``found`` and ``fix``: the file is of no
+            such kind.
+        unavailable_error: Makes an error in the same way: the file cannot be used.
+        fix_corrupt: What to do about a corrupt file.
+    """
+
+    name: str
+    other_name: str
+    application_id: int
+    version: int
+    schema: tuple[str, ...]
+    connect: Callable[[Path], sqlite3.Connection]
+    at_first: tuple[str, ...] = ()
+    at_each: tuple[str, ...] = ()
+    format_error: Callable[..., E]
+    unavailable_error: Callable[..., E]
+    fix_corrupt: str
+
+    def open(self, path: Path, busy_seconds: float) -> sqlite3.Connection:
+        """Return a connection to the file at ``path``, which is made where it is missing.
+
+        Several processes may make it at once.
+
+        Args:
+            path: The file; its directories are made.
+            busy_seconds: How long to wait for others that make the file.
+
+        Raises:
+            Exception: What ``format_error`` or ``unavailable_error`` makes.
+        """
+        deadline = time.monotonic() + busy_seconds
+        while True:
+            try:
+                _make_private(path)
+                _check_header(path)
+                return self._connected(path)
+            except (sqlite3.Error, OSError) as error:
+                if not is_busy(error) or time.monotonic() > deadline:
+                    raise self.translated(error, path) from error
+                time.sleep(random.uniform(0.005, 0.02))
+
+    def translated(self, error: BaseException, path: Path) -> E:
+        """Return the error of this kind for one of SQLite's, or of the file system."""
+        code = getattr(error, "sqlite_errorcode", None)
+        text = str(error)
+        if (
+            (code is not None and code & 0xFF in _NO_DATABASE)
+            or "malformed" in text
+            or "not a database" in text
+        ):
+            return self.corrupt(path, text)
+        return self.unavailable_error(
+            f"the {self.name} {path} cannot be used: {text}",
+            found=type(error).__name__,
+            fix="look at the disk's free space, the file's permissions, and who else writes to it",
+        )
+
+    def corrupt(self, path: Path, found: str) -> E:
+        """Return the error about a file that is not as it was written."""
+        return self.format_error(
+            f"the file {path} is corrupt, or {self.other_name}", found=found, fix=self.fix_corrupt
+        )
+
+    def _connected(self, path: Path) -> sqlite3.Connection:
+        connection = self.connect(path)
+        try:
+            if self._is_new(connection, path):
+                self._create(connection)
+            mode = connection.execute("PRAGMA journal_mode=WAL").fetchone()[0]
+            if mode != "wal":
+                raise self.unavailable_error(
+                    f"the file system of {path} does not support SQLite's log",
+                    expected="a local disk",
+                    found=f"journal mode {mode}",
+                    fix=f"put the {self.name} on a local disk; network file systems are not supported",
+                )
+            for statement in ("PRAGMA synchronous=FULL", *self.at_each):
+                connection.execute(statement)
+        except BaseException:
+            connection.close()
+            raise
+        return connection
+
+    def _is_new(self, connection: sqlite3.Connection, path: Path) -> bool:
+        """Tell whether the file is empty; what is neither that nor ours is refused before it is changed."""
+        connection.execute("BEGIN")
+        application_id, version, tables = _identity(connection)
+        connection.execute("COMMIT")
+        if (application_id, version, tables) == (0, 0, 0):
+            return True
+        if application_id != self.application_id:
+            raise self.format_error(
+                f"the file {path} is a database of something else",
+                found=f"application id {application_id}, {tables} tables",
+                fix="configure another path",
+            )
+        if version > self.version:
+            raise self.format_error(
+                f"the {self.name} {path} was written by a newer version of this package",
+                expected=f"version {self.version} or lower",
+                found=f"version {version}",
+                fix="update the package on this machine",
+            )
+        return False
+
+    def _create(self, connection: sqlite3.Connection) -> None:
+        for statement in (*self.at_first, "PRAGMA journal_mode=WAL", "BEGIN IMMEDIATE"):
+            connection.execute(statement)
+        try:
+            if _identity(connection)[2] == 0:  # otherwise another process was faster
+                for statement in self.schema:
+                    connection.execute(statement)
+                connection.execute("INSERT INTO meta VALUES ('store_id', ?)", (str(uuid.uuid4()),))
+                connection.execute(f"PRAGMA application_id={self.application_id}")
+                connection.execute(f"PRAGMA user_version={self.version}")
+            connection.execute("COMMIT")
+        except BaseException:
+            connection.execute("ROLLBACK")
+            raise
+
+
+def is_busy(error: BaseException) -> bool:
+    """Tell whether another connection holds a lock, so that trying again may help."""
+    code: Any = getattr(error, "sqlite_errorcode", None)  # What Python itself raises has only the text.
+    if code is None:
+        return isinstance(error, sqlite3.OperationalError) and "is locked" in str(error)
+    return code & 0xFF in _BUSY
+
+
+def begin(connection: sqlite3.Connection, busy_seconds: float, usual_seconds: float) -> None:
+    """Begin a transaction that writes.
+
+    SQLite's own way of waiting sleeps up to 100 ms at a time, while a commit takes about one.
+
+    Args:
+        connection: A connection outside of transactions.
+        busy_seconds: How long to wait for others that write.
+        usual_seconds: How long other statements of the connection wait.
+    """
+    deadline = time.monotonic() + busy_seconds
+    connection.execute("PRAGMA busy_timeout=0")
+    try:
+        while True:
+            try:
+                connection.execute("BEGIN IMMEDIATE")
+                return
+            except sqlite3.OperationalError as error:
+                if not is_busy(error) or time.monotonic() > deadline:
+                    raise
+                time.sleep(random.uniform(0.0005, 0.004))
+    finally:
+        connection.execute(f"PRAGMA busy_timeout={int(usual_seconds * 1000)}")
+
+
+def _make_private(path: Path) -> None:
+    """Make an empty file that only its owner can read, with its directories, unless it is there.
+
+    Whoever connects to the file comes through here before, so that nobody has it open when it is closed;
+    :func:`_check_header` says what that would do.
+    """
+    with _making:
+        for directory in [each for each in reversed(path.parents) if not each.exists()]:
+            directory.mkdir(mode=0o700, exist_ok=True)
+        try:
+            os.close(os.open(path, os.O_CREAT | os.O_EXCL | os.O_RDWR, 0o600))
+        except FileExistsError:
+            return
+
+
+def _check_header(path: Path) -> None:
+    """Refuse a file that SQLite would overwrite, because it is too short to be a database.
+
+    It must not be opened for that. Whoever closes a file gives up all POSIX locks that the process has
+    on it, those of SQLite's other connections included; then another process, believing to be the
+    last user, removes the log that they write to (https://sqlite.org/howtocorrupt.html, 2.2).
+    """
+    if path.is_file() and 0 < path.stat().st_size < SMALLEST_BYTES:
+        raise sqlite3.DatabaseError("file is not a database")
+
+
+def _identity(connection: sqlite3.Connection) -> tuple[int, int, int]:
+    """Return application, version and number of tables, while nobody makes tables."""
+    return (
+        connection.execute("PRAGMA application_id").fetchone()[0],
+        connection.execute("PRAGMA user_version").fetchone()[0],
+        connection.execute("SELECT count(*) FROM sqlite_master").fetchone()[0],
+    )

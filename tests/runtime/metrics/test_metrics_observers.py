@@ -1,0 +1,146 @@
+"""Observers that a job or a harness is given: each subtask has its own, and what they raise harms no run."""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+import threading
+from collections.abc import Iterator
+from typing import Any
+
+import pytest
+
+from flink_agents import Agent, InputEvent, OutputEvent, RunObserver
+from flink_agents.api.errors import ObserverError
+from flink_agents.api.observers import ObservedRun, Phase
+from flink_agents.testing import OperatorHarness
+
+MADE: list[Counting] = []
+
+
+class Counting(RunObserver):
+    """Counts the runs that are committed, by key."""
+
+    def __init__(self, name: str = "") -> None:
+        self.name = name
+        self.committed_keys: list[Any] = []
+        MADE.append(self)
+
+    def committed(self, run: ObservedRun, seconds: float | None) -> None:
+        self.committed_keys.append(run.key)
+
+
+class Raising(RunObserver):
+    """Raises whatever it is told, at each of its methods."""
+
+    error: type[BaseException] = ValueError
+
+    def phase_changed(self, run: ObservedRun, before: Phase | None) -> None:
+        raise self.error("phase")
+
+    def action_ended(self, run: ObservedRun, action: str, seconds: float, inline: bool) -> None:
+        raise self.error("ended")
+
+    def committed(self, run: ObservedRun, seconds: float | None) -> None:
+        raise self.error("committed")
+
+
+class Exiting(Raising):
+    error = SystemExit
+
+
+class Cancelling(Raising):
+    error = asyncio.CancelledError
+
+
+class Broken(RunObserver):
+    def __init__(self) -> None:
+        raise OSError("no connection")
+
+
+@pytest.fixture(autouse=True)
+def _fresh() -> Iterator[None]:
+    MADE.clear()
+    yield
+
+
+async def answer(event: Any, ctx: Any) -> Any:
+    if event.input % 2:
+        await asyncio.sleep(0)
+    return OutputEvent(output=event.input)
+
+
+def agent() -> Any:
+    return Agent(name="observed").add_action("answer", [InputEvent], answer)
+
+
+def make_counting() -> Counting:
+    return Counting("made by a function")
+
+
+def made(*observers: Any, **options: Any) -> OperatorHarness:
+    options = {"forced_replay": False, "forced_restart": False, "crash": None, **options}
+    return OperatorHarness(agent(), lambda number: number, observers=observers, **options)
+
+
+@pytest.mark.parametrize(
+    "source", [Counting(), Counting, make_counting], ids=["instance", "class", "function"]
+)
+def test_an_observer_is_told(source: Any) -> None:
+    with made(source) as harness:
+        assert harness.push_all([1, 2, 3]) == [1, 2, 3]
+        (observer,) = harness.observers
+        assert isinstance(observer, Counting)
+        assert observer.committed_keys == [1, 2, 3]
+        assert observer is not source
+
+
+def test_each_subtask_and_each_attempt_has_its_own() -> None:
+    instance = Counting("given")
+    with made(instance, Counting, parallelism=3) as harness:
+        harness.push_all(range(20))
+        each = harness.observers
+        assert len({id(one) for one in [*each, instance]}) == 7
+        told = [key for one in each if isinstance(one, Counting) for key in one.committed_keys]
+        assert sorted(told) == sorted([*range(20), *range(20)])
+        harness.restore(harness.checkpoint())
+        assert not set(map(id, each)) & set(map(id, harness.observers))
+    assert instance.committed_keys == []
+
+
+@pytest.mark.parametrize("kind", [Raising, Exiting, Cancelling])
+def test_what_an_observer_raises_harms_no_run(kind: type[Raising], caplog: pytest.LogCaptureFixture) -> None:
+    with made(kind, Counting) as harness:
+        assert harness.push_all(range(10)) == list(range(10))
+        assert harness.run_metrics["observer_errors"] > 30
+        other = harness.observers[1]
+        assert isinstance(other, Counting)
+        assert other.committed_keys == list(range(10)), "others are told all the same"
+    told = [one for one in caplog.records if one.name == "flink_agents.observers"]
+    assert len(told) == 3, "one for each method"
+    assert {one.levelno for one in told} == {logging.ERROR}
+
+
+def no_observer() -> Any:
+    return "none"
+
+
+@pytest.mark.parametrize("source", [Broken, no_observer])
+def test_an_observer_that_cannot_be_made_is_left_out(source: Any, caplog: pytest.LogCaptureFixture) -> None:
+    with made(source, Counting) as harness:
+        assert harness.push(2) == [2]
+        assert harness.run_metrics["observer_errors"] == 1
+        assert [type(one) for one in harness.observers] == [Counting]
+    assert "left out" in caplog.text
+
+
+def test_without_errors_the_metric_is_there() -> None:
+    with made(Counting) as harness:
+        harness.push(1)
+        assert harness.run_metrics["observer_errors"] == 0
+
+
+@pytest.mark.parametrize("source", ["text", 7, dict, threading.Lock()], ids=repr)
+def test_what_gives_no_observer_is_refused(source: Any) -> None:
+    with pytest.raises(ObserverError, match="RunObserver"):
+        made(source)
