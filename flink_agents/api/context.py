@@ -22,7 +22,6 @@ from flink_agents.api.prompts import FilledPrompt
 from flink_agents.api.resources import ResourceType
 from flink_agents.api.retrieval import DEFAULT_K, Collection, LongTermMemory
 from flink_agents.api.server_methods import ServerMethods
-from flink_agents.api.signals import SignalWait
 from flink_agents.api.vector_store import Filter, ScoredDocument
 
 _T = TypeVar("_T")
@@ -469,58 +468,6 @@ class RunnerContext(ServerMethods):
         Not for secrets: the seed follows from job, key and sequence number.
         """
 
-    # -- waits ------------------------------------------------------------------------
-
-    def sleep(self, duration: float | timedelta) -> Awaitable[None]:
-        """Return a pause, to be awaited, that survives restarts; for ``async def`` actions.
-
-        Where a run waits for nothing else it is suspended: it costs state and a timer, and neither memory
-        nor one of the places of ``run.max-in-flight``. Its key waits meanwhile. The pause ends once, and
-        never before its time.
-
-        Args:
-            duration: How long, in seconds or as a timedelta.
-
-        Raises:
-            ContextMisuseError: The action is no ``async def``, or nothing told that its code waits.
-        """
-        return self._wait(None, None, _seconds_of(duration))
-
-    @overload
-    def wait_for(
-        self, name: str, signal_type: type[_T], *, timeout: float | timedelta | None = None
-    ) -> SignalWait[_T]: ...
-    @overload
-    def wait_for(
-        self, name: str, signal_type: Any = None, *, timeout: float | timedelta | None = None
-    ) -> SignalWait[Any]: ...
-    def wait_for(
-        self, name: str, signal_type: Any = None, *, timeout: float | timedelta | None = None
-    ) -> SignalWait[Any]:
-        """Return a wait for a signal of the key, to be awaited; for ``async def`` actions.
-
-        A run that waits is suspended as by :meth:`sleep`; what it has put out leaves then. The signal may
-        come before the wait does. It ends one wait, once.
-
-        Args:
-            name: Name of the signal.
-            signal_type: Type of the value: a pydantic model, a dataclass, or any other type that pydantic
-                describes. Default: the value as it came.
-            timeout: How long to wait at most, in seconds or as a timedelta. Default: for ever.
-
-        Returns:
-            What gives the value of the signal. Its ``id`` names the wait.
-
-        Raises:
-            SignalTimeoutError: When awaited: there was none in time.
-            NoMoreSignalsError: When awaited: the input has ended, so that none will come.
-            ContextMisuseError: The action is no ``async def``, or nothing told that its code waits.
-        """
-        return self._wait(name, signal_type, None if timeout is None else _seconds_of(timeout))
-
-    @abstractmethod
-    def _wait(self, name: str | None, signal_type: Any, seconds: float | None) -> SignalWait[Any]: ...
-
     # -- metrics ----------------------------------------------------------------------
 
     @property
@@ -532,7 +479,3 @@ class RunnerContext(ServerMethods):
     @abstractmethod
     def action_metric_group(self) -> MetricGroup:
         """Metrics of the action that runs."""
-
-
-def _seconds_of(duration: float | timedelta) -> float:
-    return duration.total_seconds() if isinstance(duration, timedelta) else float(duration)

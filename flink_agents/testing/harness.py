@@ -21,25 +21,25 @@ from flink_agents.api.event_time import LATE_TAG, EventTime
 from flink_agents.api.observers import ObserverSource, RunObserver, check_observers
 from flink_agents.api.options import AgentOptions, Configuration
 from flink_agents.api.policies import DEAD_LETTER_TAG, DeadLetter
-from flink_agents.api.signals import STRAYS_TAG, Signal, StraySignal, TaggedSignal
+from flink_agents.api.signals import Signal, TaggedSignal
 from flink_agents.plan import AgentCode, compile_agent
 from flink_agents.plan.compile.configuration import instance_of
 from flink_agents.runtime.serde.codec import ValueCodec
 from flink_agents.runtime.serde.keys import KeyEncoder, encode_key, unescape
 from flink_agents.runtime.state.keyed_state import OBJECT, Head
-from flink_agents.testing.building import Builder
 from flink_agents.testing.crashes import EVERYWHERE, Crashes
 from flink_agents.testing.driver import START as START, Clock, Subtask
 from flink_agents.testing.fake_state import KeyState
 from flink_agents.testing.forced import CRASH, REPLAY, RESTART, TIMERS, forced_conditions
 from flink_agents.testing.reordering import Reorder, reordered
-from flink_agents.testing.signals import KeyedSignal, PendingWait, unkeyed, waits_in, waits_of
+from flink_agents.testing.shown_waits import WaitsShown
+from flink_agents.testing.signals import KeyedSignal, unkeyed
 from flink_agents.testing.snapshots import Snapshot as Snapshot, gauges_of, sum_of
 
 LAST_WATERMARK = 2**63 - 1
 
 
-class OperatorHarness(Builder):
+class OperatorHarness(WaitsShown):
     """Drives an agent's operator; also a context manager that closes it.
 
     Args:
@@ -335,17 +335,6 @@ class OperatorHarness(Builder):
         codec = ValueCodec(self._config.get(AgentOptions.ALLOW_PICKLE))
         entries = subtask.backend.keyed_state().memory.items()
         return {unescape(path): codec.decode(data) for path, data in sorted(entries) if data != OBJECT}
-
-    def waits(self, key: Any = 0) -> list[PendingWait]:
-        """Return what the run of ``key`` waits for, suspended or not: pauses, and waits for signals."""
-        text = encode_key(key)
-        live = self._subtask_of(text).processor.live_waits(text)
-        return waits_in(self.state(key), text) if live is None else waits_of(live)
-
-    @property
-    def strays(self) -> list[StraySignal]:
-        """All signals that no run took, in order."""
-        return self.side_output(STRAYS_TAG)
 
     def sequence_number(self, key: Any = 0) -> int:
         """How many runs of ``key`` were committed."""
