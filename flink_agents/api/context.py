@@ -27,7 +27,7 @@ from flink_agents.api.vector_store import Filter, ScoredDocument
 _T = TypeVar("_T")
 
 
-class RunnerContext(ServerMethods):
+class RunnerContext(ServerMethods, WaitMethods):
     """An action's view of the run that it belongs to.
 
     A context belongs to one execution of one action. After that execution, or from another
