@@ -23,6 +23,7 @@ from flink_agents.api.resources import ResourceType
 from flink_agents.api.retrieval import DEFAULT_K, Collection, LongTermMemory
 from flink_agents.api.server_methods import ServerMethods
 from flink_agents.api.vector_store import Filter, ScoredDocument
+from flink_agents.api.wait_methods import WaitMethods
 
 _T = TypeVar("_T")
 
