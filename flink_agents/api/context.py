@@ -408,8 +408,9 @@ class RunnerContext(ServerMethods, WaitMethods):
             Exception: What one of them raised, when it is its turn.
             TimeoutError: Some had not ended in time.
         """
-        ended: asyncio.Queue[asyncio.Future[_T] | None] = asyncio.Queue()
         tasks = [asyncio.ensure_future(one) for one in awaitables]
+        ended: _Ends[asyncio.Future[_T] | None] = _Ends()
+        ended.ends_of = tasks
         for task in tasks:
             task.add_done_callback(ended.put_nowait)
         late = None
@@ -480,3 +481,13 @@ class RunnerContext(ServerMethods, WaitMethods):
     @abstractmethod
     def action_metric_group(self) -> MetricGroup:
         """Metrics of the action that runs."""
+
+
+class _Ends(asyncio.Queue[_T]):
+    """The ends of tasks, in the order in which they come.
+
+    Attributes:
+        ends_of: The tasks. Who waits for the queue waits for nothing else.
+    """
+
+    ends_of: Sequence[asyncio.Future[Any]] = ()

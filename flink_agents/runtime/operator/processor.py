@@ -477,6 +477,9 @@ class AgentProcessor(ABC):
         if head is None:
             return emission
         self._suspended.expire(head, emission, timers)
+        if head.is_unused:
+            self._kept.drop(key_text)
+            return emission
         if actor is None and head.suspended is not None:
             if self._suspended.is_due(head):
                 self._waits.check_failure()

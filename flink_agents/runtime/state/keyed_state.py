@@ -295,6 +295,11 @@ class Head:
         return self.first_pending != self.next_pending
 
     @property
+    def is_unused(self) -> bool:
+        """Whether it says no more than that of a key which never came."""
+        return not (self.next_seq or self.has_pending or self.extra)
+
+    @property
     def waiting(self) -> int:
         """How many inputs of the key wait."""
         return self.next_pending - self.first_pending - self.ahead

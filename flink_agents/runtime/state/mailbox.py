@@ -10,7 +10,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterable
 from dataclasses import dataclass, field
-from typing import NamedTuple
+from typing import NamedTuple, cast
 
 import msgpack
 
@@ -18,7 +18,7 @@ from flink_agents.api.errors import StateFormatError
 
 _VERSION = b"\x01"
 
-_pack: Callable[[object], bytes] = msgpack.packb
+_pack = cast("Callable[[object], bytes]", msgpack.packb)
 
 
 class Mail(NamedTuple):

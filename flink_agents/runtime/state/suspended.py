@@ -8,7 +8,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
-from typing import Any, NamedTuple
+from typing import Any, NamedTuple, cast
 
 import msgpack
 
@@ -17,7 +17,7 @@ from flink_agents.api.errors import StateFormatError
 
 _VERSION = b"\x01"
 
-_pack: Callable[[object], bytes] = msgpack.packb
+_pack = cast("Callable[[object], bytes]", msgpack.packb)
 
 
 class OpenWait(NamedTuple):

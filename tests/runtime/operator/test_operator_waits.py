@@ -13,7 +13,7 @@ from typing import Any
 import pytest
 from pydantic import BaseModel
 
-from flink_agents import Agent, InputEvent, OutputEvent, action
+from flink_agents import Agent, Event, InputEvent, OutputEvent, action
 from flink_agents.api.errors import ActionFailedError, NoMoreSignalsError, SignalTimeoutError
 from flink_agents.testing import OperatorHarness
 
@@ -35,6 +35,12 @@ def charge(amount: int) -> int:
 class Approval(BaseModel):
     granted: bool
     by: str = ""
+
+
+class Chosen(Event):
+    """A number that an action has chosen."""
+
+    number: int
 
 
 class Naps(Agent):
@@ -256,8 +262,6 @@ def test_a_value_of_another_type_is_a_stray_and_the_run_waits_on(agent_harness: 
 
 
 def test_a_signal_is_delivered_to_a_run_that_goes_on(agent_harness: Make) -> None:
-    gate = asyncio.Event()
-
     async def slow() -> str:
         await asyncio.sleep(0.2)
         return "slow"
@@ -267,7 +271,6 @@ def test_a_signal_is_delivered_to_a_run_that_goes_on(agent_harness: Make) -> Non
         async def work(self, event: InputEvent, ctx: Any) -> OutputEvent:
             return OutputEvent(output=await ctx.gather(ctx.durable_execute_async(slow), ctx.wait_for("go")))
 
-    del gate
     harness = agent_harness(Both, settle=False, crash=None, forced_replay=False, forced_restart=False)
     harness.push("a")
     harness.signal(0, "go", 1)
@@ -408,3 +411,115 @@ def test_a_signal_that_comes_again_does_not_end_a_later_wait(agent_harness: Make
     assert [wait.name for wait in harness.waits()] == ["amount"]
     assert harness.signal(0, "amount", 4) == [(30, 4)]
     assert calls == [3]
+
+
+def test_a_run_that_takes_ends_as_they_come_is_suspended_meanwhile(agent_harness: Make) -> None:
+    class Race(Agent):
+        @action(InputEvent)
+        async def work(self, event: InputEvent, ctx: Any) -> OutputEvent:
+            waits = [ctx.wait_for(name) for name in ("a", "b")]
+            return OutputEvent(output=[answer async for answer in ctx.as_completed(waits)])
+
+    harness = agent_harness(Race)
+    harness.push("x")
+    assert len(harness.state().pending) == 2
+    assert harness.signal(0, "b", 2) == []
+    assert len(harness.state().pending) == 2
+    assert harness.signal(0, "a", 1) == [[2, 1]]
+
+
+def test_a_parked_run_costs_little_state_and_nothing_in_the_process(agent_harness: Make) -> None:
+    harness = agent_harness(Refunds, key_selector=lambda record: record)
+    keys = [f"order-{number}" for number in range(100)]
+    harness.push_all(keys)
+    for key in keys:
+        state = harness.state(key)
+        parked = sum(len(entry) for number, entry in state.pending.items() if number < 0)
+        assert parked + len(state.head or b"") < 1000
+    assert not harness.busy
+
+
+def test_a_key_that_only_signals_came_for_leaves_nothing(agent_harness: Make) -> None:
+    harness = agent_harness(Refunds, config={"signals.ttl": "1 min"})
+    harness.signal(0, "approval", 1)
+    harness.advance(60_000)
+    assert [str(one.reason) for one in harness.strays] == ["expired"]
+    assert harness.state().head is None
+    assert harness.state().pending == {}
+
+
+def test_outputs_before_a_wait_stay_where_the_action_fails_later(agent_harness: Make) -> None:
+    class Fails(Agent):
+        side_outputs = {"asked": str}
+        on_error = "dead-letter"
+
+        @action(InputEvent)
+        async def work(self, event: InputEvent, ctx: Any) -> None:
+            ctx.emit_to("asked", "before")
+            ctx.send_event(OutputEvent(output="before"))
+            await ctx.sleep(1)
+            ctx.emit_to("asked", "behind")
+            raise ValueError("no")
+
+    harness = agent_harness(Fails)
+    assert harness.push("x") == ["before"]
+    harness.advance(1_000)
+    assert harness.outputs == ["before"]
+    assert harness.side_output("asked") == ["before"]
+    assert [letter.error_message for letter in harness.dead_letters] == ["no"]
+
+
+def test_a_finally_block_cannot_change_a_run_that_is_suspended(agent_harness: Make) -> None:
+    closed: list[str] = []
+
+    class Cleans(Agent):
+        @action(InputEvent)
+        async def work(self, event: InputEvent, ctx: Any) -> OutputEvent:
+            try:
+                async with asyncio.TaskGroup() as group:
+                    task = group.create_task(_value(ctx))
+                return OutputEvent(output=task.result())
+            finally:
+                closed.append("closed")
+                ctx.short_term_memory.set("done", True)
+
+    harness = agent_harness(Cleans, forced_serialization=False)
+    harness.push("x")
+    assert harness.memory() == {}
+    assert closed
+    assert harness.signal(0, "go", 1) == [1]
+    assert harness.memory() == {"done": True}
+
+
+async def _value(ctx: Any) -> Any:
+    return await ctx.wait_for("go")
+
+
+def test_actions_before_a_wait_are_executed_once(agent_harness: Make) -> None:
+    class Steps(Agent):
+        @action(InputEvent)
+        def first(self, event: InputEvent, ctx: Any) -> Any:
+            calls.append("first")
+            return Chosen(number=len(calls))
+
+        @action(Chosen)
+        async def second(self, event: Chosen, ctx: Any) -> OutputEvent:
+            await ctx.sleep(1)
+            await ctx.sleep(1)
+            return OutputEvent(output=event.number)
+
+    harness = agent_harness(
+        Steps, crash=None, forced_replay=False, forced_restart=False, forced_serialization=False
+    )
+    harness.push("x")
+    harness.advance(2_000)
+    assert harness.outputs == [1]
+    assert calls == ["first"]
+
+
+def test_inputs_behind_a_suspended_run_take_no_room(agent_harness: Make) -> None:
+    config = {"run.max-in-flight": 1, "queue.max-total": 1, "queue.max-per-key": 1}
+    harness = agent_harness(Refunds, config=config)
+    harness.push_all(range(20))
+    for number in range(20):
+        assert harness.signal(0, "approval", {"granted": True}) == [(number, True, "")]

@@ -19,6 +19,7 @@ from typing_extensions import override
 
 from flink_agents.api.errors import AgentConfigurationError
 from flink_agents.api.signals import Signal, TaggedSignal
+from flink_agents.runtime.flink import compat as flink_compat
 from flink_agents.runtime.flink.shipping.main_module import ShippedFunction
 
 FAR = 2**63 - 2**45
@@ -83,9 +84,10 @@ def joined(stream: DataStream, signals: DataStream, key_selector: Callable[[Any]
         signals: The signals.
         key_selector: Gives the key of a signal; None where the signal has it.
     """
-    pickled = Types.PICKLED_BYTE_ARRAY()
+    # Flink hands a union on to its keys by forward channels: each part has as many subtasks as the others.
+    pickled, parallelism = Types.PICKLED_BYTE_ARRAY(), flink_compat.parallelism_of(stream)
     if stream.get_type() != pickled:
-        stream = stream.map(ShippedFunction(_itself), output_type=pickled)
+        stream = stream.map(ShippedFunction(_itself), output_type=pickled).set_parallelism(parallelism)
     uses = [] if key_selector is None else [key_selector]
     tagged = signals.map(ShippedFunction(_Tag(key_selector), uses), output_type=pickled)
     strategy = (
@@ -93,7 +95,8 @@ def joined(stream: DataStream, signals: DataStream, key_selector: Callable[[Any]
         .with_timestamp_assigner(_Far())
         .with_idleness(Duration.of_millis(IDLE_MS))
     )
-    return stream.union(tagged.assign_timestamps_and_watermarks(strategy))
+    timed = tagged.set_parallelism(parallelism).assign_timestamps_and_watermarks(strategy)
+    return stream.union(timed.set_parallelism(parallelism))
 
 
 def _itself(record: Any) -> Any:

@@ -83,8 +83,7 @@ class SuspendedRuns:
         if self._low is None:
             emission.take(run)
         else:
-            emission.take_timed(run)
-            self._low.park(actor.key_text)
+            self._low.leave(run, suspension.number, emission)
         if head.fresh:
             head.start(actor.begin)
         if actor.overtakes:
@@ -187,7 +186,11 @@ class SuspendedRuns:
         box = self._mailbox()
         self._expire(box, now, emission)
         self._keep(box, head, timers)
-        self._state.head.update(head.pack())
+        if head.is_unused:
+            # Nobody but signals ever came for the key.
+            self._state.head.clear()
+        else:
+            self._state.head.update(head.pack())
 
     def _refusal(
         self, mail: Mail, box: Mailbox, key_text: str, head: Head, actor: KeyActor | None
