@@ -222,7 +222,10 @@ class OperatorHarness(WaitsShown):
 
     def end_input(self) -> list[Any]:
         """End a bounded input: the last watermark comes, and no processing-time timer fires."""
-        return self.watermark(LAST_WATERMARK)
+        if not any(subtask.shared.may_wait for subtask in self._subtasks):
+            return self.watermark(LAST_WATERMARK)
+        with self._clock.flying():
+            return self.watermark(LAST_WATERMARK)
 
     def close(self) -> None:
         """End the operator."""

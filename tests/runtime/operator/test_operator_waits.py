@@ -284,6 +284,12 @@ def test_the_end_of_the_input_ends_waits_and_lets_pauses_end(agent_harness: Make
     harness.push_all(["tea", "milk"])
     assert harness.end_input() == [("tea", "the end"), ("milk", "the end")]
 
+    waiting = agent_harness(Naps)
+    waiting.push_all(["a", "b"])
+    begun = waiting.current_time
+    assert waiting.end_input() == [("a", 0), ("b", 1)]
+    assert waiting.current_time >= begun + 20_000
+
     skipping = agent_harness(Naps, config={"run.sleeps-at-end": "skip"})
     skipping.push("a")
     assert skipping.end_input() == [("a", 0)]
