@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import pickle
+import threading
 import weakref
 import zlib
 from collections.abc import Callable, Iterator
@@ -32,7 +33,7 @@ SOON_MS = 5000
 
 
 FLYING_MS = 60_000
-"""How far a clock goes on that flies, the first time that somebody looks; twice as far each further time."""
+"""How far a clock goes on that flies, the first time that a run looks; twice as far each further time."""
 
 
 class Clock:
@@ -44,7 +45,8 @@ class Clock:
 
     def __call__(self) -> int:
         """Return the time."""
-        if self._step:
+        if self._step and threading.current_thread().name == "agent-loop":
+            # A run that sleeps has looked.
             self.time += self._step
             self._step *= 2
         return self.time
