@@ -141,12 +141,22 @@ class Driver:
     def _with_timers(self, backend: FakeBackend) -> list[str]:
         """Return the keys with timers besides such ones."""
         # A timer may serve all keys, whichever key has it.
-        waits = self._event_time.holds and any(state.pending for state in backend.keys.values())
+        waits = self._event_time.holds and any(map(self._works, backend.keys.values()))
         return [
             key
             for key, state in backend.keys.items()
-            if self._timers_now(state) and (state.pending or waits or not self._keeps_timers)
+            if self._timers_now(state) and (waits or not self._keeps_timers or self._works(state))
         ]
+
+    def _works(self, state: KeyState) -> bool:
+        """Tell whether a key has inputs that wait for more than the end of a suspended run."""
+        if not state.pending or state.head is None:
+            return bool(state.pending)
+        head = Head.unpack(state.head)
+        if head.suspended is None:
+            return head.has_pending
+        due = head.suspended[2]
+        return due is not None and due <= self._clock.time
 
     def _timers_now(self, state: KeyState) -> set[int]:
         """Return the timers of a key without those that a suspended run, or its signals, wait for."""

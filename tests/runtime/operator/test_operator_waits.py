@@ -13,7 +13,7 @@ from typing import Any
 import pytest
 from pydantic import BaseModel
 
-from flink_agents import Agent, Event, InputEvent, OutputEvent, action
+from flink_agents import Agent, Event, EventTime, InputEvent, OutputEvent, action
 from flink_agents.api.errors import ActionFailedError, NoMoreSignalsError, SignalTimeoutError
 from flink_agents.testing import OperatorHarness
 
@@ -529,3 +529,54 @@ def test_inputs_behind_a_suspended_run_take_no_room(agent_harness: Make) -> None
     harness.push_all(range(20))
     for number in range(20):
         assert harness.signal(0, "approval", {"granted": True}) == [(number, True, "")]
+
+
+def test_a_suspended_run_does_not_hold_the_low_watermark(agent_harness: Make) -> None:
+    class Some(Agent):
+        @action(InputEvent)
+        async def work(self, event: InputEvent, ctx: Any) -> OutputEvent:
+            if event.input == "sleeps":
+                await ctx.sleep(60)
+            return OutputEvent(output=event.input)
+
+    hold = EventTime.hold(late="side")
+    # A new operator computes the low watermark anew, and may find in time what came too late for another one.
+    once = {"crash": None, "forced_replay": False, "forced_restart": False}
+    harness = agent_harness(Some, lambda record: record[0], event_time=hold, **once)
+    harness.push("sleeps", timestamp=1_000)
+    harness.push("sleeps", timestamp=1_500)
+    harness.push("goes on", timestamp=2_000)
+    harness.watermark(5_000)
+    harness.advance(1_000)
+    assert harness.outputs == ["goes on"]
+    assert harness.low_watermark == 5_000
+    harness.advance(60_000)
+    # What it puts out has the time of its input, which has passed.
+    assert harness.late_outputs == ["sleeps"]
+
+
+def test_a_restart_with_suspended_runs_lets_the_low_watermark_go_on(agent_harness: Make) -> None:
+    harness = agent_harness(Naps, lambda record: record[0], event_time=EventTime.hold())
+    harness.push("a", timestamp=1_000)
+    harness.restore(harness.snapshot())
+    harness.watermark(5_000)
+    harness.advance(6_000)
+    harness.push("b", timestamp=6_000)
+    harness.advance(100)
+    assert harness.low_watermark == 5_000
+
+
+def test_memory_is_as_a_run_found_it_however_long_it_sleeps(agent_harness: Make) -> None:
+    class Remembers(Agent):
+        @action(InputEvent)
+        async def work(self, event: InputEvent, ctx: Any) -> OutputEvent:
+            before = ctx.short_term_memory.get("seen", None)
+            ctx.short_term_memory.set("seen", event.input)
+            await ctx.sleep(10)
+            return OutputEvent(output=(event.input, before, ctx.short_term_memory.get("seen")))
+
+    harness = agent_harness(Remembers, config={"memory.short-term.ttl": "15 s"})
+    harness.push_all(["a", "b", "c"])
+    # What is written when the first run ends expires while the others sleep.
+    harness.advance(30_000)
+    assert harness.outputs == [("a", None, "a"), ("b", "a", "b"), ("c", "b", "c")]
