@@ -556,7 +556,8 @@ def test_a_suspended_run_does_not_hold_the_low_watermark(agent_harness: Make) ->
 
 
 def test_a_restart_with_suspended_runs_lets_the_low_watermark_go_on(agent_harness: Make) -> None:
-    harness = agent_harness(Naps, lambda record: record[0], event_time=EventTime.hold())
+    once = {"crash": None, "forced_replay": False, "forced_restart": False}
+    harness = agent_harness(Naps, lambda record: record[0], event_time=EventTime.hold(), **once)
     harness.push("a", timestamp=1_000)
     harness.restore(harness.snapshot())
     harness.watermark(5_000)
