@@ -145,11 +145,16 @@ def _waits(found: Any) -> bool:
 
 def _waits_in(code: CodeType, function: FunctionType) -> bool:
     owner: Any = None
+    imported: set[Any] = set()
     for one in dis.get_instructions(code):
+        if owner is not None and owner.opname == "IMPORT_NAME" and one.opname.startswith("STORE_"):
+            imported.add(one.argval)
         if one.opname in ("LOAD_ATTR", "LOAD_METHOD") and one.argval in _WAITS:
-            name = owner.argval if owner is not None and owner.opname in _OF_MODULES else None
-            if name is None or not isinstance(function.__globals__.get(name), ModuleType):
-                return True
+            name = owner.argval if owner is not None else None
+            of_module = owner is not None and owner.opname in _OF_MODULES
+            if not (of_module and isinstance(function.__globals__.get(name), ModuleType)):
+                if name is None or name not in imported:
+                    return True
         owner = one
     return False
 
