@@ -6,6 +6,8 @@ Each test runs without a store and with one, by a heartbeat and by timers of key
 from __future__ import annotations
 
 import asyncio
+import threading
+import time
 from collections.abc import Callable
 from datetime import timedelta
 from typing import Any
@@ -64,6 +66,15 @@ class Charges(Agent):
         second = await ctx.durable_execute_async(charge, event.input + 1)
         await ctx.sleep(1)
         return OutputEvent(output=first + second)
+
+
+class Paid(Agent):
+    """Makes a durable call by what a signal says."""
+
+    @action(InputEvent)
+    async def pay(self, event: InputEvent, ctx: Any) -> OutputEvent:
+        amount = await ctx.wait_for("amount", int)
+        return OutputEvent(output=await ctx.durable_execute_async(charge, amount))
 
 
 class Refunds(Agent):
@@ -352,12 +363,6 @@ def test_before_its_checkpoint_a_suspended_run_begins_with_its_input_again(agent
 
 
 def test_a_signal_that_a_record_has_is_absorbed_when_it_comes_again(agent_harness: Make) -> None:
-    class Paid(Agent):
-        @action(InputEvent)
-        async def pay(self, event: InputEvent, ctx: Any) -> OutputEvent:
-            amount = await ctx.wait_for("amount", int)
-            return OutputEvent(output=await ctx.durable_execute_async(charge, amount))
-
     harness = agent_harness(Paid, crash=None, forced_replay=False, forced_restart=False)
     before = harness.snapshot()
     harness.push("a")
@@ -524,11 +529,12 @@ def test_actions_before_a_wait_are_executed_once(agent_harness: Make) -> None:
 
 
 def test_inputs_behind_a_suspended_run_take_no_room(agent_harness: Make) -> None:
-    config = {"run.max-in-flight": 1, "queue.max-total": 1, "queue.max-per-key": 1}
+    config = {"run.max-in-flight": 1, "queue.max-total": 2, "queue.max-per-key": 5}
     harness = agent_harness(Refunds, config=config)
     harness.push_all(range(20))
     for number in range(20):
         assert harness.signal(0, "approval", {"granted": True}) == [(number, True, "")]
+    assert not any(task.processor.is_crowded("another key") for task in harness._subtasks)
 
 
 def test_a_suspended_run_does_not_hold_the_low_watermark(agent_harness: Make) -> None:
@@ -581,3 +587,61 @@ def test_memory_is_as_a_run_found_it_however_long_it_sleeps(agent_harness: Make)
     # What is written when the first run ends expires while the others sleep.
     harness.advance(30_000)
     assert harness.outputs == [("a", None, "a"), ("b", "a", "b"), ("c", "b", "c")]
+
+
+def test_a_signal_that_comes_again_behind_its_run_is_absorbed(agent_harness: Make) -> None:
+    harness = agent_harness(Paid, crash=None, forced_replay=False, forced_restart=False)
+    before = harness.snapshot()
+    harness.push("a")
+    harness.signal(0, "amount", 3)
+    harness.restore(before)
+    assert harness.push("a") == [30]
+    assert harness.signal(0, "amount", 3) == []
+    harness.push("b")
+    assert len(harness.waits()) == 1
+    # Each counts that has no id.
+    assert harness.signal(0, "amount", 3) == [30]
+
+
+gates: list[threading.Event] = []
+
+
+async def pass_gate(number: int) -> int:
+    while not gates[number].is_set():
+        await asyncio.sleep(0.005)
+    return number
+
+
+def test_a_signal_that_comes_again_while_its_run_goes_on_is_absorbed(agent_harness: Make) -> None:
+    class Twice(Agent):
+        @action(InputEvent)
+        async def pay(self, event: InputEvent, ctx: Any) -> OutputEvent:
+            first = await ctx.wait_for("amount", int)
+            await ctx.durable_execute_async(charge, first)
+            await ctx.durable_execute_async(pass_gate, 0)
+            return OutputEvent(output=await ctx.wait_for("amount", int))
+
+    gates[:] = [threading.Event()]
+    options = {"crash": None, "forced_replay": False, "forced_restart": False}
+    harness = agent_harness(Twice, settle=False, config={"action-state.grace": "10 ms"}, **options)
+    before = harness.snapshot()
+    harness.push("a")
+    harness.signal(0, "amount", 3)
+    _until(harness, "action_calls_recorded")
+    harness.restore(before)
+    harness.push("a")
+    _until(harness, "action_calls_replayed")
+    harness.signal(0, "amount", 3)
+    gates[0].set()
+    harness.settle()
+    assert [wait.name for wait in harness.waits()] == ["amount"]
+    assert calls == [3]
+
+
+def _until(harness: OperatorHarness, metric: str) -> None:
+    """Let timers fire until a call was recorded, or came from its record."""
+    deadline = time.monotonic() + 30
+    while not harness.run_metrics.get(metric):
+        assert time.monotonic() < deadline
+        harness.advance(1)
+        time.sleep(0.005)
