@@ -143,7 +143,7 @@ class HeartbeatProcessor(AgentProcessor):
     def _end_waits(self) -> None:
         """Find the keys with suspended runs, which go on at the end of the input."""
         if self._shared.may_wait and not self._ending:
-            self._ending = True
+            self._end_input()
             self._restored.extend(self._keys.waiting())
 
     def _tend_current(self, timestamp: int, timers: Timers) -> None:

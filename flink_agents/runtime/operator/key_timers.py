@@ -63,8 +63,8 @@ class TimerProcessor(AgentProcessor):
         if self._low is not None and timestamp < START:
             self._low.look(timestamp, timers, self._is_held_back)
         emission = self._tend(key_text, timestamp, timers)
-        if timestamp >= START:
-            self._ending = True
+        if timestamp >= START and self._shared.may_wait:
+            self._end_input()
         actor = self._actor(key_text, timers)
         if actor is None:
             self._forget(key_text, timestamp, timers)

@@ -436,6 +436,11 @@ class AgentProcessor(ABC):
         else:
             self._kept.keep(key_text, actor.head, {}, False, searched=False)
 
+    def _end_input(self) -> None:
+        """Let suspended runs go on, and their waits for signals end: the input has ended."""
+        self._ending = True
+        self._waits.loop.suspensions.end_of_input()
+
     def _resume(self, actor: KeyActor) -> None:
         """Let the suspended run of an actor's key go on, before all other inputs."""
         waiting = self._suspended.resume(actor.head)
