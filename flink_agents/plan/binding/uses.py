@@ -152,7 +152,7 @@ def _waits_in(code: CodeType, function: FunctionType) -> bool:
         if one.opname in ("LOAD_ATTR", "LOAD_METHOD") and one.argval in _WAITS:
             name = owner.argval if owner is not None else None
             of_module = owner is not None and owner.opname in _OF_MODULES
-            if not (of_module and isinstance(function.__globals__.get(name), ModuleType)):
+            if not (of_module and isinstance(function.__globals__.get(str(name)), ModuleType)):
                 if name is None or name not in imported:
                     return True
         owner = one
