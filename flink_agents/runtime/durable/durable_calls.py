@@ -323,7 +323,7 @@ def _suspend(step: ActionRun, mail: LiveMail) -> None:
     delivery = step.delivery
     if delivery is None or step.suspended is not None or mail.ended or not delivery.outlasts:
         return
-    step.suspended = [one.kept for one in delivery.waits if isinstance(one, OutlastingWait)]
+    step.suspended = [one.leave_open() for one in delivery.waits if isinstance(one, OutlastingWait)]
     journal, calls = step.run.journal, delivery.calls
     assert isinstance(journal, KeptJournal)
     if calls.unrecorded:

@@ -603,6 +603,22 @@ def test_a_signal_that_comes_again_behind_its_run_is_absorbed(agent_harness: Mak
     assert harness.signal(0, "amount", 3) == [30]
 
 
+def test_signals_may_come_at_any_moment_of_a_suspension(agent_harness: Make) -> None:
+    options = {"crash": None, "forced_replay": False, "forced_restart": False}
+    harness = agent_harness(Refunds, lambda key: key, settle=False, **options)
+    keys = range(300)
+    for key in keys:
+        harness.push(key)
+        if key >= 3:
+            harness.signal(key - 3, "approval", {"granted": True})
+        if key % 10 == 0:
+            harness.advance(1)
+    for key in keys[-3:]:
+        harness.signal(key, "approval", {"granted": True})
+    harness.settle()
+    assert sorted(harness.outputs) == [(key, True, "") for key in keys]
+
+
 gates: list[threading.Event] = []
 
 

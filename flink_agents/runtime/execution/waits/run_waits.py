@@ -238,6 +238,15 @@ class OutlastingWait(Pending):
         """What state keeps of it."""
         return OpenWait(self._step.path, self.number.task, self.number.nth, self.name, self.deadline)
 
+    def leave_open(self) -> OpenWait:
+        """What state keeps of it where its run is suspended: from here on, nothing but that run ends it.
+
+        A signal that comes while the action is torn down waits for the run as all others do.
+        """
+        self._close()
+        self.gone = True
+        return self.kept
+
     async def outcome(self) -> WaitRecord:
         """Wait until it is delivered how the wait ended."""
         delivery = self._delivery
