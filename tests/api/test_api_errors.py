@@ -51,6 +51,7 @@ CODES = {
     "UnknownStoreError": "FA3006",
     "StoreNotConfiguredError": "FA3007",
     "TimestampRangeError": "FA3008",
+    "ObserverError": "FA3009",
     "JobFailedError": "FA3100",
     "RunError": "FA4000",
     "ActionFailedError": "FA4001",
