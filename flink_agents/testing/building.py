@@ -14,7 +14,7 @@ from flink_agents.api.options import AgentOptions
 from flink_agents.connectors.action_state import open_store
 from flink_agents.connectors.action_state.memory.store import MemoryPlace, MemoryStore
 from flink_agents.plan import AgentCode, AgentPlan, bind
-from flink_agents.plan.binding.uses import makes_durable_calls
+from flink_agents.plan.binding.uses import may_make_durable_calls
 from flink_agents.runtime.execution.shared import Durable
 from flink_agents.runtime.operator.assembly import Blueprint, Host, assemble
 from flink_agents.testing.driver import Driver, Subtask, leaving
@@ -94,7 +94,7 @@ class Builder(Driver):
         name = self._config.get(AgentOptions.STORE)
         if name is not None:
             return lambda: open_store(name, self._config.below(f"action-state.{name}"))
-        if not makes_durable_calls(bind(self.plan, self._code)):
+        if not may_make_durable_calls(bind(self.plan, self._code)):
             return None
         if self._crashes is not None:
             return self._crashes.store

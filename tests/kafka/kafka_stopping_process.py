@@ -8,9 +8,9 @@ somebody has let it go on, it writes ``stored`` or ``refused``.
 from __future__ import annotations
 
 import asyncio
-import os
 import signal
 import sys
+import threading
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
@@ -41,7 +41,7 @@ def stop_at(point: str) -> None:
         nonlocal stopped
         if not stopped:
             stopped = True
-            os.kill(os.getpid(), signal.SIGSTOP)
+            signal.pthread_kill(threading.get_ident(), signal.SIGSTOP)  # this thread goes no further
 
     def stopping(*arguments: Any) -> Any:
         if not behind:

@@ -3,8 +3,10 @@
 from __future__ import annotations
 
 import asyncio
+import sys
 import time
 from asyncio import sleep
+from pathlib import Path
 from typing import Any
 
 import pytest
@@ -64,6 +66,22 @@ def test_agents_that_wait(agent: type[Agent]) -> None:
 
 def test_functions_of_modules_are_no_waits() -> None:
     assert not _waits(Others)
+
+
+class Imports(Agent):
+    @action(InputEvent)
+    async def work(self, event: InputEvent, ctx: Any) -> None:
+        import author_of_waits  # pyright: ignore[reportMissingImports]
+
+        await author_of_waits.pause(ctx)
+
+
+def test_a_module_that_is_not_imported_yet_may_wait(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    code = "async def pause(ctx):\n    await ctx.sleep(1)\n"
+    tmp_path.joinpath("author_of_waits.py").write_text(code, encoding="utf-8")
+    monkeypatch.syspath_prepend(tmp_path)
+    assert _waits(Imports)
+    assert "author_of_waits" not in sys.modules
 
 
 def _waits(agent: type[Agent]) -> bool:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import dis
+import importlib.util
 import inspect
 import os
 import sys
@@ -59,6 +60,11 @@ def makes_durable_calls(agent: BoundAgent) -> bool:
     return any(_makes_calls(action.function, agent) for action in agent.actions)
 
 
+def may_make_durable_calls(agent: BoundAgent) -> bool:
+    """Tell whether any code of the author's that the actions lead to may make durable calls."""
+    return makes_durable_calls(agent) or any(_may_make_calls(one.function, agent) for one in agent.actions)
+
+
 def mark_durable_actions(agent: BoundAgent) -> None:
     """Note which actions make durable calls, and which may make some by other code of the author's.
 
@@ -72,27 +78,31 @@ def mark_durable_actions(agent: BoundAgent) -> None:
 
 
 def _may_make_calls(action: Callable[..., Any], agent: BoundAgent) -> bool:
-    """Tell whether any code of the author's that an action leads to names a durable call.
-
-    Whatever it names is followed, through modules, classes and objects, but not into libraries.
-    """
+    """Tell whether any code of the author's that an action leads to names a durable call."""
     durable = _durable_names(agent)
 
-    def calls(found: Any) -> bool:
-        if is_known_to_call_durably(found):
-            return True
-        return isinstance(found, FunctionType) and bool(durable.intersection(_names(found.__code__)))
+    def names_call(function: FunctionType) -> bool:
+        return not durable.isdisjoint(_names(function.__code__))
 
-    return _leads_to(action, agent, calls)
+    return _leads_to(action, agent, names_call, is_known_to_call_durably)
 
 
-def _leads_to(action: Callable[..., Any], agent: BoundAgent, wanted: Callable[[Any], bool]) -> bool:
-    """Tell whether any code of the author's that an action leads to is ``wanted``."""
+def _leads_to(
+    action: Callable[..., Any],
+    agent: BoundAgent,
+    wanted: Callable[[FunctionType], bool],
+    known: Callable[[Any], bool] | None = None,
+) -> bool:
+    """Tell whether an action leads to something ``known``, or to code of the author's that is ``wanted``.
+
+    Whatever the code names is followed, through modules, classes and objects, but not into libraries. What a
+    module makes is not known before it is imported; this does not import it, and takes it to be wanted.
+    """
     ahead: list[Any] = [inspect.unwrap(action), type(agent.instance), *vars(agent.instance).values()]
     seen: set[int] = set()
     while ahead and len(seen) < _MAX_FOLLOWED:
         found = ahead.pop()
-        if wanted(found):
+        if known is not None and known(found):
             return True
         found = inspect.unwrap(found) if callable(found) else found
         found = getattr(found, "__func__", getattr(found, "func", found))
@@ -104,21 +114,52 @@ def _leads_to(action: Callable[..., Any], agent: BoundAgent, wanted: Callable[[A
         if isinstance(found, type):
             ahead += [*vars(found).values(), *found.__mro__[1:]]
         elif isinstance(found, FunctionType):
-            if wanted(found):
+            if wanted(found) or _imports_unseen_code(found):
                 return True
             ahead += _named(set(_names(found.__code__)), found)
     return False
 
 
 def _named(names: set[str], function: FunctionType) -> Iterator[Any]:
-    """Yield what the code of a function names: globals, what they have under such a name, and closures."""
-    for name in names:
-        found = function.__globals__.get(name)
-        if isinstance(found, ModuleType) and _is_authors(found):
-            yield from (vars(found)[each] for each in names if each in vars(found))
-        elif found is not None:
+    """Yield what the code of a function names: globals, imports, what they have under a name, closures."""
+    ahead = [*map(function.__globals__.get, names), *map(sys.modules.get, _imports(function))]
+    modules: set[str] = set()
+    for found in ahead:
+        if not isinstance(found, ModuleType) or not _is_authors(found):
             yield found
+        elif found.__name__ not in modules:
+            modules.add(found.__name__)
+            ahead += (vars(found)[each] for each in names if each in vars(found))
     yield from _cells(function)
+
+
+def _imports(function: FunctionType) -> Iterator[str]:
+    """Yield the names of the modules that the code of a function imports as it runs."""
+    package = function.__globals__.get("__package__")
+    codes = [function.__code__]
+    for code in codes:
+        codes += (constant for constant in code.co_consts if isinstance(constant, CodeType))
+        level = 0
+        for one in dis.get_instructions(code):
+            if one.opname == "LOAD_CONST" and isinstance(one.argval, int):
+                level = one.argval
+            elif one.opname == "IMPORT_NAME" and (package or not level):
+                yield importlib.util.resolve_name("." * level + one.argval, package)
+
+
+def _imports_unseen_code(function: FunctionType) -> bool:
+    """Tell whether a function imports, as it runs, code of the author's that was not imported so far."""
+    return any(_is_unseen(name) for name in _imports(function) if name not in sys.modules)
+
+
+def _is_unseen(module: str) -> bool:
+    top = module.partition(".")[0]
+    if top in sys.modules:
+        return _is_authors(sys.modules[top])
+    spec = importlib.util.find_spec(top)
+    if spec is None:
+        return False
+    return not _is_in_library(next(iter(spec.submodule_search_locations or [spec.origin or ""])))
 
 
 def _is_authors(found: Any) -> bool:
@@ -130,7 +171,11 @@ def _is_authors(found: Any) -> bool:
         file = getattr(sys.modules.get(module), "__file__", None) or ""
         if module in sys.builtin_module_names:
             return False
-    return not file.startswith(("<frozen", *_LIBRARIES))
+    return not _is_in_library(file)
+
+
+def _is_in_library(file: str) -> bool:
+    return file in ("built-in", "frozen") or file.startswith(("<frozen", *_LIBRARIES))
 
 
 def may_wait(agent: BoundAgent) -> bool:
@@ -138,9 +183,9 @@ def may_wait(agent: BoundAgent) -> bool:
     return any(_leads_to(action.function, agent, _waits) for action in agent.actions)
 
 
-def _waits(found: Any) -> bool:
+def _waits(function: FunctionType) -> bool:
     """Tell whether a function calls ``sleep`` or ``wait_for`` of anything but a module."""
-    return isinstance(found, FunctionType) and any(_waits_in(code, found) for code in _codes(found.__code__))
+    return any(_waits_in(code, function) for code in _codes(function.__code__))
 
 
 def _waits_in(code: CodeType, function: FunctionType) -> bool:

@@ -11,7 +11,7 @@ from flink_agents.api.errors import StoreNotConfiguredError
 from flink_agents.api.options import AgentOptions, Configuration
 from flink_agents.connectors.action_state import check_store, open_store
 from flink_agents.plan import BoundAgent
-from flink_agents.plan.binding.uses import makes_durable_calls
+from flink_agents.plan.binding.uses import makes_durable_calls, may_make_durable_calls
 
 LOCAL_FILE = Path(".flink-agents") / "action-state.sqlite"
 """Where a local job records, in the directory that it is started in, if it says nothing else."""
@@ -45,7 +45,7 @@ class StoreChoice:
         """
         name = config.get(AgentOptions.STORE)
         if name is None:
-            if not makes_durable_calls(agent):
+            if not (may_make_durable_calls if local else makes_durable_calls)(agent):
                 return None
             if not local:
                 raise _not_configured(agent)
