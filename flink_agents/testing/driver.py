@@ -32,6 +32,10 @@ SOON_MS = 5000
 """Timers of runs in flight are nearer than that. One that is farther was set for a wait that is over."""
 
 
+BEAT_MS = 2
+"""Timers that look at a run which goes on are no farther than that, at first."""
+
+
 FLYING_MS = 60_000
 """How far a clock goes on that flies, the first time that a run looks; twice as far each further time."""
 
@@ -167,7 +171,9 @@ class Driver:
         if head.suspended is None and head.mail_expires is None:
             return timers
         now = self._clock.time
-        awaited = {at for at in self._awaited(state, head) if at > now}
+        # A run that goes on may be looked at by a timer of that very time.
+        behind = now + BEAT_MS if self._works(state) else now
+        awaited = {at for at in self._awaited(state, head) if at > behind}
         return {at for at in timers - awaited if at <= now + SOON_MS}
 
     def _awaited(self, state: KeyState, head: Head) -> set[int]:
