@@ -34,7 +34,7 @@ from flink_agents.runtime.flink.stand_ins import plain_output
 from flink_agents.runtime.flink.stores import StoreChoice
 from flink_agents.runtime.operator.assembly import Blueprint, Host, Outlet, assemble
 from flink_agents.runtime.operator.emission import NOTHING, Emission
-from flink_agents.runtime.operator.ends import START
+from flink_agents.runtime.operator.harvest import START
 from flink_agents.runtime.operator.heartbeat import HeartbeatProcessor
 from flink_agents.runtime.operator.low_watermark import NO_TIMESTAMP, LowWatermark
 from flink_agents.runtime.operator.processor import AgentProcessor

@@ -19,8 +19,7 @@ from flink_agents.runtime.journal.unpruned import UnprunedKeys
 from flink_agents.runtime.loop.actor import KeyActor
 from flink_agents.runtime.metrics.run_metrics import clock
 from flink_agents.runtime.operator.emission import NOTHING, Emission
-from flink_agents.runtime.operator.ends import DRAIN, START
-from flink_agents.runtime.operator.harvest import next_beat
+from flink_agents.runtime.operator.harvest import DRAIN, START, next_beat
 from flink_agents.runtime.operator.low_watermark import LowWatermark
 from flink_agents.runtime.operator.processor import AgentProcessor
 from flink_agents.runtime.operator.waits.suspended import is_something

@@ -29,9 +29,9 @@ from flink_agents.runtime.journal.unpruned import UnprunedKeys
 from flink_agents.runtime.loop.actor import KeyActor, Unread, Waiting, load_of
 from flink_agents.runtime.operator.commit import Commits
 from flink_agents.runtime.operator.emission import NOTHING, Emission
-from flink_agents.runtime.operator.ends import START
 from flink_agents.runtime.operator.feeding import Feeder, InputRefused
 from flink_agents.runtime.operator.forgetting import Forgetting
+from flink_agents.runtime.operator.harvest import START
 from flink_agents.runtime.operator.heads import Heads
 from flink_agents.runtime.operator.kept_keys import KeptKeys
 from flink_agents.runtime.operator.loop_waits import LoopWaits
