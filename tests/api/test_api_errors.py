@@ -72,6 +72,8 @@ CODES = {
     "RecordedFailureError": "FA4015",
     "AskedOutputsError": "FA4020",
     "ActionInterruptedError": "FA4017",
+    "SignalTimeoutError": "FA4018",
+    "NoMoreSignalsError": "FA4019",
     "StateError": "FA5000",
     "KeyEncodingError": "FA5001",
     "UnserializableValueError": "FA5002",

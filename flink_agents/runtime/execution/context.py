@@ -6,7 +6,7 @@ import asyncio
 import hashlib
 import random
 import uuid
-from collections.abc import Awaitable, Callable, Mapping
+from collections.abc import Awaitable, Mapping
 from datetime import UTC, datetime
 from functools import lru_cache
 from threading import get_ident
@@ -33,19 +33,24 @@ from flink_agents.api.metrics import MetricGroup
 from flink_agents.api.observers import Phase
 from flink_agents.api.options import Configuration
 from flink_agents.api.resources import ResourceType, Tool
+from flink_agents.api.signals import SignalWait
 from flink_agents.plan import BoundAction
 from flink_agents.runtime.concurrency.clients import Clients
-from flink_agents.runtime.execution.action_waits import in_turn
+from flink_agents.runtime.execution.asked.asked_run import root_of
 from flink_agents.runtime.execution.call_scope import inside, name_of
-from flink_agents.runtime.execution.delivery import Delivery
+from flink_agents.runtime.execution.chance import GuardedRandom
+from flink_agents.runtime.execution.delivery import Delivery, current_delivery
 from flink_agents.runtime.execution.limits import LeaveThread, Slot
 from flink_agents.runtime.execution.phases import RunState
 from flink_agents.runtime.execution.retry import Trial
 from flink_agents.runtime.execution.routing import Route
 from flink_agents.runtime.execution.run import Run
 from flink_agents.runtime.execution.shared import Durable, RunEnvironment
+from flink_agents.runtime.execution.waits.action_waits import in_turn
+from flink_agents.runtime.execution.waits.run_waits import wait_of
 from flink_agents.runtime.journal.calls import StepCalls
 from flink_agents.runtime.state.memory import TreeObject
+from flink_agents.runtime.state.suspended import OpenWait
 
 _MISSING = object()
 
@@ -71,6 +76,7 @@ class ActionRun:
         delivery: Gives it what it waits for, in order; None where nothing can be recorded.
         context: What its code was given; None before that and behind its end.
         asks: How many agents each of its tasks asked, by the way to the task, or None.
+        suspended: What it waits for where its run is being suspended, or None.
     """
 
     __slots__ = (
@@ -89,6 +95,7 @@ class ActionRun:
         "sent",
         "shared",
         "side",
+        "suspended",
         "task",
         "tasks",
         "trial",
@@ -110,6 +117,7 @@ class ActionRun:
         self.mark = run.mark()
         self.context: RunnerContext | None = None
         self.asks: dict[str, int] | None = None
+        self.suspended: list[OpenWait] | None = None
         self._thread = get_ident()
         self._active = True
         self._path: str | None = None
@@ -245,36 +253,6 @@ class ActionRun:
         )
 
 
-class _Random(random.Random):
-    """A generator that draws only where the context may be used. What it draws is that of its base."""
-
-    guard: Callable[[], None] | None = None
-
-    def random(self) -> float:
-        """Draw a number below 1."""
-        if self.guard is not None:
-            self.guard()
-        return super().random()
-
-    def getrandbits(self, k: int, /) -> int:
-        """Draw bits."""
-        if self.guard is not None:
-            self.guard()
-        return super().getrandbits(k)
-
-    def seed(self, a: Any = None, version: int = 2) -> None:
-        """Begin another sequence."""
-        if self.guard is not None:
-            self.guard()
-        super().seed(a, version)
-
-    def setstate(self, state: Any) -> None:
-        """Go on where another generator was."""
-        if self.guard is not None:
-            self.guard()
-        super().setstate(state)
-
-
 class ActionRunContext(RunnerContext):
     """What one execution of one action can do; ends with it.
 
@@ -332,6 +310,14 @@ class ActionRunContext(RunnerContext):
                 expected="one of " + (", ".join(self._of.shared.side_outputs) or "none declared"),
                 found=repr(tag),
                 fix=f"declare it on the agent: side_outputs = {{{tag!r}: str}}",
+            )
+        if value is None:
+            # PyFlink puts a map behind each side output, and Flink takes no null from it.
+            raise ContextMisuseError(
+                f"action {self._of.action.name!r} emits None to side output {tag!r}, which cannot carry it",
+                expected="a value",
+                found="None",
+                fix="emit a value that says that there is none, such as False or {}",
             )
         if self._of.side is None:
             self._of.side = []
@@ -447,13 +433,21 @@ class ActionRunContext(RunnerContext):
         """Seed a generator by BLAKE2b from the path of the event."""
         self._of.guard()
         if self._random is None:
-            self._random = _Random(int.from_bytes(self._digest("random"), "big"))
+            self._random = GuardedRandom(int.from_bytes(self._digest("random"), "big"))
             self._random.guard = self._of.guard
         return self._random
 
     def _digest(self, purpose: str) -> bytes:
         path = f"{self._of.event.id}\x00{self._of.action.name}\x00{purpose}"
         return hashlib.blake2b(path.encode("utf-8", "surrogatepass"), digest_size=16).digest()
+
+    # -- waits ------------------------------------------------------------------------
+
+    @override
+    def _wait(self, name: str | None, signal_type: Any, seconds: float | None) -> SignalWait[Any]:
+        self._of.guard()
+        # What an asked agent waits for, the action that asks waits for.
+        return wait_of(root_of(self._of), current_delivery.get(), name, signal_type, seconds)
 
     # -- metrics ----------------------------------------------------------------------
 

@@ -76,11 +76,12 @@ class AskedExecutor(StepExecutor):
         where: str,
         policy: OnError,
         attempts: tuple[FailedAttempt, ...] = (),
+        path: str = "",
     ) -> None:
         if policy is OnError.DEAD_LETTER:
             # The event of which the job keeps a trace is that of the agent that asks.
             raise error
-        super()._give_up(run, action, event, error, where, policy, attempts)
+        super()._give_up(run, action, event, error, where, policy, attempts, path)
 
     @override
     def _accepts(self, run: Run, action: BoundAction, event: Event) -> bool | None:
