@@ -564,3 +564,46 @@ def test_the_code_of_asked_agents_tells_of_their_durable_calls() -> None:
     agent = Agent(name="plain").add_action("act", [InputEvent], act)
     bound = [bind(compile_agent(one), AgentCode.of(one)) for one in (Asks(), AsksNothing())]
     assert [makes_durable_calls(one) for one in bound] == [True, False]
+
+
+# -- waits that outlast an execution -----------------------------------------------------------------
+
+
+class Approver(Agent):
+    """Asks a person, between two durable calls."""
+
+    @action(InputEvent)
+    async def approve(self, event: InputEvent, ctx: RunnerContext) -> OutputEvent:
+        ctx.short_term_memory.set("asked", ctx.short_term_memory.get("asked", 0) + 1)
+        price = await ctx.durable_execute_async(price_of, event.input)
+        said = await ctx.wait_for("approval", str)
+        await ctx.sleep(5)
+        return OutputEvent(output=(event.input, price, said))
+
+
+class Refunder(Agent):
+    """Lets another agent ask a person."""
+
+    @action(InputEvent)
+    async def act(self, event: InputEvent, ctx: RunnerContext) -> OutputEvent:
+        return OutputEvent(output=await ctx.gather(ctx.ask(Approver, event.input), ctx.ask(Pricer, "b")))
+
+
+@pytest.mark.parametrize("way", [{}, {"forced_restart": True}, {"crash": "everywhere"}])
+def test_a_run_is_suspended_while_an_asked_agent_waits(way: dict[str, Any]) -> None:
+    with OperatorHarness(Refunder, **way) as harness:
+        assert harness.push("tea") == []
+        (wait,) = harness.waits()
+        assert wait.name == "approval"
+        assert harness.signal(0, "approval", "yes") == []
+        assert harness.advance(5000) == [[("tea", 30, "yes"), ("b", 10, 1)]]
+        assert harness.memory() == {"_asked.Approver.asked": 1, "_asked.Pricer.asked": 1}
+
+
+@pytest.mark.executes_once
+def test_what_was_recorded_before_a_wait_is_not_repeated_behind_it() -> None:
+    with OperatorHarness(Refunder, crash=None, forced_restart=True) as harness:
+        harness.push("tea")
+        harness.signal(0, "approval", "yes")
+        harness.advance(5000)
+        assert sorted(DONE) == ["b", "tea"]
