@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import time
 import uuid
 from collections.abc import Iterable
 from typing import Any
@@ -22,6 +23,10 @@ from flink_agents.connectors.kafka.values import write_value
 from flink_agents.testing.kafka import KafkaBroker
 
 
+BEGAN = int(time.time()) * 1000 - 10_000
+"""Brokers remove what is older than a week."""
+
+
 @pytest.fixture
 def topic() -> str:
     """A topic of its own."""
@@ -31,7 +36,13 @@ def topic() -> str:
 def letter_of(topic: str, number: int, error: Exception) -> Any:
     """A dead letter of a source, and, for odd numbers, of an agent."""
     record: Any = KafkaRecord(
-        f"v{number}".encode(), b"k", {"own": b"1", "flink-agents-id": b"r-0"}, 1000 + number, topic, 0, number
+        f"v{number}".encode(),
+        b"k",
+        {"own": b"1", "flink-agents-id": b"r-0"},
+        BEGAN + number,
+        topic,
+        0,
+        number,
     )
     if number % 2 == 0:
         return KafkaDeadLetter(record, type(error).__name__, str(error))
@@ -106,14 +117,14 @@ def test_letters_go_back_as_they_were(kafka_broker: KafkaBroker, topic: str, tra
     assert put_back(dead, **client).topics == {topic: 4}
     found = in_topic(kafka_broker, topic)
     assert [(one.value, one.key, one.timestamp) for one in found] == [
-        (f"v{number}".encode(), b"k", 1000 + number) for number in range(4)
+        (f"v{number}".encode(), b"k", BEGAN + number) for number in range(4)
     ]
     for one in found:
         own = {"own": b"1", "flink-agents-id": b"r-0", "flink-agents-put-back": b"1"}
         assert dict(one.headers) == own
     # Nothing is there any more, but for what comes again.
     assert put_back(dead, **client).topics == {}
-    again = KafkaRecord(b"v0", b"k", dict(found[0].headers), 5, topic, 0, 9)
+    again = KafkaRecord(b"v0", b"k", dict(found[0].headers), BEGAN, topic, 0, 9)
     write_letters(kafka_broker, dead, [KafkaDeadLetter(again, "ValueError", "bad")])
     assert put_back(dead, **client).topics == {topic: 1}
     assert dict(in_topic(kafka_broker, topic)[-1].headers)["flink-agents-put-back"] == b"2"
