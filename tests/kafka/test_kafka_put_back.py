@@ -22,7 +22,6 @@ from flink_agents.connectors.kafka.sink import as_record
 from flink_agents.connectors.kafka.values import write_value
 from flink_agents.testing.kafka import KafkaBroker
 
-
 BEGAN = int(time.time()) * 1000 - 10_000
 """Brokers remove what is older than a week."""
 
