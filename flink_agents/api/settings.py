@@ -96,7 +96,7 @@ class Limits(BaseModel):
         # Plans without approvals stay as older versions wrote them.
         written = handler(self)
         for name in ("needs_approval", "approval_timeout"):
-            if not written[name]:
+            if not written.get(name, True):
                 del written[name]
         return written
 
