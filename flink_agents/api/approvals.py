@@ -160,7 +160,7 @@ def wait_of_request(request: str) -> str:
 
 def plain(value: Any) -> Any:
     """Return ``value`` as JSON; the text of what JSON does not know."""
-    return to_jsonable_python(value, fallback=str)
+    return to_jsonable_python(value, fallback=str, bytes_mode="base64", inf_nan_mode="strings")
 
 
 def outcome_of(request: ApprovalRequest, response: ApprovalResponse) -> ApprovalOutcome:
@@ -203,5 +203,5 @@ def changed_event(event: Event, arguments: Mapping[str, Any]) -> Event:
 
 def _typed_as(present: Any, annotation: Any, value: Any) -> Any:
     """Return a JSON value with the type that a field has: the one declared, else that of its value."""
-    kind = type(present) if annotation is Any and present is not None else annotation
-    return TypeAdapter(kind).validate_python(value)
+    kind: Any = type(present) if annotation is Any and present is not None else annotation
+    return TypeAdapter[Any](kind).validate_python(value)

@@ -36,8 +36,8 @@ called_action_run: ContextVar[ActionRun | None] = ContextVar("flink_agents_calle
 OWN_LOCKS: set[str] = set()
 """Libraries whose locks, events and queues join tasks of one action, and nothing outside of it.
 
-A task that waits for such a lock does not keep its run from being suspended. Whoever lets a library run inside of
-actions adds its name.
+A task that waits for such a lock does not keep its run from being suspended. Whoever lets a library run
+inside of actions adds its name.
 """
 
 

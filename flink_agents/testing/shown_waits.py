@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from abc import abstractmethod
 from collections.abc import Mapping
 from typing import Any
 
@@ -15,6 +16,12 @@ from flink_agents.testing.signals import PendingWait, waits_in, waits_of
 
 class WaitsShown(Builder):
     """The waits of runs, stray signals, and approvals. ``OperatorHarness`` fills it."""
+
+    @abstractmethod
+    def signal(
+        self, key: Any, name: str, value: Any = None, *, id: str | None = None, wait: str | None = None
+    ) -> list[Any]:
+        """Send a signal to a key; returns the outputs that it led to."""
 
     def waits(self, key: Any = 0) -> list[PendingWait]:
         """Return what the run of ``key`` waits for, suspended or not: pauses, and waits for signals."""

@@ -1,9 +1,9 @@
 """Tools that somebody has to approve, in the run of an agent of pydantic-ai: who is asked, and how it ends.
 
-What answers at once, as a policy does, is asked in a recorded call. Where the capability says that people are
-asked, each call is a request for an approval of the action, whose run is suspended until somebody answers; and so
-is the question that ``RequestInput`` hands on. Otherwise nothing waits for a person inside of a run: it ends
-by a named error, or with the requests as its output.
+What answers at once, as a policy does, is asked in a recorded call. Where the capability says that people
+are asked, each call is a request for an approval, and so is the question that ``RequestInput`` hands on: the
+run of the action is suspended until somebody answers. Otherwise nothing waits for a person inside of a run,
+which ends by a named error, or with the requests as its output.
 """
 
 from __future__ import annotations
@@ -29,8 +29,9 @@ from flink_agents.api.durable import DurableCallable
 from flink_agents.api.errors import ApprovalUnavailableError
 
 _FIX = (
-    "let people be asked: FlinkDurability(approvals=True); or let the run end with the requests, by output_type=[..., DeferredToolRequests], and go on in a later run "
-    "with deferred_tool_results; or answer at once, by a capability HandleDeferredToolCalls or RequestInput"
+    "let people be asked, by FlinkDurability(approvals=True); or let the run end with the requests, by "
+    "output_type=[..., DeferredToolRequests], and go on in a later run with deferred_tool_results; or "
+    "answer at once, by a capability HandleDeferredToolCalls or RequestInput"
 )
 
 _deferred: ContextVar[list[ToolCallPart] | None] = ContextVar("flink_agents_deferred_tools", default=None)
@@ -52,7 +53,7 @@ class People:
 
 @contextmanager
 def asking(agent: str, people: People | None) -> Iterator[None]:
-    """Let the run of ``agent`` inside of this ask who answers at once, and people where some are to be asked."""
+    """Let the run of ``agent`` inside of this ask who answers at once, and people where that is wanted."""
     token = _deferred.set([])
     try:
         with external_event_scope(_Asking(agent, people)):

@@ -181,7 +181,7 @@ class FlinkDurability(BaseDurabilityCapability[AgentDepsT]):
     async def handle_deferred_tool_calls(
         self, ctx: RunContext[AgentDepsT], *, requests: DeferredToolRequests
     ) -> DeferredToolResults | None:
-        """Note calls of tools that somebody has to approve or make; asks people, where they are to be asked."""
+        """Note calls of tools that somebody has to approve or make, and ask people where that is wanted."""
         note_deferred(requests)
         if self._people is None or not self.in_durable_context or not requests.approvals:
             return None
