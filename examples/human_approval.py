@@ -1,8 +1,8 @@
 """People approve refunds on a web page. Run it with ``python examples/human_approval.py``.
 
 The example starts a Kafka broker, a job that pays refunds, and a page on this machine. Small refunds are paid
-at once; the run of a large one is suspended until somebody approves it on the page, with another amount if need
-be, or denies it. ``--terminal`` asks in the terminal instead.
+at once; the run of a large one is suspended until somebody approves it on the page, with another amount if
+need be, or denies it. ``--terminal`` asks in the terminal instead.
 """
 
 from __future__ import annotations
@@ -146,9 +146,8 @@ def ask_in_terminal(desk: KafkaDesk, brokers: dict[str, Any]) -> None:
 
 
 def _ask(request: ApprovalRequest) -> ApprovalResponse:
-    print(
-        f"{request.key}: {request.what} {json.dumps(dict(request.arguments))}? [yes, an amount, or why not]"
-    )
+    shown = json.dumps(dict(request.arguments))
+    print(f"{request.key}: {request.what} {shown}? [yes, an amount, or why not]", flush=True)
     said = input().strip()
     if said == "yes":
         return ApprovalResponse(id=request.id, approved=True, by="terminal")
