@@ -90,7 +90,7 @@ look();
 
 class _Handler(BaseHTTPRequestHandler):
     desk: KafkaDesk
-    receipts: Receipts
+    receipts: tuple[Receipts]
     token: str
 
     def do_GET(self) -> None:
@@ -101,7 +101,7 @@ class _Handler(BaseHTTPRequestHandler):
                 {"id": one.id, "key": one.key, "arguments": dict(one.arguments)}
                 for one in self.desk.pending()
             ]
-            state = {"pending": pending, "receipts": sorted(type(self).receipts())}
+            state = {"pending": pending, "receipts": sorted(self.receipts[0]())}
             self._send(200, json.dumps(state), "application/json")
         else:
             self._send(404, "not found")
@@ -144,7 +144,7 @@ def serve(desk: KafkaDesk, receipts: Receipts, port: int) -> None:
         receipts: Gives the receipts so far.
         port: Its port; 0 takes a free one.
     """
-    found = {"desk": desk, "receipts": staticmethod(receipts), "token": secrets.token_urlsafe()}
+    found = {"desk": desk, "receipts": (receipts,), "token": secrets.token_urlsafe()}
     with ThreadingHTTPServer(("127.0.0.1", port), type("Handler", (_Handler,), found)) as server:
         print(f"answer on http://127.0.0.1:{server.server_address[1]}; stop with Ctrl-C", flush=True)
         try:

@@ -2,7 +2,7 @@
 
 ``python tests/examples/browser.py [SCREENSHOTS]`` starts the example, approves one refund with another
 amount, denies the other one with a reason, and waits for the receipts. It needs Chromium and its driver
-(Debian's packages ``chromium`` and ``chromium-driver``), and goes by the WebDriver protocol without any library.
+(Debian's packages ``chromium`` and ``chromium-driver``), and goes by the WebDriver protocol alone.
 """
 
 from __future__ import annotations

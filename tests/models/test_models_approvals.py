@@ -38,7 +38,8 @@ def _nothing_paid() -> None:
 
 def last(messages: list[ModelMessage]) -> str:
     """Answers with what the tools of the turn before came to."""
-    told = [(part.tool_name, part.content, part.outcome) for part in messages[-1].parts]  # type: ignore[union-attr]
+    parts: list[Any] = list(messages[-1].parts)
+    told = [(part.tool_name, part.content, part.outcome) for part in parts]
     TOLD.append(told)
     return "; ".join(f"{name}: {content}" for name, content, _ in told)
 

@@ -1,4 +1,4 @@
-"""Marks of actions and tools that need approvals: in code, YAML and plans, and bound with code and without."""
+"""Marks of actions and tools that need approvals: in code, YAML and plans, bound with code and without."""
 
 from __future__ import annotations
 

@@ -81,7 +81,8 @@ class KafkaDesk:
             raise _no_topic("sends signals", "signals")
         records = [(_key_text(one).encode(), signal_json(one)) for one in signals]
         try:
-            producer = KafkaProducer(**{"acks": "all", **self._client})
+            options: dict[str, Any] = {"acks": "all", **self._client}
+            producer = KafkaProducer(**options)
             try:
                 sent = [producer.send(self._signals, key=key, value=value) for key, value in records]
                 for one in sent:

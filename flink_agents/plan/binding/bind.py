@@ -265,8 +265,7 @@ def bind(plan: AgentPlan, code: AgentCode | None = None) -> BoundAgent:
         side_outputs = {tag: type_from_text(text) for tag, text in plan.side_outputs.items()}
         output_type = type_from_text(plan.output_type) if plan.output_type else None
     denied = ApprovalDeniedEvent.EVENT_TYPE
-    kinds = {denied, Event.EVENT_TYPE}
-    tells = any(denied in one.trigger_types or kinds & {*one.trigger_classes} for one in plan.actions)
+    tells = any(denied in one.triggers for one in plan.actions)
     # The constructor may have had it as an argument, which no plan holds.
     instance.output_type = output_type
     tools = code.tools.values() if code is not None else resources_of(instance)

@@ -84,8 +84,8 @@ def test_nobody_answers_in_time() -> None:
 
 def test_a_policy_that_stands_before_answers_first() -> None:
     def deny_9(ctx: Any, requests: DeferredToolRequests) -> DeferredToolResults:
-        said = {one.tool_call_id: ToolDenied("never 9") for one in requests.approvals if "9" in str(one.args)}
-        return DeferredToolResults(approvals=said)
+        nine = [one.tool_call_id for one in requests.approvals if "9" in str(one.args)]
+        return DeferredToolResults(approvals={one: ToolDenied("never 9") for one in nine})
 
     harness = harness_of(agent(HandleDeferredToolCalls(deny_9)))
     [request] = harness.approvals
