@@ -203,5 +203,5 @@ def changed_event(event: Event, arguments: Mapping[str, Any]) -> Event:
 
 def _typed_as(present: Any, annotation: Any, value: Any) -> Any:
     """Return a JSON value with the type that a field has: the one declared, else that of its value."""
-    kind: Any = type(present) if annotation is Any and present is not None else annotation
+    kind = present.__class__ if annotation is Any and present is not None else annotation
     return TypeAdapter[Any](kind).validate_python(value)
