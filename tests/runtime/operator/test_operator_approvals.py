@@ -224,18 +224,6 @@ def test_the_id_of_a_request_is_the_same_after_a_crash(agent_harness: Make) -> N
     assert harness.approve(first) == ["kettle: paid 40"]
 
 
-def test_what_an_outcome_says_is_the_same_after_a_crash(agent_harness: Make) -> None:
-    """The replay finds the answer in a record, and no longer knows when the request would have expired."""
-    harness = agent_harness(Pays)
-    before = harness.snapshot()
-    harness.push(KETTLE)
-    harness.approve(harness.approvals[0])
-    [first] = harness.approval_outcomes
-    harness.advance(5_000)
-    harness.recover(before)
-    assert harness.approval_outcomes == [first]
-
-
 class Denied(Agent):
     """Is told of a denial by an event."""
 
