@@ -31,6 +31,7 @@ from flink_agents.api.durable import DurableCallable, RetryableError
 from flink_agents.api.errors import ModelRequestError
 from flink_agents.api.metrics import MetricGroup
 from flink_agents.api.policies import RetryPolicy
+from flink_agents.models.chat.endpoint import client_of
 from flink_agents.models.chat.messages import Transcript, from_json, to_json
 from flink_agents.models.setup.limiter import RequestLimiter
 from flink_agents.models.setup.secrets import Secrets
@@ -47,6 +48,8 @@ _AGAIN_STATUS = frozenset({408, 409, 425, 429, 500, 502, 503, 504, 529})
 
 _MOST_CHARACTERS = 2000
 """How much of a provider's text an error carries: a page of HTML helps nobody."""
+
+_MOST_CAUSES = 5
 
 
 @dataclass(frozen=True)
@@ -206,11 +209,16 @@ class ModelRequests:
         ) as stream:
             async for _ in stream:
                 pass
-            return stream.get()
+            response = stream.get()
+        of_service = client_of(model) is not None
+        if response.state == "incomplete" or (of_service and response.finish_reason is None):
+            # A service says of each answer why it ends. Where that is missing, so is the rest of the answer.
+            raise UnexpectedModelBehavior("the stream ended before the answer did")
+        return response
 
     def _failure(self, error: Exception) -> Exception:
         """What is recorded of a failed attempt: an error without secrets, which a replay can make again."""
-        text = f"{type(error).__name__}: {self._secrets.hide(error)}"[:_MOST_CHARACTERS]
+        text = self._secrets.hide(f"{type(error).__name__}: {_with_causes(error)}")[:_MOST_CHARACTERS]
         if _may_be_repeated(error):
             return RetryableError(text, getattr(error, "retry_after", None))
         return ModelRequestError(
@@ -218,6 +226,16 @@ class ModelRequests:
             found=text,
             fix="correct the request, the model's name or its key; it is not sent again",
         )
+
+
+def _with_causes(error: BaseException) -> str:
+    """What an error says, and what those say that led to it: its own text may be that it failed."""
+    texts = [str(error)]
+    while (cause := error.__cause__) is not None and len(texts) < _MOST_CAUSES:
+        error = cause
+        if (text := str(error)) and not any(text in earlier for earlier in texts):
+            texts.append(text)
+    return "; ".join(texts)
 
 
 def _may_be_repeated(error: Exception) -> bool:
