@@ -64,7 +64,9 @@ from flink_agents.api.resources import (
     ResourceType,
     Tool,
 )
+from flink_agents.api.retrieval import ContextRetrievalRequestEvent, ContextRetrievalResponseEvent
 from flink_agents.api.skills import Skills
+from flink_agents.api.vector_store import Document, DocumentUpdate
 
 if TYPE_CHECKING:
     from flink_agents.api.environment import AgentsExecutionEnvironment
@@ -88,9 +90,13 @@ __all__ = [
     "ChatUsage",
     "ConfigOption",
     "Configuration",
+    "ContextRetrievalRequestEvent",
+    "ContextRetrievalResponseEvent",
     "ConversationHistory",
     "DeadLetter",
     "DeclaredResource",
+    "Document",
+    "DocumentUpdate",
     "DurableCallable",
     "Event",
     "EventTime",

@@ -32,7 +32,7 @@ from flink_agents import (
     action,
 )
 from flink_agents.api.errors import AgentDefinitionError, AgentsError
-from flink_agents.plan import compile_agent
+from flink_agents.plan import compile_agent, load_yaml
 from flink_agents.testing import OperatorHarness
 from flink_agents.testing.models import ScriptedModel, ToolCall
 from flink_agents.testing.models.blocking import requests_allowed
@@ -249,6 +249,31 @@ def test_a_secret_that_is_written_out_is_refused_without_it(kind: str, said: dic
     with pytest.raises(AgentDefinitionError) as caught:
         compile_agent(agent)
     assert secret("CHAT_KEY") not in "".join(traceback.format_exception(caught.value))
+
+
+@pytest.mark.parametrize(
+    "section",
+    [
+        "chat_models: [{name: it, model: 'openai:x', api_key: SECRET}]",
+        "chat_models: [{name: it, model: 'openai:x', apikey: SECRET}]",
+        "chat_model_connections: [{name: it, api_key: {value: SECRET}}]",
+        "embedding_models: [{name: it, model: 'openai:x', api_key: SECRET}]",
+        "mcp_servers: [{name: it, url: 'http://x/mcp', auth: SECRET}]",
+        "mcp_servers: [{name: it, command: x, env: {KEY: {value: SECRET}}}]",
+        "skills: [{name: it, path: x, environment: {KEY: {value: SECRET}}}]",
+        "vector_stores: [{name: it, store: chroma, host: x, headers: {token: {value: SECRET}}}]",
+        "resources: [{name: it, type: skills, arguments: {path: x, key: SECRET}}]",
+    ],
+)
+def test_a_secret_that_is_written_into_a_file_is_refused_without_it(tmp_path: Path, section: str) -> None:
+    file = tmp_path / "agents.yaml"
+    text = section.replace("SECRET", secret("CHAT_KEY"))
+    run = f"{{name: use, triggers: [_input_event], function: '{__name__}:use'}}"
+    file.write_text(f"agents:\n  - name: A\n    actions: [{run}]\n    {text}\n")
+    with pytest.raises(AgentsError) as caught:
+        compile_agent(load_yaml(file)["A"])
+    assert secret("CHAT_KEY") not in "".join(traceback.format_exception(caught.value))
+    assert "agents.yaml" in str(caught.value)
 
 
 def use(event: InputEvent, ctx: RunnerContext) -> OutputEvent:
