@@ -65,6 +65,7 @@ from flink_agents.api.resources import (
     Tool,
 )
 from flink_agents.api.retrieval import ContextRetrievalRequestEvent, ContextRetrievalResponseEvent
+from flink_agents.api.signals import Signal, StrayReason, StraySignal
 from flink_agents.api.skills import Skills
 from flink_agents.api.vector_store import Document, DocumentUpdate
 
@@ -127,6 +128,9 @@ __all__ = [
     "RunObserver",
     "RunnerContext",
     "Secret",
+    "Signal",
+    "StrayReason",
+    "StraySignal",
     "Summary",
     "Skills",
     "TerminalError",
