@@ -168,8 +168,6 @@ class ModelRequests:
         merged: dict[str, Any] = {**self._spec.settings, **settings}
         if headers:
             merged["extra_headers"] = {**headers, **merged.get("extra_headers", {})}
-        if self._spec.timeout is not None:
-            merged.setdefault("request_timeout", self._spec.timeout)
         return ModelSettings(**merged)
 
     async def _attempt(
@@ -182,13 +180,21 @@ class ModelRequests:
         opened = await self._opened()
         async with opened.limiter.turn():
             metrics.get_counter("requests").inc()
+            # pydantic-ai's own deadline, request_timeout, costs as much as all else that it does itself.
+            deadline = asyncio.timeout(self._spec.timeout)
             try:
-                response = await self._response(
-                    opened.model, messages, self._settings(opened.headers, settings), parameters
-                )
+                async with deadline:
+                    response = await self._response(
+                        opened.model, messages, self._settings(opened.headers, settings), parameters
+                    )
             except (ModelAPIError, UnexpectedModelBehavior, UserError) as error:
                 metrics.get_counter("failures").inc()
                 raise self._failure(error) from None
+            except TimeoutError:
+                metrics.get_counter("failures").inc()
+                if not deadline.expired():
+                    raise
+                raise RetryableError(f"it gave no answer within {self._spec.timeout:g} seconds") from None
         metrics.get_counter("input_tokens").inc(response.usage.input_tokens)
         metrics.get_counter("output_tokens").inc(response.usage.output_tokens)
         return response
