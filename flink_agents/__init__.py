@@ -70,8 +70,10 @@ from flink_agents.api.resources import (
     ResourceType,
     Tool,
 )
+from flink_agents.api.retrieval import ContextRetrievalRequestEvent, ContextRetrievalResponseEvent
 from flink_agents.api.signals import Signal, StrayReason, StraySignal
 from flink_agents.api.skills import Skills
+from flink_agents.api.vector_store import Document, DocumentUpdate
 
 if TYPE_CHECKING:
     from flink_agents.api.environment import AgentsExecutionEnvironment
@@ -99,9 +101,13 @@ __all__ = [
     "ChatUsage",
     "ConfigOption",
     "Configuration",
+    "ContextRetrievalRequestEvent",
+    "ContextRetrievalResponseEvent",
     "ConversationHistory",
     "DeadLetter",
     "DeclaredResource",
+    "Document",
+    "DocumentUpdate",
     "DurableCallable",
     "Event",
     "EventTime",
