@@ -71,6 +71,16 @@ class AgentStream(ABC):
         """
 
     @abstractmethod
+    def approvals(self) -> Any:
+        """Return what its actions ask people, as a ``DataStream`` of requests and of how these ended.
+
+        It has an :class:`ApprovalRequest` for each, and an :class:`ApprovalOutcome` of the same id later.
+
+        Raises:
+            UnknownSideOutputError: None of its actions waits.
+        """
+
+    @abstractmethod
     def late_outputs(self) -> Any:
         """Return the outputs of runs that were not held for, as a ``DataStream``.
 
@@ -185,7 +195,7 @@ class AgentsExecutionEnvironment(ABC):
         value: Any = None,
         changes: OnChange = "refuse",
     ) -> AgentInput:
-        """Return the rows of a PyFlink ``Table`` as inputs, with their event time and watermarks.
+        """Return the rows of a PyFlink ``Table`` as inputs.
 
         Args:
             table: The table.

@@ -6,7 +6,6 @@ import asyncio
 from collections.abc import Callable
 from datetime import date, datetime, time
 from decimal import Decimal
-from pathlib import Path
 from typing import Any
 
 import pytest
@@ -244,33 +243,6 @@ class RowsAgent(Agent):
     @action(InputEvent)
     def show(self, event: InputEvent, ctx: Any) -> OutputEvent:
         return OutputEvent(output=(ctx.key, event.input["amount"]))
-
-
-class TimesAgent(Agent):
-    @action(InputEvent)
-    def show(self, event: InputEvent, ctx: Any) -> OutputEvent:
-        return OutputEvent(output=(event.input["customer"], ctx.timestamp))
-
-
-@pytest.mark.parametrize("kind", ["TIMESTAMP(3)", "TIMESTAMP_LTZ(3)"])
-def test_a_watermark_column_is_the_event_time_of_inputs(
-    agents_environment: MakeEnvironment, tmp_path: Path, kind: str
-) -> None:
-    env = agents_environment()
-    env.stream_env.set_parallelism(1)
-    lines = ["1970-01-01 00:00:01,a", "1970-01-01 00:00:12,b"]
-    (tmp_path / "rows.csv").write_text("\n".join(lines) + "\n")
-    tables: Any = env.table_env
-    tables.get_config().set("table.local-time-zone", "UTC")
-    tables.execute_sql(
-        "CREATE TEMPORARY TABLE timed (written TIMESTAMP(3), customer STRING, "
-        f"`at` AS CAST(written AS {kind}), WATERMARK FOR `at` AS `at`) "
-        f"WITH ('connector' = 'filesystem', 'path' = '{tmp_path}', 'format' = 'csv')"
-    )
-    timed = tables.sql_query("SELECT `at`, customer FROM timed")
-    outputs = env.from_table(timed, "customer").apply(TimesAgent, event_time=EventTime.hold()).to_list()
-    env.execute()
-    assert sorted(outputs) == [("a", 1000), ("b", 12000)]
 
 
 def test_outputs_without_event_time_have_no_such_column(agents_environment: MakeEnvironment) -> None:

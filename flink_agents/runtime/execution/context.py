@@ -15,6 +15,7 @@ from typing import Any, cast
 from typing_extensions import override
 
 from flink_agents.api.agent import Agent
+from flink_agents.api.approvals import ApprovalOutcome, Check
 from flink_agents.api.ask_methods import Answer
 from flink_agents.api.chat import ChatResult
 from flink_agents.api.context import RunnerContext
@@ -47,6 +48,7 @@ from flink_agents.runtime.execution.routing import Route
 from flink_agents.runtime.execution.run import Run
 from flink_agents.runtime.execution.shared import Durable, RunEnvironment
 from flink_agents.runtime.execution.waits.action_waits import in_turn
+from flink_agents.runtime.execution.waits.approvals import Asked, approval_of
 from flink_agents.runtime.execution.waits.run_waits import wait_of
 from flink_agents.runtime.journal.calls import StepCalls
 from flink_agents.runtime.state.memory import TreeObject
@@ -448,6 +450,13 @@ class ActionRunContext(RunnerContext):
         self._of.guard()
         # What an asked agent waits for, the action that asks waits for.
         return wait_of(root_of(self._of), current_delivery.get(), name, signal_type, seconds)
+
+    @override
+    def _approval(
+        self, what: str, arguments: Mapping[str, Any], seconds: float | None, check: Check | None
+    ) -> Awaitable[ApprovalOutcome]:
+        self._of.guard()
+        return approval_of(root_of(self._of), current_delivery.get(), Asked(what, arguments, seconds, check))
 
     # -- metrics ----------------------------------------------------------------------
 

@@ -128,7 +128,7 @@ class FlinkAgentsEnvironment(AgentsExecutionEnvironment):
         return FlinkAgentInput(self._job, self._agents, rows, selector)
 
     def _rows_of(self, table: Any, changes: OnChange) -> DataStream:
-        """Return the rows of a table, or its changes, with timestamps and watermarks."""
+        """Return the rows of a table, or its changes."""
         from pyflink.util.exceptions import TableException
 
         if changes not in ON_CHANGE:
