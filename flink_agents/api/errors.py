@@ -57,7 +57,9 @@
     │   ├── DurableCallMismatchError     FA4013
     │   │   └── BranchesRecordedEarlierError FA4016
     │   ├── DurableResultError           FA4014
-    │   └── RecordedFailureError         FA4015
+    │   ├── RecordedFailureError         FA4015
+    │   ├── SignalTimeoutError           FA4018  (also a TimeoutError)
+    │   └── NoMoreSignalsError           FA4019
     ├── StateError                       FA5000  a value cannot enter or leave Flink's state
     │   ├── KeyEncodingError             FA5001
     │   ├── UnserializableValueError     FA5002
@@ -173,12 +175,14 @@ from flink_agents.api.run_errors import (
     DurableResultError as DurableResultError,
     EventLimitError as EventLimitError,
     MemoryPathError as MemoryPathError,
+    NoMoreSignalsError as NoMoreSignalsError,
     NotAnEventError as NotAnEventError,
     RecordedFailureError as RecordedFailureError,
     ResourceNotFoundError as ResourceNotFoundError,
     ResourceUnavailableError as ResourceUnavailableError,
     RetriesExhaustedError as RetriesExhaustedError,
     RunError as RunError,
+    SignalTimeoutError as SignalTimeoutError,
     UnhandledEventError as UnhandledEventError,
     UnknownEventError as UnknownEventError,
     UnknownSideOutputError as UnknownSideOutputError,

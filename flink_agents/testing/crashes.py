@@ -52,6 +52,12 @@ class _Died(Exception):
     """The operator dies here."""
 
 
+_Progress = tuple[int, int, int, tuple[int, int, int | None] | None, int | None]
+"""What a commit changes in the head of a key, or the suspension of a run does, or a signal."""
+
+_NONE: _Progress = (0, 0, 0, None, None)
+
+
 @dataclass
 class _Crash:
     """The point at which the operator dies.
@@ -107,7 +113,7 @@ class Crashes:
         self._place = MemoryPlace()
         self._faults = Faults(make=lambda: MemoryStore(self._place))
         self._crash: _Crash | None = None
-        self._heads: dict[str, tuple[int, int, int]] = {}
+        self._heads: dict[str, _Progress] = {}
         self._commits = 0
         self._taken = 0
         self._left: list[tuple[str, str, Any]] = []
@@ -130,7 +136,7 @@ class Crashes:
             _Died: The operator dies before this commit.
         """
         before, now = self._heads.get(key), _progress(packed)
-        if before == now or (before is None and now == (0, 0, 0)):
+        if before == now or (before is None and now == _NONE):
             return
         self._heads[key] = now
         self._commits += 1
@@ -303,11 +309,11 @@ def _points(done: _Appended) -> Iterator[_Crash]:
         yield _Crash(commit=number, stored=True)
 
 
-def _progress(packed: bytes | None) -> tuple[int, int, int]:
+def _progress(packed: bytes | None) -> _Progress:
     if packed is None:
-        return (0, 0, 0)
+        return _NONE
     head = Head.unpack(packed)
-    return (head.next_seq, head.first_pending, head.ahead)
+    return (head.next_seq, head.first_pending, head.ahead, head.suspended, head.mail_expires)
 
 
 def _told(crash: _Crash, done: _Appended | None) -> str:

@@ -21,23 +21,25 @@ from flink_agents.api.event_time import LATE_TAG, EventTime
 from flink_agents.api.observers import ObserverSource, RunObserver, check_observers
 from flink_agents.api.options import AgentOptions, Configuration
 from flink_agents.api.policies import DEAD_LETTER_TAG, DeadLetter
+from flink_agents.api.signals import Signal, TaggedSignal
 from flink_agents.plan import AgentCode, compile_agent
 from flink_agents.plan.compile.configuration import instance_of
 from flink_agents.runtime.serde.codec import ValueCodec
 from flink_agents.runtime.serde.keys import KeyEncoder, encode_key, unescape
 from flink_agents.runtime.state.keyed_state import OBJECT, Head
-from flink_agents.testing.building import Builder
 from flink_agents.testing.crashes import EVERYWHERE, Crashes
 from flink_agents.testing.driver import START as START, Clock, Subtask
 from flink_agents.testing.fake_state import KeyState
 from flink_agents.testing.forced import CRASH, REPLAY, RESTART, TIMERS, forced_conditions
 from flink_agents.testing.reordering import Reorder, reordered
+from flink_agents.testing.shown_waits import WaitsShown
+from flink_agents.testing.signals import KeyedSignal, unkeyed
 from flink_agents.testing.snapshots import Snapshot as Snapshot, gauges_of, sum_of
 
 LAST_WATERMARK = 2**63 - 1
 
 
-class OperatorHarness(Builder):
+class OperatorHarness(WaitsShown):
     """Drives an agent's operator; also a context manager that closes it.
 
     Args:
@@ -163,6 +165,23 @@ class OperatorHarness(Builder):
         self._do(deliver, lambda taken: None)
         return self.outputs[start:]
 
+    def signal(
+        self, key: Any, name: str, value: Any = None, *, id: str | None = None, wait: str | None = None
+    ) -> list[Any]:
+        """Send a signal to a key; returns the outputs that it led to.
+
+        Args:
+            key: The key, as the key selector returns it.
+            name: Name of the signal.
+            value: What it says.
+            id: What distinguishes it from others of its key.
+            wait: The id of the wait that it is for, as :meth:`waits` tells.
+        """
+        start = len(self.outputs)
+        signal = TaggedSignal(Signal(name, value, None, id, wait))
+        self._do(self._delivery(signal, None, encode_key(key)), lambda taken: None)
+        return self.outputs[start:]
+
     def settle(self, seconds: float = 60.0) -> list[Any]:
         """Let everything that waits run to its end and be committed; returns the outputs.
 
@@ -203,7 +222,10 @@ class OperatorHarness(Builder):
 
     def end_input(self) -> list[Any]:
         """End a bounded input: the last watermark comes, and no processing-time timer fires."""
-        return self.watermark(LAST_WATERMARK)
+        if not any(subtask.shared.may_wait for subtask in self._subtasks):
+            return self.watermark(LAST_WATERMARK)
+        with self._clock.flying():
+            return self.watermark(LAST_WATERMARK)
 
     def close(self) -> None:
         """End the operator."""
@@ -437,12 +459,14 @@ class OperatorHarness(Builder):
             self._measured = measured
         self._to_the_end(act)
 
-    def _delivery(self, record: Any, timestamp: int | None) -> Callable[[], None]:
+    def _delivery(self, record: Any, timestamp: int | None, key: str | None = None) -> Callable[[], None]:
         """What hands a record over, as often as it is called."""
         record = self._through_flink(record, "record")
-        key = self._key(record)
+        key = key if key is not None else self._key(record)
         if self._inputs is not None:
-            self._inputs.append((record, timestamp))
+            self._inputs.append(
+                (KeyedSignal(record, key) if type(record) is TaggedSignal else record, timestamp)
+            )
         return lambda: self._deliver(key, self._again(record), timestamp)
 
     def _again(self, record: Any) -> Any:
@@ -453,7 +477,7 @@ class OperatorHarness(Builder):
     def _push_together(self, inputs: Sequence[tuple[Any, int | None]]) -> list[Any]:
         """Hand over records with their timestamps before any of them is waited for."""
         start = len(self.outputs)
-        given = [(record, self._delivery(record, timestamp)) for record, timestamp in inputs]
+        given = [(record, self._delivery(*unkeyed(record, timestamp))) for record, timestamp in inputs]
         in_order = partial(self._deliver_all, given)
         self._do(partial(in_order, 0, False), lambda taken: in_order(taken, True), partial(in_order, 0, True))
         return self.outputs[start:]

@@ -50,12 +50,19 @@ class Feeder:
         if actor.order is None:
             self._feed_as_they_came(actor, loop)
 
+    def drop(self, actor: KeyActor) -> None:
+        """Keep no inputs in memory of an actor that is done with."""
+        self._cached -= len(actor.cached)
+        actor.cached.clear()
+
     def is_full(self, loop: AgentLoop) -> bool:
         """Whether the loop has enough to do."""
         return loop.load >= self._max_load
 
     def load(self, number: int, actor: KeyActor) -> bytes | None:
-        """An input that waits in state; None where it was committed before older ones."""
+        """An input that waits in state; None where it was committed before older ones, or runs already."""
+        if number == actor.resumed:
+            return None
         packed = self._state.pending.get(number)
         if packed is None:
             actor.gone += 1

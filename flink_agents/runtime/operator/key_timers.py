@@ -11,7 +11,7 @@ from collections.abc import Callable
 from flink_agents.runtime.execution.shared import RunEnvironment
 from flink_agents.runtime.loop.actor import KeyActor
 from flink_agents.runtime.metrics.run_metrics import clock as seconds
-from flink_agents.runtime.operator.emission import NOTHING, Emission
+from flink_agents.runtime.operator.emission import Emission
 from flink_agents.runtime.operator.harvest import next_look
 from flink_agents.runtime.operator.low_watermark import LowWatermark
 from flink_agents.runtime.operator.processor import DRAIN, START, AgentProcessor
@@ -62,24 +62,29 @@ class TimerProcessor(AgentProcessor):
         """Commit what the current key's actor has finished, and see that it goes on."""
         if self._low is not None and timestamp < START:
             self._low.look(timestamp, timers, self._is_held_back)
+        emission = self._tend(key_text, timestamp, timers)
+        if timestamp >= START and self._shared.may_wait:
+            self._end_input()
         actor = self._actor(key_text, timers)
         if actor is None:
             self._forget(key_text, timestamp, timers)
-            return NOTHING
+            return emission
         if timestamp == START:
             self._waits.loop.end_of_input()
             timers.register_event_time_timer(DRAIN)
-        elif timestamp != DRAIN and not actor.finished and not actor.parked:
+        elif timestamp != DRAIN and not (actor.finished or actor.parked or actor.suspended):
             self._look_again(actor, timestamp, timers)
-            return NOTHING
-        emission = Emission()
+            return emission
         if timestamp == DRAIN:
             if not self._drain(actor, emission, timers):
                 timers.register_event_time_timer(DRAIN)
         else:
             self._commit(actor, emission, timers)
-            self._feed(actor)
-        self._go_on(actor, timestamp, timers)
+            if self._actors.get(key_text) is actor:
+                self._feed(actor)
+        present = self._actors.get(key_text)
+        if present is not None:
+            self._go_on(present, timestamp, timers)
         return emission
 
     def _made(self, actor: KeyActor, timers: Timers) -> None:
@@ -96,6 +101,8 @@ class TimerProcessor(AgentProcessor):
         while True:
             seen = self._waits.loop.progress
             self._commit(actor, emission, timers)
+            # Where its run was suspended just before the end of the input, another one lets it go on.
+            actor = self._actors[actor.key_text]
             if not actor.head.has_pending:
                 return True
             self._feed(actor)
