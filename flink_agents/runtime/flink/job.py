@@ -26,7 +26,7 @@ from flink_agents.api.event_time import EventTime, LateOutputs
 from flink_agents.api.options import AgentOptions, Configuration
 from flink_agents.runtime.flink import compat as flink_compat
 from flink_agents.runtime.flink.following.console import is_terminal
-from flink_agents.runtime.flink.following.executions import Records, by_pyflink, collect_async, enlist
+from flink_agents.runtime.flink.following.executions import Records, by_pyflink, collect_async, enlist, keep
 from flink_agents.runtime.flink.following.job_logs import new_log
 from flink_agents.runtime.flink.following.local_jobs import REFRESH, JobStory, LocalJob
 from flink_agents.runtime.flink.job_errors import job_failed
@@ -135,6 +135,7 @@ class Job:
     def register(self, applied: AppliedAgent) -> None:
         """Remember an applied agent."""
         self._applied[applied.name] = applied
+        keep(self)
         self._announce_classes()
 
     def add_check(self, check: Callable[[], None]) -> None:

@@ -3,6 +3,9 @@
 from __future__ import annotations
 
 import os
+import re
+import subprocess
+import sys
 from pathlib import Path
 from typing import Any
 
@@ -86,6 +89,32 @@ def test_a_strategy_without_limit_has_no_number_to_name() -> None:
 
 def test_inputs_are_counted_by_agent() -> None:
     assert JobFollower(Flink(), "j1", "orders").inputs_read() == {"Shop": 7}
+
+
+PROGRESS = """
+from flink_agents.runtime.flink.following.console import Progress, is_terminal
+assert is_terminal()
+with Progress({"Shop": 7}) as progress:
+    progress.show({"Shop": 3, "Till": 2})
+    progress.show({"Shop": 5, "Till": 4})
+"""
+
+
+def test_progress_is_shown_on_a_terminal() -> None:
+    ours, theirs = os.openpty()
+    environment = os.environ | {"TERM": "xterm", "COLUMNS": "100"}
+    with os.fdopen(ours, "rb", 0) as terminal:
+        process = subprocess.Popen([sys.executable, "-c", PROGRESS], stderr=theirs, env=environment)
+        os.close(theirs)
+        shown = b""
+        try:
+            while part := terminal.read(4096):
+                shown += part
+        except OSError:
+            pass  # Linux says so that nobody writes any more.
+        assert process.wait() == 0, shown
+    text = re.sub(r"\x1b\[[0-9;?]*[a-zA-Z]", "", shown.decode("utf-8", "replace"))
+    assert re.search(r"agent Shop .* 5/7 +inputs", text) and re.search(r"agent Till .* 4/\? +inputs", text)
 
 
 def test_a_cluster_that_is_not_there_is_named() -> None:

@@ -8,7 +8,13 @@ from contextlib import suppress
 from dataclasses import dataclass, field
 from typing import Any
 
-from flink_agents.api.errors import ClusterError, ClusterUnavailableError, JobFailedError, SubmissionError
+from flink_agents.api.errors import (
+    ClusterError,
+    ClusterUnavailableError,
+    JobFailedError,
+    ModuleNotOnWorkersError,
+    SubmissionError,
+)
 from flink_agents.runtime.flink.following.follower import JobFollower, News
 from flink_agents.runtime.flink.following.job_logs import new_log, shown
 from flink_agents.runtime.flink.following.rest import ClusterRest
@@ -108,6 +114,10 @@ class _Following:
 
     def _tell(self, name: str, news: News) -> None:
         for restart in news.restarts:
+            if isinstance(restart.failure, ModuleNotOnWorkersError) and restart.number == 1:
+                # No restart brings the module, and a cluster may restart without end.
+                self.rest.patch(f"/jobs/{self.job_id}?mode=cancel")
+                raise restart.failure
             self.say(str(restart))
         if news.changed:
             self.say(f"job {name!r}: {news.state}")

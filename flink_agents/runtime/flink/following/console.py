@@ -50,6 +50,7 @@ class Progress(AbstractContextManager["Progress"]):
         self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
     ) -> None:
         if self._tasks:
+            self._bars.refresh()
             self._bars.stop()
 
     def show(self, read: Mapping[str, int]) -> None:

@@ -10,6 +10,7 @@ from __future__ import annotations
 
 import re
 import threading
+from collections import deque
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from functools import wraps
@@ -89,8 +90,18 @@ _jobs: WeakValueDictionary[int, Any] = WeakValueDictionary()
 _state = threading.local()
 
 
+_kept: deque[Runnable] = deque(maxlen=100)
+"""Jobs with agents: whoever builds one may keep nothing but its streams, which do not know it."""
+
+
+def keep(job: Runnable) -> None:
+    """Let a job live until many others have been built."""
+    if job not in _kept:
+        _kept.append(job)
+
+
 def enlist(job: Runnable, env: StreamExecutionEnvironment) -> None:
-    """Let PyFlink run the jobs of ``env`` by ``job``, which has to live as long as they are built."""
+    """Let PyFlink run the jobs of ``env`` by ``job``, as long as that lives."""
     _install()
     _jobs[flink_compat.identity(flink_compat.java_environment(env))] = job
 

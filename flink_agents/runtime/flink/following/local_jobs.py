@@ -15,7 +15,7 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
-from py4j.protocol import Py4JJavaError
+from py4j.protocol import Py4JError, Py4JJavaError
 
 from flink_agents.api.errors import ClusterError, JobFailedError, TaskManagerLostError
 from flink_agents.runtime.flink import compat as flink_compat
@@ -101,9 +101,19 @@ class LocalJob:
         # The job's own error says more than what its consequences say.
         self._ended.wait(END_SECONDS)
         error = self._error or error
-        if not isinstance(error, Py4JJavaError):
-            return error
-        return job_failed(self._story.name, flink_compat.java_text(error), self._story.untimed)
+        if isinstance(error, Py4JJavaError):
+            return job_failed(self._story.name, flink_compat.java_text(error), self._story.untimed)
+        if isinstance(error, Py4JError):
+            return self._lost("the JVM")
+        return error
+
+    def _lost(self, what: str) -> TaskManagerLostError:
+        log = self._story.log
+        return TaskManagerLostError(
+            f"{what} of the local job {self._story.name!r} is gone; nobody starts another one",
+            found=None if log is None else last_error(log),
+            fix="the log says why" + ("" if log is None else f": {shown(log)}"),
+        )
 
     def reports_itself(self) -> None:
         """Note that somebody else raises the error of the job."""
@@ -124,7 +134,7 @@ class LocalJob:
             return
         self._result, self._error = result, error
         self._ended.set()
-        if isinstance(error, Py4JJavaError | JobFailedError) and not self._reported:
+        if isinstance(error, Py4JError | JobFailedError) and not self._reported:
             explained = self.explained(error)
             if not any(mark in str(error) for mark in _CANCELLED):
                 console.say(f"\n{type(explained).__name__}: {explained}\n")
@@ -147,9 +157,10 @@ class LocalJob:
         while not self._ended.wait(LOOK_SECONDS):
             # The minicluster ends with the job, perhaps just now.
             with contextlib.suppress(ClusterError):
-                for restart in follower.look().restarts:
+                news = follower.look()
+                for restart in news.restarts:
                     console.say(str(restart))
-                there = bool(rest.get("/taskmanagers")["taskmanagers"])
+                there = news.ended or bool(rest.get("/taskmanagers")["taskmanagers"])
                 had, without = had or there, 0 if there else without + 1
                 if had and without >= LOST_AFTER:
                     return self._lose()
@@ -159,15 +170,7 @@ class LocalJob:
 
     def _lose(self) -> None:
         """End the job, whose TaskManager is gone."""
-        log = self._story.log
-        self._end(
-            None,
-            TaskManagerLostError(
-                f"the TaskManager of the local job {self._story.name!r} is gone; nobody starts another one",
-                found=None if log is None else last_error(log),
-                fix="the log says why" + ("" if log is None else f": {shown(log)}"),
-            ),
-        )
+        self._end(None, self._lost("the TaskManager"))
         flink_compat.close_minicluster(self._client)
 
 
