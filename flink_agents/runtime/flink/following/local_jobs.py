@@ -31,6 +31,9 @@ PROGRESS_SECONDS = 1.0
 END_SECONDS = 5.0
 """How long whoever met a consequence of a failure waits for the failure itself."""
 
+TOLD_SECONDS = 1.0
+"""How long the end of a job waits for what is still to be told of it."""
+
 LOST_AFTER = 4
 """So many looks in a row without a TaskManager mean that it is gone."""
 
@@ -72,6 +75,7 @@ class LocalJob:
         self._client = client
         self._story = story
         self._ended = threading.Event()
+        self._told = threading.Event()
         self._reported = False
         self._result: Any = None
         self._error: Exception | None = None
@@ -92,6 +96,7 @@ class LocalJob:
         """
         self._reported = True
         self._ended.wait()
+        self._told.wait(TOLD_SECONDS)
         if self._error is not None:
             raise self.explained(self._error) from None
         return self._result
@@ -141,7 +146,9 @@ class LocalJob:
 
     def _follow(self) -> None:
         # Whatever goes wrong here must not keep the job from going on.
-        with contextlib.suppress(Exception), contextlib.ExitStack() as stack:
+        with contextlib.ExitStack() as stack:
+            stack.callback(self._told.set)
+            stack.enter_context(contextlib.suppress(Exception))
             rest = ClusterRest(flink_compat.rest_address(self._client))
             story = self._story
             follower = JobFollower(rest, self.id, story.name, list(story.untimed))
@@ -154,12 +161,17 @@ class LocalJob:
         self, rest: ClusterRest, follower: JobFollower, progress: console.Progress | None
     ) -> None:
         had, without, due = False, 0, time.monotonic() + PROGRESS_SECONDS
-        while not self._ended.wait(LOOK_SECONDS):
+        ended = False
+        while not ended:
+            # A last look finds restarts of the last moment, if Flink still answers.
+            ended = self._ended.wait(LOOK_SECONDS)
             # The minicluster ends with the job, perhaps just now.
             with contextlib.suppress(ClusterError):
                 news = follower.look()
                 for restart in news.restarts:
                     console.say(str(restart))
+                if ended:
+                    return
                 there = news.ended or bool(rest.get("/taskmanagers")["taskmanagers"])
                 had, without = had or there, 0 if there else without + 1
                 if had and without >= LOST_AFTER:
