@@ -68,10 +68,16 @@ def steps(page: str) -> Iterator[Step]:
             assert name is not None, f"a block without a file name: {text[:60]}"
             yield Step(text, file=name[1])
         elif language == "shell":
-            following = fences[index + 1] if index + 1 < len(fences) else None
-            shows = following is not None and following[1] == "text"
-            adjacent = shows and not page[fence.end() : following.start()].strip()
-            yield Step(text, expected=tuple(following[2].splitlines()) if adjacent else ())
+            yield Step(text, expected=tuple(_shown_behind(page, fences, index)))
+
+
+def _shown_behind(page: str, fences: Sequence[re.Match[str]], index: int) -> list[str]:
+    """The lines of the ``text`` block directly behind a block."""
+    if index + 1 == len(fences):
+        return []
+    following = fences[index + 1]
+    adjacent = not page[fences[index].end() : following.start()].strip()
+    return following[2].splitlines() if adjacent and following[1] == "text" else []
 
 
 def with_free_ports(page: str) -> str:

@@ -44,7 +44,7 @@ class FailingAgent(Agent):
         return OutputEvent(output=event.input)
 
 
-LINE = rf"test_local_jobs\.py:{FailingAgent.fail.__code__.co_firstlineno + 6} in FailingAgent\.fail"
+LINE = rf"\S*test_local_jobs\.py:{FailingAgent.fail.__code__.co_firstlineno + 6} in FailingAgent\.fail"
 
 
 def environment(make: MakeEnvironment) -> AgentsExecutionEnvironment:

@@ -244,7 +244,7 @@ class Job:
         if not self._listens:
             self._listens = True
             # Java keeps its listeners, and would keep the job.
-            this = weakref.ref(self)
+            this: weakref.ref[Job] = weakref.ref(self)
             flink_compat.listen_for_jobs(self.stream_env, lambda client: _submitted(this, client))
 
     def submitted(self, client: Any) -> None:

@@ -23,7 +23,7 @@ def new_log(job_name: str, directory: Path = DIRECTORY) -> Path | None:
     Returns:
         The file; None where it cannot be made there.
     """
-    name = re.sub(r"[^\w.-]+", "-", job_name).strip("-.")[:60] or "job"
+    name = re.sub(r"[^\w.]+", "-", job_name).strip("-.")[:60] or "job"
     begun = time.strftime("%Y%m%d-%H%M%S")
     try:
         directory.mkdir(parents=True, exist_ok=True)

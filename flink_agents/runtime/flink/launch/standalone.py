@@ -209,14 +209,11 @@ class StandaloneCluster:
             status = self.status()
             if status.answers and status.registered >= taskmanagers:
                 return
-            dead = [
-                daemon
-                for daemon, wanted, there in (
-                    ("standalonesession", 1, status.jobmanagers),
-                    ("taskexecutor", taskmanagers, status.taskmanagers),
-                )
-                if len(there) < wanted
-            ]
+            dead: list[Daemon] = []
+            if not status.jobmanagers:
+                dead.append("standalonesession")
+            if len(status.taskmanagers) < taskmanagers:
+                dead.append("taskexecutor")
             if dead or time.monotonic() > deadline:
                 raise self._not_started(dead[0] if dead else "taskexecutor", bool(dead))
             time.sleep(_POLL_SECONDS)
