@@ -15,13 +15,18 @@ from flink_agents.api.errors import (
     ModuleNotOnWorkersError,
     SubmissionError,
 )
-from flink_agents.runtime.flink.following.follower import JobFollower, News
+from flink_agents.runtime.flink.following.follower import ENDED, JobFollower, News
 from flink_agents.runtime.flink.following.job_logs import new_log, shown
 from flink_agents.runtime.flink.following.rest import ClusterRest
 from flink_agents.runtime.flink.following.submission import JobRequest, Submission
 
 LOOK_SECONDS = 0.5
 OUTPUT_SECONDS = 2.0
+
+REFRESH_SECONDS = 3.2
+"""How old answers are at most, where Flink does not say it; its default, and a little more."""
+
+MARGIN_SECONDS = 0.2
 
 UNREACHABLE_SECONDS = 60.0
 """How long a cluster may be silent while a job is followed; a JobManager that is replaced takes some time."""
@@ -98,6 +103,9 @@ class _Following:
         answered = time.monotonic()
         while True:
             try:
+                if follower.state() in ENDED:
+                    # What Flink answers to all but that is some seconds old.
+                    time.sleep(self._refresh_seconds())
                 news = follower.look()
                 answered = time.monotonic()
                 self._tell(name, news)
@@ -126,6 +134,11 @@ class _Following:
         if news.state == "FAILED":
             raise news.failure or JobFailedError(f"job {name!r} failed, and Flink does not say why")
         return news.state
+
+    def _refresh_seconds(self) -> float:
+        with suppress(ClusterError, KeyError, TypeError):
+            return self.rest.get("/config")["refresh-interval"] / 1000 + MARGIN_SECONDS
+        return REFRESH_SECONDS
 
     def _name(self) -> str:
         with suppress(ClusterError, KeyError, TypeError):

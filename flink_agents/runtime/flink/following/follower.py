@@ -15,7 +15,7 @@ from flink_agents.api.errors import ClusterError, JobFailedError
 from flink_agents.runtime.flink.following.rest import ClusterRest
 from flink_agents.runtime.flink.job_errors import in_one_line, job_failed
 
-FAILING = ("FAILING", "FAILED")
+FAILING, FAILED = "FAILING", "FAILED"
 ENDED = ("FINISHED", "FAILED", "CANCELED", "SUSPENDED")
 """States after which nothing more happens."""
 
@@ -85,6 +85,7 @@ class JobFollower:
         self._job_name = job_name
         self._untimed = untimed
         self._seen: set[tuple[Any, ...]] = set()
+        self._untold: list[Mapping[str, Any]] = []
         self._restarts = 0
         self._most: int | None = None
         self._asked_most = False
@@ -101,14 +102,26 @@ class JobFollower:
             self._most, self._asked_most = self._restart_limit(), True
         # The state is asked for second: a failure that is there already is then known to have been
         # followed by a restart, or by the end of the job.
-        entries = self._unseen()
-        state = self._get("/status")["status"]
-        if state in FAILING:
-            entries += self._unseen()
-        last = entries.pop() if state in FAILING and entries else None
-        restarts = [self._restart(entry) for entry in entries]
+        self._untold += self._unseen()
+        state = self.state()
         changed, self._state = state != self._state, state
+        if state == FAILING:
+            return News(state, changed)
+        if state == FAILED:
+            self._untold += self._unseen()
+        last = self._untold.pop() if state == FAILED and self._untold else None
+        told, self._untold = self._untold, []
+        restarts = [self._restart(entry) for entry in told]
         return News(state, changed, restarts, None if last is None else self._failure(last))
+
+    def state(self) -> str:
+        """Return the state of the job as it is now; of failures, Flink tells some seconds later.
+
+        Raises:
+            ClusterUnavailableError: Flink does not answer.
+            ClusterError: Flink does not know the job.
+        """
+        return self._get("/status")["status"]
 
     def inputs_read(self) -> dict[str, int]:
         """Return how many inputs each agent has taken since it was last started, by its name.

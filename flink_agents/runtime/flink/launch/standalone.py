@@ -46,11 +46,8 @@ _IDENTITY = "agents"
 _DEFAULTS: Mapping[str, Any] = {
     # Half a minute passes by default until a TaskManager that was killed is missed.
     "heartbeat.interval": "2 s",
-    # Flink's own strategy restarts without end, also what fails each time.
-    "restart-strategy.type": "exponential-delay",
-    "restart-strategy.exponential-delay.initial-backoff": "1 s",
-    "restart-strategy.exponential-delay.max-backoff": "10 s",
-    "restart-strategy.exponential-delay.attempts-before-reset-backoff": 10,
+    # Answers of the REST interface, and files of output, are as old as that.
+    "web.refresh-interval": "1 s",
 }
 
 
