@@ -204,7 +204,8 @@ class StandaloneCluster:
         deadline = time.monotonic() + START_SECONDS
         while True:
             status = self.status()
-            if status.answers and status.registered >= taskmanagers:
+            # A TaskManager that has just registered tells of its slots a little later.
+            if status.answers and min(status.registered, status.slots) >= taskmanagers:
                 return
             dead: list[Daemon] = []
             if not status.jobmanagers:
