@@ -34,9 +34,10 @@ from flink_agents.runtime.flink.stand_ins import plain_output
 from flink_agents.runtime.flink.stores import StoreChoice
 from flink_agents.runtime.operator.assembly import Blueprint, Host, Outlet, assemble
 from flink_agents.runtime.operator.emission import NOTHING, Emission
+from flink_agents.runtime.operator.harvest import START
 from flink_agents.runtime.operator.heartbeat import HeartbeatProcessor
 from flink_agents.runtime.operator.low_watermark import NO_TIMESTAMP, LowWatermark
-from flink_agents.runtime.operator.processor import START, AgentProcessor
+from flink_agents.runtime.operator.processor import AgentProcessor
 from flink_agents.runtime.retention.pruning import pruner_of
 from flink_agents.runtime.serde import type_modules
 from flink_agents.runtime.state.keyed_state import KeyedState

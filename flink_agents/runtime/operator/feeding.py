@@ -6,7 +6,7 @@ it is, where recorded runs are left, and once when it runs.
 
 from __future__ import annotations
 
-from flink_agents.api.errors import StateFormatError
+from flink_agents.api.errors import StateFormatError, UnserializableValueError
 from flink_agents.api.options import AgentOptions
 from flink_agents.runtime.execution.shared import RunEnvironment
 from flink_agents.runtime.journal.order import InputOrder, input_digest
@@ -14,6 +14,18 @@ from flink_agents.runtime.loop.actor import KeyActor, Unread, Waiting
 from flink_agents.runtime.loop.agent_loop import AgentLoop
 from flink_agents.runtime.serde.keys import decode_key
 from flink_agents.runtime.state.keyed_state import KeyedState
+
+
+class InputRefused(Exception):
+    """An input has to wait, and state cannot hold it.
+
+    Args:
+        error: What is wrong with it.
+    """
+
+    def __init__(self, error: UnserializableValueError) -> None:
+        super().__init__(str(error))
+        self.error = error
 
 
 class Feeder:

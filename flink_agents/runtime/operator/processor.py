@@ -29,8 +29,9 @@ from flink_agents.runtime.journal.unpruned import UnprunedKeys
 from flink_agents.runtime.loop.actor import KeyActor, Unread, Waiting, load_of
 from flink_agents.runtime.operator.commit import Commits
 from flink_agents.runtime.operator.emission import NOTHING, Emission
-from flink_agents.runtime.operator.feeding import Feeder
+from flink_agents.runtime.operator.feeding import Feeder, InputRefused
 from flink_agents.runtime.operator.forgetting import Forgetting
+from flink_agents.runtime.operator.harvest import START
 from flink_agents.runtime.operator.heads import Heads
 from flink_agents.runtime.operator.kept_keys import KeptKeys
 from flink_agents.runtime.operator.loop_waits import LoopWaits
@@ -40,29 +41,6 @@ from flink_agents.runtime.operator.waits.suspended import SuspendedRuns
 from flink_agents.runtime.serde.keys import unescape
 from flink_agents.runtime.state.keyed_state import Head, KeyedState, Timers
 from flink_agents.runtime.state.suspended import OpenWait
-
-START = 2**63 - 2**44
-"""Event time of the timer that starts what waits when a bounded input ends.
-
-Flink fires no processing-time timer after the end of the input, but every event-time timer
-below the last watermark, in the order of their times. So all keys start before the first one is
-waited for. Savepoints have timers of that time.
-"""
-
-DRAIN = START + 1
-"""Event time of the timer that waits for a key's runs when a bounded input ends."""
-
-
-class _Refused(Exception):
-    """An input has to wait, and state cannot hold it.
-
-    Args:
-        error: What is wrong with it.
-    """
-
-    def __init__(self, error: UnserializableValueError) -> None:
-        super().__init__(str(error))
-        self.error = error
 
 
 class AgentProcessor(ABC):
@@ -98,6 +76,7 @@ class AgentProcessor(ABC):
         self._low = low
         # A run that goes on later is replayed: all that it does is recorded, which the loop does.
         self._inline: bool = config.get(AgentOptions.INLINE) and not shared.may_wait
+        self._comes_back = self._inline
         self._actors: dict[str, KeyActor] = {}
         self._kept = KeptKeys(shared.memory_expires)
         self._steps = StepExecutor(shared)
@@ -127,10 +106,27 @@ class AgentProcessor(ABC):
         if self._low is not None:
             self._low.check(timestamp)
             self._low.begin(timers)
+        before = self._come_back(key_text, timers) if self._comes_back and self._actors else None
         try:
-            return self._process(key_text, record, timestamp, timers)
-        except _Refused as refused:
-            return self._refuse(key_text, record, timestamp, refused.error)
+            emission = self._process(key_text, record, timestamp, timers)
+        except InputRefused as refused:
+            emission = self._refuse(key_text, record, timestamp, refused.error)
+        return emission if before is None else before.followed_by(emission)
+
+    def _come_back(self, key_text: str, timers: Timers) -> Emission | None:
+        """Commit what the actor of the current key has finished, and let go of it, if that was all.
+
+        Inputs that come faster than timers look at the actor would keep it for ever, although all of them
+        could be executed here for less. That is so until a run had to be handed over.
+        """
+        actor = self._actors.get(key_text)
+        if actor is None or not actor.is_done:
+            return None
+        emission = Emission()
+        self._commit(actor, emission, timers)
+        if not actor.head.has_pending:
+            self._let_go(actor, timers)
+        return emission
 
     def _process(self, key_text: str, record: Any, timestamp: int | None, timers: Timers) -> Emission:
         actor = self._actors.get(key_text)
@@ -271,6 +267,7 @@ class AgentProcessor(ABC):
     ) -> None:
         """Let the loop go on with a run that began here, and that knows the ``whole`` memory, or a part."""
         run = step.run
+        self._comes_back = False
         try:
             packed = packed or self._packed(record, run.timestamp)
             self._waits.check_failure()
@@ -338,7 +335,7 @@ class AgentProcessor(ABC):
         self._made(actor, timers)
         return actor
 
-    def _let_go(self, actor: KeyActor) -> None:
+    def _let_go(self, actor: KeyActor, timers: Timers) -> None:
         """Remove the actor of a key of which nothing waits any more. The loop is done with it."""
         del self._actors[actor.key_text]
         self._kept.keep(actor.key_text, actor.head, actor.memory, True, searched=False)
@@ -360,7 +357,7 @@ class AgentProcessor(ABC):
         try:
             return self._shared.codec.encode([record, timestamp])
         except UnserializableValueError as error:
-            raise _Refused(error) from error
+            raise InputRefused(error) from error
 
     def _refuse(
         self, key_text: str, record: Any, timestamp: int | None, error: UnserializableValueError
@@ -383,7 +380,7 @@ class AgentProcessor(ABC):
             return None
         try:
             return self._packed(record, timestamp)
-        except _Refused:
+        except InputRefused:
             return None
 
     # -- runs -------------------------------------------------------------------------
