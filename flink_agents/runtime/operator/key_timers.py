@@ -67,6 +67,8 @@ class TimerProcessor(AgentProcessor):
             self._end_input()
         actor = self._actor(key_text, timers)
         if actor is None:
+            if timestamp >= START:
+                self._end_signals(key_text, emission, timers)
             self._forget(key_text, timestamp, timers)
             return emission
         if timestamp == START:
@@ -85,10 +87,15 @@ class TimerProcessor(AgentProcessor):
         present = self._actors.get(key_text)
         if present is not None:
             self._go_on(present, timestamp, timers)
+        if timestamp == DRAIN and key_text not in self._actors:
+            self._end_signals(key_text, emission, timers)
         return emission
 
-    def _made(self, actor: KeyActor, timers: Timers) -> None:
+    def _see_the_end(self, timers: Timers) -> None:
         timers.register_event_time_timer(START)
+
+    def _made(self, actor: KeyActor, timers: Timers) -> None:
+        self._see_the_end(timers)
         self._look_again(actor, None, timers)
 
     def _fed(self, actor: KeyActor, timers: Timers) -> None:
@@ -116,7 +123,8 @@ class TimerProcessor(AgentProcessor):
             self._look_again(actor, fired, timers)
         else:
             self._let_go(actor)
-            timers.delete_event_time_timer(START)
+            if actor.head.mail_expires is None:
+                timers.delete_event_time_timer(START)
 
     def _look_again(self, actor: KeyActor, fired: int | None, timers: Timers) -> None:
         """Keep one timer for the actor."""

@@ -186,11 +186,18 @@ class SuspendedRuns:
         box = self._mailbox()
         self._expire(box, now, emission)
         self._keep(box, head, timers)
-        if head.is_unused:
-            # Nobody but signals ever came for the key.
-            self._state.head.clear()
-        else:
-            self._state.head.update(head.pack())
+        self._write(head)
+
+    def end_signals(self, head: Head, emission: Emission, timers: Timers) -> None:
+        """Let go of all signals of the current key: its runs have ended, and the input has."""
+        if head.mail_expires is None:
+            return
+        box = self._mailbox()
+        left, box.mail = box.mail, []
+        for mail in left:
+            self._stray(self._signal(mail), StrayReason.END_OF_INPUT, emission)
+        self._keep(box, head, timers)
+        self._write(head)
 
     def _refusal(
         self, mail: Mail, box: Mailbox, key_text: str, head: Head, actor: KeyActor | None
@@ -275,6 +282,13 @@ class SuspendedRuns:
         head.mail_expires = expires
         if expires is not None and expires != before:
             timers.register_processing_time_timer(max(expires, self._clock() + 1))
+
+    def _write(self, head: Head) -> None:
+        """Write a head, unless nobody but signals ever came for the key, and none is left."""
+        if head.is_unused:
+            self._state.head.clear()
+        else:
+            self._state.head.update(head.pack())
 
     def _expire(self, box: Mailbox, now: int, out: Emission) -> None:
         for mail in box.expire(now):
