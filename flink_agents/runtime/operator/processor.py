@@ -29,10 +29,9 @@ from flink_agents.runtime.journal.unpruned import UnprunedKeys
 from flink_agents.runtime.loop.actor import KeyActor, Unread, Waiting, load_of
 from flink_agents.runtime.operator.commit import Commits
 from flink_agents.runtime.operator.emission import NOTHING, Emission
-from flink_agents.runtime.operator.feeding import Feeder
+from flink_agents.runtime.operator.feeding import Feeder, Intake, Refused
 from flink_agents.runtime.operator.forgetting import Forgetting
 from flink_agents.runtime.operator.heads import Heads
-from flink_agents.runtime.operator.intake import Intake, Refused
 from flink_agents.runtime.operator.kept_keys import KeptKeys
 from flink_agents.runtime.operator.loop_waits import LoopWaits
 from flink_agents.runtime.operator.low_watermark import LowWatermark

@@ -9,7 +9,7 @@ All of it happens on the agent loop.
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Callable, Generator, Mapping
+from collections.abc import Callable, Generator, Iterable, Mapping
 from functools import lru_cache
 from typing import TYPE_CHECKING, Any, cast
 
@@ -21,11 +21,11 @@ from flink_agents.api.events import OutputEvent
 from flink_agents.api.policies import DEAD_LETTER_TAG
 from flink_agents.api.signals import SignalWait, StrayReason
 from flink_agents.runtime.execution.delivery import Delivery, OwnFuture, Pending, outside
-from flink_agents.runtime.journal.calls import Outcome
+from flink_agents.runtime.journal.calls import Mismatch, Outcome, told
 from flink_agents.runtime.journal.kept import KeptJournal
 from flink_agents.runtime.journal.records import WaitRecord
 from flink_agents.runtime.serde.codec import ValueCodec
-from flink_agents.runtime.state.mailbox import Mail
+from flink_agents.runtime.state.mailbox import OF_ID, Mail
 from flink_agents.runtime.state.suspended import OpenWait, wait_id
 
 if TYPE_CHECKING:
@@ -49,6 +49,7 @@ class LiveMail:
     Args:
         clock: The wall-clock time in milliseconds.
         mail: Signals that wait.
+        ttl: How many milliseconds a signal waits for a run.
 
     Attributes:
         clock: See above.
@@ -58,9 +59,10 @@ class LiveMail:
         skips: Whether pauses end with the input.
     """
 
-    def __init__(self, clock: Callable[[], int], mail: list[Mail]) -> None:
+    def __init__(self, clock: Callable[[], int], mail: list[Mail], ttl: int) -> None:
         self.clock = clock
         self.mail = mail
+        self._ttl = ttl
         self.open: dict[OutlastingWait, None] = {}
         self._owed: list[str] = []
         self.ended = self.skips = False
@@ -90,6 +92,13 @@ class LiveMail:
         else:
             self._owed.append(identity)
 
+    def put_back(self, taken: Iterable[WaitRecord]) -> list[Mail]:
+        """Let waits take signals again, before all others, whose taking is void; returns these."""
+        until = self.clock() + self._ttl
+        back = [mail_of(one, until) for one in sorted(taken, key=lambda one: one.order)]
+        self.mail[:0] = back
+        return back
+
     def open_for(self, name: str) -> int:
         """How many waits are open for the name; for any thread."""
         return sum(wait.name == name for wait in self.open.copy())
@@ -100,7 +109,7 @@ class RunWaits:
 
     Args:
         mail: The signals of its key.
-        deadlines: When waits end that were open when it was suspended, by step, task and place.
+        open: The waits that were open when it was suspended.
         left: How many outputs and side outputs of each execution have left already, by its path.
         failed: Failed attempts of the execution that waited, by its path.
 
@@ -109,31 +118,42 @@ class RunWaits:
         failed: See above.
         put: How many outputs and side outputs of each execution there were, with those that had left.
         taken: Identities of the signals that it took since it began, or went on.
+        returned: Signals that it took before it was suspended, which is void: state has them no more.
         refused: Signals whose values are not what it waits for, each with the reason.
     """
 
     def __init__(
         self,
         mail: LiveMail,
-        deadlines: Mapping[tuple[str, str, int], int | None],
+        open: Iterable[OpenWait],
         left: Mapping[str, tuple[int, int]],
         failed: Mapping[str, Any],
     ) -> None:
         self.mail = mail
-        self._deadlines = deadlines
+        self._deadlines = {(one.step, one.task, one.nth, one.name): one.deadline for one in open}
         self._left = left
         self.failed = failed
         self.put: dict[str, tuple[int, int]] = {}
         self._final: dict[str, tuple[int, int]] = {}
         self.taken: list[str] = []
+        self.returned: list[Mail] = []
         self.refused: list[tuple[Mail, StrayReason]] = []
 
-    def deadline(self, step: str, task: str, nth: int, seconds: float | None) -> int | None:
+    def deadline(self, step: str, task: str, nth: int, name: str | None, seconds: float | None) -> int | None:
         """When a wait ends by itself, in milliseconds; what was said when its run was suspended stays."""
-        known = self._deadlines.get((step, task, nth), -1)
+        known = self._deadlines.get((step, task, nth, name), -1)
         if known != -1:
             return known
         return None if seconds is None else self.mail.clock() + max(0, -int(-seconds * 1000 // 1))
+
+    def give_back(self, outcomes: Iterable[Outcome]) -> None:
+        """Let waits take the signals again that are among the outcomes of an execution, which are void."""
+        taken = [one for one in outcomes if isinstance(one, WaitRecord) and one.end == SIGNAL]
+        for mail in self.mail.put_back(taken):
+            if mail.identity in self.taken:
+                self.taken.remove(mail.identity)
+            else:
+                self.returned.append(mail)
 
     def put_out(
         self, path: str, outputs: list[Any], side: list[tuple[str, Any]]
@@ -187,6 +207,13 @@ def outputs_of(step: ActionRun) -> list[OutputEvent]:
     routes = step.shared.routes
     found = [(routes.of(event), event) for event in step.sent]
     return [cast("OutputEvent", event) for route, event in found if route is not None and route.leaves]
+
+
+def mail_of(taken: WaitRecord, until: int) -> Mail:
+    """The signal that a wait took, as its record tells."""
+    assert taken.identity is not None and taken.value is not None
+    id = taken.identity.removeprefix(OF_ID) if taken.identity.startswith(OF_ID) else None
+    return Mail(taken.identity, taken.name or "", taken.value, id, taken.wait, until)
 
 
 class OutlastingWait(Pending):
@@ -252,6 +279,7 @@ class OutlastingWait(Pending):
         delivery = self._delivery
         if not delivery.counted:
             delivery.count(asyncio.get_running_loop())
+        self._compare()
         delivery.expect(self)
         try:
             return await self.future
@@ -260,12 +288,22 @@ class OutlastingWait(Pending):
             self._close()
             raise
 
+    def _compare(self) -> None:
+        """End the execution where a replay waits for something else than was recorded."""
+        calls = self._delivery.calls
+        recorded = calls.recorded(self.number)
+        if recorded is not None and (before := told(recorded)) != self.what:
+            calls.refuse(Mismatch(self.number, before, self.what))
+            self._step.calls = calls
+            self._delivery.interrupt()
+
     # -- its end ----------------------------------------------------------------------
 
     def begin(self) -> None:
         """Take a signal that is there; be open where none is."""
         waits = self._waits
-        self.deadline = waits.deadline(self._step.path, self.number.task, self.number.nth, self._seconds)
+        number = self.number
+        self.deadline = waits.deadline(self._step.path, number.task, number.nth, self.name, self._seconds)
         waits.mail.open[self] = None
         if not self.take():
             self.look()
@@ -285,7 +323,7 @@ class OutlastingWait(Pending):
                 waits.refused.append((mail, StrayReason.INVALID))
                 continue
             waits.taken.append(mail.identity)
-            self._settle(SIGNAL, mail.identity, mail.value)
+            self._settle(SIGNAL, mail)
             return True
         return False
 
@@ -317,14 +355,14 @@ class OutlastingWait(Pending):
         self._close()
         self.future.cancel()
 
-    def _settle(self, end: str, identity: str | None = None, value: bytes | None = None) -> None:
+    def _settle(self, end: str, mail: Mail | None = None) -> None:
         self._close()
         self.ended = True
         delivery, calls, step = self._delivery, self._delivery.calls, self._step
         waits = self._waits
-        record = WaitRecord(
-            self.what, waits.mail.clock(), calls.end(), delivery.elapsed(), end, identity, value
-        )
+        record = WaitRecord(self.what, waits.mail.clock(), calls.end(), delivery.elapsed(), end)
+        if mail is not None:
+            record = record._replace(identity=mail.identity, value=mail.value, name=mail.name, wait=mail.wait)
         journal = step.run.journal
         assert isinstance(journal, KeptJournal)
         outcomes: dict[Any, Outcome] = {**calls.unrecorded, self.number: record}
