@@ -50,7 +50,8 @@
     │   ├── DurableResultError           FA4014
     │   ├── RecordedFailureError         FA4015
     │   ├── SignalTimeoutError           FA4018  (also a TimeoutError)
-    │   └── NoMoreSignalsError           FA4019
+    │   ├── NoMoreSignalsError           FA4019
+    │   └── RunDeadlineError             FA4020  (also a TimeoutError)
     ├── StateError                       FA5000  a value cannot enter or leave Flink's state
     │   ├── KeyEncodingError             FA5001
     │   ├── UnserializableValueError     FA5002
@@ -162,6 +163,7 @@ from flink_agents.api.run_errors import (
     ResourceNotFoundError as ResourceNotFoundError,
     ResourceUnavailableError as ResourceUnavailableError,
     RetriesExhaustedError as RetriesExhaustedError,
+    RunDeadlineError as RunDeadlineError,
     RunError as RunError,
     SignalTimeoutError as SignalTimeoutError,
     UnhandledEventError as UnhandledEventError,

@@ -168,6 +168,12 @@ class NoMoreSignalsError(RunError):
     code = "FA4019"
 
 
+class RunDeadlineError(RunError, TimeoutError):
+    """An action waits, and its run has taken for as long as a run may."""
+
+    code = "FA4020"
+
+
 class RecordedFailureError(RunError):
     """A durable call failed in an earlier attempt, with an exception that cannot be made again.
 

@@ -186,6 +186,8 @@ class Driver:
 
     def _awaited(self, state: KeyState, head: Head) -> set[int]:
         awaited = set() if head.mail_expires is None else {head.mail_expires}
+        if head.suspended is not None and head.suspended[2] is not None:
+            awaited.add(head.suspended[2])
         for run in suspended_in(state):
             awaited |= {one.deadline for one in run.waits if one.deadline is not None}
         return awaited

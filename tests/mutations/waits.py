@@ -18,12 +18,6 @@ def outputs_leave_again(before: Any) -> Any:
     return put_out
 
 
-@mutation("taken-while-torn-down", "runtime.execution.waits.run_waits:OutlastingWait.leave_open", waits=True)
-def taken_while_torn_down(before: Any) -> Any:
-    """A wait takes a signal while its run is being suspended, so that nobody wakes the run."""
-    return lambda self: self.kept
-
-
 @mutation("runs-behind-suspended", "runtime.loop.agent_loop:AgentLoop._begin", waits=True)
 def runs_behind_suspended(before: Any) -> Any:
     """The input behind a suspended run begins before that is in state."""
@@ -57,25 +51,6 @@ def store_forgotten(before: Any) -> Any:
         before(self, *args)
 
     return init
-
-
-@mutation("letters-count-as-left", "runtime.execution.waits.run_waits:RunWaits.put_out", waits=True)
-def letters_count_as_left(before: Any) -> Any:
-    """A dead letter is taken for a side output that left when its run was suspended."""
-
-    def put_out(self: Any, path: str, outputs: Any, side: Any) -> Any:
-        outputs_before, side_before = self.put.get(path, (0, 0))
-        self.put[path] = outputs_before + len(outputs), side_before + len(side)
-        outputs_left, side_left = self._left.get(path, (0, 0))
-        return outputs[max(0, outputs_left - outputs_before) :], side[max(0, side_left - side_before) :]
-
-    return put_out
-
-
-@mutation("failed-attempts-forgotten", "runtime.loop.attempts:resumed_trial", waits=True)
-def failed_attempts_forgotten(before: Any) -> Any:
-    """Attempts that failed before a run was suspended are not counted when it goes on."""
-    return lambda failed: before(())
 
 
 @mutation("ends-not-kept", "runtime.execution.waits.run_waits:OutlastingWait._settle", waits=True)

@@ -7,6 +7,7 @@ A suspended run has neither a coroutine nor an actor. Flink's thread puts what i
 from __future__ import annotations
 
 from collections.abc import Sequence
+from datetime import timedelta
 from functools import partial
 
 from flink_agents.api.action_state import Record, RecordKind
@@ -42,6 +43,8 @@ class Suspensions:
         self._bridge = bridge
         policy = SleepsAtEnd(shared.config.get(AgentOptions.SLEEPS_AT_END))
         self._skips = policy is SleepsAtEnd.SKIP
+        deadline: timedelta | None = shared.config.get(AgentOptions.RUN_DEADLINE)
+        self._deadline = None if deadline is None else int(deadline.total_seconds() * 1000)
         self._ended = False
         self._live: dict[LiveMail, None] = {}
 
@@ -75,6 +78,7 @@ class Suspensions:
             suspension.waits if suspension is not None else (),
             suspension.left if suspension is not None else {},
             suspension.failed if suspension is not None else {},
+            None if self._deadline is None else run.started_at + self._deadline,
         )
         self._take_recorded(run.waits, journal, suspension)
 
@@ -100,6 +104,7 @@ class Suspensions:
             waits,
             run.waits.left(),
             {step.path: failed} if (failed := kept_trial(step.trial)) else {},
+            run.waits.over,
         )
         if self._shared.journals is not None and journal.begun and waiting.settled:
             # The records of state count from here on; whatever comes lies behind this.

@@ -9,17 +9,16 @@ All of it happens on the agent loop.
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Callable, Generator, Iterable, Mapping
+from collections.abc import Callable, Iterable, Mapping
 from functools import lru_cache
 from typing import TYPE_CHECKING, Any, cast
 
 from pydantic import TypeAdapter, ValidationError
 
 from flink_agents.api.action_state import RecordKind
-from flink_agents.api.errors import ContextMisuseError, NoMoreSignalsError, SignalTimeoutError
 from flink_agents.api.events import OutputEvent
 from flink_agents.api.policies import DEAD_LETTER_TAG
-from flink_agents.api.signals import SignalWait, StrayReason
+from flink_agents.api.signals import StrayReason
 from flink_agents.runtime.execution.delivery import Delivery, OwnFuture, Pending, outside
 from flink_agents.runtime.journal.calls import Mismatch, Outcome, told
 from flink_agents.runtime.journal.kept import KeptJournal
@@ -31,8 +30,8 @@ from flink_agents.runtime.state.suspended import OpenWait, wait_id
 if TYPE_CHECKING:
     from flink_agents.runtime.execution.context import ActionRun
 
-SIGNAL, TIMEOUT, END = "signal", "timeout", "end of input"
-"""How a wait ends; a pause ends by its ``timeout``."""
+SIGNAL, TIMEOUT, END, DEADLINE = "signal", "timeout", "end of input", "deadline"
+"""How a wait ends: a pause by its ``timeout``, and all of a run by the ``deadline`` of that."""
 
 _LETTER = "\x00"
 """Stands behind the path of an execution where its dead letters are counted."""
@@ -112,9 +111,11 @@ class RunWaits:
         open: The waits that were open when it was suspended.
         left: How many outputs and side outputs of each execution have left already, by its path.
         failed: Failed attempts of the execution that waited, by its path.
+        over: When its waits end, in milliseconds since the epoch; None for never.
 
     Attributes:
         mail: See above.
+        over: See above.
         failed: See above.
         put: How many outputs and side outputs of each execution there were, with those that had left.
         taken: Identities of the signals that it took since it began, or went on.
@@ -128,8 +129,10 @@ class RunWaits:
         open: Iterable[OpenWait],
         left: Mapping[str, tuple[int, int]],
         failed: Mapping[str, Any],
+        over: int | None = None,
     ) -> None:
         self.mail = mail
+        self.over = over
         self._deadlines = {(one.step, one.task, one.nth, one.name): one.deadline for one in open}
         self._left = left
         self.failed = failed
@@ -337,10 +340,13 @@ class OutlastingWait(Pending):
         now = mail.clock()
         if (self.deadline is not None and now >= self.deadline) or (mail.ended and mail.skips):
             return self._settle(TIMEOUT)
-        if self.deadline is not None:
+        if (over := self._waits.over) is not None and now >= over:
+            return self._settle(DEADLINE)
+        ends = [at for at in (self.deadline, over) if at is not None]
+        if ends:
             self._stop()
             least, most = LOOK_SECONDS
-            rest = min((self.deadline - now) / 1000, most, least * 2 ** min(number, 10))
+            rest = min((min(ends) - now) / 1000, most, least * 2 ** min(number, 10))
             loop = asyncio.get_running_loop()
             self._timer = outside().run(loop.call_later, max(rest, 0.001), self.look, number + 1)
 
@@ -381,7 +387,7 @@ class OutlastingWait(Pending):
 
     def _fits(self, value: bytes) -> bool:
         try:
-            _typed(self._codec, self._kind, value)
+            typed(self._codec, self._kind, value)
         except ValidationError:
             return False
         return True
@@ -397,92 +403,12 @@ class OutlastingWait(Pending):
         return waits
 
 
-class _Awaited(SignalWait[Any]):
-    """What an action awaits of a wait.
-
-    Args:
-        wait: The wait.
-        step: The execution of the action.
-        kind: Type of the signal's value; None for any.
-        seconds: How long it may take, for people.
-    """
-
-    def __init__(self, wait: OutlastingWait, step: ActionRun, kind: Any, seconds: float | None) -> None:
-        self._wait = wait
-        self._step = step
-        self._kind = kind
-        self._seconds = seconds
-
-    @property
-    def id(self) -> str:
-        """The text that names the wait."""
-        self._step.run.identify()
-        return self._wait.id
-
-    def __await__(self) -> Generator[Any, Any, Any]:
-        return self._value().__await__()
-
-    async def _value(self) -> Any:
-        self._step.guard()
-        record = await self._wait.outcome()
-        if self._wait.name is None:
-            return None
-        if record.end == SIGNAL:
-            assert record.value is not None
-            return _typed(self._step.shared.codec, self._kind, record.value)
-        if record.end == END:
-            raise NoMoreSignalsError(
-                f"action {self._step.action.name!r} waits for {self._wait.what}, and the input has ended",
-                expected="a signal before the end of the input, or an action that catches this",
-                found="the end of a bounded input, which no signal follows",
-                fix="let the stream of signals end last, or go on without one",
-            )
-        raise SignalTimeoutError(
-            f"action {self._step.action.name!r} has waited for {self._wait.what} for long enough",
-            expected=f"a signal within {self._seconds:g} s",
-            found="none",
-            fix="catch this and go on without it, or raise timeout=",
-        )
-
-
-def wait_of(
-    step: ActionRun, delivery: Delivery | None, name: str | None, kind: Any, seconds: float | None
-) -> SignalWait[Any]:
-    """Make a wait of an action, which begins when it is awaited.
-
-    Args:
-        step: The execution of the action.
-        delivery: That of the code that runs; None where it belongs to none.
-        name: Name of the signal; None for a pause.
-        kind: Type of the signal's value; None for any.
-        seconds: How long it takes, or may take; None for ever.
-
-    Raises:
-        ContextMisuseError: The action cannot wait so.
-    """
-    called = "ctx.sleep" if name is None else "ctx.wait_for"
-    if step.run.waits is None and not step.shared.may_wait:
-        raise ContextMisuseError(
-            f"action {step.action.name!r} calls {called}, and nothing told that its code does",
-            expected=f"an action that calls {called} itself, or in code of its own modules",
-            found="code that no action of the agent was seen to lead to",
-            fix="set the option run.waits to true",
-        )
-    if delivery is None or delivery is not step.delivery or delivery.main is None or step.run.waits is None:
-        raise ContextMisuseError(
-            f"action {step.action.name!r} calls {called}, but is no async def",
-            expected="an async def action, whose own task or tasks wait",
-            found="a def action, or code outside of the action",
-            fix=f"write async def, and await {called}(...)",
-        )
-    return _Awaited(OutlastingWait(step, delivery, name, kind, seconds), step, kind, seconds)
-
-
 @lru_cache(maxsize=256)
 def _adapter(kind: Any) -> TypeAdapter[Any]:
     return TypeAdapter(kind)
 
 
-def _typed(codec: ValueCodec, kind: Any, value: bytes) -> Any:
+def typed(codec: ValueCodec, kind: Any, value: bytes) -> Any:
+    """The value of a signal as what the action waits for; pydantic raises where it is nothing such."""
     decoded = codec.decode(value)
     return decoded if kind is None else _adapter(kind).validate_python(decoded)
