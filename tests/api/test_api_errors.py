@@ -73,6 +73,7 @@ CODES = {
     "ActionInterruptedError": "FA4017",
     "SignalTimeoutError": "FA4018",
     "NoMoreSignalsError": "FA4019",
+    "RunDeadlineError": "FA4020",
     "StateError": "FA5000",
     "KeyEncodingError": "FA5001",
     "UnserializableValueError": "FA5002",

@@ -89,9 +89,8 @@ class WaitsRun:
         self._answers.mkdir(parents=True)
         self._files = 0
         self._arguments = ["--output", str(directory / "out"), "--inputs", str(inputs)]
-        if seconds is None:
-            self._arguments += ["--answers", self._answers.as_uri()]
-        else:
+        self._arguments += ["--answers", self._answers.as_uri()]
+        if seconds is not None:
             self._arguments += ["--seconds", str(seconds)]
 
     def submit(self, parallelism: int, savepoint: str | None = None) -> ClusterJob:
@@ -139,11 +138,9 @@ class WaitsRun:
 
     def report(self, job: ClusterJob) -> WaitsReport:
         """End the job, and judge what it has put out."""
-        if self._seconds is None:
-            time.sleep(QUIET_SECONDS)
+        time.sleep(QUIET_SECONDS)
         restored = job.checkpoints()["restored"]
-        if job.state() != "FINISHED":
-            job.cancel()
+        job.cancel()
         lines = self.output.lines()
         counts = Counter(int(line.split(" ")[0]) for line in lines)
         asked = Counter(int(line.split(" ")[0]) for line in self.asked.lines())
@@ -188,7 +185,6 @@ def sleeps(cluster: FlinkCluster, directory: Path, inputs: int, seconds: float, 
     time.sleep(chance.uniform(0, 0.3))
     run.kill(job)
     run.wait_for_output(job, inputs)
-    cluster.wait_for("the end of the job", lambda: job.state() == "FINISHED", job)
     return run.report(job)
 
 
