@@ -55,7 +55,7 @@ def test_version(tmp_path: Path) -> None:
 def test_without_a_command_it_lists_them(tmp_path: Path) -> None:
     shown = flink_agents("--help", cwd=tmp_path).stdout
     assert [
-        name for name in ("demo", "doctor", "kafka", "plan", "state", "version") if name not in shown
+        name for name in ("demo", "doctor", "kafka", "new", "plan", "state", "version") if name not in shown
     ] == []
 
 

@@ -60,6 +60,21 @@ def doctor(
         raise typer.Exit(1)
 
 
+@app.command()
+@prints_errors
+def new(
+    directory: Annotated[
+        Path, typer.Argument(help="The directory to make; its last part names the project, such as my-agent.")
+    ],
+) -> None:
+    """Write a small project: an agent, a test, a job and a README."""
+    from flink_agents.cli.new_project import write_project
+
+    for path in write_project(directory):
+        typer.echo(f"wrote {path}")
+    typer.echo(f"next: cd {directory}, then python -m pytest, then python job.py")
+
+
 @app.command(context_settings=PASS_THROUGH)
 @prints_errors
 def demo(context: typer.Context) -> None:

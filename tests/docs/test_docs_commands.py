@@ -21,8 +21,8 @@ from flink_agents.runtime.flink.launch.packages import DISTRIBUTION
 FOREIGN = {"cd", "curl", "export", "flink", "git", "pytest"}
 """Commands that are not ours; they are not checked."""
 
-PLACEHOLDERS = {"my_job.py"}
-"""Names that stand for a file of the reader."""
+PLACEHOLDERS = {"job.py", "my_job.py"}
+"""Names that stand for a file of the reader; `flink-agents new` writes `job.py`."""
 
 
 def commands() -> Iterator[tuple[Snippet, str]]:

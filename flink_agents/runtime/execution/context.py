@@ -333,6 +333,14 @@ class ActionRunContext(RunnerContext):
                 found=repr(tag),
                 fix=f"declare it on the agent: side_outputs = {{{tag!r}: str}}",
             )
+        if value is None:
+            # PyFlink puts a map behind each side output, and Flink takes no null from it.
+            raise ContextMisuseError(
+                f"action {self._of.action.name!r} emits None to side output {tag!r}, which cannot carry it",
+                expected="a value",
+                found="None",
+                fix="emit a value that says that there is none, such as False or {}",
+            )
         if self._of.side is None:
             self._of.side = []
         self._of.side.append((tag, value))

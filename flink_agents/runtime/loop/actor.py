@@ -220,6 +220,13 @@ class KeyActor:
         return not (self.queue or self.running or self.finished)
 
     @property
+    def is_done(self) -> bool:
+        """Whether all of its inputs have run and wait for their commit. For Flink's thread."""
+        if self.running or self.queue or self.order is not None or self.suspended or self.resumes:
+            return False
+        return bool(self.finished) and not self.parked
+
+    @property
     def held(self) -> float | None:
         """Since when its inputs wait for that of the next recorded run (``run_metrics.clock``); or None."""
         state = self.state

@@ -36,6 +36,14 @@ class Emission:
         self.timestamps += [run.timestamp] * len(run.outputs)
         self.side_timestamps += [run.timestamp] * len(run.side_outputs)
 
+    def followed_by(self, other: Emission) -> Emission:
+        """This, and behind it what another one has."""
+        self.outputs += other.outputs
+        self.side_outputs += other.side_outputs
+        self.timestamps += other.timestamps
+        self.side_timestamps += other.side_timestamps
+        return self
+
 
 NOTHING = Emission()
 """What leaves where nothing is committed. Nobody changes it."""

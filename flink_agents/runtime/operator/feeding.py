@@ -21,6 +21,18 @@ from flink_agents.runtime.serde.keys import decode_key
 from flink_agents.runtime.state.keyed_state import Head, KeyedState
 
 
+class InputRefused(Exception):
+    """An input has to wait, and state cannot hold it.
+
+    Args:
+        error: What is wrong with it.
+    """
+
+    def __init__(self, error: UnserializableValueError) -> None:
+        super().__init__(str(error))
+        self.error = error
+
+
 class Feeder:
     """Hands inputs from state to actors, as far as the loop has room.
 
@@ -150,18 +162,6 @@ class Feeder:
         self._cached += 1
 
 
-class Refused(Exception):
-    """An input has to wait, and state cannot hold it.
-
-    Args:
-        error: What is wrong with it.
-    """
-
-    def __init__(self, error: UnserializableValueError) -> None:
-        super().__init__(str(error))
-        self.error = error
-
-
 class Intake:
     """Puts inputs of the current key into state. Only for Flink's thread.
 
@@ -180,12 +180,12 @@ class Intake:
         """The bytes of an input.
 
         Raises:
-            Refused: State cannot hold it.
+            InputRefused: State cannot hold it.
         """
         try:
             return self._shared.codec.encode([record, timestamp])
         except UnserializableValueError as error:
-            raise Refused(error) from error
+            raise InputRefused(error) from error
 
     def packed_early(self, record: Any, timestamp: int | None) -> bytes | None:
         """The bytes of the input of a run that may have a journal; else None, as where state cannot hold it.
@@ -196,7 +196,7 @@ class Intake:
             return None
         try:
             return self.packed(record, timestamp)
-        except Refused:
+        except InputRefused:
             return None
 
     def store(self, head: Head, key_text: str, packed: bytes, timestamp: int | None) -> None:

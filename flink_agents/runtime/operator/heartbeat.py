@@ -19,9 +19,9 @@ from flink_agents.runtime.journal.unpruned import UnprunedKeys
 from flink_agents.runtime.loop.actor import KeyActor
 from flink_agents.runtime.metrics.run_metrics import clock
 from flink_agents.runtime.operator.emission import NOTHING, Emission
-from flink_agents.runtime.operator.harvest import next_beat
+from flink_agents.runtime.operator.harvest import DRAIN, START, next_beat
 from flink_agents.runtime.operator.low_watermark import LowWatermark
-from flink_agents.runtime.operator.processor import DRAIN, START, AgentProcessor
+from flink_agents.runtime.operator.processor import AgentProcessor
 from flink_agents.runtime.operator.waits.suspended import is_something
 from flink_agents.runtime.state.keyed_state import KeyedState, Keys, Timers
 
@@ -163,6 +163,10 @@ class HeartbeatProcessor(AgentProcessor):
     def _fed(self, actor: KeyActor, timers: Timers) -> None:
         self._arm(timers, actor)
 
+    def _let_go(self, actor: KeyActor, timers: Timers) -> None:
+        super()._let_go(actor, timers)
+        del self._key_of[actor.key_text]
+
     def _wake_restored(self, most: int, timers: Timers) -> None:
         """Let restored keys go on, which no timer may have woken."""
         while self._restored and most:
@@ -195,8 +199,7 @@ class HeartbeatProcessor(AgentProcessor):
         elif actor.head.has_pending:
             self._feed(actor)
         else:
-            self._let_go(actor)
-            del self._key_of[key_text]
+            self._let_go(actor, timers)
 
     # -- the end of a bounded input -------------------------------------------------------
 
@@ -205,6 +208,9 @@ class HeartbeatProcessor(AgentProcessor):
         if not self._waits_for_end:
             self._waits_for_end = True
             timers.register_event_time_timer(START)
+
+    def _ignore_the_end(self, timers: Timers) -> None:
+        """The timer is there for all keys, and stays."""
 
     def _begin_the_end(self, timers: Timers) -> None:
         self._wake_restored(len(self._restored), timers)

@@ -12,9 +12,9 @@ from flink_agents.runtime.execution.shared import RunEnvironment
 from flink_agents.runtime.loop.actor import KeyActor
 from flink_agents.runtime.metrics.run_metrics import clock as seconds
 from flink_agents.runtime.operator.emission import Emission
-from flink_agents.runtime.operator.harvest import next_look
+from flink_agents.runtime.operator.harvest import DRAIN, START, next_look
 from flink_agents.runtime.operator.low_watermark import LowWatermark
-from flink_agents.runtime.operator.processor import DRAIN, START, AgentProcessor
+from flink_agents.runtime.operator.processor import AgentProcessor
 from flink_agents.runtime.state.keyed_state import KeyedState, Keys, Timers
 
 
@@ -94,6 +94,9 @@ class TimerProcessor(AgentProcessor):
     def _see_the_end(self, timers: Timers) -> None:
         timers.register_event_time_timer(START)
 
+    def _ignore_the_end(self, timers: Timers) -> None:
+        timers.delete_event_time_timer(START)
+
     def _made(self, actor: KeyActor, timers: Timers) -> None:
         self._see_the_end(timers)
         self._look_again(actor, None, timers)
@@ -101,6 +104,11 @@ class TimerProcessor(AgentProcessor):
     def _fed(self, actor: KeyActor, timers: Timers) -> None:
         if actor.far and not actor.idle:
             self._look_again(actor, actor.timer, timers)
+
+    def _let_go(self, actor: KeyActor, timers: Timers) -> None:
+        super()._let_go(actor, timers)
+        if actor.head.mail_expires is None:
+            self._ignore_the_end(timers)
 
     def _drain(self, actor: KeyActor, emission: Emission, timers: Timers) -> bool:
         """Wait for all runs of the key; whether they have ended before a stream behind needs a sign."""
@@ -122,9 +130,7 @@ class TimerProcessor(AgentProcessor):
         if actor.head.has_pending:
             self._look_again(actor, fired, timers)
         else:
-            self._let_go(actor)
-            if actor.head.mail_expires is None:
-                timers.delete_event_time_timer(START)
+            self._let_go(actor, timers)
 
     def _look_again(self, actor: KeyActor, fired: int | None, timers: Timers) -> None:
         """Keep one timer for the actor."""

@@ -29,8 +29,9 @@ from flink_agents.runtime.journal.unpruned import UnprunedKeys
 from flink_agents.runtime.loop.actor import KeyActor, Unread, Waiting, load_of
 from flink_agents.runtime.operator.commit import Commits
 from flink_agents.runtime.operator.emission import NOTHING, Emission
-from flink_agents.runtime.operator.feeding import Feeder, Intake, Refused
+from flink_agents.runtime.operator.feeding import Feeder, InputRefused, Intake
 from flink_agents.runtime.operator.forgetting import Forgetting
+from flink_agents.runtime.operator.harvest import START
 from flink_agents.runtime.operator.heads import Heads
 from flink_agents.runtime.operator.kept_keys import KeptKeys
 from flink_agents.runtime.operator.loop_waits import LoopWaits
@@ -40,17 +41,6 @@ from flink_agents.runtime.operator.waits.suspended import SuspendedRuns
 from flink_agents.runtime.serde.keys import unescape
 from flink_agents.runtime.state.keyed_state import Head, KeyedState, Timers
 from flink_agents.runtime.state.suspended import OpenWait
-
-START = 2**63 - 2**44
-"""Event time of the timer that starts what waits when a bounded input ends.
-
-Flink fires no processing-time timer after the end of the input, but every event-time timer
-below the last watermark, in the order of their times. So all keys start before the first one is
-waited for. Savepoints have timers of that time.
-"""
-
-DRAIN = START + 1
-"""Event time of the timer that waits for a key's runs when a bounded input ends."""
 
 
 class AgentProcessor(ABC):
@@ -86,6 +76,7 @@ class AgentProcessor(ABC):
         self._low = low
         # A run that goes on later is replayed: all that it does is recorded, which the loop does.
         self._inline: bool = config.get(AgentOptions.INLINE) and not shared.may_wait
+        self._comes_back = self._inline
         self._actors: dict[str, KeyActor] = {}
         self._kept = KeptKeys(shared.memory_expires)
         self._steps = StepExecutor(shared)
@@ -116,10 +107,27 @@ class AgentProcessor(ABC):
         if self._low is not None:
             self._low.check(timestamp)
             self._low.begin(timers)
+        before = self._come_back(key_text, timers) if self._comes_back and self._actors else None
         try:
-            return self._process(key_text, record, timestamp, timers)
-        except Refused as refused:
-            return self._refuse(key_text, record, timestamp, refused.error)
+            emission = self._process(key_text, record, timestamp, timers)
+        except InputRefused as refused:
+            emission = self._refuse(key_text, record, timestamp, refused.error)
+        return emission if before is None else before.followed_by(emission)
+
+    def _come_back(self, key_text: str, timers: Timers) -> Emission | None:
+        """Commit what the actor of the current key has finished, and let go of it, if that was all.
+
+        Inputs that come faster than timers look at the actor would keep it for ever, although all of them
+        could be executed here for less. That is so until a run had to be handed over.
+        """
+        actor = self._actors.get(key_text)
+        if actor is None or not actor.is_done:
+            return None
+        emission = Emission()
+        self._commit(actor, emission, timers)
+        if not actor.head.has_pending:
+            self._let_go(actor, timers)
+        return emission
 
     def _process(self, key_text: str, record: Any, timestamp: int | None, timers: Timers) -> Emission:
         actor = self._actors.get(key_text)
@@ -255,6 +263,7 @@ class AgentProcessor(ABC):
     ) -> None:
         """Let the loop go on with a run that began here, and that knows the ``whole`` memory, or a part."""
         run = step.run
+        self._comes_back = False
         try:
             packed = packed or self._intake.packed(record, run.timestamp)
             self._waits.check_failure()
@@ -322,7 +331,7 @@ class AgentProcessor(ABC):
         self._made(actor, timers)
         return actor
 
-    def _let_go(self, actor: KeyActor) -> None:
+    def _let_go(self, actor: KeyActor, timers: Timers) -> None:
         """Remove the actor of a key of which nothing waits any more. The loop is done with it."""
         del self._actors[actor.key_text]
         self._kept.keep(actor.key_text, actor.head, actor.memory, True, searched=False)
@@ -335,6 +344,10 @@ class AgentProcessor(ABC):
     @abstractmethod
     def _see_the_end(self, timers: Timers) -> None:
         """Have a timer fire at the end of a bounded input, for the sake of the current key."""
+
+    @abstractmethod
+    def _ignore_the_end(self, timers: Timers) -> None:
+        """Have none fire for the sake of the current key, of which nothing waits any more."""
 
     @abstractmethod
     def _fed(self, actor: KeyActor, timers: Timers) -> None:
@@ -452,7 +465,10 @@ class AgentProcessor(ABC):
         head = known.head if known is not None else self._heads.read(key_text)
         if head is None:
             return emission
+        had_signals = head.mail_expires is not None
         self._suspended.expire(head, emission, timers)
+        if had_signals and head.mail_expires is None and not head.has_pending:
+            self._ignore_the_end(timers)
         if head.is_unused:
             self._kept.drop(key_text)
             return emission

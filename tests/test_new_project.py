@@ -1,0 +1,88 @@
+"""``flink-agents new``: what it writes, and what it refuses. The wheel's tests run a project of it."""
+
+from __future__ import annotations
+
+import ast
+import subprocess
+import sys
+import tomllib
+from pathlib import Path
+
+import pytest
+
+from flink_agents.api.errors import SetupError
+from flink_agents.cli.new_project import names_of, write_project
+
+LINES = ("--line-length", "110")
+
+
+@pytest.mark.parametrize(
+    ("name", "module", "agent"),
+    [
+        ("my-agent", "my_agent", "MyAgent"),
+        ("reviews", "reviews", "ReviewsAgent"),
+        ("fraud_2", "fraud_2", "Fraud2Agent"),
+    ],
+)
+def test_names_follow_from_the_directory(name: str, module: str, agent: str) -> None:
+    names = names_of(name)
+    assert (names.name, names.module, names.agent) == (name, module, agent)
+
+
+@pytest.mark.parametrize(
+    "name", ["My Agent", "2nd", "a--b", "class", "json", "agent", "flink-agents", "job", ""]
+)
+def test_a_name_that_serves_no_module_is_refused(name: str) -> None:
+    with pytest.raises(SetupError, match="flink-agents new "):
+        names_of(name)
+
+
+def test_the_project_is_complete_and_clean(tmp_path: Path) -> None:
+    files = write_project(tmp_path / "reviews")
+    assert [file.relative_to(tmp_path / "reviews").as_posix() for file in files] == [
+        "README.md",
+        "reviews.py",
+        "job.py",
+        "tests/test_reviews.py",
+        "pyproject.toml",
+        ".gitignore",
+    ]
+    assert not any("$" in file.read_text() for file in files)
+    for file in files:
+        if file.suffix == ".py":
+            assert ast.get_docstring(ast.parse(file.read_text()))
+    project = tomllib.loads((tmp_path / "reviews" / "pyproject.toml").read_text())
+    assert project["project"]["name"] == "reviews"
+    assert project["tool"]["setuptools"]["py-modules"] == ["reviews", "job"]
+    ruff = Path(sys.executable).with_name("ruff")
+    for check in (["check", "--select", "E,F,W,I,UP,B", *LINES], ["format", "--diff", *LINES]):
+        done = subprocess.run(
+            [str(ruff), *check[:1], "--isolated", *check[1:], "."],
+            cwd=tmp_path / "reviews",
+            capture_output=True,
+            text=True,
+            check=False,
+        )
+        assert done.returncode == 0, done.stdout + done.stderr
+
+
+def test_what_is_there_stays(tmp_path: Path) -> None:
+    write_project(tmp_path / "reviews")
+    (tmp_path / "reviews" / "reviews.py").write_text("# mine\n")
+    with pytest.raises(SetupError, match="already, which stays as it is"):
+        write_project(tmp_path / "reviews")
+    assert (tmp_path / "reviews" / "reviews.py").read_text() == "# mine\n"
+
+
+def test_an_empty_directory_and_the_present_one_serve(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    (tmp_path / "reviews").mkdir()
+    monkeypatch.chdir(tmp_path / "reviews")
+    assert write_project(Path("."))[1] == Path("reviews.py")
+
+
+def test_a_place_that_cannot_be_written_is_named(tmp_path: Path) -> None:
+    (tmp_path / "file").write_text("")
+    with pytest.raises(SetupError, match="cannot be written"):
+        write_project(tmp_path / "file" / "reviews")
