@@ -10,6 +10,12 @@
 from typing import TYPE_CHECKING, Any
 
 from flink_agents.api.agent import Agent
+from flink_agents.api.approvals import (
+    ApprovalDeniedEvent,
+    ApprovalOutcome,
+    ApprovalRequest,
+    ApprovalResponse,
+)
 from flink_agents.api.chat import (
     ChatModel,
     ChatModelConnection,
@@ -79,6 +85,10 @@ __all__ = [
     "AgentOptions",
     "AgentsError",
     "AgentsExecutionEnvironment",
+    "ApprovalDeniedEvent",
+    "ApprovalOutcome",
+    "ApprovalRequest",
+    "ApprovalResponse",
     "CallResult",
     "ChatMessage",
     "ChatModel",

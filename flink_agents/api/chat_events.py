@@ -40,13 +40,14 @@ class CallResult(_Plain):
     Attributes:
         name: Name of the tool.
         id: Identity of the call.
-        kind: ``success``; ``failed``, where the tool could not do it; ``retry``, where the call was wrong.
+        kind: ``success``; ``failed``, where the tool could not do it; ``retry``, where the call was wrong;
+            ``denied``, where nobody approved it.
         content: The result, or why there is none; a JSON value.
     """
 
     name: str
     id: str
-    kind: Literal["success", "failed", "retry"]
+    kind: Literal["success", "failed", "retry", "denied"]
     content: Any = None
 
 

@@ -29,7 +29,8 @@
     │   ├── UnknownStoreError            FA3006
     │   ├── StoreNotConfiguredError      FA3007
     │   ├── TimestampRangeError          FA3008
-    │   └── ObserverError                FA3009
+    │   ├── ObserverError                FA3009
+    │   └── ApprovalsNotAnsweredError    FA3010
     ├── JobFailedError                   FA3100  the job ran and failed
     ├── RunError                         FA4000  something went wrong inside a run
     │   ├── ActionFailedError            FA4001
@@ -51,7 +52,8 @@
     │   ├── RecordedFailureError         FA4015
     │   ├── SignalTimeoutError           FA4018  (also a TimeoutError)
     │   ├── NoMoreSignalsError           FA4019
-    │   └── RunDeadlineError             FA4020  (also a TimeoutError)
+    │   ├── ApprovalDeniedError          FA4020
+    │   └── RunDeadlineError             FA4021  (also a TimeoutError)
     ├── StateError                       FA5000  a value cannot enter or leave Flink's state
     │   ├── KeyEncodingError             FA5001
     │   ├── UnserializableValueError     FA5002
@@ -151,6 +153,7 @@ from flink_agents.api.run_errors import (
     ActionFailedError as ActionFailedError,
     ActionInterruptedError as ActionInterruptedError,
     ActionTimeoutError as ActionTimeoutError,
+    ApprovalDeniedError as ApprovalDeniedError,
     BranchesRecordedEarlierError as BranchesRecordedEarlierError,
     ContextMisuseError as ContextMisuseError,
     DurableCallMismatchError as DurableCallMismatchError,
@@ -360,6 +363,12 @@ class ObserverError(JobDefinitionError):
     """What a job gives as an observer of runs gives none, or cannot be brought to workers."""
 
     code = "FA3009"
+
+
+class ApprovalsNotAnsweredError(JobDefinitionError):
+    """An agent needs approvals, and nobody is asked for them or could answer."""
+
+    code = "FA3010"
 
 
 class JobFailedError(AgentsError):

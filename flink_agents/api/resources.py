@@ -28,6 +28,8 @@ from pydantic import (
     validate_call,
 )
 
+from flink_agents.api.approved_calls import call_approved
+from flink_agents.api.durable import calls_durably, waits_durably
 from flink_agents.api.error_base import suggest
 from flink_agents.api.errors import AgentDefinitionError
 from flink_agents.api.places import caller_place
@@ -148,7 +150,8 @@ class Tool:
         func: The function; its parameters are annotated, its docstring describes it.
         name: Default: the function's name.
         description: Default: the first paragraph of the docstring.
-        **limits: ``max_concurrency`` and ``rate_limit`` of the tool that ``ctx.get_resource`` gives.
+        **limits: ``max_concurrency`` and ``rate_limit`` of the tool that ``ctx.get_resource`` gives;
+            ``needs_approval`` and ``approval_timeout``, as ``LimitOptions`` describes them.
 
     Attributes:
         given: Parameters of type ``RunnerContext`` and ``MemoryObject``, which a model is not told of: the
@@ -175,6 +178,8 @@ class Tool:
         self._arguments = arguments_model(func, self.name)
         self._parameters = arguments_schema(self._arguments, self.name)
         self.given = given_parameters(func)
+        if self.settings.needs_approval:
+            calls_durably(waits_durably(self))
         # Objects that a tool is given are no data that could be described.
         any_type = ConfigDict(arbitrary_types_allowed=True)
         self._validated = validate_call(config=any_type)(func) if self.given else validate_call(func)
@@ -198,8 +203,32 @@ class Tool:
         made._validated = wrap(self._validated)
         return made
 
+    @property
+    def approved(self) -> Tool:
+        """A copy of this tool that nobody has to approve any more."""
+        if not self.settings.needs_approval:
+            return self
+        made = copy.copy(self)
+        made.settings = self.settings.model_copy(update={"needs_approval": False})
+        return made
+
+    def needs_approval(self, arguments: Mapping[str, Any]) -> bool:
+        """Tell whether somebody has to approve a call with these arguments."""
+        needed = self.settings.needs_approval
+        return bool(needed(dict(arguments)) if callable(needed) else needed)
+
     def __call__(self, *args: Any, **kwargs: Any) -> Any:
-        """Call the function; arguments are validated against its annotations."""
+        """Call the function; arguments are validated against its annotations.
+
+        Where a tool needs an approval, what this returns is to be awaited in an ``async def`` action. It is
+        one recorded call then, unless the tool is given a context or memory.
+
+        Raises:
+            ApprovalDeniedError: When awaited: nobody approved it.
+            ContextMisuseError: It needs an approval, and this is no code of an ``async def`` action.
+        """
+        if self.settings.needs_approval:
+            return call_approved(self, args, kwargs)
         return self._validated(*args, **kwargs)
 
     call = __call__

@@ -168,10 +168,24 @@ class NoMoreSignalsError(RunError):
     code = "FA4019"
 
 
+class ApprovalDeniedError(RunError):
+    """An action called a tool that needs an approval, and nobody approved it.
+
+    Attributes:
+        decision: How the request ended: ``denied``, ``expired`` or ``ended``.
+    """
+
+    code = "FA4020"
+
+    def __init__(self, message: str, *, decision: str = "", **kwargs: Any) -> None:
+        self.decision = decision
+        super().__init__(message, **kwargs)
+
+
 class RunDeadlineError(RunError, TimeoutError):
     """An action waits, and its run has taken for as long as a run may."""
 
-    code = "FA4020"
+    code = "FA4021"
 
 
 class RecordedFailureError(RunError):

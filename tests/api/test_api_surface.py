@@ -8,7 +8,8 @@ import sys
 import flink_agents
 
 PUBLIC = """
-NOT_DONE Agent AgentOptions AgentsError AgentsExecutionEnvironment CallResult ChatMessage ChatModel
+NOT_DONE Agent AgentOptions AgentsError AgentsExecutionEnvironment ApprovalDeniedEvent ApprovalOutcome
+ApprovalRequest ApprovalResponse CallResult ChatMessage ChatModel
 ChatModelConnection ChatRequestEvent ChatResponseEvent ChatResult ChatUsage ConfigOption Configuration
 ConversationHistory DeadLetter DeclaredResource DurableCallable Event EventTime FailedAttempt InputEvent
 MCPServer MemoryObject MemoryRef MemoryScope NamedEvent OnError OnMismatch OnToolError OutputEvent

@@ -29,7 +29,7 @@ _LIBRARIES = (
 _DURABLE = frozenset({"durable_execute", "durable_execute_async", "chat"})
 """Methods of the context that make durable calls."""
 
-_WAITS = frozenset({"sleep", "wait_for"})
+_WAITS = frozenset({"sleep", "wait_for", "request_approval"})
 """Methods of the context that wait for what outlasts an execution. Modules have functions of these names."""
 
 _OF_MODULES = ("LOAD_GLOBAL", "LOAD_NAME")
@@ -62,7 +62,9 @@ def makes_durable_calls(agent: BoundAgent) -> bool:
 
 def may_make_durable_calls(agent: BoundAgent) -> bool:
     """Tell whether any code of the author's that the actions lead to may make durable calls."""
-    return makes_durable_calls(agent) or any(_may_make_calls(one.function, agent) for one in agent.actions)
+    if makes_durable_calls(agent) or any(one.needs_approval for one in agent.plan.resources):
+        return True
+    return any(_may_make_calls(one.function, agent) for one in agent.actions)
 
 
 def mark_durable_actions(agent: BoundAgent) -> None:
@@ -180,6 +182,8 @@ def _is_in_library(file: str) -> bool:
 
 def may_wait(agent: BoundAgent) -> bool:
     """Tell whether the agent's actions lead to a wait of the context, or to a library's object that waits."""
+    if agent.asks:
+        return True
     return any(_leads_to(one.function, agent, _waits, is_known_to_wait_durably) for one in agent.actions)
 
 

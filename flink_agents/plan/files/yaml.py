@@ -266,13 +266,18 @@ class _File:
         when = self._import(entry.when, (*at_, "when")) if entry.when else None
         triggers = self._triggers(entry.triggers, (*at_, "triggers"))
         emits = self._triggers(entry.emits, (*at_, "emits"))
-        settings = {**entry.plain(), "when": when, "retry": self._retry(entry.retry, (*at_, "retry"))}
+        needs = self._condition(entry.needs_approval, (*at_, "needs_approval"))
+        retry = self._retry(entry.retry, (*at_, "retry"))
+        settings = {**entry.plain(), "when": when, "retry": retry, "needs_approval": needs}
         # Not by add_action: config may have entries named like its parameters.
         self._try(
             lambda: agent._add(entry.name, triggers, function, emits, settings, entry.config),  # pyright: ignore[reportPrivateUsage]
             at_,
         )
         self._set_place(agent, ("action", entry.name), at_, entry.function)
+
+    def _condition(self, needs_approval: Any, at_: Location) -> Any:
+        return self._import(needs_approval, at_) if isinstance(needs_approval, str) else needs_approval
 
     def _retry(self, entry: RetryPlan | None, at_: Location) -> RetryPolicy | None:
         return None if entry is None else self._try(entry.policy, at_)
@@ -287,8 +292,9 @@ class _File:
         for index, tool in enumerate(entry.tools):
             where = (*at_, "tools", index)
             function = self._import(tool.function, (*where, "function"))
-            if tool.description is not None or tool.max_concurrency or tool.rate_limit:
-                made = self._try(lambda f=function, t=tool: _tool(f, t), where)
+            if tool.description is not None or tool.texts():
+                needs = self._condition(tool.needs_approval, (*where, "needs_approval"))
+                made = self._try(lambda f=function, t=tool, n=needs: _tool(f, t, n), where)
                 added.append((tool.name, ResourceType.TOOL, made, where))
             else:
                 added.append((tool.name, ResourceType.TOOL, function, where))
@@ -353,11 +359,13 @@ def _described(
         yield entry.name, kind, descriptor, (*at_, index)
 
 
-def _tool(function: Callable[..., Any], entry: ToolEntry) -> Tool:
+def _tool(function: Callable[..., Any], entry: ToolEntry, needs_approval: Any) -> Tool:
     return Tool(
         function,
         entry.name,
         entry.description,
         max_concurrency=entry.max_concurrency,
         rate_limit=entry.rate_limit,
+        needs_approval=needs_approval,
+        approval_timeout=entry.approval_timeout,
     )

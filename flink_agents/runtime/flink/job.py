@@ -15,6 +15,7 @@ from pyflink.datastream import DataStream, StreamExecutionEnvironment
 
 from flink_agents.api.errors import (
     AgentCycleError,
+    ApprovalsNotAnsweredError,
     DeadLettersNotReadError,
     DuplicateAgentError,
     JobDefinitionError,
@@ -45,6 +46,9 @@ class AppliedAgent:
         lineage: Whether its outputs are ``TracedOutput``.
         dead_letters_read: Whether something takes them.
         late_outputs_read: Whether something takes the outputs of stragglers.
+        asks: Whether an action or a tool of it needs approvals, as its plan says.
+        answered: Whether it gets signals.
+        approvals_read: Whether something takes its requests for approvals.
     """
 
     name: str
@@ -54,6 +58,9 @@ class AppliedAgent:
     lineage: bool = False
     dead_letters_read: bool = False
     late_outputs_read: bool = False
+    asks: bool = False
+    answered: bool = False
+    approvals_read: bool = False
 
 
 class Job:
@@ -149,11 +156,13 @@ class Job:
             JobFailedError: The job failed.
             DeadLettersNotReadError: A policy writes dead letters that nobody reads.
             JobDefinitionError: Nobody reads outputs that go to the stream of late ones.
+            ApprovalsNotAnsweredError: Nobody is asked for approvals, or could answer.
         """
         from py4j.protocol import Py4JJavaError
 
         self._check_dead_letters()
         self._check_event_time()
+        self._check_approvals()
         for check in self._checks:
             check()
         self._bound_restarts()
@@ -216,6 +225,17 @@ class Job:
                     f"agent {name!r} sends failed events to its dead letters, and nobody reads them",
                     fix="consume the stream that dead_letters() of the applied agent returns, "
                     "for example dead_letters().print()",
+                )
+
+    def _check_approvals(self) -> None:
+        for name, applied in self._applied.items():
+            if applied.asks and not (applied.approvals_read and applied.answered):
+                raise ApprovalsNotAnsweredError(
+                    f"agent {name!r} needs approvals, and its runs would wait for ever",
+                    expected="a stream of signals that answer, and somebody who reads approvals()",
+                    found="no signals" if not applied.answered else "nobody who reads approvals()",
+                    fix="call with_signals(...) before apply(...), and consume the stream that approvals() "
+                    "of the applied agent returns",
                 )
 
     def _check_event_time(self) -> None:

@@ -20,7 +20,7 @@ if TYPE_CHECKING:
     from flink_agents.runtime.execution.context import ActionRun
 
 
-class _Awaited(SignalWait[Any]):
+class AwaitedWait(SignalWait[Any]):
     """What an action awaits of a wait.
 
     Args:
@@ -41,6 +41,13 @@ class _Awaited(SignalWait[Any]):
         """The text that names the wait."""
         self._step.run.identify()
         return self._wait.id
+
+    @property
+    def deadline(self) -> int | None:
+        """When the wait ends by itself, in milliseconds since the epoch; None for never."""
+        waits = self._step.run.waits
+        ends = [self._wait.plan(), None if waits is None else waits.over]
+        return min((at for at in ends if at is not None), default=None)
 
     def __await__(self) -> Generator[Any, Any, Any]:
         return self._value().__await__()
@@ -78,7 +85,7 @@ class _Awaited(SignalWait[Any]):
 
 def wait_of(
     step: ActionRun, delivery: Delivery | None, name: str | None, kind: Any, seconds: float | None
-) -> SignalWait[Any]:
+) -> AwaitedWait:
     """Make a wait of an action, which begins when it is awaited.
 
     Args:
@@ -106,4 +113,4 @@ def wait_of(
             found="a def action, or code outside of the action",
             fix=f"write async def, and await {called}(...)",
         )
-    return _Awaited(OutlastingWait(step, delivery, name, kind, seconds), step, kind, seconds)
+    return AwaitedWait(OutlastingWait(step, delivery, name, kind, seconds), step, kind, seconds)

@@ -231,7 +231,7 @@ class OutlastingWait(Pending):
 
     Attributes:
         name: See above.
-        deadline: When it ends by itself, in milliseconds; None for never, or as long as it did not begin.
+        deadline: When it ends by itself, in milliseconds; None for never, or as long as nobody asked.
         future: Ends when the outcome is delivered.
     """
 
@@ -302,12 +302,19 @@ class OutlastingWait(Pending):
 
     # -- its end ----------------------------------------------------------------------
 
+    def plan(self) -> int | None:
+        """Find out when it ends by itself, and return that; it stays from here on."""
+        if self.deadline is None:
+            number = self.number
+            self.deadline = self._waits.deadline(
+                self._step.path, number.task, number.nth, self.name, self._seconds
+            )
+        return self.deadline
+
     def begin(self) -> None:
         """Take a signal that is there; be open where none is."""
-        waits = self._waits
-        number = self.number
-        self.deadline = waits.deadline(self._step.path, number.task, number.nth, self.name, self._seconds)
-        waits.mail.open[self] = None
+        self.plan()
+        self._waits.mail.open[self] = None
         if not self.take():
             self.look()
 
