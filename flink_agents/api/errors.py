@@ -61,7 +61,8 @@
     │   ├── RecordedFailureError         FA4015
     │   ├── SignalTimeoutError           FA4018  (also a TimeoutError)
     │   ├── NoMoreSignalsError           FA4019
-    │   └── ApprovalDeniedError          FA4020
+    │   ├── ApprovalDeniedError          FA4020
+    │   └── RunDeadlineError             FA4021  (also a TimeoutError)
     ├── StateError                       FA5000  a value cannot enter or leave Flink's state
     │   ├── KeyEncodingError             FA5001
     │   ├── UnserializableValueError     FA5002
@@ -184,6 +185,7 @@ from flink_agents.api.run_errors import (
     ResourceNotFoundError as ResourceNotFoundError,
     ResourceUnavailableError as ResourceUnavailableError,
     RetriesExhaustedError as RetriesExhaustedError,
+    RunDeadlineError as RunDeadlineError,
     RunError as RunError,
     SignalTimeoutError as SignalTimeoutError,
     UnhandledEventError as UnhandledEventError,

@@ -182,6 +182,12 @@ class ApprovalDeniedError(RunError):
         super().__init__(message, **kwargs)
 
 
+class RunDeadlineError(RunError, TimeoutError):
+    """An action waits, and its run has taken for as long as a run may."""
+
+    code = "FA4021"
+
+
 class RecordedFailureError(RunError):
     """A durable call failed in an earlier attempt, with an exception that cannot be made again.
 

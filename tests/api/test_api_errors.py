@@ -84,6 +84,7 @@ CODES = {
     "SignalTimeoutError": "FA4018",
     "NoMoreSignalsError": "FA4019",
     "ApprovalDeniedError": "FA4020",
+    "RunDeadlineError": "FA4021",
     "StateError": "FA5000",
     "KeyEncodingError": "FA5001",
     "UnserializableValueError": "FA5002",
