@@ -35,7 +35,8 @@
     │   ├── UnknownStoreError            FA3006
     │   ├── StoreNotConfiguredError      FA3007
     │   ├── TimestampRangeError          FA3008
-    │   └── ObserverError                FA3009
+    │   ├── ObserverError                FA3009
+    │   └── ApprovalsNotAnsweredError    FA3010
     ├── JobFailedError                   FA3100  the job ran and failed
     │   ├── ModuleNotOnWorkersError      FA3101
     │   ├── MissingTimestampsError       FA3102
@@ -59,7 +60,8 @@
     │   ├── DurableResultError           FA4014
     │   ├── RecordedFailureError         FA4015
     │   ├── SignalTimeoutError           FA4018  (also a TimeoutError)
-    │   └── NoMoreSignalsError           FA4019
+    │   ├── NoMoreSignalsError           FA4019
+    │   └── ApprovalDeniedError          FA4020
     ├── StateError                       FA5000  a value cannot enter or leave Flink's state
     │   ├── KeyEncodingError             FA5001
     │   ├── UnserializableValueError     FA5002
@@ -169,6 +171,7 @@ from flink_agents.api.run_errors import (
     ActionFailedError as ActionFailedError,
     ActionInterruptedError as ActionInterruptedError,
     ActionTimeoutError as ActionTimeoutError,
+    ApprovalDeniedError as ApprovalDeniedError,
     BranchesRecordedEarlierError as BranchesRecordedEarlierError,
     ContextMisuseError as ContextMisuseError,
     DurableCallMismatchError as DurableCallMismatchError,
@@ -377,3 +380,9 @@ class ObserverError(JobDefinitionError):
     """What a job gives as an observer of runs gives none, or cannot be brought to workers."""
 
     code = "FA3009"
+
+
+class ApprovalsNotAnsweredError(JobDefinitionError):
+    """An agent needs approvals, and nobody is asked for them or could answer."""
+
+    code = "FA3010"

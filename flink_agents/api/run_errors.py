@@ -168,6 +168,20 @@ class NoMoreSignalsError(RunError):
     code = "FA4019"
 
 
+class ApprovalDeniedError(RunError):
+    """An action called a tool that needs an approval, and nobody approved it.
+
+    Attributes:
+        decision: How the request ended: ``denied``, ``expired`` or ``ended``.
+    """
+
+    code = "FA4020"
+
+    def __init__(self, message: str, *, decision: str = "", **kwargs: Any) -> None:
+        self.decision = decision
+        super().__init__(message, **kwargs)
+
+
 class RecordedFailureError(RunError):
     """A durable call failed in an earlier attempt, with an exception that cannot be made again.
 

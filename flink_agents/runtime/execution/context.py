@@ -14,6 +14,7 @@ from typing import Any, cast
 
 from typing_extensions import override
 
+from flink_agents.api.approvals import ApprovalOutcome, Check
 from flink_agents.api.context import RunnerContext
 from flink_agents.api.durable import DurableCallable
 from flink_agents.api.errors import (
@@ -42,6 +43,7 @@ from flink_agents.runtime.execution.routing import Route
 from flink_agents.runtime.execution.run import Run
 from flink_agents.runtime.execution.shared import Durable, RunEnvironment
 from flink_agents.runtime.execution.waits.action_waits import in_turn
+from flink_agents.runtime.execution.waits.approvals import Asked, approval_of
 from flink_agents.runtime.execution.waits.run_waits import wait_of
 from flink_agents.runtime.journal.calls import StepCalls
 from flink_agents.runtime.state.memory import TreeObject
@@ -457,6 +459,13 @@ class ActionRunContext(RunnerContext):
     def _wait(self, name: str | None, signal_type: Any, seconds: float | None) -> SignalWait[Any]:
         self._of.guard()
         return wait_of(self._of, current_delivery.get(), name, signal_type, seconds)
+
+    @override
+    def _approval(
+        self, what: str, arguments: Mapping[str, Any], seconds: float | None, check: Check | None
+    ) -> Awaitable[ApprovalOutcome]:
+        self._of.guard()
+        return approval_of(self._of, current_delivery.get(), Asked(what, arguments, seconds, check))
 
     # -- metrics ----------------------------------------------------------------------
 

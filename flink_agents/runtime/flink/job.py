@@ -18,6 +18,7 @@ from pyflink.datastream import DataStream, StreamExecutionEnvironment
 
 from flink_agents.api.errors import (
     AgentCycleError,
+    ApprovalsNotAnsweredError,
     DeadLettersNotReadError,
     DuplicateAgentError,
     JobDefinitionError,
@@ -53,6 +54,9 @@ class AppliedAgent:
         dead_letters_read: Whether something takes them.
         late_outputs_read: Whether something takes the outputs of stragglers.
         inputs: How many inputs it will get, where that is known.
+        asks: Whether an action or a tool of it needs approvals, as its plan says.
+        answered: Whether it gets signals.
+        approvals_read: Whether something takes its requests for approvals.
     """
 
     name: str
@@ -63,6 +67,9 @@ class AppliedAgent:
     dead_letters_read: bool = False
     late_outputs_read: bool = False
     inputs: int | None = None
+    asks: bool = False
+    answered: bool = False
+    approvals_read: bool = False
 
 
 class Job:
@@ -163,6 +170,7 @@ class Job:
             JobFailedError: The job failed.
             DeadLettersNotReadError: A policy writes dead letters that nobody reads.
             JobDefinitionError: Nobody reads outputs that go to the stream of late ones.
+            ApprovalsNotAnsweredError: Nobody is asked for approvals, or could answer.
         """
         from pyflink.common import JobExecutionResult
 
@@ -215,6 +223,7 @@ class Job:
         """Check the job and set what it needs; returns its name."""
         self._check_dead_letters()
         self._check_event_time()
+        self._check_approvals()
         for check in self._checks:
             check()
         self._bound_restarts()
@@ -303,6 +312,17 @@ class Job:
                     f"agent {name!r} sends failed events to its dead letters, and nobody reads them",
                     fix="consume the stream that dead_letters() of the applied agent returns, "
                     "for example dead_letters().print()",
+                )
+
+    def _check_approvals(self) -> None:
+        for name, applied in self._applied.items():
+            if applied.asks and not (applied.approvals_read and applied.answered):
+                raise ApprovalsNotAnsweredError(
+                    f"agent {name!r} needs approvals, and its runs would wait for ever",
+                    expected="a stream of signals that answer, and somebody who reads approvals()",
+                    found="no signals" if not applied.answered else "nobody who reads approvals()",
+                    fix="call with_signals(...) before apply(...), and consume the stream that approvals() "
+                    "of the applied agent returns",
                 )
 
     def _check_event_time(self) -> None:

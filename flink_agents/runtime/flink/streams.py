@@ -12,6 +12,7 @@ from pyflink.datastream import DataStream, OutputTag
 from typing_extensions import override
 
 from flink_agents.api.agent import Agent
+from flink_agents.api.approvals import APPROVALS_TAG
 from flink_agents.api.environment import AgentInput, AgentStream
 from flink_agents.api.errors import (
     AgentDefinitionError,
@@ -116,6 +117,7 @@ class FlinkAgentInput(AgentInput):
             stream = stream.set_max_parallelism(max_parallelism)
         applied = AppliedAgent(plan.name, stream, DEAD_LETTER_TAG in side_types, event_time, lineage)
         applied.inputs = self._size
+        applied.asks, applied.answered = bound.asks, self._signals
         self._job.register(applied)
         return FlinkAgentStream(self._job, applied, bound, side_types)
 
@@ -175,7 +177,8 @@ def _side_types(bound: BoundAgent, job: Job, event_time: EventTime) -> dict[str,
     """Return the types of all side outputs of the agent, by tag."""
     pickled = Types.PICKLED_BYTE_ARRAY()
     types = {tag: stream_type(kind) for tag, kind in bound.side_outputs.items()}
-    own = {DEAD_LETTER_TAG: pickled, STRAYS_TAG: pickled, LATE_TAG: stream_type(bound.output_type)}
+    late = stream_type(bound.output_type)
+    own = {DEAD_LETTER_TAG: pickled, STRAYS_TAG: pickled, APPROVALS_TAG: pickled, LATE_TAG: late}
     return {tag: types.get(tag) or own[tag] for tag in side_streams(bound, job.config, event_time)}
 
 
@@ -245,6 +248,16 @@ class FlinkAgentStream(AgentStream):
                 fix="call with_signals(...) before apply(...)",
             )
         return self._side[STRAYS_TAG]
+
+    @override
+    def approvals(self) -> DataStream:
+        if APPROVALS_TAG not in self._side:
+            raise UnknownSideOutputError(
+                f"agent {self._applied.name!r} asks for no approvals, as far as its code is seen",
+                fix="mark an action or a tool with needs_approval=True, or set the option run.waits to true",
+            )
+        self._applied.approvals_read = True
+        return self._side[APPROVALS_TAG]
 
     @override
     def late_outputs(self) -> DataStream:

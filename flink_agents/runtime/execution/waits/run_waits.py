@@ -201,7 +201,7 @@ class OutlastingWait(Pending):
 
     Attributes:
         name: See above.
-        deadline: When it ends by itself, in milliseconds; None for never, or as long as it did not begin.
+        deadline: When it ends by itself, in milliseconds; None for never, or as long as nobody asked.
         future: Ends when the outcome is delivered.
     """
 
@@ -262,11 +262,17 @@ class OutlastingWait(Pending):
 
     # -- its end ----------------------------------------------------------------------
 
+    def plan(self) -> int | None:
+        """Find out when it ends by itself, and return that; it stays from here on."""
+        if self.deadline is None:
+            number = self.number
+            self.deadline = self._waits.deadline(self._step.path, number.task, number.nth, self._seconds)
+        return self.deadline
+
     def begin(self) -> None:
         """Take a signal that is there; be open where none is."""
-        waits = self._waits
-        self.deadline = waits.deadline(self._step.path, self.number.task, self.number.nth, self._seconds)
-        waits.mail.open[self] = None
+        self.plan()
+        self._waits.mail.open[self] = None
         if not self.take():
             self.look()
 
@@ -359,7 +365,7 @@ class OutlastingWait(Pending):
         return waits
 
 
-class _Awaited(SignalWait[Any]):
+class AwaitedWait(SignalWait[Any]):
     """What an action awaits of a wait.
 
     Args:
@@ -380,6 +386,11 @@ class _Awaited(SignalWait[Any]):
         """The text that names the wait."""
         self._step.run.identify()
         return self._wait.id
+
+    @property
+    def deadline(self) -> int | None:
+        """When the wait ends by itself, in milliseconds since the epoch; None for never."""
+        return self._wait.plan()
 
     def __await__(self) -> Generator[Any, Any, Any]:
         return self._value().__await__()
@@ -409,7 +420,7 @@ class _Awaited(SignalWait[Any]):
 
 def wait_of(
     step: ActionRun, delivery: Delivery | None, name: str | None, kind: Any, seconds: float | None
-) -> SignalWait[Any]:
+) -> AwaitedWait:
     """Make a wait of an action, which begins when it is awaited.
 
     Args:
@@ -437,7 +448,7 @@ def wait_of(
             found="a def action, or code outside of the action",
             fix=f"write async def, and await {called}(...)",
         )
-    return _Awaited(OutlastingWait(step, delivery, name, kind, seconds), step, kind, seconds)
+    return AwaitedWait(OutlastingWait(step, delivery, name, kind, seconds), step, kind, seconds)
 
 
 @lru_cache(maxsize=256)
