@@ -27,11 +27,11 @@ plan_app = typer.Typer(help="Look at what an agent compiles to.", no_args_is_hel
 app.add_typer(plan_app, name="plan")
 app.add_typer(state_app, name="state")
 app.add_typer(kafka_app, name="kafka")
-app.add_typer(approvals_app, name="approvals")
-app.command()(signal)
 app.add_typer(cluster_app, name="cluster")
 app.command()(run)
 app.command()(stop)
+app.add_typer(approvals_app, name="approvals")
+app.command()(signal)
 
 PASS_THROUGH = {"allow_extra_args": True, "ignore_unknown_options": True, "help_option_names": list[str]()}
 

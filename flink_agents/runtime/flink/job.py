@@ -53,10 +53,10 @@ class AppliedAgent:
         lineage: Whether its outputs are ``TracedOutput``.
         dead_letters_read: Whether something takes them.
         late_outputs_read: Whether something takes the outputs of stragglers.
+        inputs: How many inputs it will get, where that is known.
         asks: Whether an action or a tool of it needs approvals, as its plan says.
         answered: Whether it gets signals.
         approvals_read: Whether something takes its requests for approvals.
-        inputs: How many inputs it will get, where that is known.
     """
 
     name: str
@@ -66,10 +66,10 @@ class AppliedAgent:
     lineage: bool = False
     dead_letters_read: bool = False
     late_outputs_read: bool = False
+    inputs: int | None = None
     asks: bool = False
     answered: bool = False
     approvals_read: bool = False
-    inputs: int | None = None
 
 
 class Job:

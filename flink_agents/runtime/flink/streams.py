@@ -116,8 +116,8 @@ class FlinkAgentInput(AgentInput):
         if max_parallelism is not None:
             stream = stream.set_max_parallelism(max_parallelism)
         applied = AppliedAgent(plan.name, stream, DEAD_LETTER_TAG in side_types, event_time, lineage)
-        applied.asks, applied.answered = bound.asks, self._signals
         applied.inputs = self._size
+        applied.asks, applied.answered = bound.asks, self._signals
         self._job.register(applied)
         return FlinkAgentStream(self._job, applied, bound, side_types)
 
