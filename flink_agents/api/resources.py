@@ -7,6 +7,7 @@ Function tools, prompts and clients are provided by this package. Other kinds ar
 
 from __future__ import annotations
 
+import copy
 import inspect
 import re
 import string

@@ -182,10 +182,16 @@ class ApprovalDeniedError(RunError):
         super().__init__(message, **kwargs)
 
 
+class RunDeadlineError(RunError, TimeoutError):
+    """An action waits, and its run has taken for as long as a run may."""
+
+    code = "FA4021"
+
+
 class AskedOutputsError(RunError):
     """An agent that an action asked put out another number of values than one."""
 
-    code = "FA4021"
+    code = "FA4030"
 
 
 class RecordedFailureError(RunError):

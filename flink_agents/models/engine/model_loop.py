@@ -8,7 +8,6 @@ models are used here, and stay open as long as an attempt is there that has aske
 from __future__ import annotations
 
 import asyncio
-import logging
 import threading
 from collections.abc import Awaitable, Callable, Iterable
 from concurrent.futures import Future
@@ -17,9 +16,11 @@ from typing import TypeVar
 
 from pydantic_ai.models import Model
 
+from flink_agents.api.logs import bounded_logger
+
 T = TypeVar("T")
 
-_log = logging.getLogger("flink_agents.models")
+_log = bounded_logger("flink_agents.models")
 
 _LOOK_SECONDS = 1.0
 """How often somebody looks whether attempts have ended. Nobody tells: their loops are closed."""

@@ -295,7 +295,11 @@ class DurableCalls:
     async def void(self, step: ActionRun) -> None:
         """Make void what an execution recorded."""
         self._observers.action_mismatched(step.run.state, step.action.name)
-        await self._recording.stored(journal_of(step).void(step.path))
+        journal, waits = journal_of(step), step.run.waits
+        outcomes = dict(journal.step(step.path).outcomes)
+        await self._recording.stored(journal.void(step.path))
+        if waits is not None:
+            waits.give_back(outcomes.values())
 
     def replay(self, step: ActionRun, record: ActionRecord, steps: StepExecutor) -> None:
         """Take the end of an execution from its record."""

@@ -49,7 +49,7 @@ from flink_agents.runtime.execution.run import Run
 from flink_agents.runtime.execution.shared import Durable, RunEnvironment
 from flink_agents.runtime.execution.waits.action_waits import in_turn
 from flink_agents.runtime.execution.waits.approvals import Asked, approval_of
-from flink_agents.runtime.execution.waits.run_waits import wait_of
+from flink_agents.runtime.execution.waits.awaited import wait_of
 from flink_agents.runtime.journal.calls import StepCalls
 from flink_agents.runtime.state.memory import TreeObject
 from flink_agents.runtime.state.suspended import OpenWait

@@ -49,6 +49,7 @@ class FlinkAgentInput(AgentInput):
         agents: Agents that are known by name.
         stream: The input.
         key_selector: Gives the key of a record.
+        size: How many records it has, where that is known.
     """
 
     def __init__(
@@ -57,11 +58,13 @@ class FlinkAgentInput(AgentInput):
         agents: Mapping[str, Agent],
         stream: DataStream,
         key_selector: Callable[[Any], Any],
+        size: int | None = None,
     ) -> None:
         self._job = job
         self._agents = agents
         self._stream = stream
         self._key_selector = key_selector
+        self._size = size
         self._signals = False
 
     @override
@@ -114,6 +117,7 @@ class FlinkAgentInput(AgentInput):
         if max_parallelism is not None:
             stream = stream.set_max_parallelism(max_parallelism)
         applied = AppliedAgent(plan.name, stream, DEAD_LETTER_TAG in side_types, event_time, lineage)
+        applied.inputs = self._size
         applied.asks, applied.answered = bound.asks, self._signals
         self._job.register(applied)
         return FlinkAgentStream(self._job, applied, bound, side_types)

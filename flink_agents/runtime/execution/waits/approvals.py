@@ -24,9 +24,9 @@ from flink_agents.api.approvals import (
     Decision,
     outcome_of,
 )
-from flink_agents.api.errors import NoMoreSignalsError, SignalTimeoutError
+from flink_agents.api.errors import NoMoreSignalsError, RunDeadlineError, SignalTimeoutError
 from flink_agents.runtime.execution.delivery import Delivery
-from flink_agents.runtime.execution.waits.run_waits import wait_of
+from flink_agents.runtime.execution.waits.awaited import wait_of
 
 if TYPE_CHECKING:
     from flink_agents.runtime.execution.context import ActionRun
@@ -96,6 +96,10 @@ async def approval_of(step: ActionRun, delivery: Delivery | None, asked: Asked) 
     except NoMoreSignalsError:
         reason = "the input has ended, so that no answer will come"
         outcome = ApprovalOutcome(request, Decision.ENDED, request.arguments, reason=reason)
+    except RunDeadlineError:
+        reason = "its run has taken for too long"
+        _put_aside(step, ApprovalOutcome(request, Decision.EXPIRED, request.arguments, reason=reason))
+        raise
     _put_aside(step, outcome)
     return outcome
 
