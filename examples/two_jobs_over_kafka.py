@@ -7,9 +7,9 @@
                 each order)        in the headers)
 
 Each job is a process of its own. Job 1 is killed with SIGKILL in its middle, and started again from its last
-checkpoint: each order is priced and shipped once, and the way of each parcel can be followed back to its
-order. Run it with ``python examples/two_jobs_over_kafka.py [HOST:PORT]``. Without an address, the example
-starts a broker of its own and stops it at the end.
+checkpoint, while job 2 begins: each order is priced and shipped once, and the way of each parcel can be
+followed back to its order. Run it with ``python examples/two_jobs_over_kafka.py [HOST:PORT]``. Without an
+address, the example starts a broker of its own and stops it at the end.
 """
 
 from __future__ import annotations
@@ -100,7 +100,7 @@ class Shipping(Agent):
 
 
 def run_job(name: str, directory: Path, brokers: dict[str, Any]) -> None:
-    """Run a job to the end of what is in its topic, from its last checkpoint if it has one."""
+    """Run a job until it is killed, from its last checkpoint if it has one."""
     checkpoints = directory / name
     flink = Configuration()
     flink.set_string("execution.checkpointing.dir", checkpoints.as_uri())
@@ -114,7 +114,7 @@ def run_job(name: str, directory: Path, brokers: dict[str, Any]) -> None:
     config = {"job-identifier": name, "action-state.store": "sqlite"}
     config["action-state.sqlite.path"] = str(directory / f"{name}.sqlite")
     env = AgentsExecutionEnvironment.get_execution_environment(stream_env, config=config)
-    read: dict[str, Any] = {"records": True, "stop": "latest", **brokers}
+    read: dict[str, Any] = {"records": True, **brokers}
     write: dict[str, Any] = {"delivery": "exactly-once", "transactional_id": name, **brokers}
     if name == "pricing":
         orders = kafka_source(env, "orders", value=Order, dead_letters="orders-dead", **read)
@@ -150,10 +150,10 @@ def start(name: str, directory: Path, brokers: dict[str, Any]) -> subprocess.Pop
     return subprocess.Popen(command, start_new_session=True)
 
 
-def finish(job: subprocess.Popen[bytes]) -> None:
-    """Wait for the end of a job."""
-    if job.wait() != 0:
-        raise SystemExit(f"a job ended with {job.returncode}")
+def kill(job: subprocess.Popen[bytes]) -> None:
+    """Kill a job and its JVM."""
+    os.killpg(job.pid, signal.SIGKILL)
+    job.wait()
 
 
 def kill_in_the_middle(job: subprocess.Popen[bytes], directory: Path) -> None:
@@ -163,8 +163,7 @@ def kill_in_the_middle(job: subprocess.Popen[bytes], directory: Path) -> None:
         if job.poll() is not None or time.monotonic() > until:
             raise SystemExit("the job did not come to its middle")
         time.sleep(0.02)
-    os.killpg(job.pid, signal.SIGKILL)
-    job.wait()
+    kill(job)
 
 
 def calls_in(directory: Path) -> list[list[str]]:
@@ -182,17 +181,17 @@ def write_orders(brokers: dict[str, Any]) -> None:
     producer.close()
 
 
-def records_of(topic: str, brokers: dict[str, Any]) -> list[Any]:
-    """The committed records of a topic, as many as there are orders; and whether there are more."""
+def records_of(topic: str, count: int, seconds: float, brokers: dict[str, Any]) -> list[Any]:
+    """The committed records of a topic: up to ``count``, until none comes for so many seconds."""
     consumer: Any = KafkaConsumer(
         topic,
         auto_offset_reset="earliest",
         group_id=None,
         isolation_level="read_committed",
-        consumer_timeout_ms=5000,
+        consumer_timeout_ms=int(seconds * 1000),
         **brokers,
     )
-    found = list(islice(consumer, ORDERS + 1))
+    found = list(islice(consumer, count))
     consumer.close()
     return found
 
@@ -203,7 +202,7 @@ def header(record: Any, name: str) -> str:
 
 def report(directory: Path, brokers: dict[str, Any]) -> None:
     """Print what became of the orders."""
-    priced, parcels = records_of("priced", brokers), records_of("parcels", brokers)
+    priced, parcels = (records_of(topic, ORDERS + 1, 5, brokers) for topic in ("priced", "parcels"))
     shipped = Counter(json.loads(one.value)["number"] for one in parcels)
     print(f"{len(priced)} orders priced, {len(parcels)} shipped, each once: {set(shipped.values()) == {1}}")
     calls = calls_in(directory)
@@ -223,9 +222,13 @@ def main(brokers: dict[str, Any], directory: Path) -> None:
     pricing = start("pricing", directory, brokers)
     kill_in_the_middle(pricing, directory)
     print(f"job 1 killed after {len(calls_in(directory))} calls", flush=True)
-    finish(start("pricing", directory, brokers))
-    finish(start("shipping", directory, brokers))
-    report(directory, brokers)
+    jobs = [start(name, directory, brokers) for name in ("pricing", "shipping")]
+    try:
+        records_of("parcels", ORDERS, PATIENCE_SECONDS, brokers)
+        report(directory, brokers)
+    finally:
+        for job in jobs:
+            kill(job)
 
 
 if __name__ == "__main__":

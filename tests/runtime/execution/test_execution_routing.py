@@ -228,7 +228,9 @@ def test_dead_letter_of_an_unhandled_event() -> None:
         "error_type": "UnhandledEventError",
         "where": "",
         "attempts": (),
+        "run_input": 7,
     }
+    assert letter.record == 7
     assert letter.event == Step(number=7)
     assert "condition of one of these actions to hold: one" in letter.error_message
 
