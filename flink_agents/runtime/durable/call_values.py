@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 import hashlib
-from collections.abc import Callable, Iterable, Mapping
+from collections import deque
+from collections.abc import Callable, Mapping, Sequence
 from functools import lru_cache, partial
 from typing import Any
 
@@ -66,19 +67,43 @@ class Arguments:
         )
         self.key: str | None = None
 
-    def of(self, what: DurableCallable) -> partial[Any]:
-        """The function of ``what`` with a copy of the arguments."""
-        return self._given_to(what.function, what.wants_key)
+    def of(self, what: DurableCallable, clients: Mapping[str, Any]) -> partial[Any]:
+        """The function of ``what`` with a copy of the arguments, and with open clients by name."""
+        return self._given_to(what, what.wants_key, clients)
 
-    def of_reconciler(self, reconciler: Callable[..., Any]) -> partial[Any]:
-        """``reconciler`` with a copy of the arguments, and with the key where it takes one."""
-        return self._given_to(reconciler, takes(reconciler, IDEMPOTENCY_KEY))
+    def of_reconciler(self, reconciler: Callable[..., Any], clients: Mapping[str, Any]) -> partial[Any]:
+        """``reconciler`` with a copy of the arguments, and with the key and the clients that it takes."""
+        taken = {name: client for name, client in clients.items() if takes(reconciler, name)}
+        return self._given_to(DurableCallable(reconciler), takes(reconciler, IDEMPOTENCY_KEY), taken)
 
-    def _given_to(self, function: Callable[..., Any], wants_key: bool) -> partial[Any]:
+    def _given_to(self, what: DurableCallable, wants_key: bool, clients: Mapping[str, Any]) -> partial[Any]:
         args, kwargs = self._plain or self._codec.decode(self._data)
         if wants_key and self.key is not None and IDEMPOTENCY_KEY not in kwargs:
             kwargs = {**kwargs, IDEMPOTENCY_KEY: self.key}
-        return partial(function, *args, **kwargs)
+        if clients:
+            args, kwargs = _with_clients(what.positional, args, kwargs, clients)
+        return partial(what.function, *args, **kwargs)
+
+
+def _with_clients(
+    names: Sequence[str], args: Sequence[Any], kwargs: Mapping[str, Any], clients: Mapping[str, Any]
+) -> tuple[list[Any], dict[str, Any]]:
+    """Arguments of a call with clients among them.
+
+    A client stands where its parameter does, so that the function may take it first.
+
+    Args:
+        names: Parameters that take positional arguments.
+        args: Arguments by position, without the clients.
+        kwargs: Arguments by name, without the clients.
+        clients: Open clients by name.
+    """
+    by_name, rest, given = dict(clients), deque(args), list[Any]()
+    for name in names:
+        if not rest:
+            break
+        given.append(by_name.pop(name) if name in by_name else rest.popleft())
+    return [*given, *rest], {**kwargs, **by_name}
 
 
 def identity(
@@ -196,9 +221,9 @@ def _told(call: CallIdentity | str | None) -> str:
 
 def request_text(what: DurableCallable, args: tuple[Any, ...], kwargs: Mapping[str, Any]) -> str:
     """The arguments as a text for people."""
-    names: Iterable[str] = what.positional
-    if len(what.positional) < len(args):
-        names = map(str, range(len(args)))
+    names = [name for name in what.positional if name not in what.clients]
+    if len(names) < len(args):
+        names = list(map(str, range(len(args))))
     named = [*zip(names, args, strict=False), *kwargs.items()]
     # What stands without a name may be what is to be left out.
     hidden = {*what.redact, *filter(str.isdecimal, dict(named))} if what.redact else ()

@@ -17,6 +17,7 @@ from typing_extensions import override
 from flink_agents.api.context import RunnerContext
 from flink_agents.api.durable import DurableCallable
 from flink_agents.api.errors import (
+    AgentConfigurationError,
     ContextMisuseError,
     EventLimitError,
     MemoryPathError,
@@ -396,12 +397,29 @@ class ActionRunContext(RunnerContext):
     # -- durable calls ----------------------------------------------------------------
 
     def _call_durably(self, what: DurableCallable, args: tuple[Any, ...], kwargs: Mapping[str, Any]) -> Any:
+        if what.clients:
+            self._check_clients(what, kwargs)
         return self._durable.call_from_thread(self._of, what, args, kwargs)
 
     def _call_durably_async(
         self, what: DurableCallable, args: tuple[Any, ...], kwargs: Mapping[str, Any]
     ) -> Awaitable[Any]:
+        if what.clients:
+            self._check_clients(what, kwargs)
         return self._durable.call(self._of, what, args, kwargs)
+
+    def _check_clients(self, what: DurableCallable, kwargs: Mapping[str, Any]) -> None:
+        """Check that the agent has the clients of a call, and that nobody else gives them."""
+        self._of.guard()
+        for name in what.clients:
+            self._of.shared.clients.check(name)
+            if name in kwargs:
+                raise AgentConfigurationError(
+                    f"a durable call of {what.identity} has the argument {name!r}, which is a client",
+                    expected="the other arguments of the function: the runtime gives it the open client",
+                    found=f"durable_execute(..., {name}=...)",
+                    fix=f"leave {name}=... out",
+                )
 
     @property
     def _durable(self) -> Durable:
