@@ -71,7 +71,7 @@ class ActionMark:
         return cls(
             check_triggers(triggers, what, where),
             check_event_types(emits, what, "an entry of emits", where),
-            check_settings(ActionSettings, what, where, settings),
+            check_settings(ActionSettings, what, where, settings, ("name", "config", "emits")),
             dict(config),
             name,
         )
@@ -229,7 +229,7 @@ def tool(func: Any = None, /, *, name: str | None = None, **limits: Unpack[Limit
     """
 
     def decorate(target: Any) -> Any:
-        settings = check_settings(ToolSettings, "@tool", place_of(target), limits)
+        settings = check_settings(ToolSettings, "@tool", place_of(target), limits, ("name",))
         setattr(unwrap(target), RESOURCE_MARK, ResourceMark(ResourceType.TOOL, name, settings))
         return target
 
