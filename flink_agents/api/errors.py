@@ -48,7 +48,9 @@
     │   ├── DurableCallMismatchError     FA4013
     │   │   └── BranchesRecordedEarlierError FA4016
     │   ├── DurableResultError           FA4014
-    │   └── RecordedFailureError         FA4015
+    │   ├── RecordedFailureError         FA4015
+    │   ├── ForgottenAwaitError          FA4021  (also a TypeError)
+    │   └── OutputTypeError              FA4022  (also a TypeError)
     ├── StateError                       FA5000  a value cannot enter or leave Flink's state
     │   ├── KeyEncodingError             FA5001
     │   ├── UnserializableValueError     FA5002
@@ -153,8 +155,10 @@ from flink_agents.api.run_errors import (
     DurableCallMismatchError as DurableCallMismatchError,
     DurableResultError as DurableResultError,
     EventLimitError as EventLimitError,
+    ForgottenAwaitError as ForgottenAwaitError,
     MemoryPathError as MemoryPathError,
     NotAnEventError as NotAnEventError,
+    OutputTypeError as OutputTypeError,
     RecordedFailureError as RecordedFailureError,
     ResourceNotFoundError as ResourceNotFoundError,
     ResourceUnavailableError as ResourceUnavailableError,

@@ -156,6 +156,18 @@ class DurableResultError(RunError):
     code = "FA4014"
 
 
+class ForgottenAwaitError(RunError, TypeError):
+    """An action uses a coroutine in place of its result, or ends without awaiting a durable call."""
+
+    code = "FA4021"
+
+
+class OutputTypeError(RunError, TypeError):
+    """An output is not of the type that the agent declares."""
+
+    code = "FA4022"
+
+
 class RecordedFailureError(RunError):
     """A durable call failed in an earlier attempt, with an exception that cannot be made again.
 

@@ -16,6 +16,7 @@ from flink_agents.runtime.execution.shared import RunEnvironment
 from flink_agents.runtime.operator.emission import Emission
 from flink_agents.runtime.operator.low_watermark import NO_TIMESTAMP
 from flink_agents.runtime.operator.processor import AgentProcessor
+from flink_agents.runtime.serde.awaitables import AWAIT_IT
 from flink_agents.testing.behind import Behind
 from flink_agents.testing.crashes import Crashes
 from flink_agents.testing.fake_state import FakeBackend
@@ -203,5 +204,7 @@ class Driver:
             raise UnserializableValueError(
                 f"a {what} cannot be pickled, as PyFlink does between operators: {error}",
                 found=f"{type(value).__module__}.{type(value).__qualname__}",
-                fix="use values whose classes stand at the top level of a module",
+                fix=AWAIT_IT
+                if "'coroutine'" in str(error)
+                else "use values whose classes stand at the top level of a module",
             ) from error

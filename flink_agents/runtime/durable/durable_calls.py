@@ -15,6 +15,7 @@ from typing import Any
 from flink_agents.api.durable import DurableCallable, OnMismatch
 from flink_agents.api.errors import (
     ContextMisuseError,
+    ForgottenAwaitError,
     RecordTooLargeError,
     StateError,
 )
@@ -41,9 +42,10 @@ from flink_agents.runtime.journal.calls import (
     Number,
     Outcome,
     StepCalls,
-    told,
+    told as told_outcome,
 )
 from flink_agents.runtime.journal.records import ActionRecord
+from flink_agents.runtime.serde.awaitables import told
 
 _log = bounded_logger("flink_agents.durable")
 
@@ -144,7 +146,8 @@ class DurableCalls:
         execution = CallExecution(
             self._recording, self._codec, self._observers, step, delivery, what, call, arguments, threads
         )
-        return execution.value()
+        value = delivery.unawaited[call.number] = execution.value()
+        return value
 
     # -- executions -------------------------------------------------------------------
 
@@ -162,6 +165,25 @@ class DurableCalls:
         delivery = self._delivery_of(step)
         delivery.main, delivery.ready = step.task, 0
         current_delivery.set(delivery)
+
+    def check_awaited(self, step: ActionRun) -> None:
+        """Check that an execution that ended well has awaited its calls, or has cancelled them.
+
+        Raises:
+            ForgottenAwaitError: It has not.
+        """
+        delivery = step.delivery
+        forgotten = delivery.forgotten() if delivery is not None and delivery.unawaited else None
+        if delivery is None or forgotten is None:
+            return
+        delivery.failing = True
+        raise ForgottenAwaitError(
+            f"action {step.action.name!r} ended without awaiting {told(forgotten)}: it was not made",
+            expected="an await, or a task, for each durable call",
+            found="a durable call whose result nobody asked for",
+            fix="write await ctx.durable_execute_async(...); give several to await ctx.gather(...); "
+            "close() the one that is not to be made",
+        )
 
     def finish(self, step: ActionRun) -> Coroutine[Any, Any, None] | None:
         """End an execution; returns what is to be awaited where calls of it go on behind its end."""
@@ -303,7 +325,7 @@ def _stuck(step: ActionRun, number: Number, outcome: Outcome) -> None:
     assert delivery is not None
     asked = next((one for one in delivery.deferred if isinstance(one, PendingCall)), None)
     identity = asked.call.identity if asked is not None else "a wait that no outcome ends"
-    mismatch = delivery.calls.refuse(Mismatch(number, told(outcome), identity))
+    mismatch = delivery.calls.refuse(Mismatch(number, told_outcome(outcome), identity))
     step.calls = delivery.calls
     if asked is not None:
         asked.refuse(mismatch_error(step, mismatch))

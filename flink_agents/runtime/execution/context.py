@@ -19,13 +19,10 @@ from flink_agents.api.durable import DurableCallable
 from flink_agents.api.errors import (
     AgentConfigurationError,
     ContextMisuseError,
-    EventLimitError,
     MemoryPathError,
-    NotAnEventError,
-    UnknownEventError,
     UnknownSideOutputError,
 )
-from flink_agents.api.events import Event, Lineage, lineage_of_sent, stamp, with_lineage
+from flink_agents.api.events import Event, Lineage, OutputEvent, lineage_of_sent, stamp, with_lineage
 from flink_agents.api.memory import MemoryObject, MemoryRef, MemoryScope
 from flink_agents.api.metrics import MetricGroup
 from flink_agents.api.observers import Phase
@@ -39,10 +36,17 @@ from flink_agents.runtime.execution.delivery import Delivery
 from flink_agents.runtime.execution.limits import LeaveThread, Slot
 from flink_agents.runtime.execution.phases import RunState
 from flink_agents.runtime.execution.retry import Trial
-from flink_agents.runtime.execution.routing import Route
+from flink_agents.runtime.execution.routing import (
+    Route,
+    no_event,
+    not_awaited,
+    too_many_events,
+    unknown_event,
+)
 from flink_agents.runtime.execution.run import Run
 from flink_agents.runtime.execution.shared import Durable, RunEnvironment
 from flink_agents.runtime.journal.calls import StepCalls
+from flink_agents.runtime.serde.awaitables import is_awaitable
 from flink_agents.runtime.state.memory import TreeObject
 
 _MISSING = object()
@@ -199,45 +203,25 @@ class ActionRun:
         self.guard()
         route = self.shared.routes.of(event)
         if route is None:
-            raise self._no_event(event)
+            raise no_event(self.action.name, event)
         self.take(event, route)
 
     def take(self, event: Event, route: Route) -> None:
         """Add an event that goes by ``route`` to what the action sent, or has returned."""
         sent = self.sent
         if self.run.emitted + len(sent) >= self.shared.max_events:
-            raise self._too_many_events()
+            raise too_many_events(self.shared.max_events)
         lineage = Lineage(lineage_of_sent(self.event), self.action.name, len(sent))
         if route.leaves:
+            if is_awaitable(output := cast("OutputEvent", event).output):
+                raise not_awaited(self.action.name, "puts out", output)
             # No action sees it, so that it needs no copy where it is sent twice.
             stamp(event, lineage)
         elif route.actions:
             event = with_lineage(event, lineage)
         else:
-            raise self._unknown(event)
+            raise unknown_event(self.action.name, event, self.shared.routes)
         sent.append(event)
-
-    def _too_many_events(self) -> EventLimitError:
-        return EventLimitError(
-            f"a run emitted more than {self.shared.max_events} events",
-            fix="end the loop between the actions, or raise the option run.max-events",
-        )
-
-    def _no_event(self, value: object) -> NotAnEventError:
-        return NotAnEventError(
-            f"action {self.action.name!r} emits something that is no event",
-            expected="an instance of an Event class, or None",
-            found=f"{type(value).__qualname__} {value!r}"[:300],
-            fix="wrap it: OutputEvent(output=...) leaves the agent",
-        )
-
-    def _unknown(self, event: Event) -> UnknownEventError:
-        return UnknownEventError(
-            f"action {self.action.name!r} emits {event.event_type!r}, which no action takes",
-            expected="one of " + ", ".join(sorted(self.shared.routes.known_types())),
-            found=event.event_type,
-            fix="add an action with that trigger, or emit an OutputEvent",
-        )
 
 
 class _Random(random.Random):
@@ -328,6 +312,8 @@ class ActionRunContext(RunnerContext):
                 found=repr(tag),
                 fix=f"declare it on the agent: side_outputs = {{{tag!r}: str}}",
             )
+        if is_awaitable(value):
+            raise not_awaited(self._of.action.name, "puts out", value)
         if self._of.side is None:
             self._of.side = []
         self._of.side.append((tag, value))

@@ -12,6 +12,7 @@ That an action has come to rest is counted: ``runtime.loop.action_loop`` counts 
 from __future__ import annotations
 
 import asyncio
+import inspect
 import time
 from collections import deque
 from collections.abc import Callable, Collection, Coroutine
@@ -120,6 +121,7 @@ class Delivery:
         interrupted: How often the execution was cancelled, since it could not go on.
         main: The task that executes the action; None where a thread does.
         tasks: Tasks that the action made, in the order in which it made them.
+        unawaited: Coroutines of durable calls that nobody has begun to await, by the number of the call.
         children: How many of them the action made itself.
         now: Seconds since the begin of the execution, as it sees them: they stand still between two outcomes,
             so that a replay sees the same.
@@ -152,6 +154,7 @@ class Delivery:
         self.others: list[asyncio.Task[Any]] = []
         self.performing: list[Pending] = []
         self.tasks: list[ActionTask] = []
+        self.unawaited: dict[Number, Coroutine[Any, Any, Any]] = {}
 
     def _open(self) -> None:
         """Make what an execution needs that waits for more than one call after the other."""
@@ -364,6 +367,14 @@ class Delivery:
             self.main = None
         if self.tasks:
             self.tasks = []
+        for coroutine in self.unawaited.values():
+            coroutine.close()
+        self.unawaited.clear()
+
+    def forgotten(self) -> Coroutine[Any, Any, Any] | None:
+        """The first durable call that the action neither awaited nor cancelled, now that it has ended."""
+        made = inspect.CORO_CREATED
+        return next((one for one in self.unawaited.values() if inspect.getcoroutinestate(one) == made), None)
 
     # -- what is no outcome -----------------------------------------------------------
 

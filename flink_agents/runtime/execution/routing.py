@@ -1,11 +1,20 @@
-"""Which actions an event triggers."""
+"""Where an event goes that an action emits, and the errors of those that go nowhere."""
 
 from __future__ import annotations
 
+import inspect
 from collections.abc import Iterable, Sequence
 from typing import TYPE_CHECKING, Any
 
+from flink_agents.api.errors import (
+    EventLimitError,
+    ForgottenAwaitError,
+    NotAnEventError,
+    RunError,
+    UnknownEventError,
+)
 from flink_agents.api.events import Event, NamedEvent, OutputEvent
+from flink_agents.runtime.serde.awaitables import AWAIT_IT, is_awaitable, told
 
 if TYPE_CHECKING:
     from flink_agents.plan import BoundAction
@@ -66,3 +75,52 @@ class Routes:
         for action in self._actions:
             if event.event_type in action.trigger_types or isinstance(event, action.trigger_classes):
                 yield action
+
+
+def too_many_events(limit: int) -> EventLimitError:
+    """The error of a run that emitted more than ``limit`` events."""
+    return EventLimitError(
+        f"a run emitted more than {limit} events",
+        fix="end the loop between the actions, or raise the option run.max-events",
+    )
+
+
+def no_event(action: str, value: object) -> RunError:
+    """The error of an action that emits ``value``, which is no event."""
+    if is_awaitable(value):
+        return not_awaited(action, "emits", value)
+    return NotAnEventError(
+        f"action {action!r} emits something that is no event",
+        expected="an instance of an Event class, or None",
+        found=f"{type(value).__qualname__} {value!r}"[:300],
+        fix="wrap it: OutputEvent(output=...) leaves the agent",
+    )
+
+
+def not_awaited(action: str, does: str, value: object) -> ForgottenAwaitError:
+    """The error of an action that gives away what it should have awaited.
+
+    Args:
+        action: Its name.
+        does: What it does with ``value``, as a verb.
+        value: The coroutine, which is closed: Python need not warn of it as well.
+    """
+    error = ForgottenAwaitError(
+        f"action {action!r} {does} something that was not awaited",
+        expected="what it returns",
+        found=told(value),
+        fix=AWAIT_IT,
+    )
+    if inspect.iscoroutine(value):
+        value.close()
+    return error
+
+
+def unknown_event(action: str, event: Event, routes: Routes) -> UnknownEventError:
+    """The error of an action that emits an event which nobody takes."""
+    return UnknownEventError(
+        f"action {action!r} emits {event.event_type!r}, which no action takes",
+        expected="one of " + ", ".join(sorted(routes.known_types())),
+        found=event.event_type,
+        fix="add an action with that trigger, or emit an OutputEvent",
+    )
