@@ -5,14 +5,15 @@ from __future__ import annotations
 import hashlib
 from collections import deque
 from collections.abc import Callable, Mapping, Sequence
-from functools import lru_cache, partial
+from functools import partial
 from typing import Any
 
-from pydantic import TypeAdapter
+from pydantic import ValidationError
 
 from flink_agents.api.action_state import RecordKind
 from flink_agents.api.durable import IDEMPOTENCY_KEY, DurableCallable, takes
 from flink_agents.api.errors import (
+    AgentConfigurationError,
     AgentsError,
     BranchesRecordedEarlierError,
     DurableCallMismatchError,
@@ -25,9 +26,12 @@ from flink_agents.runtime.serde import exceptions as failures
 from flink_agents.runtime.serde.canonical import digest_of_bytes
 from flink_agents.runtime.serde.codec import ValueCodec
 from flink_agents.runtime.serde.copies import is_unchanging
+from flink_agents.runtime.serde.declared_types import adapter_of, problems_text, type_text
 
 MAX_AWAITS = 5
 """Of how many awaits a mismatch tells that are no durable calls."""
+
+_RETURN_LESS = "return what the run needs, or a reference to it"
 
 REQUEST_CHARACTERS = 2000
 """How much of its request the record of a call keeps."""
@@ -134,9 +138,16 @@ def encoded(codec: ValueCodec, what: DurableCallable, value: Any) -> bytes:
     """
     try:
         if what.result_type is not None:
-            adapter = _adapter(what.result_type)
+            adapter = adapter_of(what.result_type)
             value = adapter.dump_python(adapter.validate_python(value), mode="json")
         return codec.encode(value)
+    except ValidationError as error:
+        raise DurableResultError(
+            "the result does not fit result_type",
+            expected=f"a result of the type {type_text(what.result_type)}",
+            found=problems_text(error, value),
+            fix="let the function return such a value, or correct result_type",
+        ) from error
     except Exception as error:
         raise DurableResultError(f"{type(error).__name__}: {error}"[:1000]) from error
 
@@ -145,7 +156,7 @@ def decoded(codec: ValueCodec, what: DurableCallable, record: CallRecord) -> Any
     """The recorded result."""
     assert record.value is not None
     value = codec.decode(record.value)
-    return value if what.result_type is None else _adapter(what.result_type).validate_python(value)
+    return value if what.result_type is None else adapter_of(what.result_type).validate_python(value)
 
 
 def failure_kept(codec: ValueCodec, limit: int, call: Call, error: BaseException) -> dict[str, Any]:
@@ -161,14 +172,32 @@ def failure_kept(codec: ValueCodec, limit: int, call: Call, error: BaseException
     return failures.describe(codec, error, failures.room(limit, taken))
 
 
+def check_result_type(what: DurableCallable) -> None:
+    """Check that results can be compared with ``result_type``, before the function has any effect.
+
+    Raises:
+        AgentConfigurationError: Pydantic does not describe that type.
+    """
+    try:
+        adapter_of(what.result_type)
+    except Exception as error:  # a foreign type may raise anything where it is described
+        raise AgentConfigurationError(
+            f"the durable call of {what.identity} has a wrong result_type",
+            expected="a type that pydantic describes, such as a model, a dataclass or list[str]",
+            found=f"{type_text(what.result_type)}: {type(error).__name__}",
+            fix="name such a type, or leave result_type out: results keep the types that they have",
+        ) from error
+
+
 def result_error(step: ActionRun, call: Call, refused: AgentsError) -> DurableResultError:
     """The error of a call whose result cannot be recorded."""
+    fix = refused.fix if isinstance(refused, DurableResultError) and refused.fix else _RETURN_LESS
     return DurableResultError(
         f"what {call.identity.function} returned cannot be recorded: call {call.index} of action "
         f"{step.action.name!r}, key {step.run.key!r}, sequence {step.run.sequence_number}",
-        expected="plain values, pydantic models or dataclasses, within the store's limit",
+        expected=refused.expected or "plain values, pydantic models or dataclasses, within the store's limit",
         found=f"{refused.message}: {refused.found}" if refused.found else refused.message,
-        fix="return what the run needs, or a reference to it. The call took effect and is not repeated",
+        fix=f"{fix}. The call took effect and is not repeated",
     )
 
 
@@ -236,8 +265,3 @@ def _shown(value: Any) -> str:
         return repr(value)[:REQUEST_CHARACTERS]
     except Exception as error:
         return f"<{type(value).__qualname__}: repr raised {type(error).__name__}>"
-
-
-@lru_cache(maxsize=256)
-def _adapter(kind: Any) -> TypeAdapter[Any]:
-    return TypeAdapter(kind)

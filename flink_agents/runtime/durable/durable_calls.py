@@ -28,6 +28,7 @@ from flink_agents.runtime.durable.call_attempts import CallingThread, Threads
 from flink_agents.runtime.durable.call_execution import CallExecution, PendingCall
 from flink_agents.runtime.durable.call_values import (
     Arguments,
+    check_result_type,
     idempotency_key,
     mismatch_error,
 )
@@ -134,6 +135,8 @@ class DurableCalls:
     ) -> Awaitable[Any]:
         if self._closed():
             raise asyncio.CancelledError
+        if what.result_type is not None:
+            check_result_type(what)
         arguments = Arguments(self._codec, what, args, kwargs)
         delivery = self._delivery_of(step)
         step.calls = delivery.calls
@@ -313,7 +316,7 @@ class DurableCalls:
         step.run.write(MemoryScope.SHORT_TERM, record.short_term)
         step.run.write(MemoryScope.SENSORY, record.sensory)
         for kind, content in record.events:
-            step.emit(self._shared.events.unpacked(kind, content))
+            step.emit(self._shared.events.unpacked(kind, content), recorded=True)
         if record.side:
             step.side = [(tag, value) for tag, value in record.side]
         steps.succeed(step)

@@ -39,14 +39,12 @@ from flink_agents.runtime.execution.retry import Trial
 from flink_agents.runtime.execution.routing import (
     Route,
     no_event,
-    not_awaited,
     too_many_events,
     unknown_event,
 )
 from flink_agents.runtime.execution.run import Run
 from flink_agents.runtime.execution.shared import Durable, RunEnvironment
 from flink_agents.runtime.journal.calls import StepCalls
-from flink_agents.runtime.serde.awaitables import is_awaitable
 from flink_agents.runtime.state.memory import TreeObject
 
 _MISSING = object()
@@ -198,23 +196,28 @@ class ActionRun:
             fix="await what the action starts, and keep values instead of ctx or memory objects",
         )
 
-    def emit(self, event: Event) -> None:
-        """Add an event to what the action sent."""
+    def emit(self, event: Event, recorded: bool = False) -> None:
+        """Add an event to what the action sent.
+
+        Args:
+            event: The event.
+            recorded: Whether it comes from a record, so that it was checked when it was sent.
+        """
         self.guard()
         route = self.shared.routes.of(event)
         if route is None:
             raise no_event(self.action.name, event)
-        self.take(event, route)
+        self.take(event, route, recorded)
 
-    def take(self, event: Event, route: Route) -> None:
+    def take(self, event: Event, route: Route, recorded: bool = False) -> None:
         """Add an event that goes by ``route`` to what the action sent, or has returned."""
         sent = self.sent
         if self.run.emitted + len(sent) >= self.shared.max_events:
             raise too_many_events(self.shared.max_events)
         lineage = Lineage(lineage_of_sent(self.event), self.action.name, len(sent))
         if route.leaves:
-            if is_awaitable(output := cast("OutputEvent", event).output):
-                raise not_awaited(self.action.name, "puts out", output)
+            if not recorded:
+                self.shared.output_checks.check(self.action.name, cast("OutputEvent", event).output)
             # No action sees it, so that it needs no copy where it is sent twice.
             stamp(event, lineage)
         elif route.actions:
@@ -312,8 +315,7 @@ class ActionRunContext(RunnerContext):
                 found=repr(tag),
                 fix=f"declare it on the agent: side_outputs = {{{tag!r}: str}}",
             )
-        if is_awaitable(value):
-            raise not_awaited(self._of.action.name, "puts out", value)
+        self._of.shared.output_checks.check(self._of.action.name, value, tag)
         if self._of.side is None:
             self._of.side = []
         self._of.side.append((tag, value))

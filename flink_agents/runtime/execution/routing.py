@@ -3,18 +3,20 @@
 from __future__ import annotations
 
 import inspect
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from typing import TYPE_CHECKING, Any
 
 from flink_agents.api.errors import (
     EventLimitError,
     ForgottenAwaitError,
     NotAnEventError,
+    OutputTypeError,
     RunError,
     UnknownEventError,
 )
 from flink_agents.api.events import Event, NamedEvent, OutputEvent
 from flink_agents.runtime.serde.awaitables import AWAIT_IT, is_awaitable, told
+from flink_agents.runtime.serde.declared_types import Check, check_of, type_text
 
 if TYPE_CHECKING:
     from flink_agents.plan import BoundAction
@@ -75,6 +77,43 @@ class Routes:
         for action in self._actions:
             if event.event_type in action.trigger_types or isinstance(event, action.trigger_classes):
                 yield action
+
+
+class OutputChecks:
+    """Checks what leaves the agent, where an action puts it out.
+
+    Args:
+        output_type: The declared type of outputs; None for any.
+        side_outputs: The declared types of side outputs, by tag.
+    """
+
+    __slots__ = ("_checks", "_types")
+
+    def __init__(self, output_type: Any, side_outputs: Mapping[str, Any]) -> None:
+        self._types: dict[str | None, Any] = {None: output_type, **side_outputs}
+        checks = {tag: check_of(kind) for tag, kind in self._types.items()}
+        self._checks: dict[str | None, Check] = {tag: one for tag, one in checks.items() if one is not None}
+
+    def check(self, action: str, value: Any, tag: str | None = None) -> None:
+        """Check a value of the main output, or of the side output ``tag``.
+
+        Raises:
+            ForgottenAwaitError: It is a coroutine.
+            OutputTypeError: It is not of the declared type.
+        """
+        if is_awaitable(value):
+            raise not_awaited(action, "puts out", value)
+        compare = self._checks.get(tag) if self._checks else None
+        problem = compare(value) if compare is not None else None
+        if problem is None:
+            return
+        declared = "output_type" if tag is None else f"side_outputs[{tag!r}]"
+        raise OutputTypeError(
+            f"action {action!r} puts out a value that is not of the agent's {declared}",
+            expected=f"a value of the type {type_text(self._types[tag])}, as declared",
+            found=problem,
+            fix=f"make the value of that type, or correct {declared}",
+        )
 
 
 def too_many_events(limit: int) -> EventLimitError:
