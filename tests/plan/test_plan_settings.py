@@ -145,7 +145,7 @@ def test_settings_do_not_change_the_fingerprint() -> None:
 def test_plan_without_settings_still_loads() -> None:
     golden = AgentPlan.from_json(GOLDEN.read_bytes())
     data = json.loads(GOLDEN.read_text(encoding="utf-8"))
-    new = {"retry", "timeout", "max_concurrency", "rate_limit", "blocking", "tags"}
+    new = {"retry", "timeout", "max_concurrency", "rate_limit", "blocking", "tags", "calls", "clients"}
     for part in (data, *data["actions"], *data["resources"]):
         for name in new & part.keys():
             del part[name]
