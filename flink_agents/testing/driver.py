@@ -79,6 +79,7 @@ class Driver:
     _max_parallelism: int
     _serialize: bool
     _settles: bool
+    _hang_after: float
     _config: Configuration
 
     def side_output(self, tag: str) -> list[Any]:
@@ -97,7 +98,7 @@ class Driver:
         if self._settles:
             self._run_to_the_end()
 
-    def _run_to_the_end(self, seconds: float = 60.0) -> None:
+    def _run_to_the_end(self, seconds: float | None = None) -> None:
         for subtask in self._subtasks:
             while waiting := self._with_timers(subtask.backend):
                 seen = subtask.processor.ended
@@ -106,7 +107,9 @@ class Driver:
                     # The last one of a key may be there to forget it.
                     self._fire(key, "processing_timers", min(timers) if self._keeps_timers else max(timers))
                 if subtask.processor.busy_keys:
-                    subtask.processor.wait_for_progress(seen, seconds)
+                    subtask.processor.wait_for_progress(
+                        seen, self._hang_after if seconds is None else seconds
+                    )
 
     @property
     def _keeps_timers(self) -> bool:
