@@ -18,11 +18,13 @@ from flink_agents.api.errors import (
     BranchesRecordedEarlierError,
     DurableCallMismatchError,
     DurableResultError,
+    UnserializableValueError,
 )
 from flink_agents.runtime.execution.context import ActionRun
 from flink_agents.runtime.journal.calls import Call, Mismatch, step_name
 from flink_agents.runtime.journal.records import RECORD_FRAME, CallIdentity, CallRecord
 from flink_agents.runtime.serde import exceptions as failures
+from flink_agents.runtime.serde.awaitables import AWAIT_IT
 from flink_agents.runtime.serde.canonical import digest_of_bytes
 from flink_agents.runtime.serde.codec import ValueCodec
 from flink_agents.runtime.serde.copies import is_unchanging
@@ -63,7 +65,10 @@ class Arguments:
         self, codec: ValueCodec, what: DurableCallable, args: tuple[Any, ...], kwargs: Mapping[str, Any]
     ) -> None:
         self._codec = codec
-        self._data = codec.encode([list(args), dict(kwargs)])
+        try:
+            self._data = codec.encode([list(args), dict(kwargs)])
+        except UnserializableValueError as error:
+            raise _unfit_argument(what, error) from error
         values = (*args, *kwargs.values())
         self._plain = (args, kwargs) if all(map(is_unchanging, values)) else None
         self.identity = CallIdentity(
@@ -87,6 +92,19 @@ class Arguments:
         if clients:
             args, kwargs = _with_clients(what.positional, args, kwargs, clients)
         return partial(what.function, *args, **kwargs)
+
+
+def _unfit_argument(what: DurableCallable, error: UnserializableValueError) -> UnserializableValueError:
+    """The error of a call with an argument that no record can hold."""
+    if error.fix == AWAIT_IT:
+        return error
+    return UnserializableValueError(
+        f"a durable call of {what.identity} has an argument that no record can hold: {error.message}",
+        expected=error.expected,
+        found=error.found,
+        fix="pass plain values or a pydantic model. A session or a connection is a client of the agent, "
+        "which DurableCallable(function, client='name') gives to the function",
+    )
 
 
 def _with_clients(
