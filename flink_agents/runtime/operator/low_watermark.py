@@ -205,9 +205,9 @@ class LowWatermark:
         self._warned = True
         _log.warning(
             "key %r: a run with event time %s came to its end behind the low watermark, which waits for %g s "
-            "(hold_timeout) at most: its outputs are late, and the policy is late=%r. Raise hold_timeout above "
-            "what runs take, with their retries and what is queued before them in a key, or let actions and calls "
-            "end sooner by timeout=...; late='side' keeps such outputs. Further ones are counted in %s",
+            "(hold_timeout) at most: its outputs are late, and the policy is late=%r. Raise hold_timeout "
+            "above what runs take, with their retries and what is queued before them in a key, or let actions "
+            "and calls end sooner by timeout=...; late='side' keeps such outputs. Further ones are counted in %s",
             run.key,
             run.timestamp,
             self._timeout / 1000,
