@@ -64,6 +64,7 @@ from flink_agents.api.resources import (
     ResourceType,
     Tool,
 )
+from flink_agents.api.signals import Signal, StrayReason, StraySignal
 from flink_agents.api.skills import Skills
 
 if TYPE_CHECKING:
@@ -121,6 +122,9 @@ __all__ = [
     "RunObserver",
     "RunnerContext",
     "Secret",
+    "Signal",
+    "StrayReason",
+    "StraySignal",
     "Summary",
     "Skills",
     "TerminalError",

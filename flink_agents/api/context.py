@@ -23,11 +23,12 @@ from flink_agents.api.resources import ResourceType
 from flink_agents.api.retrieval import DEFAULT_K, Collection, LongTermMemory
 from flink_agents.api.server_methods import ServerMethods
 from flink_agents.api.vector_store import Filter, ScoredDocument
+from flink_agents.api.wait_methods import WaitMethods
 
 _T = TypeVar("_T")
 
 
-class RunnerContext(ServerMethods):
+class RunnerContext(ServerMethods, WaitMethods):
     """An action's view of the run that it belongs to.
 
     A context belongs to one execution of one action. After that execution, or from another
@@ -407,8 +408,9 @@ class RunnerContext(ServerMethods):
             Exception: What one of them raised, when it is its turn.
             TimeoutError: Some had not ended in time.
         """
-        ended: asyncio.Queue[asyncio.Future[_T] | None] = asyncio.Queue()
         tasks = [asyncio.ensure_future(one) for one in awaitables]
+        ended: _Ends[asyncio.Future[_T] | None] = _Ends()
+        ended.ends_of = tasks
         for task in tasks:
             task.add_done_callback(ended.put_nowait)
         late = None
@@ -479,3 +481,13 @@ class RunnerContext(ServerMethods):
     @abstractmethod
     def action_metric_group(self) -> MetricGroup:
         """Metrics of the action that runs."""
+
+
+class _Ends(asyncio.Queue[_T]):
+    """The ends of tasks, in the order in which they come.
+
+    Attributes:
+        ends_of: The tasks. Who waits for the queue waits for nothing else.
+    """
+
+    ends_of: Sequence[asyncio.Future[Any]] = ()

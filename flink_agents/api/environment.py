@@ -58,6 +58,14 @@ class AgentStream(ABC):
         """Return the events that could not be handled, as a ``DataStream`` of ``DeadLetter``."""
 
     @abstractmethod
+    def strays(self) -> Any:
+        """Return the signals that no run took, as a ``DataStream`` of ``StraySignal``.
+
+        Raises:
+            UnknownSideOutputError: The agent has no signals, and none of its actions waits.
+        """
+
+    @abstractmethod
     def late_outputs(self) -> Any:
         """Return the outputs of runs that were not held for, as a ``DataStream``.
 
@@ -68,6 +76,19 @@ class AgentStream(ABC):
 
 class AgentInput(ABC):
     """A keyed stream that waits for its agent."""
+
+    @abstractmethod
+    def with_signals(self, signals: Any, key_selector: Callable[[Any], Any] | None = None) -> AgentInput:
+        """Return the same stream, with signals for runs that wait.
+
+        A stream of signals that is silent does not hold event time back. State is the same with and without
+        signals, so that they can be added to a job and taken away.
+
+        Args:
+            signals: A PyFlink ``DataStream`` of :class:`Signal`.
+            key_selector: Gives the key of a signal, of the type that the keys of the stream have. Default:
+                ``Signal.key``.
+        """
 
     @abstractmethod
     def apply(

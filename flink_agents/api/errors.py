@@ -49,6 +49,8 @@
     │   │   └── BranchesRecordedEarlierError FA4016
     │   ├── DurableResultError           FA4014
     │   ├── RecordedFailureError         FA4015
+    │   ├── SignalTimeoutError           FA4018  (also a TimeoutError)
+    │   ├── NoMoreSignalsError           FA4019
     │   ├── ForgottenAwaitError          FA4021  (also a TypeError)
     │   └── OutputTypeError              FA4022  (also a TypeError)
     ├── StateError                       FA5000  a value cannot enter or leave Flink's state
@@ -157,6 +159,7 @@ from flink_agents.api.run_errors import (
     EventLimitError as EventLimitError,
     ForgottenAwaitError as ForgottenAwaitError,
     MemoryPathError as MemoryPathError,
+    NoMoreSignalsError as NoMoreSignalsError,
     NotAnEventError as NotAnEventError,
     OutputTypeError as OutputTypeError,
     RecordedFailureError as RecordedFailureError,
@@ -164,6 +167,7 @@ from flink_agents.api.run_errors import (
     ResourceUnavailableError as ResourceUnavailableError,
     RetriesExhaustedError as RetriesExhaustedError,
     RunError as RunError,
+    SignalTimeoutError as SignalTimeoutError,
     UnhandledEventError as UnhandledEventError,
     UnknownEventError as UnknownEventError,
     UnknownSideOutputError as UnknownSideOutputError,

@@ -25,6 +25,7 @@ from flink_agents.api.error_base import suggest
 from flink_agents.api.errors import OptionError
 from flink_agents.api.option_values import ConfigOption, option
 from flink_agents.api.policies import OnError, OnUnhandled
+from flink_agents.api.signals import SleepsAtEnd
 from flink_agents.api.store_providers import STORE_PREFIX, STORES, options_of_store, third_party_stores
 
 T = TypeVar("T")
@@ -73,6 +74,20 @@ class AgentOptions:
     POOL_SIZE = option("run.pool-size", int, 16, minimum=1)(
         "How many threads of a subtask execute def actions that block, have a timeout or a limit, or "
         "belong to a run that had to wait."
+    )
+    WAITS = option("run.waits", bool)(
+        "Whether actions may call ctx.sleep and ctx.wait_for. Default: whether their code is seen to. Runs "
+        "of such agents keep what they recorded in memory, and none of them begins on Flink's thread."
+    )
+    SLEEPS_AT_END = option("run.sleeps-at-end", SleepsAtEnd, SleepsAtEnd.WAIT)(
+        "What becomes of runs that sleep when a bounded input ends. wait: the job ends when they have. "
+        "skip: they go on at once."
+    )
+    SIGNALS_PER_KEY = option("signals.max-per-key", int, 100, minimum=1)(
+        "How many signals of a key may wait for a run. Further ones are strays."
+    )
+    SIGNALS_TTL = option("signals.ttl", timedelta, "7 d", minimum="1 s")(
+        "How long a signal waits for a run, and how long its id is remembered once a run has taken it."
     )
     STUCK_AFTER = option("run.stuck-after", timedelta, "5 min", minimum="0 s")(
         "A run on the agent loop that takes longer is reported in the log, once, with what it waits for. "

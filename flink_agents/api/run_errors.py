@@ -156,6 +156,18 @@ class DurableResultError(RunError):
     code = "FA4014"
 
 
+class SignalTimeoutError(RunError, TimeoutError):
+    """No signal came in the time that an action waited for one."""
+
+    code = "FA4018"
+
+
+class NoMoreSignalsError(RunError):
+    """An action waits for a signal, and the input has ended."""
+
+    code = "FA4019"
+
+
 class ForgottenAwaitError(RunError, TypeError):
     """An action uses a coroutine in place of its result, or ends without awaiting a durable call."""
 

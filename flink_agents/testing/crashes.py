@@ -14,7 +14,12 @@ from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any
 
 from flink_agents.api.action_state import JournalKey, Record, RecordKind
-from flink_agents.api.errors import AgentsError, RecoveryDifferenceError, StoreError
+from flink_agents.api.errors import (
+    AgentConfigurationError,
+    AgentsError,
+    RecoveryDifferenceError,
+    StoreError,
+)
 from flink_agents.connectors.action_state.memory.store import MemoryPlace, MemoryStore
 from flink_agents.runtime.serde.keys import decode_key
 from flink_agents.runtime.state.keyed_state import Head
@@ -50,6 +55,12 @@ Deliver = Callable[[], None]
 
 class _Died(Exception):
     """The operator dies here."""
+
+
+_Progress = tuple[int, int, int, tuple[int, int, int | None] | None, int | None]
+"""What a commit changes in the head of a key, or the suspension of a run does, or a signal."""
+
+_NONE: _Progress = (0, 0, 0, None, None)
 
 
 @dataclass
@@ -107,7 +118,7 @@ class Crashes:
         self._place = MemoryPlace()
         self._faults = Faults(make=lambda: MemoryStore(self._place))
         self._crash: _Crash | None = None
-        self._heads: dict[str, tuple[int, int, int]] = {}
+        self._heads: dict[str, _Progress] = {}
         self._commits = 0
         self._taken = 0
         self._left: list[tuple[str, str, Any]] = []
@@ -130,7 +141,7 @@ class Crashes:
             _Died: The operator dies before this commit.
         """
         before, now = self._heads.get(key), _progress(packed)
-        if before == now or (before is None and now == (0, 0, 0)):
+        if before == now or (before is None and now == _NONE):
             return
         self._heads[key] = now
         self._commits += 1
@@ -303,11 +314,11 @@ def _points(done: _Appended) -> Iterator[_Crash]:
         yield _Crash(commit=number, stored=True)
 
 
-def _progress(packed: bytes | None) -> tuple[int, int, int]:
+def _progress(packed: bytes | None) -> _Progress:
     if packed is None:
-        return (0, 0, 0)
+        return _NONE
     head = Head.unpack(packed)
-    return (head.next_seq, head.first_pending, head.ahead)
+    return (head.next_seq, head.first_pending, head.ahead, head.suspended, head.mail_expires)
 
 
 def _told(crash: _Crash, done: _Appended | None) -> str:
@@ -338,3 +349,30 @@ def _error(
         fix=FIX,
         **details,
     )
+
+
+def crashes_of(harness: OperatorHarness, crash: str | None, own: bool, forced: bool) -> Crashes | None:
+    """Return what lets a harness crash; None where it does not.
+
+    Args:
+        harness: The harness.
+        crash: What the test says: ``"everywhere"``, None, or nothing by an empty text.
+        own: Whether the test or an option names a store.
+        forced: Whether the environment asks for it, where the test says nothing.
+
+    Raises:
+        AgentConfigurationError: The harness cannot crash in that way.
+    """
+    if crash == "":
+        return Crashes(harness) if forced and not own else None
+    if crash is None:
+        return None
+    if crash != EVERYWHERE or own:
+        raise AgentConfigurationError(
+            "the harness cannot crash everywhere",
+            expected=f"crash={EVERYWHERE!r}, and a store in memory that it makes itself",
+            found=f"crash={crash!r}" + (", and a store of the test's" if own else ""),
+            fix="leave store and action-state.store out, or crash; "
+            "flink_agents.testing.faults lets a store fail at one append",
+        )
+    return Crashes(harness)

@@ -3,9 +3,11 @@
 from __future__ import annotations
 
 import pickle
+import threading
 import weakref
 import zlib
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
 from dataclasses import dataclass
 from typing import Any
 
@@ -17,12 +19,26 @@ from flink_agents.runtime.operator.emission import Emission
 from flink_agents.runtime.operator.low_watermark import NO_TIMESTAMP
 from flink_agents.runtime.operator.processor import AgentProcessor
 from flink_agents.runtime.serde.awaitables import AWAIT_IT
+from flink_agents.runtime.state.keyed_state import Head
 from flink_agents.testing.behind import Behind
 from flink_agents.testing.crashes import Crashes
-from flink_agents.testing.fake_state import FakeBackend
+from flink_agents.testing.fake_state import FakeBackend, KeyState
+from flink_agents.testing.signals import suspended_in
 
 START = 1_700_000_000_000
 """Wall-clock time at which a harness starts, in milliseconds."""
+
+
+SOON_MS = 5000
+"""Timers of runs in flight are nearer than that. One that is farther was set for a wait that is over."""
+
+
+BEAT_MS = 2
+"""Timers that look at a run which goes on are no farther than that, at first."""
+
+
+FLYING_MS = 60_000
+"""How far a clock goes on that flies, the first time that a run looks; twice as far each further time."""
 
 
 class Clock:
@@ -30,10 +46,24 @@ class Clock:
 
     def __init__(self) -> None:
         self.time = START
+        self._step = 0
 
     def __call__(self) -> int:
         """Return the time."""
+        if self._step and threading.current_thread().name == "agent-loop":
+            # A run that sleeps has looked.
+            self.time += self._step
+            self._step *= 2
         return self.time
+
+    @contextmanager
+    def flying(self) -> Iterator[None]:
+        """Let time fly: the end of a bounded input waits for runs that sleep."""
+        self._step = FLYING_MS
+        try:
+            yield
+        finally:
+            self._step = 0
 
 
 def leaving(driver: Driver, backend: FakeBackend) -> Callable[[Emission], None]:
@@ -103,7 +133,7 @@ class Driver:
             while waiting := self._with_timers(subtask.backend):
                 seen = subtask.processor.ended
                 for key in waiting:
-                    timers = subtask.backend.keys[key].processing_timers
+                    timers = self._timers_now(subtask.backend.keys[key])
                     # The last one of a key may be there to forget it.
                     self._fire(key, "processing_timers", min(timers) if self._keeps_timers else max(timers))
                 if subtask.processor.busy_keys:
@@ -119,12 +149,42 @@ class Driver:
     def _with_timers(self, backend: FakeBackend) -> list[str]:
         """Return the keys with timers besides such ones."""
         # A timer may serve all keys, whichever key has it.
-        waits = self._event_time.holds and any(state.pending for state in backend.keys.values())
+        waits = self._event_time.holds and any(map(self._works, backend.keys.values()))
         return [
             key
             for key, state in backend.keys.items()
-            if state.processing_timers and (state.pending or waits or not self._keeps_timers)
+            if self._timers_now(state) and (waits or not self._keeps_timers or self._works(state))
         ]
+
+    def _works(self, state: KeyState) -> bool:
+        """Tell whether a key has inputs that wait for more than the end of a suspended run."""
+        if not state.pending or state.head is None:
+            return bool(state.pending)
+        head = Head.unpack(state.head)
+        if head.suspended is None:
+            return head.has_pending
+        due = head.suspended[2]
+        return due is not None and due <= self._clock.time
+
+    def _timers_now(self, state: KeyState) -> set[int]:
+        """Return the timers of a key without those that a suspended run, or its signals, wait for."""
+        timers = state.processing_timers
+        if state.head is None or not timers:
+            return timers
+        head = Head.unpack(state.head)
+        if head.suspended is None and head.mail_expires is None:
+            return timers
+        now = self._clock.time
+        # A run that goes on may be looked at by a timer of that very time.
+        behind = now + BEAT_MS if self._works(state) else now
+        awaited = {at for at in self._awaited(state, head) if at > behind}
+        return {at for at in timers - awaited if at <= now + SOON_MS}
+
+    def _awaited(self, state: KeyState, head: Head) -> set[int]:
+        awaited = set() if head.mail_expires is None else {head.mail_expires}
+        for run in suspended_in(state):
+            awaited |= {one.deadline for one in run.waits if one.deadline is not None}
+        return awaited
 
     @property
     def low_watermark(self) -> int | None:

@@ -17,17 +17,17 @@ from typing import Any
 
 from flink_agents.api.action_state import ActionStateStore
 from flink_agents.api.agent import Agent
-from flink_agents.api.errors import AgentConfigurationError
 from flink_agents.api.event_time import LATE_TAG, EventTime
 from flink_agents.api.observers import ObserverSource, RunObserver, check_observers
 from flink_agents.api.options import AgentOptions, Configuration
 from flink_agents.api.policies import DEAD_LETTER_TAG, DeadLetter
+from flink_agents.api.signals import Signal, TaggedSignal
 from flink_agents.plan import AgentCode, compile_agent
 from flink_agents.plan.compile.configuration import instance_of
 from flink_agents.runtime.serde.codec import ValueCodec
 from flink_agents.runtime.serde.keys import KeyEncoder, encode_key, unescape
 from flink_agents.runtime.state.keyed_state import OBJECT, Head
-from flink_agents.testing.crashes import EVERYWHERE, Crashes
+from flink_agents.testing.crashes import crashes_of
 from flink_agents.testing.driver import START as START, Clock, Subtask
 from flink_agents.testing.fake_flink import FakeFlink
 from flink_agents.testing.fake_state import KeyState
@@ -35,12 +35,14 @@ from flink_agents.testing.forced import CRASH, REPLAY, RESTART, TIMERS, forced_c
 from flink_agents.testing.meters import Meters
 from flink_agents.testing.records import Records
 from flink_agents.testing.reordering import Reorder, reordered
+from flink_agents.testing.shown_waits import WaitsShown
+from flink_agents.testing.signals import KeyedSignal, unkeyed
 from flink_agents.testing.snapshots import Snapshot as Snapshot
 
 LAST_WATERMARK = 2**63 - 1
 
 
-class OperatorHarness(Records):
+class OperatorHarness(WaitsShown, Records):
     """Drives an agent's operator; also a context manager that closes it.
 
     Args:
@@ -136,7 +138,8 @@ class OperatorHarness(Records):
         self._hang_after = hang_after
         self._flink = FakeFlink() if checkpoints else None
         self.codec = ValueCodec(self._config.get(AgentOptions.ALLOW_PICKLE))
-        self._crashes = self._crashes_of(crash, store, CRASH in conditions)
+        own = store is not None or self._config.get(AgentOptions.STORE) is not None
+        self._crashes = crashes_of(self, crash, own, CRASH in conditions and settle)
         if self._crashes is not None:
             # Each crash is a replay and a restart; what these throw away in between is no crash.
             self._replay = self._restart = False
@@ -171,6 +174,23 @@ class OperatorHarness(Records):
         start = len(self.outputs)
         deliver = self._delivery(record, timestamp)
         self._do(deliver, lambda taken: None)
+        return self.outputs[start:]
+
+    def signal(
+        self, key: Any, name: str, value: Any = None, *, id: str | None = None, wait: str | None = None
+    ) -> list[Any]:
+        """Send a signal to a key; returns the outputs that it led to.
+
+        Args:
+            key: The key, as the key selector returns it.
+            name: Name of the signal.
+            value: What it says.
+            id: What distinguishes it from others of its key.
+            wait: The id of the wait that it is for, as :meth:`waits` tells.
+        """
+        start = len(self.outputs)
+        signal = TaggedSignal(Signal(name, value, None, id, wait))
+        self._do(self._delivery(signal, None, encode_key(key)), lambda taken: None)
         return self.outputs[start:]
 
     def settle(self, seconds: float | None = None) -> list[Any]:
@@ -214,7 +234,10 @@ class OperatorHarness(Records):
 
     def end_input(self) -> list[Any]:
         """End a bounded input: the last watermark comes, and no processing-time timer fires."""
-        return self.watermark(LAST_WATERMARK)
+        if not any(subtask.shared.may_wait for subtask in self._subtasks):
+            return self.watermark(LAST_WATERMARK)
+        with self._clock.flying():
+            return self.watermark(LAST_WATERMARK)
 
     def close(self) -> None:
         """End the operator."""
@@ -390,22 +413,6 @@ class OperatorHarness(Records):
 
     # -- inside -----------------------------------------------------------------------
 
-    def _crashes_of(self, crash: str | None, store: object, forced: bool) -> Crashes | None:
-        own = store is not None or self._config.get(AgentOptions.STORE) is not None
-        if crash == "":
-            return Crashes(self) if forced and self._settles and not own else None
-        if crash is None:
-            return None
-        if crash != EVERYWHERE or own:
-            raise AgentConfigurationError(
-                "the harness cannot crash everywhere",
-                expected=f"crash={EVERYWHERE!r}, and a store in memory that it makes itself",
-                found=f"crash={crash!r}" + (", and a store of the test's" if own else ""),
-                fix="leave store and action-state.store out, or crash; "
-                "flink_agents.testing.faults lets a store fail at one append",
-            )
-        return Crashes(self)
-
     def _head(self, key: Any) -> Head | None:
         packed = self.state(key).head
         return None if packed is None else Head.unpack(packed)
@@ -455,12 +462,14 @@ class OperatorHarness(Records):
         if self._settles:
             self._meters = Meters(counted, Meters().read(self._subtasks))
 
-    def _delivery(self, record: Any, timestamp: int | None) -> Callable[[], None]:
+    def _delivery(self, record: Any, timestamp: int | None, key: str | None = None) -> Callable[[], None]:
         """What hands a record over, as often as it is called."""
         record = self._through_flink(record, "record")
-        key = self._key(record)
+        key = key if key is not None else self._key(record)
         if self._inputs is not None:
-            self._inputs.append((record, timestamp))
+            self._inputs.append(
+                (KeyedSignal(record, key) if type(record) is TaggedSignal else record, timestamp)
+            )
         return lambda: self._deliver(key, self._again(record), timestamp)
 
     def _again(self, record: Any) -> Any:
@@ -471,7 +480,7 @@ class OperatorHarness(Records):
     def _push_together(self, inputs: Sequence[tuple[Any, int | None]]) -> list[Any]:
         """Hand over records with their timestamps before any of them is waited for."""
         start = len(self.outputs)
-        given = [(record, self._delivery(record, timestamp)) for record, timestamp in inputs]
+        given = [(record, self._delivery(*unkeyed(record, timestamp))) for record, timestamp in inputs]
         in_order = partial(self._deliver_all, given)
         self._do(partial(in_order, 0, False), lambda taken: in_order(taken, True), partial(in_order, 0, True))
         return self.outputs[start:]

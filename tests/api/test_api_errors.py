@@ -71,6 +71,8 @@ CODES = {
     "DurableResultError": "FA4014",
     "RecordedFailureError": "FA4015",
     "ActionInterruptedError": "FA4017",
+    "SignalTimeoutError": "FA4018",
+    "NoMoreSignalsError": "FA4019",
     "StateError": "FA5000",
     "KeyEncodingError": "FA5001",
     "UnserializableValueError": "FA5002",

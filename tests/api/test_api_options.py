@@ -12,6 +12,7 @@ from flink_agents import AgentOptions, ConfigOption, Configuration, OnError
 from flink_agents.api.durable import OnMismatch, OnOtherJob, OnPlanChange, Prune
 from flink_agents.api.errors import OptionError
 from flink_agents.api.options import all_options, environment_name
+from flink_agents.api.signals import SleepsAtEnd
 
 DEFAULTS = {
     "job-identifier": None,
@@ -24,6 +25,10 @@ DEFAULTS = {
     "run.inline": True,
     "run.max-in-flight": 1000,
     "run.pool-size": 16,
+    "run.waits": None,
+    "run.sleeps-at-end": SleepsAtEnd.WAIT,
+    "signals.max-per-key": 100,
+    "signals.ttl": timedelta(days=7),
     "run.stuck-after": timedelta(minutes=5),
     "loop.blocked-after": timedelta(seconds=1),
     "queue.max-per-key": 100,

@@ -13,10 +13,10 @@ ChatModelConnection ChatRequestEvent ChatResponseEvent ChatResult ChatUsage Conf
 ConversationHistory DeadLetter DeclaredResource DurableCallable Event EventTime FailedAttempt InputEvent
 MCPServer MemoryObject MemoryRef MemoryScope NamedEvent OnError OnMismatch OnToolError OutputEvent
 OutputMode Prompt RateLimit ReActAgent RequestedCall ResourceDescriptor ResourceProvider ResourceRef
-ResourceType RetryPolicy RetryableError RouteRule Router RunObserver RunnerContext Secret Summary Skills
-TerminalError Tool ToolRequestEvent ToolResponseEvent UsageLimits action chat_model
-chat_model_connection client embedding_model long_term_memory mcp_server prompt resource skills tool
-vector_store
+ResourceType RetryPolicy RetryableError RouteRule Router RunObserver RunnerContext Secret Signal
+StrayReason StraySignal Summary Skills TerminalError Tool ToolRequestEvent ToolResponseEvent UsageLimits
+action chat_model chat_model_connection client embedding_model long_term_memory mcp_server prompt
+resource skills tool vector_store
 """.split()
 
 

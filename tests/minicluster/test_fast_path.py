@@ -29,7 +29,7 @@ PUBLIC_FRAME = "process_element_func"
 
 
 class WayAgent(Agent):
-    """Tells by which way it is called; some outputs go aside, and one is an empty tuple."""
+    """Tells by which way it is called; some outputs go aside; one is an empty tuple, one None."""
 
     side_outputs = {"even": str}
 
@@ -38,6 +38,7 @@ class WayAgent(Agent):
         public = PUBLIC_FRAME in {frame.name for frame in traceback.extract_stack()}
         ctx.send_event(OutputEvent(output=("way", "public" if public else "fast")))
         ctx.send_event(OutputEvent(output=()))
+        ctx.send_event(OutputEvent(output=None))
         if event.input % 2 == 0:
             ctx.emit_to("even", f"{ctx.key} {event.input}")
 
@@ -48,7 +49,7 @@ def test_calls_take_the_way_that_is_configured(agents_environment: MakeEnvironme
     stream = env.from_list(range(20), lambda number: number % 3).apply(WayAgent)
     outputs, even = stream.to_list(), env.collect(stream.side_output("even"))
     env.execute()
-    assert outputs == [("way", "fast" if fast else "public"), ()] * 20
+    assert outputs == [("way", "fast" if fast else "public"), (), None] * 20
     assert sorted(even) == sorted(f"{number % 3} {number}" for number in range(0, 20, 2))
 
 
@@ -74,7 +75,7 @@ def test_an_unknown_version_takes_the_public_way(
     stream = env.from_list([1, 2, 3], lambda number: number).apply(StrangerAgent)
     outputs, even = stream.to_list(), env.collect(stream.side_output("even"))
     env.execute()
-    assert outputs == [("way", "public"), ()] * 3
+    assert outputs == [("way", "public"), (), None] * 3
     assert even == ["2 2"]
 
 

@@ -17,13 +17,15 @@ SHARE = 25
 """How many programs a process takes at a time."""
 
 
-def _share(programs: int, seed: int, keep_going: bool, left_out: frozenset[str]) -> tuple[int, list[str]]:
+def _share(
+    programs: int, seed: int, keep_going: bool, left_out: frozenset[str], waits: bool
+) -> tuple[int, list[str]]:
     crashes, failures = 0, list[str]()
     # After a failure the harness of the programs before is of no use any more.
     each = 1 if keep_going else programs
     for number in range(seed, seed + programs, each):
         try:
-            crashes += run(each, number, left_out=left_out)
+            crashes += run(each, number, left_out=left_out, waits=waits)
         except ProgramFailed as failed:
             failures.append(str(failed))
             if not keep_going:
@@ -32,7 +34,12 @@ def _share(programs: int, seed: int, keep_going: bool, left_out: frozenset[str])
 
 
 def run_in_processes(
-    programs: int, seed: int, jobs: int, keep_going: bool = False, left_out: frozenset[str] = frozenset()
+    programs: int,
+    seed: int,
+    jobs: int,
+    keep_going: bool = False,
+    left_out: frozenset[str] = frozenset(),
+    waits: bool = False,
 ) -> tuple[int, list[str]]:
     """Check programs in several processes: one spends most of its time on waiting.
 
@@ -42,6 +49,7 @@ def run_in_processes(
         jobs: How many processes.
         keep_going: Whether to go on behind a program that fails.
         left_out: Kinds of calls and operations that they do without.
+        waits: Whether they pause, and wait for signals.
 
     Returns:
         The number of crashes, and what failed.
@@ -50,7 +58,8 @@ def run_in_processes(
     counts = [min(SHARE, seed + programs - start) for start in starts]
     crashes, failures = 0, list[str]()
     with ProcessPoolExecutor(jobs, multiprocessing.get_context("spawn")) as pool:
-        for done, failed in pool.map(_share, counts, starts, repeat(keep_going), repeat(left_out)):
+        same = repeat(keep_going), repeat(left_out), repeat(waits)
+        for done, failed in pool.map(_share, counts, starts, *same):
             crashes += done
             failures += failed
             if failures and not keep_going:
@@ -69,11 +78,12 @@ def main(arguments: Sequence[str] | None = None) -> int:
     parser.add_argument("--jobs", "--workers", type=int, default=2 * (os.cpu_count() or 1))
     parser.add_argument("--keep-going", action="store_true", help="go on behind a program that fails")
     parser.add_argument("--without", default="", help="kinds of operations, with commas between them")
+    parser.add_argument("--waits", action="store_true", help="with pauses and waits for signals")
     options = parser.parse_args(arguments)
     left_out = frozenset(filter(None, options.without.split(",")))
     began = time.perf_counter()
     crashes, failures = run_in_processes(
-        options.programs, options.seed, options.jobs, options.keep_going, left_out
+        options.programs, options.seed, options.jobs, options.keep_going, left_out, options.waits
     )
     for failed in failures:
         print(failed, file=sys.stderr)

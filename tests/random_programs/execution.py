@@ -8,7 +8,7 @@ from collections.abc import Awaitable, Callable
 from typing import Any
 
 from flink_agents import OutputEvent
-from flink_agents.api.errors import RecordedFailureError
+from flink_agents.api.errors import RecordedFailureError, SignalTimeoutError
 from tests.random_programs import events
 from tests.random_programs.calls import CALLS, CallFailed
 from tests.random_programs.programs import Block
@@ -84,10 +84,25 @@ class Execution:
             await asyncio.sleep(args[0])
             self.note("slept", here)
             return None
+        if kind == "nap":
+            await self.ctx.sleep(args[0])
+            self.note("napped", here)
+            return None
+        if kind == "ask":
+            return await self.ask(here, args[0])
         if kind in CONSTRUCTS:
             branches, *settings = args
             return await CONSTRUCTS[kind](self, here, branches, settings)
         return self.at_once(here, kind, args, seen)
+
+    async def ask(self, here: str, timeout: float | None) -> Any:
+        """Wait for a signal that is named by the place, or as all of its key are."""
+        try:
+            answer = await self.ctx.wait_for(here, str, timeout=timeout)
+        except SignalTimeoutError:
+            answer = "none"
+        self.note("answered", here, answer)
+        return answer
 
     def plain_block(self, place: str, ops: Block) -> None:
         """Execute operations of a ``def`` action."""

@@ -130,6 +130,9 @@ class Program:
         return "\n".join(lines)
 
 
+WAITS = (["nap", 1.0], ["nap", 1.0], ["nap", 5.0], ["ask", None], ["ask", None], ["ask", 4.0])
+"""Pauses in seconds, and waits for a signal, with what they wait at most."""
+
 MIXED = 9
 """Each so many-th program has runs of which nothing is recorded among others."""
 
@@ -137,6 +140,25 @@ MIXED = 9
 def program(seed: int) -> Program:
     """The program with that seed."""
     return _Maker(seed).make()
+
+
+def waiting_program(seed: int) -> Program:
+    """The program with that seed, with pauses and waits for signals at random places of its async actions."""
+    made, chance = program(seed), random.Random(-1 - seed)
+    for one in made.inputs:
+        blocks = [] if one.form.startswith("def") else [one.ops]
+        blocks += [inner for op in _all(one.ops) for inner in _blocks(op)]
+        for block in blocks:
+            while chance.random() < 0.35:
+                block.insert(chance.randint(0, len(block)), list(chance.choice(WAITS)))
+    # A timeout comes before the signal or behind it.
+    return made
+
+
+def _blocks(op: Op) -> Iterable[Block]:
+    for inner in op[1:]:
+        if isinstance(inner, list):
+            yield from (block for block in inner if isinstance(block, list))
 
 
 def _all(ops: Iterable[Op]) -> Iterable[Op]:

@@ -13,10 +13,11 @@ from flink_agents.api.action_state import JournalKey, Record
 from flink_agents.api.errors import StoreError
 from flink_agents.testing import OperatorHarness
 from flink_agents.testing.faults import Choose, Fault
+from flink_agents.testing.harness import Snapshot
 from tests.random_programs import constructs as constructs, oracle
 from tests.random_programs.agents import agent
 from tests.random_programs.oracle import Outcome
-from tests.random_programs.programs import LEFT_OUT, Input, Program, program
+from tests.random_programs.programs import KEYS, LEFT_OUT, Input, Program, program, waiting_program
 from tests.random_programs.stores import RandomFaults
 from tests.random_programs.world import World, freeze
 
@@ -78,10 +79,12 @@ class Runner:
 
     Args:
         seconds: How long a program may stand still.
+        waits: Whether programs pause, and wait for signals.
     """
 
-    def __init__(self, seconds: float = SETTLE_SECONDS) -> None:
+    def __init__(self, seconds: float = SETTLE_SECONDS, waits: bool = False) -> None:
         self.seconds = seconds
+        self.waits = waits
         self.faults = RandomFaults()
         self.harness = OperatorHarness(
             agent(),
@@ -93,13 +96,15 @@ class Runner:
             forced_restart=False,
             crash=None,
             # What hangs is the process that dies: nobody waits for it.
-            config={"action-state.grace": "10 ms"},
+            config={"action-state.grace": "10 ms", "run.waits": waits},
         )
         self._empty = self.harness.snapshot()
+        self._signals: list[tuple[str, str, str]] = []
 
     def begin(self, seed: int, choose: Choose | None = None) -> OperatorHarness:
         """The harness, with nothing in it and an empty store."""
         World.forget(seed)
+        self._signals = []
         self.faults = RandomFaults(choose)
         self.harness.reorder = None
         self.harness.restore(self._empty)
@@ -110,7 +115,7 @@ class Runner:
         harness = self.begin(seed)
         for one in inputs:
             harness.push(one.record)
-        harness.settle(self.seconds)
+        self._end()
         return oracle.observed(harness)
 
     def replay(self, order: Sequence[Input]) -> Outcome:
@@ -122,7 +127,7 @@ class Runner:
         World.next_phase(stored)
         for one in order:
             self.harness.push(one.record)
-        self.harness.settle(self.seconds)
+        self._end()
         return oracle.observed(self.harness)
 
     def crashed(self, inputs: Sequence[Input], crash: Crash) -> Outcome:
@@ -130,29 +135,84 @@ class Runner:
         harness = self.begin(crash.order, crash.choose)
         if crash.fault is None:
             World.hangs_at, World.freezes = crash.point, bool(crash.order % 2)
-        snapshot = harness.snapshot()
-        try:
-            for number, one in enumerate(inputs):
-                if number == crash.checkpoint and number:
-                    if crash.settled:
-                        self._settle()
-                    if self._died:
-                        break
-                    snapshot = harness.snapshot()
-                harness.push(one.record)
-            self._settle()
-        except StoreError:
-            pass
+        snapshots = [harness.snapshot()]
+        with contextlib.suppress(StoreError):
+            self._until_crash(inputs, crash, snapshots)
+        snapshot = snapshots[-1]
         freeze()
-        taken = {record[1] for record, _ in harness.noted[: snapshot.inputs]}
+        noted = [record for record, _ in harness.noted[: snapshot.inputs]]
+        taken = {record[1] for record in noted if isinstance(record, tuple)}
+        sent = len(noted) - len(taken)
         harness.restore(snapshot)
         self.faults.choose = None
         World.next_phase(self.faults.stored())
         harness.advance(World.chance.choice((0, 3)))
         for one in crash.again([one for one in inputs if one.name not in taken]):
             harness.push(one.record)
-        harness.settle(self.seconds)
+        for key, name, value in self._signals[sent:]:
+            # The stream of signals comes again as well.
+            if World.chance.random() < 0.5:
+                self._rests()
+            harness.signal(key, name, value, id=name)
+        self._end()
         return oracle.observed(harness)
+
+    def _end(self) -> None:
+        """Let all runs end: time passes, and what they wait for is answered."""
+        if not self.waits:
+            self.harness.settle(self.seconds)
+            return
+        until, before = time.monotonic() + self.seconds, None
+        while time.monotonic() < until:
+            rests = self._rests()
+            waits = [self.harness.waits(key) for key in KEYS]
+            if waits != before:
+                until, before = time.monotonic() + self.seconds, waits
+            if not self._go_on() and rests:
+                return
+        self.harness.settle(0.002)
+        raise TimeoutError(f"runs wait on: {[self.harness.waits(key) for key in KEYS]}")
+
+    def _rests(self) -> bool:
+        """Let runs go on for a moment; whether all have ended, or are suspended."""
+        try:
+            self.harness.settle(0.01)
+        except TimeoutError:
+            return False
+        return True
+
+    def _go_on(self) -> bool:
+        """Let one thing happen that a run waits for; whether there was any."""
+        waits = [(key, wait) for key in KEYS for wait in self.harness.waits(key)]
+        asked = [(key, wait) for key, wait in waits if wait.name is not None and wait.deadline is None]
+        timed = [wait.deadline for _, wait in waits if wait.deadline is not None]
+        if not waits:
+            return False
+        if asked and (not timed or World.chance.random() < 0.5):
+            key, wait = World.chance.choice(asked)
+            assert wait.name is not None
+            self._signals.append((key, wait.name, f"said {wait.name}"))
+            self.harness.signal(*self._signals[-1], id=wait.name)
+        else:
+            self.harness.advance(max(0, min(timed) - self.harness.current_time))
+        return True
+
+    def _until_crash(self, inputs: Sequence[Input], crash: Crash, snapshots: list[Snapshot]) -> None:
+        """Run a program up to its crash, and take the checkpoint on the way."""
+        for number, one in enumerate(inputs):
+            if number == crash.checkpoint and number:
+                if crash.settled:
+                    self._settle()
+                if self._died:
+                    return
+                snapshots.append(self.harness.snapshot())
+            self.harness.push(one.record)
+        self._settle()
+        until = time.monotonic() + self.seconds
+        while self.waits and not self._died and time.monotonic() < until:
+            rests = self._rests()
+            if self._died or (not self._go_on() and rests):
+                return
 
     @property
     def _died(self) -> bool:
@@ -160,6 +220,9 @@ class Runner:
 
     def _settle(self) -> None:
         """Let all run to its end, or to something that hangs."""
+        if self.waits:
+            self._rests()
+            return
         until = time.monotonic() + self.seconds
         while not self._died:
             try:
@@ -181,7 +244,7 @@ def check(runner: Runner, seed: int) -> int:
     Raises:
         ProgramFailed: Something did not hold.
     """
-    made = program(seed)
+    made = waiting_program(seed) if runner.waits else program(seed)
     crash: Crash | None = None
     try:
         plain = runner.plain(made.inputs, seed)
@@ -208,6 +271,7 @@ def check(runner: Runner, seed: int) -> int:
         raise ProgramFailed(
             f"program {seed} failed: {where}\n{made}\n{type(error).__name__}: {error}\n"
             f"again: python -m tests.random_programs --programs 1 --seed {seed}"
+            + (" --waits" if runner.waits else "")
         ) from error
     return len(crashes)
 
@@ -231,7 +295,11 @@ def _check_replay(runner: Runner, made: Program, before: Outcome) -> None:
 
 
 def run(
-    programs: int, seed: int, seconds: float = SETTLE_SECONDS, left_out: Collection[str] = frozenset()
+    programs: int,
+    seed: int,
+    seconds: float = SETTLE_SECONDS,
+    left_out: Collection[str] = frozenset(),
+    waits: bool = False,
 ) -> int:
     """Check ``programs`` programs from ``seed`` on; returns the number of crashes.
 
@@ -240,11 +308,12 @@ def run(
         seed: Seed of the first one.
         seconds: How long one may stand still.
         left_out: Kinds of calls and operations that they do without.
+        waits: Whether they pause, and wait for signals.
     """
     LEFT_OUT.clear()
     LEFT_OUT.update(left_out)
     with listening():
-        runner = Runner(seconds)
+        runner = Runner(seconds, waits)
         try:
             return sum(check(runner, number) for number in range(seed, seed + programs))
         finally:

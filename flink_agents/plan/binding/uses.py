@@ -29,6 +29,11 @@ _LIBRARIES = (
 _DURABLE = frozenset({"durable_execute", "durable_execute_async", "chat"})
 """Methods of the context that make durable calls."""
 
+_WAITS = frozenset({"sleep", "wait_for"})
+"""Methods of the context that wait for what outlasts an execution. Modules have functions of these names."""
+
+_OF_MODULES = ("LOAD_GLOBAL", "LOAD_NAME")
+
 _BUILT_IN = frozenset(one.function for one in BUILT_IN_ACTIONS)
 """Actions of this package, all of which make some."""
 
@@ -73,17 +78,31 @@ def mark_durable_actions(agent: BoundAgent) -> None:
 
 
 def _may_make_calls(action: Callable[..., Any], agent: BoundAgent) -> bool:
-    """Tell whether any code of the author's that an action leads to names a durable call.
-
-    Whatever it names is followed, through modules, classes and objects, but not into libraries. What a
-    module makes is not known before it is imported; this does not import it, and takes it to make calls.
-    """
+    """Tell whether any code of the author's that an action leads to names a durable call."""
     durable = _durable_names(agent)
+
+    def names_call(function: FunctionType) -> bool:
+        return not durable.isdisjoint(_names(function.__code__))
+
+    return _leads_to(action, agent, names_call, is_known_to_call_durably)
+
+
+def _leads_to(
+    action: Callable[..., Any],
+    agent: BoundAgent,
+    wanted: Callable[[FunctionType], bool],
+    known: Callable[[Any], bool] | None = None,
+) -> bool:
+    """Tell whether an action leads to something ``known``, or to code of the author's that is ``wanted``.
+
+    Whatever the code names is followed, through modules, classes and objects, but not into libraries. What a
+    module makes is not known before it is imported; this does not import it, and takes it to be wanted.
+    """
     ahead: list[Any] = [inspect.unwrap(action), type(agent.instance), *vars(agent.instance).values()]
     seen: set[int] = set()
     while ahead and len(seen) < _MAX_FOLLOWED:
         found = ahead.pop()
-        if is_known_to_call_durably(found):
+        if known is not None and known(found):
             return True
         found = inspect.unwrap(found) if callable(found) else found
         found = getattr(found, "__func__", getattr(found, "func", found))
@@ -95,10 +114,9 @@ def _may_make_calls(action: Callable[..., Any], agent: BoundAgent) -> bool:
         if isinstance(found, type):
             ahead += [*vars(found).values(), *found.__mro__[1:]]
         elif isinstance(found, FunctionType):
-            names = set(_names(found.__code__))
-            if names & durable or _imports_unseen_code(found):
+            if wanted(found) or _imports_unseen_code(found):
                 return True
-            ahead += _named(names, found)
+            ahead += _named(set(_names(found.__code__)), found)
     return False
 
 
@@ -158,6 +176,39 @@ def _is_authors(found: Any) -> bool:
 
 def _is_in_library(file: str) -> bool:
     return file in ("built-in", "frozen") or file.startswith(("<frozen", *_LIBRARIES))
+
+
+def may_wait(agent: BoundAgent) -> bool:
+    """Tell whether any code of the author's that the agent's actions lead to calls a wait of the context."""
+    return any(_leads_to(action.function, agent, _waits) for action in agent.actions)
+
+
+def _waits(function: FunctionType) -> bool:
+    """Tell whether a function calls ``sleep`` or ``wait_for`` of anything but a module."""
+    return any(_waits_in(code, function) for code in _codes(function.__code__))
+
+
+def _waits_in(code: CodeType, function: FunctionType) -> bool:
+    owner: Any = None
+    imported: set[Any] = set()
+    for one in dis.get_instructions(code):
+        if owner is not None and owner.opname == "IMPORT_NAME" and one.opname.startswith("STORE_"):
+            imported.add(one.argval)
+        if one.opname in ("LOAD_ATTR", "LOAD_METHOD") and one.argval in _WAITS:
+            name = owner.argval if owner is not None else None
+            of_module = owner is not None and owner.opname in _OF_MODULES
+            if not (of_module and isinstance(function.__globals__.get(str(name)), ModuleType)):
+                if name is None or name not in imported:
+                    return True
+        owner = one
+    return False
+
+
+def _codes(code: CodeType) -> Iterator[CodeType]:
+    yield code
+    for constant in code.co_consts:
+        if isinstance(constant, CodeType):
+            yield from _codes(constant)
 
 
 def _makes_calls(action: Callable[..., Any], agent: BoundAgent) -> bool:

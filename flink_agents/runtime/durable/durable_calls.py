@@ -22,6 +22,7 @@ from flink_agents.api.errors import (
 from flink_agents.api.logs import bounded_logger
 from flink_agents.api.memory import MemoryScope
 from flink_agents.api.options import AgentOptions
+from flink_agents.api.policies import DEAD_LETTER_TAG
 from flink_agents.runtime.concurrency.bridge import CANCEL_SECONDS, Bridge
 from flink_agents.runtime.concurrency.timeouts import WorkerPool
 from flink_agents.runtime.durable.call_attempts import CallingThread, Threads
@@ -34,10 +35,11 @@ from flink_agents.runtime.durable.call_values import (
 )
 from flink_agents.runtime.durable.recording import Recording, journal_of
 from flink_agents.runtime.execution.context import ActionRun
-from flink_agents.runtime.execution.delivery import Delivery, Pending, current_delivery
+from flink_agents.runtime.execution.delivery import Delivery, Pending, current_delivery, outside
 from flink_agents.runtime.execution.shared import RunEnvironment
 from flink_agents.runtime.execution.stacks import waits_of
 from flink_agents.runtime.execution.steps import StepExecutor
+from flink_agents.runtime.execution.waits.run_waits import LiveMail, OutlastingWait
 from flink_agents.runtime.journal.calls import (
     Mismatch,
     Number,
@@ -45,6 +47,7 @@ from flink_agents.runtime.journal.calls import (
     StepCalls,
     told as told_outcome,
 )
+from flink_agents.runtime.journal.kept import KeptJournal
 from flink_agents.runtime.journal.records import ActionRecord
 from flink_agents.runtime.serde.awaitables import told
 
@@ -161,6 +164,8 @@ class DurableCalls:
             seed = (run.identity, run.key_text, run.sequence_number, path)
             records = journal_of(step).step(path)
             step.delivery = Delivery(StepCalls(records), seed, partial(_stuck, step), waits_of, self._closed)
+            if run.waits is not None:
+                step.delivery.at_rest = partial(_at_rest, step, run.waits.mail)
         return step.delivery
 
     def enter(self, step: ActionRun) -> None:
@@ -243,7 +248,9 @@ class DurableCalls:
     def begin(self, step: ActionRun) -> None:
         """Have an execution with recorded outcomes checked at its end, even if it makes no call."""
         journal = step.run.journal
-        if journal is not None and journal.begun and journal.step(step.path).outcomes:
+        if isinstance(journal, KeptJournal) or (
+            journal is not None and journal.begun and journal.step(step.path).outcomes
+        ):
             step.calls = self._delivery_of(step).calls
 
     async def end(self, step: ActionRun) -> None:
@@ -282,7 +289,12 @@ class DurableCalls:
         calls = step.calls
         if calls is None:
             return
-        record = ActionRecord({}, {}, [], [list(each) for each in side], calls.made)
+        events: list[list[Any]] = []
+        if step.run.waits is not None:
+            outputs, final = step.run.waits.final(step)
+            events = [self._shared.events.packed(event) for event in outputs]
+            side = [*final, *(one for one in side if one[0] == DEAD_LETTER_TAG)]
+        record = ActionRecord({}, {}, events, [list(each) for each in side], calls.made)
         try:
             outcomes = dict(calls.unrecorded)
             append = journal_of(step).add_action(step.path, record, outcomes)
@@ -320,6 +332,32 @@ class DurableCalls:
         if record.side:
             step.side = [(tag, value) for tag, value in record.side]
         steps.succeed(step)
+
+
+def _at_rest(step: ActionRun, mail: LiveMail) -> None:
+    """Have a run suspended, once nothing comes up that it could go on with."""
+    if step.suspended is None and not mail.ended:
+        outside().run(asyncio.get_running_loop().call_soon, _suspend, step, mail)
+
+
+def _suspend(step: ActionRun, mail: LiveMail) -> None:
+    """End an execution whose waits outlast it; what it waits for is left in ``step.suspended``.
+
+    Its code sees a cancellation. Whatever it does with that, it can change nothing of the run any more.
+    """
+    delivery = step.delivery
+    if delivery is None or step.suspended is not None or mail.ended or not delivery.outlasts:
+        return
+    step.suspended = [one.leave_open() for one in delivery.waits if isinstance(one, OutlastingWait)]
+    journal, calls = step.run.journal, delivery.calls
+    assert isinstance(journal, KeptJournal)
+    if calls.unrecorded:
+        # A replay must come to the same place.
+        outcomes = dict(calls.unrecorded)
+        journal.keep_outcomes(step.path, outcomes)
+        calls.keep(outcomes)
+    step.end()
+    delivery.interrupt()
 
 
 def _stuck(step: ActionRun, number: Number, outcome: Outcome) -> None:

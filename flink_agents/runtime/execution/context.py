@@ -28,11 +28,11 @@ from flink_agents.api.metrics import MetricGroup
 from flink_agents.api.observers import Phase
 from flink_agents.api.options import Configuration
 from flink_agents.api.resources import ResourceType, Tool
+from flink_agents.api.signals import SignalWait
 from flink_agents.plan import BoundAction
 from flink_agents.runtime.concurrency.clients import Clients
-from flink_agents.runtime.execution.action_waits import in_turn
 from flink_agents.runtime.execution.call_scope import inside, name_of
-from flink_agents.runtime.execution.delivery import Delivery
+from flink_agents.runtime.execution.delivery import Delivery, current_delivery
 from flink_agents.runtime.execution.limits import LeaveThread, Slot
 from flink_agents.runtime.execution.phases import RunState
 from flink_agents.runtime.execution.retry import Trial
@@ -44,8 +44,11 @@ from flink_agents.runtime.execution.routing import (
 )
 from flink_agents.runtime.execution.run import Run
 from flink_agents.runtime.execution.shared import Durable, RunEnvironment
+from flink_agents.runtime.execution.waits.action_waits import in_turn
+from flink_agents.runtime.execution.waits.run_waits import wait_of
 from flink_agents.runtime.journal.calls import StepCalls
 from flink_agents.runtime.state.memory import TreeObject
+from flink_agents.runtime.state.suspended import OpenWait
 
 _MISSING = object()
 
@@ -70,6 +73,7 @@ class ActionRun:
         calls: Its durable calls, or None.
         delivery: Gives it what it waits for, in order; None where nothing can be recorded.
         context: What its code was given; None before that and behind its end.
+        suspended: What it waits for where its run is being suspended, or None.
     """
 
     __slots__ = (
@@ -87,6 +91,7 @@ class ActionRun:
         "sent",
         "shared",
         "side",
+        "suspended",
         "task",
         "tasks",
         "trial",
@@ -107,6 +112,7 @@ class ActionRun:
         self.delivery: Delivery | None = None
         self.mark = run.mark()
         self.context: RunnerContext | None = None
+        self.suspended: list[OpenWait] | None = None
         self._thread = get_ident()
         self._active = True
         self._path: str | None = None
@@ -442,6 +448,13 @@ class ActionRunContext(RunnerContext):
     def _digest(self, purpose: str) -> bytes:
         path = f"{self._of.event.id}\x00{self._of.action.name}\x00{purpose}"
         return hashlib.blake2b(path.encode("utf-8", "surrogatepass"), digest_size=16).digest()
+
+    # -- waits ------------------------------------------------------------------------
+
+    @override
+    def _wait(self, name: str | None, signal_type: Any, seconds: float | None) -> SignalWait[Any]:
+        self._of.guard()
+        return wait_of(self._of, current_delivery.get(), name, signal_type, seconds)
 
     # -- metrics ----------------------------------------------------------------------
 

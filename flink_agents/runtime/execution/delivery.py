@@ -41,7 +41,10 @@ class Pending:
         performing: What leads to it, outside of the action; None before that begins.
         stopped: Whether that was cancelled, since nobody waits for the outcome.
         not_before: Seconds since the begin of the execution before which it does not come.
+        outlasts: Whether its run can be suspended while the action waits for nothing else.
     """
+
+    outlasts = False
 
     __slots__ = ("ended", "gone", "not_before", "number", "performing", "stopped")
 
@@ -125,6 +128,8 @@ class Delivery:
         children: How many of them the action made itself.
         now: Seconds since the begin of the execution, as it sees them: they stand still between two outcomes,
             so that a replay sees the same.
+        at_rest: Called when all that the action waits for outlasts its execution; None where the run cannot
+            be suspended.
     """
 
     # What most executions never change is kept by the class: one is made for each event.
@@ -133,6 +138,7 @@ class Delivery:
     interrupted = children = 0
     now = 0.0
     main: asyncio.Task[Any] | None = None
+    at_rest: Callable[[], None] | None = None
     _expects = False
 
     def __init__(
@@ -289,7 +295,12 @@ class Delivery:
             for pending in deferred:
                 if not pending.gone:
                     pending.begin()
+            if self.ready:
+                # What began may have ended at once, and was delivered.
+                return
             if not self._ended or self._ended[0].outcome is None:
+                if self.at_rest is not None and self.outlasts:
+                    self.at_rest()
                 return
             self._deliver_new(self._ended.popleft())
 
@@ -343,6 +354,22 @@ class Delivery:
         finally:
             self.running = False
 
+    @property
+    def waits(self) -> list[Pending]:
+        """What the action waits for."""
+        return list(self._pending.values()) if self._expects else []
+
+    @property
+    def outlasts(self) -> bool:
+        """Whether the action has come to rest, and all that it waits for outlasts its execution."""
+        if self.ready or self.over or self.main is None or not self._expects:
+            return False
+        if self._replay or self._ended or not self._pending:
+            return False
+        if not all(one.outlasts for one in self._pending.values()):
+            return False
+        return not any(_awaits_foreign(task, self) for task in self._all_tasks())
+
     # -- the end ----------------------------------------------------------------------
 
     def interrupt(self) -> None:
@@ -361,6 +388,7 @@ class Delivery:
             self._deferred.clear()
         # Nothing of an execution may be in a circle of references.
         self._stuck = _ignore
+        self.at_rest = None
         if self.main is not None:
             for _ in range(self.interrupted):
                 self.main.uncancel()

@@ -26,8 +26,8 @@ from flink_agents.api.policies import RateLimit
 from flink_agents.api.resources import Tool
 from flink_agents.plan import BoundAction, BoundAgent
 from flink_agents.runtime.concurrency.bridge import Bridge
-from flink_agents.runtime.execution.action_waits import in_turn
 from flink_agents.runtime.execution.phases import RunState
+from flink_agents.runtime.execution.waits.action_waits import in_turn
 
 
 class Slots:
@@ -192,6 +192,10 @@ class Limiter:
 
 class RuntimeSignal(BaseException):
     """Something of the runtime's own that goes through code of actions: no policy decides about it."""
+
+
+class RunSuspended(RuntimeSignal):
+    """All that a run waits for outlasts its execution: nothing of it goes on before that."""
 
 
 class LeaveThread(RuntimeSignal):

@@ -176,6 +176,11 @@ class RunState:
         self._waits = self.action_run = None
         self.enter(Phase.FINISHED, now)
 
+    def suspend(self, now: float) -> None:
+        """Note that nothing but records are left of the run."""
+        self._waits = self.action_run = None
+        self.enter(Phase.SUSPENDED, now)
+
     def fail(self) -> None:
         """Note that an error ended the run."""
         if self.in_flight or self.phase in (Phase.QUEUED, Phase.RECORDS):

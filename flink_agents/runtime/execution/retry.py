@@ -6,6 +6,7 @@ import hashlib
 import math
 import random
 import time
+from collections.abc import Sequence
 from dataclasses import dataclass
 from datetime import timedelta
 from email.utils import parsedate_to_datetime
@@ -71,6 +72,26 @@ def next_trial(policy: RetryPolicy, trial: Trial | None, error: BaseException, s
     if policy.max_duration is not None and now + delay - since > policy.max_duration:
         return None
     return Trial((*failed, record(number, error, delay)), since, delay)
+
+
+def kept_trial(trial: Trial | None) -> list[list[Any]]:
+    """What state keeps of the attempts before one whose run is suspended; nothing where it is the first."""
+    if trial is None or not trial.failed:
+        return []
+    failed = [[one.number, one.error_type, one.error_message, one.delay] for one in trial.failed]
+    return [[time.monotonic() - trial.since], *failed]
+
+
+def resumed_trial(kept: Sequence[Sequence[Any]]) -> Trial:
+    """The attempt that goes on, of which :func:`kept_trial` gave ``kept``."""
+    if not kept:
+        return Trial()
+    (elapsed,), *failed = kept
+    attempts = tuple(
+        FailedAttempt(number=number, error_type=kind, error_message=message, delay=delay)
+        for number, kind, message, delay in failed
+    )
+    return Trial(attempts, time.monotonic() - elapsed)
 
 
 def record(number: int, error: BaseException, delay: float | None = None) -> FailedAttempt:

@@ -7,6 +7,7 @@ from collections.abc import Iterable, Mapping, Sequence
 from typing import TYPE_CHECKING, Any
 
 from flink_agents.api.errors import (
+    ContextMisuseError,
     EventLimitError,
     ForgottenAwaitError,
     NotAnEventError,
@@ -99,10 +100,19 @@ class OutputChecks:
 
         Raises:
             ForgottenAwaitError: It is a coroutine.
+            ContextMisuseError: It is None, which a side output cannot carry.
             OutputTypeError: It is not of the declared type.
         """
         if is_awaitable(value):
             raise not_awaited(action, "puts out", value)
+        if value is None and tag is not None:
+            # PyFlink puts a map behind each side output, and Flink takes no null from it.
+            raise ContextMisuseError(
+                f"action {action!r} emits None to side output {tag!r}, which cannot carry it",
+                expected="a value",
+                found="None",
+                fix="emit a value that says that there is none, such as False or {}",
+            )
         compare = self._checks.get(tag) if self._checks else None
         problem = compare(value) if compare is not None else None
         if problem is None:

@@ -25,6 +25,7 @@ from flink_agents.runtime.state.memory import MemoryTree, Undo
 
 if TYPE_CHECKING:
     from flink_agents.runtime.execution.context import ActionRun
+    from flink_agents.runtime.execution.waits.run_waits import RunWaits
 
 _MISSING = object()
 
@@ -57,6 +58,7 @@ class Run:
         journal: Its records; None where nothing can be recorded.
         lineage: What the ids of its events follow from.
         parent: Id of the message that was its input, where outputs are traced and the input has one.
+        waits: What its actions may wait for; None where none of the agent's actions waits.
     """
 
     __slots__ = (
@@ -80,6 +82,7 @@ class Run:
         "state",
         "steps",
         "timestamp",
+        "waits",
     )
 
     def __init__(
@@ -116,6 +119,7 @@ class Run:
         self.side_outputs: list[tuple[str, Any]] = []
         self.emitted = 0
         self.journal: RunJournal | None = None
+        self.waits: RunWaits | None = None
         self._key: Any = _MISSING
         self.lineage = InputLineage(self.identity, key_text, sequence_number)
         self.parent: str | None = None
@@ -159,6 +163,19 @@ class Run:
             self.parent = message_id_of(record)
         stamp(event, self.lineage)
         return event
+
+    def put_out(self, path: str, outputs: list[Any], side: list[tuple[str, Any]]) -> None:
+        """Put out what an execution did, but what has left already, when the run was suspended.
+
+        Args:
+            path: What distinguishes the execution; empty for what belongs to none.
+            outputs: Values for the main output.
+            side: Pairs of tag and value.
+        """
+        if self.waits is not None:
+            outputs, side = self.waits.put_out(path, outputs, side)
+        self.outputs += outputs
+        self.side_outputs += side
 
     def fork(self) -> Run:
         """This run with a memory of its own, for a step that may have to be left behind."""

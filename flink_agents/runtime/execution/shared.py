@@ -15,7 +15,7 @@ from flink_agents.api.observers import RunObserver
 from flink_agents.api.options import AgentOptions, Configuration
 from flink_agents.api.resources import ResourceType, check_resource_type
 from flink_agents.plan import BoundAction, BoundAgent
-from flink_agents.plan.binding.uses import mark_durable_actions
+from flink_agents.plan.binding.uses import mark_durable_actions, may_wait
 from flink_agents.runtime.concurrency.bridge import CLIENT_CLOSE_SECONDS
 from flink_agents.runtime.concurrency.clients import Clients
 from flink_agents.runtime.execution.event_records import EventRecords
@@ -93,6 +93,7 @@ class RunEnvironment:
         output_checks: Compares what leaves with the declared types.
         may_record: Whether there is a store, and any action of the agent may make a durable call.
         traces_memory: Whether runs note what they read of memory: a replay may find it expired.
+        may_wait: Whether actions may wait for what outlasts their execution, so that runs are suspended.
     """
 
     def __init__(
@@ -123,6 +124,8 @@ class RunEnvironment:
         if journals is not None:
             mark_durable_actions(agent)
             run_metrics.add_gauges("store", journals.store.metrics)
+        waits: bool | None = config.get(AgentOptions.WAITS)
+        self.may_wait = may_wait(agent) if waits is None else waits
         self.durable: Durable = NothingDurable()
         self._around_durable = around_durable
         self.memory_expires = config.get(AgentOptions.SHORT_TERM_TTL) is not None

@@ -174,9 +174,23 @@ class StepExecutor:
         step.end()
         run = step.run
         run.emitted += len(step.sent)
+        if run.waits is not None:
+            self._put(step)
+            return
         run.queue += step.sent
         if step.side is not None:
             run.side_outputs.extend(step.side)
+
+    def _put(self, step: ActionRun) -> None:
+        """Put out what an execution of a run did that may have been suspended, but what has left then."""
+        outputs: list[Any] = []
+        for event in step.sent:
+            route = self._shared.routes.of(event)
+            if route is not None and route.leaves:
+                outputs.append(cast("OutputEvent", event).output)
+            else:
+                step.run.queue.append(event)
+        step.run.put_out(step.path, outputs, step.side or [])
 
     def failed(self, step: ActionRun, error: BaseException) -> ActionRun | None:
         """End an attempt that raised: what it did is taken back, and its policies followed.
@@ -216,7 +230,8 @@ class StepExecutor:
         where = step.action.where
         if policy is not OnMismatch.DEAD_LETTER:
             raise self._action_failed(step, error, where, ()) from error
-        self._give_up(step.run, step.action, step.event, error, where, OnError.DEAD_LETTER)
+        self._put_final(step)
+        self._give_up(step.run, step.action, step.event, error, where, OnError.DEAD_LETTER, (), step.path)
 
     def fail(self, step: ActionRun, error: BaseException) -> None:
         """End a step that raised, for good.
@@ -231,7 +246,14 @@ class StepExecutor:
         attempts = _attempts(step, error)
         if policy in (OnError.FAIL, OnError.RETRY) or isinstance(error, ENDS):
             raise self._action_failed(step, error, where, attempts) from error
-        self._give_up(step.run, action, event, error, where, policy, attempts)
+        self._put_final(step)
+        self._give_up(step.run, action, event, error, where, policy, attempts, step.path)
+
+    def _put_final(self, step: ActionRun) -> None:
+        """Put out what an execution had put out before it waited."""
+        if step.run.waits is not None:
+            outputs, side = step.run.waits.final(step)
+            step.run.put_out(step.path, [event.output for event in outputs], side)
 
     def refuse_input(self, run: Run, record: Any, error: AgentsError) -> None:
         """End a run before its begin, whose input cannot wait: state cannot hold it.
@@ -387,6 +409,7 @@ class StepExecutor:
         where: str,
         policy: OnError,
         attempts: tuple[FailedAttempt, ...] = (),
+        path: str = "",
     ) -> None:
         """Leave a trace of an event that the agent goes on without."""
         name = action.name if action is not None else None
@@ -404,7 +427,7 @@ class StepExecutor:
         )
         if policy is OnError.DEAD_LETTER:
             letter = self._dead_letter(run, name, event, error, where, attempts)
-            run.side_outputs.append((DEAD_LETTER_TAG, letter))
+            run.put_out(path, [], [(DEAD_LETTER_TAG, letter)])
 
     def _dead_letter(
         self,

@@ -19,12 +19,12 @@ from flink_agents.api.errors import (
 )
 from flink_agents.api.options import AgentOptions, Configuration
 from flink_agents.runtime.flink import compat as flink_compat
+from flink_agents.runtime.flink.inputs.sources import list_source
 from flink_agents.runtime.flink.job import Job
 from flink_agents.runtime.flink.launch import gateway
 from flink_agents.runtime.flink.launch.packages import check_conflicting_packages
 from flink_agents.runtime.flink.rows import Column, NameFields
 from flink_agents.runtime.flink.shipping.main_module import ShippedFunction
-from flink_agents.runtime.flink.sources import list_source
 from flink_agents.runtime.flink.streams import FlinkAgentInput
 
 _EXECUTION_MODE = "python.execution-mode"

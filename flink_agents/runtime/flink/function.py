@@ -30,12 +30,14 @@ from flink_agents.runtime.flink.restamp import Envelopes, untimed
 from flink_agents.runtime.flink.shipping import module_renewal
 from flink_agents.runtime.flink.shipping.code_digest import CodeCheck
 from flink_agents.runtime.flink.shipping.main_module import MainModule
+from flink_agents.runtime.flink.stand_ins import plain_output
 from flink_agents.runtime.flink.stores import StoreChoice
 from flink_agents.runtime.operator.assembly import Blueprint, Host, Outlet, assemble
 from flink_agents.runtime.operator.emission import NOTHING, Emission
+from flink_agents.runtime.operator.harvest import START
 from flink_agents.runtime.operator.heartbeat import HeartbeatProcessor
 from flink_agents.runtime.operator.low_watermark import NO_TIMESTAMP, LowWatermark
-from flink_agents.runtime.operator.processor import START, AgentProcessor
+from flink_agents.runtime.operator.processor import AgentProcessor
 from flink_agents.runtime.retention.pruning import pruner_of
 from flink_agents.runtime.serde import type_modules
 from flink_agents.runtime.state.keyed_state import KeyedState
@@ -250,9 +252,7 @@ class ActionExecutionOperator(KeyedProcessFunction):
     def _leaving(self, emission: Emission) -> list[Any]:
         if self._envelopes is not None:
             emission = self._envelopes.of(emission)
-        outputs = [
-            _EMPTY_TUPLE if isinstance(value, tuple) and not value else value for value in emission.outputs
-        ]
+        outputs = [plain_output(value) for value in emission.outputs]
         if emission.side_outputs:
             return [*((self._tags[tag], value) for tag, value in emission.side_outputs), *outputs]
         return outputs
@@ -264,19 +264,6 @@ def _leave(fast_path: FastPath, low: LowWatermark | None) -> Outlet:
         return fast_path.leave
     envelopes = Envelopes(low)
     return lambda emission: fast_path.leave(envelopes.of(emission))
-
-
-class _EmptyTuple:
-    """Becomes ``()`` when it is pickled, as all that leaves the operator is.
-
-    PyFlink looks at the first item of each tuple to tell side outputs from main ones.
-    """
-
-    def __reduce__(self) -> tuple[type[tuple[Any, ...]], tuple[()]]:
-        return tuple, ()
-
-
-_EMPTY_TUPLE = _EmptyTuple()
 
 
 def _now() -> int:

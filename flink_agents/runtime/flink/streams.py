@@ -13,15 +13,22 @@ from typing_extensions import override
 
 from flink_agents.api.agent import Agent
 from flink_agents.api.environment import AgentInput, AgentStream
-from flink_agents.api.errors import AgentDefinitionError, ObserverError, UnknownSideOutputError
+from flink_agents.api.errors import (
+    AgentDefinitionError,
+    JobDefinitionError,
+    ObserverError,
+    UnknownSideOutputError,
+)
 from flink_agents.api.event_time import LATE_TAG, EventTime
 from flink_agents.api.lineage import TracedOutput
 from flink_agents.api.observers import ObserverSource, check_observers
 from flink_agents.api.options import AgentOptions
 from flink_agents.api.policies import DEAD_LETTER_TAG
+from flink_agents.api.signals import STRAYS_TAG
 from flink_agents.plan import AgentCode, AgentPlan, BoundAgent, bind, compile_agent
 from flink_agents.runtime.flink import compat as flink_compat
 from flink_agents.runtime.flink.function import ActionExecutionOperator
+from flink_agents.runtime.flink.inputs.signals import KeyOfEither, joined
 from flink_agents.runtime.flink.job import AppliedAgent, Job
 from flink_agents.runtime.flink.restamp import envelope_type, restamp
 from flink_agents.runtime.flink.rows import ToRow
@@ -53,6 +60,17 @@ class FlinkAgentInput(AgentInput):
         self._agents = agents
         self._stream = stream
         self._key_selector = key_selector
+        self._signals = False
+
+    @override
+    def with_signals(
+        self, signals: DataStream, key_selector: Callable[[Any], Any] | None = None
+    ) -> FlinkAgentInput:
+        stream = joined(self._stream, signals, key_selector)
+        keys = KeyOfEither(self._key_selector)
+        made = FlinkAgentInput(self._job, self._agents, stream, keys)
+        made._signals = True
+        return made
 
     @override
     def apply(
@@ -75,6 +93,13 @@ class FlinkAgentInput(AgentInput):
         self._job.admit(plan.name, self._stream)
         event_time = event_time or EventTime.none()
         side_types = _side_types(bound, self._job, event_time)
+        if self._signals and STRAYS_TAG not in side_types:
+            raise JobDefinitionError(
+                f"agent {plan.name!r} gets signals, and none of its actions waits for any",
+                expected="an action that calls ctx.wait_for",
+                found="none, as far as its code is seen",
+                fix="leave with_signals out, or set the option run.waits to true",
+            )
         output_type = stream_type(bound.output_type)
         observers = _shippable(check_observers(observers))
         if lineage:
@@ -144,8 +169,9 @@ def _portable(code: AgentCode) -> AgentCode:
 
 def _side_types(bound: BoundAgent, job: Job, event_time: EventTime) -> dict[str, TypeInformation]:
     """Return the types of all side outputs of the agent, by tag."""
+    pickled = Types.PICKLED_BYTE_ARRAY()
     types = {tag: stream_type(kind) for tag, kind in bound.side_outputs.items()}
-    own = {DEAD_LETTER_TAG: Types.PICKLED_BYTE_ARRAY(), LATE_TAG: stream_type(bound.output_type)}
+    own = {DEAD_LETTER_TAG: pickled, STRAYS_TAG: pickled, LATE_TAG: stream_type(bound.output_type)}
     return {tag: types.get(tag) or own[tag] for tag in side_streams(bound, job.config, event_time)}
 
 
@@ -206,6 +232,15 @@ class FlinkAgentStream(AgentStream):
             kind = Types.PICKLED_BYTE_ARRAY()
             self._side[DEAD_LETTER_TAG] = self._side_stream(DEAD_LETTER_TAG, kind)
         return self._side[DEAD_LETTER_TAG]
+
+    @override
+    def strays(self) -> DataStream:
+        if STRAYS_TAG not in self._side:
+            raise UnknownSideOutputError(
+                f"agent {self._applied.name!r} has no signals, and so no strays",
+                fix="call with_signals(...) before apply(...)",
+            )
+        return self._side[STRAYS_TAG]
 
     @override
     def late_outputs(self) -> DataStream:

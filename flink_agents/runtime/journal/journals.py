@@ -215,6 +215,12 @@ class Journals:
         """Note that nothing which an earlier attempt recorded for the key is left to be run."""
         self._settled.add(self.key(journal_id, key_text))
 
+    def unsettle(self, journal_id: str, key_text: str) -> None:
+        """Note that runs of a key which were chosen are not run: what is recorded of them is read again."""
+        journal = self.key(journal_id, key_text)
+        self._kept.pop(journal, None)
+        self._settled.discard(journal)
+
     def committed(self, journal_id: str, key_text: str, through_seq: int, runs: int) -> None:
         """Note that only a restore can ask for the runs of a key up to ``through_seq``. For Flink's thread.
 

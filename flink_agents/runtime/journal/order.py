@@ -116,6 +116,14 @@ class RecordedRuns:
         self._overtaken.discard(seq)
         return records
 
+    def resume(self, seq: int) -> list[Record]:
+        """The records of a run that was suspended, whose input is known without them."""
+        if seq in self._digests:
+            unclaimed = self._unclaimed.get(self._digests[seq])
+            if unclaimed is not None and seq in unclaimed:
+                unclaimed.remove(seq)
+        return self.take(seq)
+
     def give_up(self, seq: int) -> bool:
         """Forget an overtaken run; False where its input has come."""
         unclaimed = self._unclaimed.get(self._digests.get(seq, b""), ())

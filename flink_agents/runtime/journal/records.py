@@ -140,21 +140,27 @@ class WaitRecord(NamedTuple):
         order: How many outcomes of the execution there were before it.
         elapsed: Microseconds between the begin of the execution and the end of the wait, by the clock
             that the execution sees.
+        end: How a wait for a signal ended: ``signal``, ``timeout`` or ``end of input``; None for others.
+        identity: What the signal is known again by.
+        value: The value of the signal, encoded.
     """
 
     what: str
     ended_at: int
     order: int
     elapsed: int
+    end: str | None = None
+    identity: str | None = None
+    value: bytes | None = None
 
     def pack(self, codec: ValueCodec) -> bytes:
         """The bytes."""
-        return codec.encode([_LAYOUT, *self])
+        return codec.encode([_LAYOUT, *(self if self.end is not None else self[:4])])
 
     @classmethod
     def unpack(cls, codec: ValueCodec, data: bytes) -> WaitRecord:
         """The record of which ``data`` are the bytes."""
-        return cls(*fields_of(codec, data, 4))
+        return cls(*fields_of(codec, data, 4, added=3))
 
 
 class ActionRecord(NamedTuple):

@@ -46,7 +46,7 @@ class RunJournal:
         log: ReadLog | None = None,
     ) -> None:
         self._store = store
-        self.limit = store.max_record_bytes
+        self.limit = self._limit_of(store)
         self._codec = codec
         self._journal = journal
         self._seq = seq
@@ -60,6 +60,10 @@ class RunJournal:
         self._log = log
         self._logged = 0
         self._steps: dict[str, StepRecords] = steps_of(codec, known) if known else {}
+
+    @staticmethod
+    def _limit_of(store: ActionStateStore) -> int:
+        return store.max_record_bytes
 
     def step(self, step: str) -> StepRecords:
         """What was recorded of one execution of an action."""

@@ -13,8 +13,8 @@ from contextvars import Context, copy_context
 from typing import Any
 
 from flink_agents.runtime.execution import call_scope
-from flink_agents.runtime.execution.action_waits import ActionTimer
 from flink_agents.runtime.execution.delivery import ActionTask, Delivery, OwnFuture, current_delivery
+from flink_agents.runtime.execution.waits.action_waits import ActionTimer
 
 _OVER = {"wait_for": "fut", "_wait": "fs", "shield": "inner"}
 """Functions of ``asyncio.tasks`` that await a future of their own in place of others: who names those."""
@@ -83,12 +83,20 @@ class ActionLoop(asyncio.SelectorEventLoop):
         return ActionTimer(delivery, self, when, callback, args, context or copy_context())
 
     def create_future(self) -> asyncio.Future[Any]:
-        """Make a future; in a replay, one of which it is known whether it ends by an outcome."""
+        """Make a future; where it matters, one of which it is known whether it ends by an outcome."""
         delivery = current_delivery.get()
-        if delivery is None or not delivery.replaying:
+        if delivery is None or delivery.over or not (delivery.replaying or delivery.at_rest is not None):
             return super().create_future()
         frame = sys._getframe(1)
         module = frame.f_globals.get("__name__")
+        if module == "asyncio.queues":
+            # A queue of the action's own says so.
+            over = getattr(frame.f_locals.get("self"), "ends_of", None)
+            if over is None:
+                return super().create_future()
+            future = OwnFuture(loop=self)
+            future.over = over
+            return future
         if module not in ("asyncio.tasks", "asyncio.taskgroups"):
             return super().create_future()
         future = OwnFuture(loop=self)

@@ -22,12 +22,14 @@ from flink_agents.api.observers import Phase
 from flink_agents.runtime.execution.context import ActionRun
 from flink_agents.runtime.execution.phases import RunState
 from flink_agents.runtime.execution.run import Run
+from flink_agents.runtime.execution.waits.run_waits import LiveMail
 from flink_agents.runtime.journal.order import InputOrder
 from flink_agents.runtime.journal.other_jobs import Origin
 from flink_agents.runtime.metrics.observers import Observers
 from flink_agents.runtime.metrics.run_metrics import clock
 from flink_agents.runtime.serde.keys import decode_key
 from flink_agents.runtime.state.keyed_state import Head
+from flink_agents.runtime.state.suspended import Suspension
 
 
 class Unread(Enum):
@@ -53,6 +55,7 @@ class Waiting:
         settled: Whether no recorded run of the key is left when it begins, besides itself.
         ordered: Whether recorded runs of the key were left when it was chosen.
         state: What the run is doing; None before it is in the queue.
+        suspension: What was left of the run when it was suspended; None where it was not.
     """
 
     record: Any
@@ -67,6 +70,7 @@ class Waiting:
     settled: bool = True
     ordered: bool = False
     state: RunState | None = None
+    suspension: Suspension | None = None
 
     def begin(self, now: float) -> RunState:
         """Begin to execute the run, which is in the queue."""
@@ -117,6 +121,12 @@ class KeyActor:
         noted: The last run up to which its records were noted to be needed by nobody but a restore.
         unpruned: Number of its runs with records that were committed since they were last noted.
         unrecorded: Whether there was a run of which nothing is recorded; see ``Head``. Only for the loop.
+        overtakes: Recorded runs that the suspended one was the first to overtake.
+        mail: The signals of the key; None where no action of the agent waits.
+        resumed: Number of the input of a suspended run that goes on, or None.
+        resumes: The suspended run that is to go on when the records of the key are read, or None.
+        suspended: What is left of its last run, which the loop has suspended, with the run; or None. The
+            actor runs nothing behind it.
     """
 
     __slots__ = (
@@ -133,6 +143,7 @@ class KeyActor:
         "key_text",
         "loaded",
         "lock",
+        "mail",
         "marker",
         "memory",
         "next_seq",
@@ -140,14 +151,18 @@ class KeyActor:
         "order",
         "origins",
         "overdue",
+        "overtakes",
         "overtaken",
         "pending",
         "pulled",
         "queue",
+        "resumed",
+        "resumes",
         "running",
         "seq",
         "state",
         "submitted",
+        "suspended",
         "timer",
         "unpruned",
         "unrecorded",
@@ -183,6 +198,11 @@ class KeyActor:
         self.far = False
         self.unpruned, self.noted = 0, head.settled_through
         self.unrecorded = head.unrecorded
+        self.mail: LiveMail | None = None
+        self.resumes: Waiting | None = None
+        self.resumed: int | None = None
+        self.suspended: tuple[Run, Suspension] | None = None
+        self.overtakes: tuple[int, ...] = ()
 
     def go_on_from(self, begin: int) -> None:
         """Go on with the incarnation that a dead attempt had begun."""
@@ -198,6 +218,13 @@ class KeyActor:
     def idle(self) -> bool:
         """Whether none of its inputs runs, was chosen to, or waits for its commit. For Flink's thread."""
         return not (self.queue or self.running or self.finished)
+
+    @property
+    def is_done(self) -> bool:
+        """Whether all of its inputs have run and wait for their commit. For Flink's thread."""
+        if self.running or self.queue or self.order is not None or self.suspended or self.resumes:
+            return False
+        return bool(self.finished) and not self.parked
 
     @property
     def held(self) -> float | None:
@@ -228,6 +255,12 @@ class KeyActor:
         now = clock()
         run.state.finish(now)
         self.finished.append((run, waiting, changes, now))
+
+    def suspend(self, run: Run, suspension: Suspension, overtakes: tuple[int, ...]) -> None:
+        """Keep what is left of a run until Flink's thread has put it into state. Called by the loop."""
+        run.state.suspend(clock())
+        self.overtakes = overtakes
+        self.suspended = run, suspension
 
     def abandon(self) -> None:
         """Let go of inputs whose runs have not gone on, and never will."""

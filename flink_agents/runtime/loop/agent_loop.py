@@ -24,7 +24,7 @@ from flink_agents.api.options import AgentOptions
 from flink_agents.runtime.concurrency.bridge import CANCEL_SECONDS, CLIENT_CLOSE_SECONDS, Bridge
 from flink_agents.runtime.concurrency.timeouts import LoopThreads, WorkerPool
 from flink_agents.runtime.durable.durable_calls import DurableCalls
-from flink_agents.runtime.execution.limits import Slots
+from flink_agents.runtime.execution.limits import RunSuspended, Slots
 from flink_agents.runtime.execution.phases import RunState
 from flink_agents.runtime.execution.run import Run
 from flink_agents.runtime.execution.shared import RunEnvironment
@@ -36,6 +36,7 @@ from flink_agents.runtime.loop.actor import KeyActor, Unread, Waiting, cancelled
 from flink_agents.runtime.loop.attempts import Attempts
 from flink_agents.runtime.loop.garbage import collect_garbage_less_often
 from flink_agents.runtime.loop.replays import MAX_TOLD, Replays
+from flink_agents.runtime.loop.suspensions import Suspensions
 from flink_agents.runtime.loop.watch import Watch
 from flink_agents.runtime.metrics.run_metrics import clock
 
@@ -91,19 +92,22 @@ class AgentLoop:
         self.deviation = 0.0
         collect_garbage_less_often()
         # Where nothing can be recorded, no order of outcomes has to be kept.
-        self._loop = ActionLoop() if shared.journals is not None else asyncio.new_event_loop()
+        ordered = shared.journals is not None or shared.may_wait
+        self._loop = ActionLoop() if ordered else asyncio.new_event_loop()
         self._loop.set_default_executor(LoopThreads())
         self._bridge = Bridge(self._loop, lambda: self._closing)
         self._durable: DurableCalls | None = None
-        if shared.journals is not None:
+        if ordered:
             on_mismatch = OnMismatch(shared.config.get(AgentOptions.ON_MISMATCH))
             self._durable = DurableCalls(shared, self._bridge, self._pool, self._fail, on_mismatch)
-            shared.register_durable(self._durable)
+            if shared.journals is not None:
+                shared.register_durable(self._durable)
         slots = Slots(shared.config.get(AgentOptions.MAX_IN_FLIGHT))
         self._attempts = Attempts(
             shared, steps, slots, self._pool, self._durable, lambda: self._closing or self.failure is not None
         )
         self.replays = Replays(shared, self._bridge, self._begin)
+        self.suspensions = Suspensions(shared, self._bridge)
         self._watch = Watch(shared, self._loop, self._tasks, current_step)
         self._thread = threading.Thread(target=self._serve, name="agent-loop", daemon=True)
         self._thread.start()
@@ -142,6 +146,16 @@ class AgentLoop:
         self._asked += 1
         self._wake_for(actor)
 
+    def withdraw(self, actor: KeyActor) -> None:
+        """Let go of an actor whose run was suspended: of the inputs that were chosen to run behind it."""
+        journals = self._shared.journals
+        chosen = actor.order is not None or any(waiting.records for waiting in actor.queue)
+        if journals is not None and chosen:
+            # Recorded runs are left, and their inputs are looked at and chosen once more.
+            journals.unsettle(actor.journal_id, actor.key_text)
+        self._submitted -= len(actor.queue)
+        actor.queue.clear()
+
     def ask(self, question: Coroutine[Any, Any, T]) -> futures.Future[T]:
         """The answer to ``question``, which this loop finds; it is cancelled where the loop has ended."""
         return self._bridge.ask(question)
@@ -164,6 +178,7 @@ class AgentLoop:
 
     def end_of_input(self) -> None:
         """Say that no further input comes, so that nobody waits for one."""
+        self.suspensions.end_of_input()
         if self._shared.journals is not None and not self.replays.no_more_input:
             self.replays.no_more_input = True
             self._bridge.hand(self.replays.end_of_input)
@@ -281,6 +296,9 @@ class AgentLoop:
             self._loop.call_later(PAUSE_SECONDS, self._drain)
 
     def _begin(self, actor: KeyActor) -> None:
+        if actor.suspended is not None:
+            # Inputs behind a suspended run wait for it. Flink's thread has not looked yet.
+            return
         actor.running = True
         # No action makes it, so that the loop's factory need not look for one.
         self._tasks[asyncio.Task(self._work(actor), loop=self._loop)] = actor
@@ -302,7 +320,14 @@ class AgentLoop:
                 actor.state = waiting.begin(begun)
                 run = self._run_of(actor, waiting)
                 self.replays.attach(actor, run, waiting)
-                await self._steps.execute(run, self._attempts, waiting.step)
+                self.suspensions.attach(actor, run, waiting)
+                try:
+                    await self._steps.execute(run, self._attempts, waiting.step)
+                except RunSuspended as suspended:
+                    self.suspensions.suspend(actor, waiting, suspended)
+                    self.ended += 1
+                    told = False
+                    break
                 self.replays.ended(run, waiting)
                 actor.finish(run, waiting)
                 self._ended(actor, clock() - begun)

@@ -13,10 +13,11 @@ from flink_agents.runtime.durable.call_values import mismatch_error
 from flink_agents.runtime.durable.durable_calls import DurableCalls
 from flink_agents.runtime.execution.context import ActionRun
 from flink_agents.runtime.execution.delivery import current_delivery
-from flink_agents.runtime.execution.limits import Slot, Slots
-from flink_agents.runtime.execution.retry import Trial
+from flink_agents.runtime.execution.limits import RunSuspended, Slot, Slots
+from flink_agents.runtime.execution.retry import Trial, resumed_trial
 from flink_agents.runtime.execution.shared import RunEnvironment
 from flink_agents.runtime.execution.steps import ENDS, StepExecutor
+from flink_agents.runtime.execution.waits.run_waits import RunWaits
 from flink_agents.runtime.loop.action_tasks import cancel_tasks, current_step
 from flink_agents.runtime.metrics.run_metrics import clock
 
@@ -80,7 +81,28 @@ class Attempts:
         """Execute one attempt, and record its end if it made durable calls."""
         step.run.state.action_run = step
         step.adopt()
+        if step.run.waits is not None:
+            return self._perform_waiting(step, step.run.waits)
         return self._perform(step)
+
+    async def _perform_waiting(self, step: ActionRun, waits: RunWaits) -> None:
+        """Execute an attempt whose run may be suspended; what it awaits then outlasts it.
+
+        Raises:
+            RunSuspended: The run is suspended, whatever its code did with its cancellation.
+        """
+        if step.trial is None:
+            step.trial = resumed_trial(waits.failed.get(step.path, ()))
+        try:
+            await self._perform(step)
+        except BaseException:
+            if step.suspended is None or self._is_over():
+                raise
+        if step.suspended is not None:
+            assert self._durable is not None
+            if (going_on := self._durable.finish(step)) is not None:
+                await going_on
+            raise RunSuspended(step)
 
     async def _perform(self, step: ActionRun) -> None:
         durable, state = self._durable, step.run.state
@@ -107,7 +129,7 @@ class Attempts:
             durable.check_awaited(step)
             if (going_on := durable.finish(step)) is not None:
                 await going_on
-            if step.calls is not None:
+            if step.calls is not None and step.suspended is None:
                 await durable.end(step)
 
     async def failed(self, step: ActionRun, error: BaseException) -> ActionRun | None:

@@ -90,7 +90,21 @@ class Replays:
                 packed = actor.cached.get(number)
                 order.look(None if packed is None else input_digest(packed))
             actor.order = order
+            if actor.resumes is not None:
+                self._resume(actor, actor.resumes, order)
             self.let_drained_go(actor, order)
+
+    def _resume(self, actor: KeyActor, waiting: Waiting, order: InputOrder) -> None:
+        """Let a suspended run go on first, with what the store has of it besides."""
+        journals = self._shared.journals
+        assert journals is not None
+        actor.resumes = None
+        waiting.records = order.recorded.resume(waiting.seq)
+        journals.left(actor.journal_id, actor.key_text, order.recorded)
+        actor.next_seq = max(actor.next_seq, waiting.seq + 1)
+        waiting.settled, waiting.ordered = not order.recorded, True
+        actor.put(waiting, self._shared.observers)
+        actor.pulled += 1
 
     def pull(self, actor: KeyActor) -> bool:
         """Choose one more input of those in memory; whether there is one in the queue."""
@@ -199,7 +213,8 @@ class Replays:
     def attach(self, actor: KeyActor, run: Run, waiting: Waiting) -> None:
         """Give a run its journal, and the time at which it was recorded to begin."""
         journals, records = self._shared.journals, waiting.records
-        if journals is None:
+        if journals is None or self._shared.may_wait:
+            # Where actions may wait, ``Suspensions`` does it.
             return
         if records and records[0].kind is RecordKind.RUN:
             run.started_at = RunHeader.unpack(journals.codec, records[0].data).started_at
@@ -210,7 +225,7 @@ class Replays:
                 memory.replay(reads)
             log = memory.log
         # Without the run, which has the journal: each run would be left to the collector of cycles.
-        header = partial(_header, journals, run.started_at, memory, waiting.packed, actor.begin)
+        header = partial(header_of, journals, run.started_at, memory, waiting.packed, actor.begin)
         run.journal = journals.of_run(run.journal_id, run.key_text, run.sequence_number, header, records, log)
 
     def ended(self, run: Run, waiting: Waiting) -> None:
@@ -251,9 +266,10 @@ def _awaited(next_seq: int, first: int | None) -> str:
     return f"recorded run {first}"
 
 
-def _header(
+def header_of(
     journals: Journals, started_at: int, short_term: MemoryTree, packed: bytes, begin: int
 ) -> RunHeader:
+    """The header of a run that began with ``short_term``, on the input that ``packed`` are the bytes of."""
     memory = short_term.nodes()
     return RunHeader(
         input_digest(packed),

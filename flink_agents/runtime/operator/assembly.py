@@ -17,7 +17,9 @@ from flink_agents.api.event_time import LATE_TAG, EventTime, LateOutputs
 from flink_agents.api.observers import ObserverSource
 from flink_agents.api.options import AgentOptions, Configuration
 from flink_agents.api.policies import DEAD_LETTER_TAG, OnError
+from flink_agents.api.signals import STRAYS_TAG
 from flink_agents.plan import BoundAgent
+from flink_agents.plan.binding.uses import may_wait
 from flink_agents.runtime.execution.shared import Durable, RunEnvironment
 from flink_agents.runtime.journal.calls import Call
 from flink_agents.runtime.journal.journals import Journals
@@ -78,6 +80,9 @@ def side_streams(agent: BoundAgent, config: Configuration, event_time: EventTime
         tags.append(DEAD_LETTER_TAG)
     if event_time.late is LateOutputs.SIDE:
         tags.append(LATE_TAG)
+    waits: bool | None = config.get(AgentOptions.WAITS)
+    if may_wait(agent) if waits is None else waits:
+        tags.append(STRAYS_TAG)
     return tags
 
 

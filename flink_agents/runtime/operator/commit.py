@@ -30,6 +30,7 @@ from flink_agents.runtime.operator.emission import Emission, trace_outputs
 from flink_agents.runtime.operator.forgetting import Forgetting
 from flink_agents.runtime.operator.low_watermark import LowWatermark
 from flink_agents.runtime.operator.overtaken import Overtaken
+from flink_agents.runtime.operator.waits.suspended import SuspendedRuns
 from flink_agents.runtime.state.keyed_state import Head, KeyedState, Timers
 from flink_agents.runtime.state.memory import write_nodes
 
@@ -46,6 +47,7 @@ class Commits:
         low: The low watermark; None where outputs need no timestamps.
         forgetting: Removes heads of keys that have nothing left to do; None where they stay.
         unpruned: Marks keys whose records are to be pruned; None where nobody finds them again.
+        suspended: Keeps suspended runs and signals in state.
     """
 
     def __init__(
@@ -56,7 +58,9 @@ class Commits:
         low: LowWatermark | None,
         forgetting: Forgetting | None,
         unpruned: UnprunedKeys | None,
+        suspended: SuspendedRuns,
     ) -> None:
+        self._suspended = suspended
         self._shared = shared
         self._state = state
         self._journals = shared.journals
@@ -97,6 +101,8 @@ class Commits:
             committed.append(run)
             self._memory(changes)
             self._input(waiting.number, actor)
+            if run.waits is not None:
+                self._suspended.committed(run, waiting.number, head, emission, timers)
             self._outputs(run, waiting.number, emission)
             self._records(run, head, actor)
             self._number(run, head, actor)

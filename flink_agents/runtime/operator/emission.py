@@ -36,6 +36,14 @@ class Emission:
         self.timestamps += [run.timestamp] * len(run.outputs)
         self.side_timestamps += [run.timestamp] * len(run.side_outputs)
 
+    def followed_by(self, other: Emission) -> Emission:
+        """This, and behind it what another one has."""
+        self.outputs += other.outputs
+        self.side_outputs += other.side_outputs
+        self.timestamps += other.timestamps
+        self.side_timestamps += other.side_timestamps
+        return self
+
 
 NOTHING = Emission()
 """What leaves where nothing is committed. Nobody changes it."""
@@ -43,17 +51,22 @@ NOTHING = Emission()
 
 def trace_outputs(run: Run, agent: str) -> None:
     """Put each output of a run, side outputs too, in an envelope with its lineage, but for dead letters."""
-    run_id, number = run.lineage.id, 0
+    run_id, number, side = run.lineage.id, 0, ""
 
     def traced(value: object) -> TracedOutput:
         nonlocal number
         lineage = OutputLineage(
-            f"{run_id}-{number}", run_id, agent, run.key_text, run.sequence_number, run.parent
+            f"{run_id}-{side}{number}", run_id, agent, run.key_text, run.sequence_number, run.parent
         )
         number += 1
         return TracedOutput(value, lineage)
 
+    if run.waits is not None:
+        # Outputs may leave in several parts. Each has the same id, however many there are.
+        number = run.waits.outputs_left
     run.outputs = [traced(value) for value in run.outputs]
+    if run.waits is not None:
+        number, side = run.waits.side_outputs_left, "side-"
     run.side_outputs = [
         (tag, value if tag == DEAD_LETTER_TAG else traced(value)) for tag, value in run.side_outputs
     ]

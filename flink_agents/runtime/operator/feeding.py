@@ -6,7 +6,7 @@ it is, where recorded runs are left, and once when it runs.
 
 from __future__ import annotations
 
-from flink_agents.api.errors import StateFormatError
+from flink_agents.api.errors import StateFormatError, UnserializableValueError
 from flink_agents.api.options import AgentOptions
 from flink_agents.runtime.execution.shared import RunEnvironment
 from flink_agents.runtime.journal.order import InputOrder, input_digest
@@ -14,6 +14,18 @@ from flink_agents.runtime.loop.actor import KeyActor, Unread, Waiting
 from flink_agents.runtime.loop.agent_loop import AgentLoop
 from flink_agents.runtime.serde.keys import decode_key
 from flink_agents.runtime.state.keyed_state import KeyedState
+
+
+class InputRefused(Exception):
+    """An input has to wait, and state cannot hold it.
+
+    Args:
+        error: What is wrong with it.
+    """
+
+    def __init__(self, error: UnserializableValueError) -> None:
+        super().__init__(str(error))
+        self.error = error
 
 
 class Feeder:
@@ -50,12 +62,19 @@ class Feeder:
         if actor.order is None:
             self._feed_as_they_came(actor, loop)
 
+    def drop(self, actor: KeyActor) -> None:
+        """Keep no inputs in memory of an actor that is done with."""
+        self._cached -= len(actor.cached)
+        actor.cached.clear()
+
     def is_full(self, loop: AgentLoop) -> bool:
         """Whether the loop has enough to do."""
         return loop.load >= self._max_load
 
     def load(self, number: int, actor: KeyActor) -> bytes | None:
-        """An input that waits in state; None where it was committed before older ones."""
+        """An input that waits in state; None where it was committed before older ones, or runs already."""
+        if number == actor.resumed:
+            return None
         packed = self._state.pending.get(number)
         if packed is None:
             actor.gone += 1

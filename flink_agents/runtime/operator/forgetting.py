@@ -82,6 +82,9 @@ class Forgetting:
             return
         if now < (head.idle_since + 1) * self._slot + self._after:
             return  # a later timer looks
+        if head.mail_expires is not None:
+            self._look_at(max(now, head.mail_expires) + 1, timers)
+            return
         if any(True for _ in self._state.memory.items()):
             if self._memory_expires:
                 self._look_at(now + self._after, timers)

@@ -12,6 +12,17 @@ from collections.abc import Iterable
 from flink_agents.runtime.loop.actor import KeyActor
 from flink_agents.runtime.loop.agent_loop import AgentLoop
 
+START = 2**63 - 2**44
+"""Event time of the timer that starts what waits when a bounded input ends.
+
+Flink fires no processing-time timer after the end of the input, but every event-time timer
+below the last watermark, in the order of their times. So all keys start before the first one is
+waited for. Savepoints have timers of that time.
+"""
+
+DRAIN = START + 1
+"""Event time of the timer that waits for a key's runs when a bounded input ends."""
+
 MAX_DELAY_MS = 500
 MANY_KEYS = 1024
 """With so many busy keys, looks in vain cost more than results that wait."""

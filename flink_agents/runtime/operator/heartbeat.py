@@ -19,9 +19,10 @@ from flink_agents.runtime.journal.unpruned import UnprunedKeys
 from flink_agents.runtime.loop.actor import KeyActor
 from flink_agents.runtime.metrics.run_metrics import clock
 from flink_agents.runtime.operator.emission import NOTHING, Emission
-from flink_agents.runtime.operator.harvest import next_beat
+from flink_agents.runtime.operator.harvest import DRAIN, START, next_beat
 from flink_agents.runtime.operator.low_watermark import LowWatermark
-from flink_agents.runtime.operator.processor import DRAIN, START, AgentProcessor
+from flink_agents.runtime.operator.processor import AgentProcessor
+from flink_agents.runtime.operator.waits.suspended import is_something
 from flink_agents.runtime.state.keyed_state import KeyedState, Keys, Timers
 
 MOST_COMMITS = 1000
@@ -98,10 +99,11 @@ class HeartbeatProcessor(AgentProcessor):
     def beat(self, timestamp: int, timers: Timers) -> None:
         """Commit what has finished, of all keys."""
         self._note_time(timestamp, timers)
-        if self._forgetting is not None:
-            key_text = self._keys.text()
-            if key_text not in self._actors:
-                self._forget(key_text, timestamp, timers)
+        # Both are about the key whose timer has fired.
+        self._tend_current(timestamp, timers)
+        self._forget_current(timestamp, timers)
+        if timestamp >= START:
+            self._end_waits()
         if self._unpruned is not None:
             self._unpruned.clear()
         if not self._has_work:
@@ -131,6 +133,26 @@ class HeartbeatProcessor(AgentProcessor):
         elif timestamp == START:
             self._waits_for_end = False
 
+    def _forget_current(self, timestamp: int, timers: Timers) -> None:
+        """Forget the key whose timer has fired, if nothing needs it any more."""
+        if self._forgetting is not None:
+            key_text = self._keys.text()
+            if key_text not in self._actors:
+                self._forget(key_text, timestamp, timers)
+
+    def _end_waits(self) -> None:
+        """Find the keys with suspended runs, which go on at the end of the input."""
+        if self._shared.may_wait and not self._ending:
+            self._end_input()
+            self._restored.extend(self._keys.waiting())
+
+    def _tend_current(self, timestamp: int, timers: Timers) -> None:
+        """See to suspended runs and signals of the key whose timer has fired."""
+        if self._shared.may_wait:
+            emission = self._tend(self._keys.text(), timestamp, timers)
+            if is_something(emission):
+                self._leave(emission)
+
     # -- actors -------------------------------------------------------------------------
 
     def _made(self, actor: KeyActor, timers: Timers) -> None:
@@ -140,6 +162,10 @@ class HeartbeatProcessor(AgentProcessor):
 
     def _fed(self, actor: KeyActor, timers: Timers) -> None:
         self._arm(timers, actor)
+
+    def _let_go(self, actor: KeyActor, timers: Timers) -> None:
+        super()._let_go(actor, timers)
+        del self._key_of[actor.key_text]
 
     def _wake_restored(self, most: int, timers: Timers) -> None:
         """Let restored keys go on, which no timer may have woken."""
@@ -155,7 +181,8 @@ class HeartbeatProcessor(AgentProcessor):
         for _ in range(min(len(self._done), MOST_COMMITS)):
             actor = self._done.popleft()
             # Several runs of it may have ended, and it may be gone.
-            if (actor.finished or actor.parked) and self._actors.get(actor.key_text) is actor:
+            has_news = actor.finished or actor.parked or actor.suspended
+            if has_news and self._actors.get(actor.key_text) is actor:
                 self._look(actor, timers)
 
     def _look(self, actor: KeyActor, timers: Timers) -> None:
@@ -163,13 +190,16 @@ class HeartbeatProcessor(AgentProcessor):
         self._keys.switch(self._key_of[key_text])
         emission = Emission()
         self._commit(actor, emission, timers)
-        if emission.outputs or emission.side_outputs:
+        if is_something(emission):
             self._leave(emission)
-        if actor.head.has_pending:
+        present = self._actors.get(key_text)
+        if present is not actor:
+            if present is None:
+                del self._key_of[key_text]
+        elif actor.head.has_pending:
             self._feed(actor)
         else:
-            self._let_go(actor)
-            del self._key_of[key_text]
+            self._let_go(actor, timers)
 
     # -- the end of a bounded input -------------------------------------------------------
 

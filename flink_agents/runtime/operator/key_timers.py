@@ -11,10 +11,10 @@ from collections.abc import Callable
 from flink_agents.runtime.execution.shared import RunEnvironment
 from flink_agents.runtime.loop.actor import KeyActor
 from flink_agents.runtime.metrics.run_metrics import clock as seconds
-from flink_agents.runtime.operator.emission import NOTHING, Emission
-from flink_agents.runtime.operator.harvest import next_look
+from flink_agents.runtime.operator.emission import Emission
+from flink_agents.runtime.operator.harvest import DRAIN, START, next_look
 from flink_agents.runtime.operator.low_watermark import LowWatermark
-from flink_agents.runtime.operator.processor import DRAIN, START, AgentProcessor
+from flink_agents.runtime.operator.processor import AgentProcessor
 from flink_agents.runtime.state.keyed_state import KeyedState, Keys, Timers
 
 
@@ -62,24 +62,29 @@ class TimerProcessor(AgentProcessor):
         """Commit what the current key's actor has finished, and see that it goes on."""
         if self._low is not None and timestamp < START:
             self._low.look(timestamp, timers, self._is_held_back)
+        emission = self._tend(key_text, timestamp, timers)
+        if timestamp >= START and self._shared.may_wait:
+            self._end_input()
         actor = self._actor(key_text, timers)
         if actor is None:
             self._forget(key_text, timestamp, timers)
-            return NOTHING
+            return emission
         if timestamp == START:
             self._waits.loop.end_of_input()
             timers.register_event_time_timer(DRAIN)
-        elif timestamp != DRAIN and not actor.finished and not actor.parked:
+        elif timestamp != DRAIN and not (actor.finished or actor.parked or actor.suspended):
             self._look_again(actor, timestamp, timers)
-            return NOTHING
-        emission = Emission()
+            return emission
         if timestamp == DRAIN:
             if not self._drain(actor, emission, timers):
                 timers.register_event_time_timer(DRAIN)
         else:
             self._commit(actor, emission, timers)
-            self._feed(actor)
-        self._go_on(actor, timestamp, timers)
+            if self._actors.get(key_text) is actor:
+                self._feed(actor)
+        present = self._actors.get(key_text)
+        if present is not None:
+            self._go_on(present, timestamp, timers)
         return emission
 
     def _made(self, actor: KeyActor, timers: Timers) -> None:
@@ -90,12 +95,18 @@ class TimerProcessor(AgentProcessor):
         if actor.far and not actor.idle:
             self._look_again(actor, actor.timer, timers)
 
+    def _let_go(self, actor: KeyActor, timers: Timers) -> None:
+        super()._let_go(actor, timers)
+        timers.delete_event_time_timer(START)
+
     def _drain(self, actor: KeyActor, emission: Emission, timers: Timers) -> bool:
         """Wait for all runs of the key; whether they have ended before a stream behind needs a sign."""
         until = self._waits.next_sign()
         while True:
             seen = self._waits.loop.progress
             self._commit(actor, emission, timers)
+            # Where its run was suspended just before the end of the input, another one lets it go on.
+            actor = self._actors[actor.key_text]
             if not actor.head.has_pending:
                 return True
             self._feed(actor)
@@ -108,8 +119,7 @@ class TimerProcessor(AgentProcessor):
         if actor.head.has_pending:
             self._look_again(actor, fired, timers)
         else:
-            self._let_go(actor)
-            timers.delete_event_time_timer(START)
+            self._let_go(actor, timers)
 
     def _look_again(self, actor: KeyActor, fired: int | None, timers: Timers) -> None:
         """Keep one timer for the actor."""

@@ -176,6 +176,33 @@ class LowWatermark:
             ]
             heapq.heapify(self._heap)
 
+    def leave(self, run: Run, number: int, emission: Emission) -> None:
+        """Let what a run has put out leave, which is suspended now.
+
+        Args:
+            run: The run.
+            number: Number of its input among those of its key that wait.
+            emission: Takes what leaves.
+        """
+        waiting = self._keys.get(run.key_text)
+        if waiting is not None and number in waiting.passed:
+            self._leave_late(run)
+        emission.take_timed(run)
+        self.park(run.key_text)
+
+    def _leave_late(self, run: Run) -> None:
+        if run.timestamp is not None and run.timestamp <= self.low and (run.outputs or run.side_outputs):
+            self._stragglers.inc()
+            self._straggle(run)
+
+    def park(self, key_text: str) -> None:
+        """Let the inputs of a key hold the low watermark no longer: its run is suspended, maybe for days."""
+        waiting = self._keys.get(key_text)
+        if waiting is not None:
+            self._holding -= len(waiting.holding)
+            waiting.passed.update(waiting.holding)
+            waiting.holding.clear()
+
     def commit(self, run: Run, number: int | None, emission: Emission) -> None:
         """Let what an input put out leave, or do with it as with that of a straggler.
 
@@ -206,8 +233,9 @@ class LowWatermark:
         _log.warning(
             "key %r: a run with event time %s came to its end behind the low watermark, which waits for %g s "
             "(hold_timeout) at most: its outputs are late, and the policy is late=%r. Raise hold_timeout "
-            "above what runs take, with their retries and what is queued before them in a key, or let actions "
-            "and calls end sooner by timeout=...; late='side' keeps such outputs. Further ones are counted in %s",
+            "above what runs take, with their retries and what is queued before them in a key, or let "
+            "actions and calls end sooner by timeout=...; late='side' keeps such outputs. Further ones are "
+            "counted in %s",
             run.key,
             run.timestamp,
             self._timeout / 1000,

@@ -19,6 +19,7 @@ from typing import Any
 
 from flink_agents.api.errors import UnserializableValueError
 from flink_agents.api.options import AgentOptions
+from flink_agents.api.signals import Signal, TaggedSignal
 from flink_agents.runtime.execution.context import ActionRun
 from flink_agents.runtime.execution.run import Run
 from flink_agents.runtime.execution.shared import RunEnvironment
@@ -28,38 +29,18 @@ from flink_agents.runtime.journal.unpruned import UnprunedKeys
 from flink_agents.runtime.loop.actor import KeyActor, Unread, Waiting, load_of
 from flink_agents.runtime.operator.commit import Commits
 from flink_agents.runtime.operator.emission import NOTHING, Emission
-from flink_agents.runtime.operator.feeding import Feeder
+from flink_agents.runtime.operator.feeding import Feeder, InputRefused
 from flink_agents.runtime.operator.forgetting import Forgetting
+from flink_agents.runtime.operator.harvest import START
 from flink_agents.runtime.operator.heads import Heads
 from flink_agents.runtime.operator.kept_keys import KeptKeys
 from flink_agents.runtime.operator.loop_waits import LoopWaits
 from flink_agents.runtime.operator.low_watermark import LowWatermark
 from flink_agents.runtime.operator.overtaken import Overtaken
+from flink_agents.runtime.operator.waits.suspended import SuspendedRuns
 from flink_agents.runtime.serde.keys import unescape
 from flink_agents.runtime.state.keyed_state import Head, KeyedState, Timers
-
-START = 2**63 - 2**44
-"""Event time of the timer that starts what waits when a bounded input ends.
-
-Flink fires no processing-time timer after the end of the input, but every event-time timer
-below the last watermark, in the order of their times. So all keys start before the first one is
-waited for. Savepoints have timers of that time.
-"""
-
-DRAIN = START + 1
-"""Event time of the timer that waits for a key's runs when a bounded input ends."""
-
-
-class _Refused(Exception):
-    """An input has to wait, and state cannot hold it.
-
-    Args:
-        error: What is wrong with it.
-    """
-
-    def __init__(self, error: UnserializableValueError) -> None:
-        super().__init__(str(error))
-        self.error = error
+from flink_agents.runtime.state.suspended import OpenWait
 
 
 class AgentProcessor(ABC):
@@ -93,7 +74,9 @@ class AgentProcessor(ABC):
         self._job_id = job_id
         self._clock = clock
         self._low = low
-        self._inline: bool = config.get(AgentOptions.INLINE)
+        # A run that goes on later is replayed: all that it does is recorded, which the loop does.
+        self._inline: bool = config.get(AgentOptions.INLINE) and not shared.may_wait
+        self._comes_back = self._inline
         self._actors: dict[str, KeyActor] = {}
         self._kept = KeptKeys(shared.memory_expires)
         self._steps = StepExecutor(shared)
@@ -105,11 +88,17 @@ class AgentProcessor(ABC):
             self._forgetting = Forgetting(shared, state, clock, waits.ask)
         self._heads = Heads(shared, state, job_id, self._forgetting)
         self._overtaken = Overtaken(shared, clock)
-        self._commits = Commits(shared, state, self._overtaken, low, self._forgetting, unpruned)
+        self._suspended = SuspendedRuns(shared, state, clock, low, self._overtaken)
+        self._commits = Commits(
+            shared, state, self._overtaken, low, self._forgetting, unpruned, self._suspended
+        )
+        self._ending = False
         shared.run_metrics.add_gauges("runs", self._load)
 
     def process(self, key_text: str, record: Any, timestamp: int | None, timers: Timers) -> Emission:
         """Handle an input of the current key."""
+        if type(record) is TaggedSignal:
+            return self._take_signal(key_text, record.signal, timers)
         if timestamp is not None and timestamp >= START:
             # What an agent before this one puts out at the end of its input has the time of that timer,
             # and in another attempt, when it comes earlier, none. Inputs are known again by their time, too.
@@ -117,10 +106,27 @@ class AgentProcessor(ABC):
         if self._low is not None:
             self._low.check(timestamp)
             self._low.begin(timers)
+        before = self._come_back(key_text, timers) if self._comes_back and self._actors else None
         try:
-            return self._process(key_text, record, timestamp, timers)
-        except _Refused as refused:
-            return self._refuse(key_text, record, timestamp, refused.error)
+            emission = self._process(key_text, record, timestamp, timers)
+        except InputRefused as refused:
+            emission = self._refuse(key_text, record, timestamp, refused.error)
+        return emission if before is None else before.followed_by(emission)
+
+    def _come_back(self, key_text: str, timers: Timers) -> Emission | None:
+        """Commit what the actor of the current key has finished, and let go of it, if that was all.
+
+        Inputs that come faster than timers look at the actor would keep it for ever, although all of them
+        could be executed here for less. That is so until a run had to be handed over.
+        """
+        actor = self._actors.get(key_text)
+        if actor is None or not actor.is_done:
+            return None
+        emission = Emission()
+        self._commit(actor, emission, timers)
+        if not actor.head.has_pending:
+            self._let_go(actor, timers)
+        return emission
 
     def _process(self, key_text: str, record: Any, timestamp: int | None, timers: Timers) -> Emission:
         actor = self._actors.get(key_text)
@@ -132,6 +138,11 @@ class AgentProcessor(ABC):
             return NOTHING
         heads, kept = self._heads, self._kept.get(key_text)
         head = kept.head if kept is not None else heads.read(key_text) or heads.new()
+        if head.suspended is not None:
+            self._store(head, key_text, self._packed(record, timestamp), timestamp, timers)
+            if self._low is not None:
+                self._low.park(key_text)
+            return NOTHING
         unread = (kept is None or not kept.searched) and heads.may_have_records(head, key_text, False)
         if head.has_pending or not self._inline or unread:
             self._enqueue(head, key_text, record, timestamp, timers)
@@ -172,6 +183,13 @@ class AgentProcessor(ABC):
             TimeoutError: There is none in time; the text says which inputs wait for others.
         """
         self._waits.wait_for_progress(seen, seconds)
+
+    def live_waits(self, key_text: str) -> list[tuple[str, OpenWait]] | None:
+        """What the runs of a key that go on wait for, each with its id; None where none goes on."""
+        actor = self._actors.get(key_text)
+        if actor is None or actor.mail is None or actor.suspended is not None:
+            return None
+        return [(wait.id, wait.kept) for wait in list(actor.mail.open)]
 
     def open(self, timers: Timers | None = None) -> None:
         """Open what has to be there before the first input.
@@ -217,6 +235,10 @@ class AgentProcessor(ABC):
             head = self._heads.read(key_text)
             if head is None or not head.has_pending:
                 return None
+            if head.suspended is not None and not (self._ending or self._suspended.is_due(head)):
+                if self._low is not None:
+                    self._low.found(key_text, ())
+                return None
             actor = self._wake(head, key_text, True, timers)
         self._waits.check_failure()
         return actor
@@ -245,6 +267,7 @@ class AgentProcessor(ABC):
     ) -> None:
         """Let the loop go on with a run that began here, and that knows the ``whole`` memory, or a part."""
         run = step.run
+        self._comes_back = False
         try:
             packed = packed or self._packed(record, run.timestamp)
             self._waits.check_failure()
@@ -279,6 +302,8 @@ class AgentProcessor(ABC):
             self._low.found(
                 key_text, ((number, decode(packed)[1]) for number, packed in self._state.pending.items())
             )
+        if head.suspended is not None:
+            self._resume(actor)
         self._feed(actor)
         if actor.order is Unread.UNREAD:
             self._waits.loop.read(actor)
@@ -303,15 +328,18 @@ class AgentProcessor(ABC):
                 self._commits.restored(actor)
         if self._forgetting is not None:
             self._forgetting.busy(key_text)
+        if self._shared.may_wait:
+            actor.mail = self._suspended.mail(head)
         self._actors[key_text] = actor
         self._kept.drop(key_text)
         self._made(actor, timers)
         return actor
 
-    def _let_go(self, actor: KeyActor) -> None:
+    def _let_go(self, actor: KeyActor, timers: Timers) -> None:
         """Remove the actor of a key of which nothing waits any more. The loop is done with it."""
         del self._actors[actor.key_text]
         self._kept.keep(actor.key_text, actor.head, actor.memory, True, searched=False)
+        self._waits.loop.suspensions.forget(actor)
 
     @abstractmethod
     def _made(self, actor: KeyActor, timers: Timers) -> None:
@@ -329,7 +357,7 @@ class AgentProcessor(ABC):
         try:
             return self._shared.codec.encode([record, timestamp])
         except UnserializableValueError as error:
-            raise _Refused(error) from error
+            raise InputRefused(error) from error
 
     def _refuse(
         self, key_text: str, record: Any, timestamp: int | None, error: UnserializableValueError
@@ -352,7 +380,7 @@ class AgentProcessor(ABC):
             return None
         try:
             return self._packed(record, timestamp)
-        except _Refused:
+        except InputRefused:
             return None
 
     # -- runs -------------------------------------------------------------------------
@@ -383,7 +411,84 @@ class AgentProcessor(ABC):
     def _commit(self, actor: KeyActor, emission: Emission, timers: Timers) -> None:
         """Commit what the current key's actor has finished, unless the attempt has failed."""
         self._waits.check_failure()
+        # The runs before it have ended, and are committed first.
+        suspended = actor.suspended
         self._commits.harvest(actor, emission, timers)
+        if suspended is not None:
+            self._park(actor, emission, timers)
+
+    # -- suspended runs and signals -----------------------------------------------------
+
+    def _park(self, actor: KeyActor, emission: Emission, timers: Timers) -> None:
+        """Put the last run of an actor into state, and let go of the actor."""
+        key_text, loop = actor.key_text, self._waits.loop
+        goes_on = self._suspended.park(actor, emission, timers)
+        loop.withdraw(actor)
+        self._feeder.drop(actor)
+        loop.suspensions.forget(actor)
+        del self._actors[key_text]
+        # The timer at the end of a bounded input, which the actor had, stays: it lets the run go on.
+        if goes_on or self._ending:
+            self._wake(actor.head, key_text, True, timers)
+        else:
+            self._kept.keep(key_text, actor.head, {}, False, searched=False)
+
+    def _end_input(self) -> None:
+        """Let suspended runs go on, and their waits for signals end: the input has ended."""
+        self._ending = True
+        self._waits.loop.suspensions.end_of_input()
+
+    def _resume(self, actor: KeyActor) -> None:
+        """Let the suspended run of an actor's key go on, before all other inputs."""
+        waiting = self._suspended.resume(actor.head)
+        actor.resumed = waiting.number
+        if actor.order is Unread.UNREAD:
+            actor.resumes = waiting
+            return
+        actor.next_seq = max(actor.next_seq, waiting.seq + 1)
+        self._waits.loop.submit(actor, waiting)
+
+    def _take_signal(self, key_text: str, signal: Signal, timers: Timers) -> Emission:
+        """Hand a signal to the run that waits for it, or keep it."""
+        emission = Emission()
+        actor = self._actors.get(key_text)
+        if actor is not None:
+            self._waits.check_failure()
+            head = actor.head
+        else:
+            kept = self._kept.get(key_text)
+            head = kept.head if kept is not None else self._heads.read(key_text) or self._heads.new()
+        mail = self._suspended.receive(signal, key_text, head, actor, timers, emission)
+        if mail is None:
+            return emission
+        if actor is not None:
+            self._waits.loop.suspensions.offer(actor, mail)
+        elif self._suspended.is_due(head):
+            self._wake(head, key_text, True, timers)
+        return emission
+
+    def _tend(self, key_text: str, fired: int, timers: Timers) -> Emission:
+        """Let a suspended run of the current key go on whose time has come, and signals expire."""
+        emission = Emission()
+        if not self._shared.may_wait or fired >= START:
+            return emission
+        actor = self._actors.get(key_text)
+        kept = self._kept.get(key_text) if actor is None else None
+        known = actor if actor is not None else kept
+        head = known.head if known is not None else self._heads.read(key_text)
+        if head is None:
+            return emission
+        self._suspended.expire(head, emission, timers)
+        if head.is_unused:
+            self._kept.drop(key_text)
+            return emission
+        if actor is None and head.suspended is not None:
+            if self._suspended.is_due(head):
+                self._waits.check_failure()
+                self._wake(head, key_text, True, timers)
+            else:
+                self._suspended.look_again(head, fired, timers)
+        return emission
 
     def _load(self) -> dict[str, int]:
         """How many runs are in flight, queued and parked, by those words."""

@@ -39,6 +39,11 @@ class Recent(Generic[T]):
             if len(self._things) > self._most:
                 del self._things[next(iter(self._things))]
 
+    def discard(self, thing: T) -> None:
+        """Remove ``thing``, if it is there."""
+        with self._lock:
+            self._things.pop(thing, None)
+
     def __contains__(self, thing: T) -> bool:
         return thing in self._things
 

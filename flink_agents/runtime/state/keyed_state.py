@@ -4,7 +4,7 @@ Four keyed states, whose names and formats are part of every savepoint:
 
 ``head``     bytes of a :class:`Head`; read and written once an event
 ``pending``  number of arrival -> an entry with its kind, as ``state.pending`` packs it: an input that
-             waits, as ``codec`` bytes of ``[record, timestamp]``
+             waits, as ``codec`` bytes of ``[record, timestamp]``; below 0 suspended runs and signals
 ``memory``   escaped path -> short-term memory (``codec`` bytes; one zero byte for an object)
 ``unpruned`` a mark of keys whose records are to be pruned; ``journal.unpruned`` writes and removes it
 """
@@ -121,6 +121,9 @@ class Head:
             ``fresh``     whether no run of that incarnation is committed
             ``idle``      part of the time in which the key's last input was committed, by its number
             ``unrecorded`` whether a run of the key was committed of which nothing is recorded
+            ``suspended`` the suspended run: number of its input, its sequence number, and when it is to go
+                          on, in milliseconds; None where only a signal lets it
+            ``mail``      when the first of the key's signals expires, in milliseconds
     """
 
     __slots__ = ("extra", "first_pending", "journal_id", "next_pending", "next_seq")
@@ -223,6 +226,26 @@ class Head:
             self._set("unrecorded", unrecorded)
 
     @property
+    def suspended(self) -> tuple[int, int, int | None] | None:
+        """Of the suspended run: number of its input, its own number, and when it is to go on; or None."""
+        found = self.extra.get("suspended") if self.extra is not None else None
+        return None if found is None else (found[0], found[1], found[2])
+
+    @suspended.setter
+    def suspended(self, suspended: tuple[int, int, int | None] | None) -> None:
+        self._set("suspended", suspended)
+
+    @property
+    def mail_expires(self) -> int | None:
+        """When the first of the key's signals expires, in milliseconds; None where it has none."""
+        return self.extra.get("mail") if self.extra is not None else None
+
+    @mail_expires.setter
+    def mail_expires(self, at: int | None) -> None:
+        if self.mail_expires != at:
+            self._set("mail", at)
+
+    @property
     def store(self) -> str | None:
         """Id of the store in which runs of the key were recorded, or None."""
         return self.extra.get("store") if self.extra is not None else None
@@ -270,6 +293,11 @@ class Head:
     def has_pending(self) -> bool:
         """Whether inputs of the key wait."""
         return self.first_pending != self.next_pending
+
+    @property
+    def is_unused(self) -> bool:
+        """Whether it says no more than that of a key which never came."""
+        return not (self.next_seq or self.has_pending or self.extra)
 
     @property
     def waiting(self) -> int:

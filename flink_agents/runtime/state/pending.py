@@ -19,8 +19,8 @@ class PendingKind(IntEnum):
 
     Attributes:
         INPUT: An input that waits for its run. Its bytes are those of ``[record, timestamp]``.
-        RESUMPTION: A suspended run is to go on. No version writes one yet.
-        SIGNAL: A message for a suspended run. No version writes one yet.
+        RESUMPTION: A suspended run: all that is left of it (``state.suspended``).
+        SIGNAL: The signals of the key, which wait for a run or were taken by one (``state.mailbox``).
     """
 
     INPUT = 0
@@ -30,6 +30,11 @@ class PendingKind(IntEnum):
 
 _VERSION = 2
 _INPUT = bytes((_VERSION, PendingKind.INPUT))
+_RESUMPTION = bytes((_VERSION, PendingKind.RESUMPTION))
+_SIGNAL = bytes((_VERSION, PendingKind.SIGNAL))
+
+_MAILBOX = -(2**62)
+"""Number of the entry that has the signals of a key. The run of input ``n`` is suspended under ``-1 - n``."""
 
 
 def pack_input(packed: bytes) -> bytes:
@@ -83,4 +88,47 @@ class PendingInputs:
 
     def items(self) -> Iterable[tuple[int, bytes]]:
         """All inputs that wait."""
-        return [(number, unpack_input(entry)) for number, entry in self._entries.items()]
+        return [(number, unpack_input(entry)) for number, entry in self._entries.items() if number >= 0]
+
+    # -- other entries ----------------------------------------------------------------
+
+    def suspended(self, key: int) -> bytes | None:
+        """What is left of the suspended run of input ``key``, or None."""
+        return _content(self._entries.get(-1 - key), _RESUMPTION)
+
+    def suspend(self, key: int, value: bytes) -> None:
+        """Keep what is left of the run of input ``key``."""
+        self._entries.put(-1 - key, _RESUMPTION + value)
+
+    def end_suspension(self, key: int) -> None:
+        """Remove what was left of the run of input ``key``."""
+        self._entries.remove(-1 - key)
+
+    def mailbox(self) -> bytes | None:
+        """The signals of the key, or None."""
+        return _content(self._entries.get(_MAILBOX), _SIGNAL)
+
+    def put_mailbox(self, value: bytes | None) -> None:
+        """Keep the signals of the key; None where there is nothing to keep."""
+        if value is None:
+            self._entries.remove(_MAILBOX)
+        else:
+            self._entries.put(_MAILBOX, _SIGNAL + value)
+
+
+def _content(entry: bytes | None, kind: bytes) -> bytes | None:
+    """The bytes of an entry of that kind.
+
+    Raises:
+        StateFormatError: The entry is of another kind.
+    """
+    if entry is None:
+        return None
+    if entry[:2] != kind:
+        raise StateFormatError(
+            "what waits in the state of a key is of a kind that does not belong there",
+            expected=f"version {_VERSION}, kind {kind[1]}",
+            found=repr(entry[:2]),
+            fix="run the version of flink-agents-python that wrote it, or a newer one",
+        )
+    return entry[2:]

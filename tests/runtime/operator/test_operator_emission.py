@@ -11,6 +11,7 @@ from core_agents import Other, Step, action_fails, ask, probe
 
 from flink_agents import Agent, Event, InputEvent, NamedEvent, OutputEvent, action
 from flink_agents.api.errors import (
+    ContextMisuseError,
     EventLimitError,
     NotAnEventError,
     UnknownEventError,
@@ -287,6 +288,23 @@ def test_side_outputs() -> None:
 def test_side_output_that_is_not_declared_is_a_named_error(tag: Any) -> None:
     with action_fails(UnknownSideOutputError, repr(tag)):
         ask(lambda record, ctx: ctx.emit_to(tag, 1))
+
+
+class NothingAside(Agent):
+    side_outputs = {"late": int}
+
+    @action(InputEvent)
+    def act(self, event: InputEvent, ctx: Any) -> OutputEvent:
+        ctx.emit_to("late", event.input)
+        return out(None)
+
+
+def test_none_leaves_by_the_main_output_alone() -> None:
+    """PyFlink's map behind a side output makes a null of it, and Flink does not say whose it is."""
+    harness = OperatorHarness(NothingAside)
+    assert harness.push(0) == [None]
+    with action_fails(ContextMisuseError, "None to side output 'late'"):
+        harness.push(None)
 
 
 # -- limits --------------------------------------------------------------------------

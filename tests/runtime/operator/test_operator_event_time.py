@@ -11,6 +11,7 @@ from hold_tools import ALIVE_MS, CLOSED, IMPATIENT, left, look, on_time
 
 from flink_agents import EventTime
 from flink_agents.api.errors import NoWatermarksError, OptionError, TimestampRangeError
+from flink_agents.runtime.operator.harvest import DRAIN
 from flink_agents.runtime.operator.low_watermark import (
     BEHIND,
     FIRST_MS,
@@ -20,7 +21,6 @@ from flink_agents.runtime.operator.low_watermark import (
     PROGRESS_MS,
     STRAGGLERS,
 )
-from flink_agents.runtime.operator.processor import DRAIN
 from flink_agents.testing import OperatorHarness
 
 MakeHarness = Callable[..., OperatorHarness]

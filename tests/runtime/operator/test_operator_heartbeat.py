@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import time
 from collections import Counter
 from collections.abc import Callable
 from typing import Any
@@ -10,9 +11,10 @@ from typing import Any
 import pytest
 
 from flink_agents import Agent, Event, InputEvent, OutputEvent, action
-from flink_agents.runtime.operator.processor import DRAIN, START
+from flink_agents.runtime.operator.harvest import DRAIN, START
 from flink_agents.runtime.serde.keys import encode_key
 from flink_agents.testing import OperatorHarness
+from tests.runtime.observer_tools import Listener
 
 KEYS = [f"key {number}" for number in range(20)]
 
@@ -185,3 +187,46 @@ def test_a_failure_ends_the_next_beat(agent_harness: MakeHarness) -> None:
 
 def test_the_end_of_the_input_stands_behind_all_times() -> None:
     assert DRAIN == START + 1
+
+
+class TellingAgent(Agent):
+    """Asks outside once for some inputs, and answers others at once."""
+
+    @action(InputEvent, when=lambda event: event.input[1] == "ask")
+    async def ask(self, event: InputEvent, ctx: Any) -> Event:
+        return OutputEvent(output=await ctx.durable_execute_async(str, event.input[0]))
+
+    @action(InputEvent, when=lambda event: event.input[1] != "ask")
+    def tell(self, event: InputEvent, ctx: Any) -> Event:
+        return OutputEvent(output=event.input)
+
+
+@pytest.mark.parametrize("heartbeat", [True, False])
+def test_a_key_comes_back_from_the_loop_without_a_timer(agent_harness: MakeHarness, heartbeat: bool) -> None:
+    """Behind a restart, the first input of a key looks for records. It does not keep those behind it."""
+    options = {"settle": False, "heartbeat": heartbeat, "observers": [Listener], **UNFORCED}
+    harness = agent_harness(TellingAgent, lambda record: record[0], **options)
+    snapshot = harness.snapshot()
+    harness.push(("a", "ask"))
+    harness.settle()
+    harness.restore(snapshot)
+    processor, (listener,) = harness._subtasks[0].processor, harness.observers
+    assert isinstance(listener, Listener)
+    assert harness.push(("a", "ask")) == []
+    wait_until(processor._actors[encode_key("a")], "is_done")
+    assert harness.push(("a", 1)) == ["a", ("a", 1)]
+    assert processor.busy_keys == []
+    assert harness.push(("a", 2)) == [("a", 2)]
+    assert [each for each in listener.told if each[0] == "ended"] == [("ended", "a", "tell", "inline")] * 2
+    # From a run that could not end here on, keys stay with the loop until a timer looks.
+    assert harness.push(("a", "ask")) == []
+    wait_until(processor._actors[encode_key("a")], "is_done")
+    assert harness.push(("a", 3)) == []
+    assert harness.settle() == ["a", ("a", 3)]
+
+
+def wait_until(owner: Any, name: str) -> None:
+    deadline = time.monotonic() + 30
+    while not getattr(owner, name):
+        assert time.monotonic() < deadline
+        time.sleep(0.001)

@@ -14,6 +14,7 @@ from tests.random_programs.command import run_in_processes
 from tests.random_programs.world import World
 
 PROGRAMS = 1000
+WAITING = 100
 
 
 @pytest.mark.executes_once
@@ -21,6 +22,13 @@ def test_random_programs_survive_crashes_wherever_they_wait() -> None:
     crashes, failures = run_in_processes(PROGRAMS, 1, jobs=4)
     assert not failures, failures[0]
     assert crashes > PROGRAMS
+
+
+@pytest.mark.executes_once
+def test_random_programs_that_pause_and_ask_survive_crashes() -> None:
+    crashes, failures = run_in_processes(WAITING, 1, jobs=4, waits=True)
+    assert not failures, failures[0]
+    assert crashes > WAITING
 
 
 @pytest.mark.executes_once
@@ -34,7 +42,7 @@ def test_calm_programs_are_the_same_when_all_is_done_twice(forced: str) -> None:
             plain = runner.plain(made.inputs, made.seed)
             World.forget(made.seed)
             options: Any = {"forced_replay": False, "forced_restart": False, forced: True}
-            options["store"] = Faults().store
+            options["store"], options["config"] = Faults().store, {"run.waits": False}
             with OperatorHarness(agent(), lambda record: record[0], **options) as harness:
                 harness.push_all([one.record for one in made.inputs])
                 found = oracle.observed(harness)

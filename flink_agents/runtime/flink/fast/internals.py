@@ -18,6 +18,7 @@ from typing import Any
 from pyflink.datastream import RuntimeContext
 from pyflink.version import __version__ as pyflink_version
 
+from flink_agents.runtime.flink.stand_ins import not_none
 from flink_agents.runtime.state.keyed_state import PENDING_STATE, UNPRUNED_STATE, Timers
 
 VERSIONS = ("2.3.",)
@@ -289,7 +290,7 @@ class Outlet:
             self.waiting += [self._to_external(value) for value in outputs]
             return
         for value in outputs:
-            self._collector.collect(self._to_external(value))
+            self._collector.collect(self._to_external(not_none(value)))
 
     def rest(self) -> Generator[Any, None, None]:
         """What Flink has to iterate over."""

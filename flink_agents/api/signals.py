@@ -1,0 +1,98 @@
+"""Signals: messages for runs that wait, and what becomes of those that no run takes."""
+
+from __future__ import annotations
+
+from abc import abstractmethod
+from collections.abc import Awaitable
+from dataclasses import dataclass
+from enum import StrEnum
+from typing import Any, Protocol, TypeVar
+
+T_co = TypeVar("T_co", covariant=True)
+
+STRAYS_TAG = "strays"
+"""Name of the side output that carries :class:`StraySignal` records."""
+
+
+@dataclass(frozen=True)
+class Signal:
+    """A message for a run of a key that waits for it, or will.
+
+    Attributes:
+        name: What the run waits for: ``ctx.wait_for(name)``.
+        value: What it says: a value that state can hold.
+        key: The key, where the stream of signals has no key selector of its own.
+        id: What distinguishes it from others of its key. A second signal of the same id is a stray. Without
+            one, each counts.
+        wait: The id of the wait that it is for. Needed where several waits for that name are open.
+    """
+
+    name: str
+    value: Any = None
+    key: Any = None
+    id: str | None = None
+    wait: str | None = None
+
+
+@dataclass(frozen=True)
+class TaggedSignal:
+    """A signal among the inputs of an agent.
+
+    Attributes:
+        signal: The signal.
+    """
+
+    signal: Signal
+
+
+class StrayReason(StrEnum):
+    """Why no run took a signal.
+
+    Attributes:
+        DUPLICATE: One of its id has come before, or the wait that it names has ended.
+        AMBIGUOUS: Several waits for its name are open, and it names none of them.
+        OVERFLOW: As many signals of the key as may wait did so (``signals.max-per-key``).
+        EXPIRED: No run took it in time (``signals.ttl``).
+        INVALID: What it says is not of the type that the run waits for, or state cannot hold it.
+    """
+
+    DUPLICATE = "duplicate"
+    AMBIGUOUS = "ambiguous"
+    OVERFLOW = "overflow"
+    EXPIRED = "expired"
+    INVALID = "invalid"
+
+
+class SleepsAtEnd(StrEnum):
+    """Policy for runs that sleep when a bounded input ends.
+
+    Attributes:
+        WAIT: The job ends when they have ended.
+        SKIP: Their pauses end at once.
+    """
+
+    WAIT = "wait"
+    SKIP = "skip"
+
+
+@dataclass(frozen=True)
+class StraySignal:
+    """A signal that no run took.
+
+    Attributes:
+        signal: The signal.
+        reason: Why none did.
+    """
+
+    signal: Signal
+    reason: StrayReason
+
+
+class SignalWait(Awaitable[T_co], Protocol[T_co]):
+    """A wait for a signal, to be awaited once."""
+
+    @property
+    @abstractmethod
+    def id(self) -> str:
+        """The text that names the wait, for :attr:`Signal.wait`; the same on replay."""
+        ...

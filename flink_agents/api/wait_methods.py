@@ -1,0 +1,70 @@
+"""The methods of an action's context that wait for what outlasts an execution."""
+
+from __future__ import annotations
+
+from abc import ABC, abstractmethod
+from collections.abc import Awaitable
+from datetime import timedelta
+from typing import Any, TypeVar, overload
+
+from flink_agents.api.signals import SignalWait
+
+_T = TypeVar("_T")
+
+
+class WaitMethods(ABC):
+    """Pauses, and waits for signals."""
+
+    def sleep(self, duration: float | timedelta) -> Awaitable[None]:
+        """Return a pause, to be awaited, that survives restarts; for ``async def`` actions.
+
+        Where a run waits for nothing else it is suspended: it costs state and a timer, and neither memory
+        nor one of the places of ``run.max-in-flight``. Its key waits meanwhile. The pause ends once, and
+        never before its time.
+
+        Args:
+            duration: How long, in seconds or as a timedelta.
+
+        Raises:
+            ContextMisuseError: The action is no ``async def``, or nothing told that its code waits.
+        """
+        return self._wait(None, None, _seconds_of(duration))
+
+    @overload
+    def wait_for(
+        self, name: str, signal_type: type[_T], *, timeout: float | timedelta | None = None
+    ) -> SignalWait[_T]: ...
+    @overload
+    def wait_for(
+        self, name: str, signal_type: Any = None, *, timeout: float | timedelta | None = None
+    ) -> SignalWait[Any]: ...
+    def wait_for(
+        self, name: str, signal_type: Any = None, *, timeout: float | timedelta | None = None
+    ) -> SignalWait[Any]:
+        """Return a wait for a signal of the key, to be awaited; for ``async def`` actions.
+
+        A run that waits is suspended as by :meth:`sleep`; what it has put out leaves then. The signal may
+        come before the wait does. It ends one wait, once.
+
+        Args:
+            name: Name of the signal.
+            signal_type: Type of the value: a pydantic model, a dataclass, or any other type that pydantic
+                describes. Default: the value as it came.
+            timeout: How long to wait at most, in seconds or as a timedelta. Default: for ever.
+
+        Returns:
+            What gives the value of the signal. Its ``id`` names the wait.
+
+        Raises:
+            SignalTimeoutError: When awaited: there was none in time.
+            NoMoreSignalsError: When awaited: the input has ended, so that none will come.
+            ContextMisuseError: The action is no ``async def``, or nothing told that its code waits.
+        """
+        return self._wait(name, signal_type, None if timeout is None else _seconds_of(timeout))
+
+    @abstractmethod
+    def _wait(self, name: str | None, signal_type: Any, seconds: float | None) -> SignalWait[Any]: ...
+
+
+def _seconds_of(duration: float | timedelta) -> float:
+    return duration.total_seconds() if isinstance(duration, timedelta) else float(duration)

@@ -1,0 +1,1 @@
+"""What actions wait for besides durable calls."""

@@ -1,0 +1,1 @@
+"""The streams that an agent takes its inputs from."""

@@ -1,0 +1,103 @@
+"""Joins a stream of signals with the inputs of an agent, before they are keyed.
+
+An operator with two inputs would be of another kind, and a silent one would hold its watermark. So signals
+travel among the inputs, each in a :class:`TaggedSignal`. The union of two streams has the lower of their
+watermarks. A stream of signals has none of its own: its records get a time behind all others, and until the
+first one comes, the stream counts as idle.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import replace
+from typing import Any
+
+from pyflink.common import Duration, Types, WatermarkStrategy
+from pyflink.common.watermark_strategy import TimestampAssigner
+from pyflink.datastream import DataStream
+from typing_extensions import override
+
+from flink_agents.api.errors import AgentConfigurationError
+from flink_agents.api.signals import Signal, TaggedSignal
+from flink_agents.runtime.flink import compat as flink_compat
+from flink_agents.runtime.flink.shipping.main_module import ShippedFunction
+
+FAR = 2**63 - 2**45
+"""Event time of all signals: behind any input, and before the timers at the end of the input."""
+
+IDLE_MS = 100
+"""After so long without a signal, a stream that had none yet holds nothing back."""
+
+
+class KeyOfEither:
+    """Gives the key of an input, or of a signal among the inputs.
+
+    Args:
+        key_selector: Gives the key of an input.
+    """
+
+    def __init__(self, key_selector: Callable[[Any], Any]) -> None:
+        self._key_selector = key_selector
+        self.__module__ = getattr(key_selector, "__module__", None) or type(self).__module__
+
+    def __call__(self, record: Any) -> Any:
+        """Return the key."""
+        return record.signal.key if type(record) is TaggedSignal else self._key_selector(record)
+
+
+class _Tag:
+    """Makes a signal one among inputs.
+
+    Args:
+        key_selector: Gives its key; None where the signal has it.
+    """
+
+    def __init__(self, key_selector: Callable[[Any], Any] | None) -> None:
+        self._key_selector = key_selector
+
+    def __call__(self, signal: Any) -> TaggedSignal:
+        if not isinstance(signal, Signal):
+            raise AgentConfigurationError(
+                "the stream of signals has a record that is no signal",
+                expected="an instance of flink_agents.Signal",
+                found=f"{type(signal).__qualname__} {signal!r}"[:300],
+                fix="map it: Signal(name=..., key=..., value=...)",
+            )
+        if self._key_selector is not None:
+            signal = replace(signal, key=self._key_selector(signal))
+        return TaggedSignal(signal)
+
+
+class _Far(TimestampAssigner):
+    """Gives each signal the same time."""
+
+    @override
+    def extract_timestamp(self, value: Any, record_timestamp: int) -> int:
+        return FAR
+
+
+def joined(stream: DataStream, signals: DataStream, key_selector: Callable[[Any], Any] | None) -> DataStream:
+    """Return inputs and signals as one stream.
+
+    Args:
+        stream: The inputs.
+        signals: The signals.
+        key_selector: Gives the key of a signal; None where the signal has it.
+    """
+    # Flink hands a union on to its keys by forward channels: each part has as many subtasks as the others.
+    pickled, parallelism = Types.PICKLED_BYTE_ARRAY(), flink_compat.parallelism_of(stream)
+    if stream.get_type() != pickled:
+        stream = stream.map(ShippedFunction(_itself), output_type=pickled).set_parallelism(parallelism)
+    uses = [] if key_selector is None else [key_selector]
+    tagged = signals.map(ShippedFunction(_Tag(key_selector), uses), output_type=pickled)
+    strategy = (
+        WatermarkStrategy.for_monotonous_timestamps()
+        .with_timestamp_assigner(_Far())
+        .with_idleness(Duration.of_millis(IDLE_MS))
+    )
+    timed = tagged.set_parallelism(parallelism).assign_timestamps_and_watermarks(strategy)
+    return stream.union(timed.set_parallelism(parallelism))
+
+
+def _itself(record: Any) -> Any:
+    return record

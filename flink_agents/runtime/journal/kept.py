@@ -1,0 +1,138 @@
+"""The records of a run that may be suspended: in memory as well, with a store or without one.
+
+Whatever a run records is kept, so that an entry of state can take all of it over. With a store, records of
+waits and of actions without durable calls go there along with the next record: that one may depend on them.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Coroutine, Mapping, Sequence
+from typing import Any
+
+from typing_extensions import override
+
+from flink_agents.api.action_state import ActionStateStore, JournalKey, Record, RecordKind
+from flink_agents.runtime.journal.calls import Number, Outcome
+from flink_agents.runtime.journal.portions import portions
+from flink_agents.runtime.journal.reads import ReadLog
+from flink_agents.runtime.journal.records import ActionRecord, RunHeader
+from flink_agents.runtime.journal.run_journal import RunJournal
+from flink_agents.runtime.serde.codec import ValueCodec
+from flink_agents.runtime.state.suspended import Suspension
+
+MOST_BYTES = 16 * 1024 * 1024
+"""The most bytes of a record where there is no store."""
+
+
+class KeptJournal(RunJournal):
+    """Keeps the records of one run. Only the thread of the agent loop uses it.
+
+    Args:
+        store: Where records go; None where there is no store.
+        codec: Encodes them.
+        journal: The journal of the run's key; None where there is no store.
+        seq: Sequence number of the run.
+        header: Makes the run's header; called before its first record.
+        records: What the store has of the run.
+        suspension: What was left of the run when it was suspended; None where it was not.
+        log: What the run reads of memory; None where that is not recorded.
+
+    Attributes:
+        kept: All that was recorded, in order.
+    """
+
+    def __init__(
+        self,
+        store: ActionStateStore | None,
+        codec: ValueCodec,
+        journal: JournalKey | None,
+        seq: int,
+        header: Callable[[], RunHeader],
+        records: Sequence[Record] = (),
+        suspension: Suspension | None = None,
+        log: ReadLog | None = None,
+    ) -> None:
+        stored = [one for one in records if one.kind is not RecordKind.RUN or one.index > 0]
+        before = list(suspension.records) if suspension is not None else []
+        known = set(before)
+        self.kept = before + [one for one in stored if one not in known]
+        found = set(stored)
+        unstored = [before[place] for place in suspension.unstored] if suspension is not None else []
+        self._unstored = {one: None for one in unstored if one not in found}
+        # A journal without a store never appends, and so has no use for these two.
+        headers = [one for one in records if one.kind is RecordKind.RUN and one.index == 0]
+        known_now = [*headers, *self.kept]
+        super().__init__(store, codec, journal, seq, header, known_now, log)  # pyright: ignore[reportArgumentType]
+        self.replayed = bool(self.kept)
+        self.begun = bool(records) or (suspension is not None and suspension.recorded)
+        self.bound = bool(headers) or (suspension is not None and suspension.bound and not records)
+
+    @staticmethod
+    @override
+    def _limit_of(store: ActionStateStore | None) -> int:
+        return MOST_BYTES if store is None else store.max_record_bytes
+
+    @property
+    def unstored(self) -> list[int]:
+        """The places of the records that the store has not got."""
+        return [place for place, one in enumerate(self.kept) if one in self._unstored]
+
+    def keep_outcomes(self, step: str, outcomes: Mapping[Number, Outcome]) -> None:
+        """Keep how waits ended, and what goes with them; the store gets it with the next record."""
+        self._keep(self._outcomes(step, outcomes))
+
+    def keep_reads(self) -> None:
+        """Keep what the run has read of memory so far."""
+        if self._log is not None and len(self._log.reads) > self._logged:
+            reads = self._log.reads[self._logged :]
+            self._keep(list(self._read(reads)))
+            self._logged = len(self._log.reads)
+
+    def add_action(
+        self, step: str, record: ActionRecord, outcomes: Mapping[Number, Outcome]
+    ) -> Coroutine[Any, Any, None]:
+        """Record the end of an execution; in memory alone, where it made no durable call."""
+        if record.calls:
+            return super().add_action(step, record, outcomes)
+        kept = self._outcomes(step, outcomes) if outcomes else []
+        self._keep(
+            [*kept, Record(RecordKind.ACTION, self._seq, step, record.calls, record.pack(self._codec))]
+        )
+        return _nothing()
+
+    def _keep(self, records: list[Record]) -> None:
+        self.kept += records
+        if self._has_store:
+            self._unstored.update(dict.fromkeys(records))
+
+    @property
+    def _has_store(self) -> bool:
+        return self._store is not None  # pyright: ignore[reportUnnecessaryComparison]
+
+    async def _append(self, records: list[Record]) -> None:
+        own = list(records)
+        if not self._has_store:
+            # Nothing but the end of what a run recorded before it was suspended can come here.
+            self.kept += own
+            return
+        before = list(self._unstored)
+        self.begun = True
+        logged, reads = 0, list[Record]()
+        if self._log is not None and len(self._log.reads) > self._logged:
+            logged = len(self._log.reads)
+            reads = list(self._read(self._log.reads[self._logged : logged]))
+        whole = [*reads, *before, *own]
+        if not self.bound:
+            header = self._header().pack(self._codec)
+            whole.insert(0, Record(RecordKind.RUN, self._seq, "", 0, header))
+        for part in portions(whole, self.limit):
+            await self._store.append(self._journal, part)
+            self.bound = True
+        self._logged = max(self._logged, logged)
+        self.kept += [*reads, *own]
+        for one in before:
+            self._unstored.pop(one, None)
+
+
+async def _nothing() -> None:
+    """Nothing is to be waited for."""

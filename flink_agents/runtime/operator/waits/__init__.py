@@ -1,0 +1,1 @@
+"""Suspended runs and signals in state."""

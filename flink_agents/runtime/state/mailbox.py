@@ -1,0 +1,122 @@
+"""The signals of a key: those that no run has taken yet, and what is remembered of those that one has.
+
+A signal is known again by its *identity*: the id that its sender gave, or a digest of what it says. It stays
+here until the run that took it is committed or suspended, in the same update of state. A run that is
+replayed by the store's records may have taken a signal that comes again later: that one is *owed*, and
+absorbed when it comes.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable
+from dataclasses import dataclass, field
+from typing import NamedTuple, cast
+
+import msgpack
+
+from flink_agents.api.errors import StateFormatError
+
+_VERSION = b"\x01"
+
+_pack = cast("Callable[[object], bytes]", msgpack.packb)
+
+
+class Mail(NamedTuple):
+    """A signal that waits for a run.
+
+    Attributes:
+        identity: What it is known again by.
+        name: Its name.
+        value: What it says, encoded.
+        id: The id that its sender gave it, or None.
+        wait: The wait that it is for, or None.
+        until: When it expires, in milliseconds since the epoch.
+    """
+
+    identity: str
+    name: str
+    value: bytes
+    id: str | None
+    wait: str | None
+    until: int
+
+
+@dataclass
+class Mailbox:
+    """The signals of one key.
+
+    Attributes:
+        mail: Those that wait for a run, in the order of their arrival.
+        seen: Ids of those that were taken, each with the time until which a second one is a duplicate.
+        owed: Identities of those that were taken before they came, each with the same.
+    """
+
+    mail: list[Mail] = field(default_factory=list[Mail])
+    seen: dict[str, int] = field(default_factory=dict[str, int])
+    owed: list[tuple[str, int]] = field(default_factory=list[tuple[str, int]])
+
+    def knows(self, id: str) -> bool:
+        """Whether a signal of that id has come before."""
+        return id in self.seen or any(one.id == id for one in self.mail)
+
+    def absorb(self, identity: str) -> bool:
+        """Whether a signal that comes was taken already by a run; only once for each time."""
+        for place, (owed, _) in enumerate(self.owed):
+            if owed == identity:
+                del self.owed[place]
+                return True
+        return False
+
+    def take(self, identities: Iterable[str], until: int) -> None:
+        """Remove the signals that a run has taken, and remember them."""
+        for identity in identities:
+            found = next((one for one in self.mail if one.identity == identity), None)
+            if found is None:
+                self.owed.append((identity, until))
+                continue
+            self.mail.remove(found)
+            if found.id is not None:
+                self.seen[found.id] = until
+
+    def expire(self, now: int) -> list[Mail]:
+        """Forget what has expired; returns the signals that no run has taken."""
+        expired = [one for one in self.mail if one.until <= now]
+        if expired:
+            self.mail = [one for one in self.mail if one.until > now]
+        self.seen = {id: until for id, until in self.seen.items() if until > now}
+        self.owed = [one for one in self.owed if one[1] > now]
+        return expired
+
+    @property
+    def expires(self) -> int | None:
+        """When the first thing in it expires; None where there is nothing in it."""
+        times = [*(one.until for one in self.mail), *self.seen.values(), *(until for _, until in self.owed)]
+        return min(times, default=None)
+
+    def pack(self) -> bytes | None:
+        """The bytes; None where there is nothing in it."""
+        if not (self.mail or self.seen or self.owed):
+            return None
+        return _VERSION + _pack(([list(one) for one in self.mail], self.seen, self.owed))
+
+    @classmethod
+    def unpack(cls, data: bytes | None) -> Mailbox:
+        """The mailbox of which ``data`` are the bytes; an empty one for None.
+
+        Raises:
+            StateFormatError: They are corrupt, or of an unknown version.
+        """
+        if data is None:
+            return cls()
+        if data[:1] != _VERSION:
+            raise StateFormatError(
+                "the signals of a key are of a format that this version cannot read",
+                expected=f"version {_VERSION[0]}",
+                found=f"version {data[0]}" if data else "no bytes",
+                fix="run the version of flink-agents-python that wrote it, or a newer one",
+            )
+        try:
+            mail, seen, owed = msgpack.unpackb(data[1:])[:3]
+            return cls([Mail(*one) for one in mail], seen, [(identity, until) for identity, until in owed])
+        except (ValueError, TypeError, msgpack.UnpackException) as error:
+            raise StateFormatError("the signals of a key cannot be read", found=str(error)) from error

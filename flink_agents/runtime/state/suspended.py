@@ -1,0 +1,143 @@
+"""All that is left of a suspended run, as an entry of ``pending`` holds it.
+
+It has what the run recorded so far, so that the run goes on by a replay, with a store of durable calls or
+without one; what the run waits for; and what has left the operator already and must not leave again.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass, field
+from typing import Any, NamedTuple, cast
+
+import msgpack
+
+from flink_agents.api.action_state import Record, RecordKind
+from flink_agents.api.errors import StateFormatError
+
+_VERSION = b"\x01"
+
+_pack = cast("Callable[[object], bytes]", msgpack.packb)
+
+
+class OpenWait(NamedTuple):
+    """A wait of a run that has not ended.
+
+    Attributes:
+        step: The execution of the action that waits, by its path.
+        task: The task of the action that waits, by the way to it.
+        nth: How many waits of that task came before it.
+        name: Name of the signal that it waits for; None for a sleep.
+        deadline: When it ends without one, in milliseconds since the epoch; None for never.
+    """
+
+    step: str
+    task: str
+    nth: int
+    name: str | None
+    deadline: int | None
+
+    def id(self, key_text: str, seq: int) -> str:
+        """The text by which a signal can name the wait."""
+        return wait_id(key_text, seq, self.step, self.task, self.nth)
+
+
+def wait_id(key_text: str, seq: int, step: str, task: str, nth: int) -> str:
+    """The text that names a wait: key, run, execution of an action, and the place of the wait in that."""
+    return f"{key_text}|{seq}|{step}|{task}|{nth}"
+
+
+def run_of(wait: str, key_text: str) -> int | None:
+    """The sequence number of the run that a wait belongs to; None for a text that names none of the key."""
+    parts = wait.rsplit("|", 4)
+    if len(parts) != 5 or parts[0] != key_text or not parts[1].isdecimal():
+        return None
+    return int(parts[1])
+
+
+@dataclass(frozen=True)
+class Suspension:
+    """What is left of a suspended run.
+
+    Attributes:
+        number: Number of its input among those of the key that wait.
+        seq: Its sequence number.
+        started_at: Wall-clock time at which it began, in milliseconds.
+        plan: Fingerprint of the plan that it began with; empty where nothing depends on that.
+        records: What it recorded so far, in order.
+        unstored: Which of them the store of durable calls has not got, by their places.
+        bound: Whether the store has the header of the run.
+        recorded: Whether the store has any record of the run.
+        waits: What it waits for.
+        left: How many outputs and side outputs of each execution have left, by its path.
+        failed: The attempts that failed of the execution that waits, by its path.
+    """
+
+    number: int
+    seq: int
+    started_at: int
+    plan: str = ""
+    records: Sequence[Record] = ()
+    unstored: Sequence[int] = ()
+    bound: bool = False
+    recorded: bool = False
+    waits: Sequence[OpenWait] = ()
+    left: Mapping[str, tuple[int, int]] = field(default_factory=dict[str, tuple[int, int]])
+    failed: Mapping[str, Sequence[Sequence[Any]]] = field(default_factory=dict[str, Sequence[Sequence[Any]]])
+
+    @property
+    def due(self) -> int | None:
+        """When the first of its waits ends by itself; None where none does."""
+        return min((one.deadline for one in self.waits if one.deadline is not None), default=None)
+
+    def pack(self) -> bytes:
+        """The bytes."""
+        records = [[one.kind.value, one.step, one.index, one.data] for one in self.records]
+        fields = (
+            self.number,
+            self.seq,
+            self.started_at,
+            self.plan,
+            records,
+            list(self.unstored),
+            self.bound,
+            self.recorded,
+            [list(one) for one in self.waits],
+            {path: list(counts) for path, counts in self.left.items()},
+            {path: [list(one) for one in failed] for path, failed in self.failed.items()},
+        )
+        return _VERSION + _pack(fields)
+
+    @classmethod
+    def unpack(cls, data: bytes) -> Suspension:
+        """The suspension of which ``data`` are the bytes.
+
+        Raises:
+            StateFormatError: They are corrupt, or of an unknown version.
+        """
+        if data[:1] != _VERSION:
+            raise StateFormatError(
+                "a suspended run is of a format that this version cannot read",
+                expected=f"version {_VERSION[0]}",
+                found=f"version {data[0]}" if data else "no bytes",
+                fix="run the version of flink-agents-python that wrote it, or a newer one",
+            )
+        try:
+            number, seq, started_at, plan, records, unstored, bound, recorded, waits, left, failed = (
+                msgpack.unpackb(data[1:], strict_map_key=False)[:11]
+            )
+            return cls(
+                number,
+                seq,
+                started_at,
+                plan,
+                [Record(RecordKind(kind), seq, step, index, value) for kind, step, index, value in records],
+                unstored,
+                bound,
+                recorded,
+                [OpenWait(*one) for one in waits],
+                {path: (counts[0], counts[1]) for path, counts in left.items()},
+                failed,
+            )
+        except (ValueError, TypeError, msgpack.UnpackException) as error:
+            raise StateFormatError("a suspended run cannot be read", found=str(error)) from error

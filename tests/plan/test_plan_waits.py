@@ -1,0 +1,89 @@
+"""Whether an agent may wait for what outlasts its executions is read from its code."""
+
+from __future__ import annotations
+
+import asyncio
+import sys
+import time
+from asyncio import sleep
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from flink_agents import Agent, InputEvent, action
+from flink_agents.plan import AgentCode, bind, compile_agent
+from flink_agents.plan.binding.uses import may_wait
+
+
+async def pause(ctx: Any) -> None:
+    await ctx.sleep(1)
+
+
+class Sleeps(Agent):
+    @action(InputEvent)
+    async def work(self, event: InputEvent, ctx: Any) -> None:
+        await ctx.sleep(1)
+
+
+class Asks(Agent):
+    @action(InputEvent)
+    async def work(self, event: InputEvent, ctx: Any) -> None:
+        await asyncio.gather(*[ctx.wait_for(name) for name in ("a", "b")])
+
+
+class Helped(Agent):
+    @action(InputEvent)
+    async def work(self, event: InputEvent, ctx: Any) -> None:
+        await self.help(ctx)
+
+    async def help(self, ctx: Any) -> None:
+        await pause(ctx)
+
+
+class Both(Agent):
+    @action(InputEvent)
+    async def work(self, event: InputEvent, ctx: Any) -> None:
+        await asyncio.sleep(0)
+        await ctx.sleep(1)
+
+
+class Others(Agent):
+    @action(InputEvent)
+    async def work(self, event: InputEvent, ctx: Any) -> None:
+        import asyncio as loops
+
+        await asyncio.sleep(0)
+        await asyncio.wait_for(loops.sleep(0), 1)
+        await sleep(0)
+        time.sleep(0)
+
+
+@pytest.mark.parametrize("agent", [Sleeps, Asks, Helped, Both])
+def test_agents_that_wait(agent: type[Agent]) -> None:
+    assert _waits(agent)
+
+
+def test_functions_of_modules_are_no_waits() -> None:
+    assert not _waits(Others)
+
+
+class Imports(Agent):
+    @action(InputEvent)
+    async def work(self, event: InputEvent, ctx: Any) -> None:
+        import author_of_waits  # pyright: ignore[reportMissingImports]
+
+        await author_of_waits.pause(ctx)
+
+
+def test_a_module_that_is_not_imported_yet_may_wait(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    code = "async def pause(ctx):\n    await ctx.sleep(1)\n"
+    tmp_path.joinpath("author_of_waits.py").write_text(code, encoding="utf-8")
+    monkeypatch.syspath_prepend(tmp_path)
+    assert _waits(Imports)
+    assert "author_of_waits" not in sys.modules
+
+
+def _waits(agent: type[Agent]) -> bool:
+    made = agent()
+    return may_wait(bind(compile_agent(made), AgentCode.of(made)))

@@ -1,0 +1,68 @@
+"""The bytes of suspended runs and of signals, as savepoints hold them."""
+
+from __future__ import annotations
+
+import pytest
+
+from flink_agents.api.action_state import Record, RecordKind
+from flink_agents.api.errors import StateFormatError
+from flink_agents.runtime.state.keyed_state import Head
+from flink_agents.runtime.state.mailbox import Mail, Mailbox
+from flink_agents.runtime.state.suspended import OpenWait, Suspension, run_of, wait_id
+
+SUSPENDED = Suspension(
+    number=3,
+    seq=7,
+    started_at=1_700_000_000_000,
+    plan="p",
+    records=[Record(RecordKind.WAIT, 7, "nap", 0, b"w")],
+    unstored=[0],
+    bound=True,
+    recorded=True,
+    waits=[OpenWait("nap", "0", 1, "go", 1_700_000_001_000)],
+    left={"nap": (1, 2)},
+    failed={"nap": [[0.5], [1, "ValueError", "no", None]]},
+)
+SUSPENDED_1 = bytes.fromhex(
+    "019b0307cf0000018bcfe56800a170919406a36e617000c401779100c3c39195a36e6170a13001a2676fcf0000018bcf"
+    "e56be881a36e617092010281a36e61709291cb3fe00000000000009401aa56616c75654572726f72a26e6fc0"
+)
+MAILBOX = Mailbox([Mail("id a", "go", b"v", "a", None, 5)], {"b": 6}, [("id c", 7)])
+MAILBOX_1 = bytes.fromhex("01939196a469642061a2676fc40176a161c00581a162069192a46964206307")
+
+
+def test_the_bytes_of_a_suspended_run_are_read() -> None:
+    assert SUSPENDED.pack() == SUSPENDED_1
+    assert Suspension.unpack(SUSPENDED_1) == SUSPENDED
+
+
+def test_the_bytes_of_signals_are_read() -> None:
+    assert MAILBOX.pack() == MAILBOX_1
+    assert Mailbox.unpack(MAILBOX_1) == MAILBOX
+    assert Mailbox().pack() is None
+    assert Mailbox.unpack(None) == Mailbox()
+
+
+@pytest.mark.parametrize("read", [Suspension.unpack, Mailbox.unpack])
+@pytest.mark.parametrize("data", [b"\x02\x90", b"\x01\xc1", b"\x01\x90"])
+def test_other_bytes_are_refused(read: object, data: bytes) -> None:
+    with pytest.raises(StateFormatError):
+        read(data)  # pyright: ignore[reportCallIssue, reportUnknownVariableType]
+
+
+def test_a_head_keeps_what_is_suspended() -> None:
+    head = Head("job", 7, 3, 9)
+    assert head.suspended is None and head.mail_expires is None
+    head.suspended, head.mail_expires = (3, 7, None), 12
+    again = Head.unpack(head.pack())
+    assert again.suspended == (3, 7, None)
+    assert again.mail_expires == 12
+    again.suspended, again.mail_expires = None, None
+    assert again.extra is None
+
+
+def test_the_id_of_a_wait_names_its_run() -> None:
+    # Keys and names of actions may have any character.
+    assert run_of(wait_id("s|1|x", 7, "a[0]/b", "0.1", 2), "s|1|x") == 7
+    assert run_of(wait_id("s|1", 7, "nap", "", 0), "s") is None
+    assert run_of("anything", "s") is None
