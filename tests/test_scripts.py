@@ -207,7 +207,7 @@ def test_scripts_are_executable_and_parse() -> None:
 
 CI = {
     "with Flink": ["test -m minicluster", "demo", "compose-on-host"],
-    "without": ["test -m not minicluster", "lint"],
+    "without": ["test -m not minicluster", "lint", "docs"],
     "under conditions": [
         "test -q -m not minicluster tests/runtime tests/examples replay,restart",
         "test -q -m not minicluster tests/runtime tests/examples crash",
@@ -219,7 +219,7 @@ CI = {
 
 @pytest.mark.parametrize("failing", ["", *(step for steps in CI.values() for step in steps)])
 def test_ci_runs_all_and_stops_each_of_its_parts_at_a_failure(checkout: Checkout, failing: str) -> None:
-    for name in ("setup", "test", "lint", "demo", "compose-on-host"):
+    for name in ("setup", "test", "lint", "docs", "demo", "compose-on-host"):
         script = checkout.root / "scripts" / name
         lines = [
             "#!/bin/sh",
