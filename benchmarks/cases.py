@@ -174,6 +174,17 @@ CASES: dict[str, Case] = {
             Target("ours", "flood_seconds", "at_most", 15.0),
         ),
     ),
+    "signal": Case(
+        meaning="milliseconds from the making of a signal to the action behind its wait, at 50 signals a "
+        "second while 10,000 runs wait; beside records at 20 a second through a bare KeyedProcessFunction",
+        parameters={"events": 500, "waiting": 10_000, "rate": 50.0},
+        ours=(Job("signals", "benchmarks.signals {events} {waiting} {rate}", _DELAYS),),
+        baselines=(Job("bare", "benchmarks.waiting bare {events} 100 0", _DELAYS),),
+        targets=(
+            Target("ours", "p50_ms", "at_most", 10.0),
+            Target("ours", "p99_ms", "at_most", 50.0),
+        ),
+    ),
     "rebuild": Case(
         meaning="seconds in which a store in Kafka reads all records of a topic, of which nine runs in ten "
         "were pruned, and those behind markers behind which a hundredth lies; megabytes that it keeps; "

@@ -10,6 +10,12 @@
 from typing import TYPE_CHECKING, Any
 
 from flink_agents.api.agent import Agent
+from flink_agents.api.approvals import (
+    ApprovalDeniedEvent,
+    ApprovalOutcome,
+    ApprovalRequest,
+    ApprovalResponse,
+)
 from flink_agents.api.chat import (
     ChatModel,
     ChatModelConnection,
@@ -64,8 +70,10 @@ from flink_agents.api.resources import (
     ResourceType,
     Tool,
 )
+from flink_agents.api.retrieval import ContextRetrievalRequestEvent, ContextRetrievalResponseEvent
 from flink_agents.api.signals import Signal, StrayReason, StraySignal
 from flink_agents.api.skills import Skills
+from flink_agents.api.vector_store import Document, DocumentUpdate
 
 if TYPE_CHECKING:
     from flink_agents.api.environment import AgentsExecutionEnvironment
@@ -79,6 +87,10 @@ __all__ = [
     "AgentOptions",
     "AgentsError",
     "AgentsExecutionEnvironment",
+    "ApprovalDeniedEvent",
+    "ApprovalOutcome",
+    "ApprovalRequest",
+    "ApprovalResponse",
     "CallResult",
     "ChatMessage",
     "ChatModel",
@@ -89,9 +101,13 @@ __all__ = [
     "ChatUsage",
     "ConfigOption",
     "Configuration",
+    "ContextRetrievalRequestEvent",
+    "ContextRetrievalResponseEvent",
     "ConversationHistory",
     "DeadLetter",
     "DeclaredResource",
+    "Document",
+    "DocumentUpdate",
     "DurableCallable",
     "Event",
     "EventTime",

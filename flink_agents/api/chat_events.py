@@ -40,13 +40,14 @@ class CallResult(_Plain):
     Attributes:
         name: Name of the tool.
         id: Identity of the call.
-        kind: ``success``; ``failed``, where the tool could not do it; ``retry``, where the call was wrong.
+        kind: ``success``; ``failed``, where the tool could not do it; ``retry``, where the call was wrong;
+            ``denied``, where nobody approved it.
         content: The result, or why there is none; a JSON value.
     """
 
     name: str
     id: str
-    kind: Literal["success", "failed", "retry"]
+    kind: Literal["success", "failed", "retry", "denied"]
     content: Any = None
 
 
@@ -101,12 +102,14 @@ class ToolRequestEvent(Event):
     """Somebody asks for calls of tools, which are made side by side.
 
     Attributes:
-        calls: The calls.
+        calls: The calls, by the names of the agent's tools.
         tag: Whatever the author wants to find in the response.
+        tools: Names of MCP servers and of skills whose tools may be called as well.
     """
 
     calls: tuple[RequestedCall, ...]
     tag: Any = None
+    tools: tuple[str, ...] = ()
 
 
 class ToolResponseEvent(Event):

@@ -33,6 +33,14 @@ called_action_run: ContextVar[ActionRun | None] = ContextVar("flink_agents_calle
 """The execution of an action whose function is just called: inside of that, code of a ``def`` action runs."""
 
 
+OWN_LOCKS: set[str] = set()
+"""Libraries whose locks, events and queues join tasks of one action, and nothing outside of it.
+
+A task that waits for such a lock does not keep its run from being suspended. Whoever lets a library run
+inside of actions adds its name.
+"""
+
+
 def current_context() -> RunnerContext | None:
     """The context of the ``async def`` action whose code runs.
 

@@ -12,6 +12,7 @@ from dataclasses import dataclass, field
 from types import MappingProxyType
 from typing import Any, TypeVar, Unpack, cast, overload
 
+from flink_agents.api.approvals import ApprovalDeniedEvent
 from flink_agents.api.errors import AgentDefinitionError, UnknownTriggerError
 from flink_agents.api.events import Event
 from flink_agents.api.places import describe, place_of, unwrap
@@ -68,10 +69,14 @@ class ActionMark:
             UnknownTriggerError: A trigger is neither an event class nor a type string.
             AgentDefinitionError: A setting is unknown or none.
         """
+        emitted = check_event_types(emits, what, "an entry of emits", where)
+        checked = check_settings(ActionSettings, what, where, settings, ("name", "config", "emits"))
+        if checked.needs_approval and ApprovalDeniedEvent not in emitted:
+            emitted = (*emitted, ApprovalDeniedEvent)
         return cls(
             check_triggers(triggers, what, where),
-            check_event_types(emits, what, "an entry of emits", where),
-            check_settings(ActionSettings, what, where, settings, ("name", "config", "emits")),
+            emitted,
+            checked,
             dict(config),
             name,
         )
@@ -157,7 +162,8 @@ def action(
         emits: Events that the action emits though its code does not name them, for example
             because a library makes them. What the code names is found without this.
         **settings: When and how it is executed: ``when``, ``on_error``, ``retry``, ``timeout``,
-            ``max_concurrency``, ``rate_limit``, ``blocking``, as ``ActionOptions`` describes them.
+            ``max_concurrency``, ``rate_limit``, ``blocking``, ``needs_approval``, ``approval_timeout``, as
+            ``ActionOptions`` describes them.
 
     Raises:
         UnknownTriggerError: A trigger is neither an event class nor a type string.
@@ -222,7 +228,8 @@ def tool(func: Any = None, /, *, name: str | None = None, **limits: Unpack[Limit
     Args:
         func: The method, where the decorator stands without parentheses.
         name: Name of the tool. Default: the method's.
-        **limits: ``max_concurrency`` and ``rate_limit`` of the tool that ``ctx.get_resource`` gives.
+        **limits: ``max_concurrency`` and ``rate_limit`` of the tool that ``ctx.get_resource`` gives;
+            ``needs_approval`` and ``approval_timeout``.
 
     Raises:
         AgentDefinitionError: A limit is none.

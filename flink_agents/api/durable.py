@@ -289,6 +289,8 @@ def _signature_of(function: Callable[..., Any]) -> inspect.Signature | None:
 
 _KNOWN: WeakValueDictionary[int, Any] = WeakValueDictionary()
 
+_KNOWN_TO_WAIT: WeakValueDictionary[int, Any] = WeakValueDictionary()
+
 
 def calls_durably(made: _T) -> _T:
     """Note that an object of a library makes durable calls for the action that uses it; returns the object.
@@ -306,3 +308,21 @@ def calls_durably(made: _T) -> _T:
 def is_known_to_call_durably(value: object) -> bool:
     """Whether a library has said of ``value`` that it makes durable calls."""
     return value is not None and _KNOWN.get(id(value)) is value
+
+
+def waits_durably(made: _T) -> _T:
+    """Note that an object of a library sleeps or waits for signals for the action that uses it; returns it.
+
+    The code of an action tells by the names in it whether its runs may be suspended. The code of a library
+    is not read: the library notes its objects, or a function that waits.
+
+    Args:
+        made: The object; weak references to it are possible.
+    """
+    _KNOWN_TO_WAIT[id(made)] = made
+    return made
+
+
+def is_known_to_wait_durably(value: object) -> bool:
+    """Whether a library has said of ``value`` that it sleeps or waits for signals."""
+    return value is not None and _KNOWN_TO_WAIT.get(id(value)) is value

@@ -66,6 +66,16 @@ class AgentStream(ABC):
         """
 
     @abstractmethod
+    def approvals(self) -> Any:
+        """Return what its actions ask people, as a ``DataStream`` of requests and of how these ended.
+
+        It has an :class:`ApprovalRequest` for each, and an :class:`ApprovalOutcome` of the same id later.
+
+        Raises:
+            UnknownSideOutputError: None of its actions waits.
+        """
+
+    @abstractmethod
     def late_outputs(self) -> Any:
         """Return the outputs of runs that were not held for, as a ``DataStream``.
 

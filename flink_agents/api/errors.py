@@ -20,6 +20,12 @@
     │   ├── ConflictingPackageError      FA2003
     │   ├── UnsupportedExecutionError    FA2004
     │   └── StaleCodeError               FA2005
+    ├── ClusterError                     FA2100  a Flink cluster did not do what it was asked for
+    │   ├── ClusterUnavailableError      FA2101
+    │   ├── ClusterStartError            FA2102
+    │   ├── SubmissionError              FA2103
+    │   ├── UnknownJobError              FA2104
+    │   └── SavepointFailedError         FA2105
     ├── JobDefinitionError               FA3000  the job around the agent cannot work
     │   ├── AgentCycleError              FA3001
     │   ├── DuplicateAgentError          FA3002
@@ -29,8 +35,12 @@
     │   ├── UnknownStoreError            FA3006
     │   ├── StoreNotConfiguredError      FA3007
     │   ├── TimestampRangeError          FA3008
-    │   └── ObserverError                FA3009
+    │   ├── ObserverError                FA3009
+    │   └── ApprovalsNotAnsweredError    FA3010
     ├── JobFailedError                   FA3100  the job ran and failed
+    │   ├── ModuleNotOnWorkersError      FA3101
+    │   ├── MissingTimestampsError       FA3102
+    │   └── TaskManagerLostError         FA3103
     ├── RunError                         FA4000  something went wrong inside a run
     │   ├── ActionFailedError            FA4001
     │   │   ├── RetriesExhaustedError    FA4012
@@ -51,8 +61,10 @@
     │   ├── RecordedFailureError         FA4015
     │   ├── SignalTimeoutError           FA4018  (also a TimeoutError)
     │   ├── NoMoreSignalsError           FA4019
-    │   ├── ForgottenAwaitError          FA4021  (also a TypeError)
-    │   └── OutputTypeError              FA4022  (also a TypeError)
+    │   ├── ApprovalDeniedError          FA4020
+    │   ├── RunDeadlineError             FA4021  (also a TimeoutError)
+    │   ├── ForgottenAwaitError          FA4022  (also a TypeError)
+    │   └── OutputTypeError              FA4023  (also a TypeError)
     ├── StateError                       FA5000  a value cannot enter or leave Flink's state
     │   ├── KeyEncodingError             FA5001
     │   ├── UnserializableValueError     FA5002
@@ -111,9 +123,19 @@ then what was expected, what was found and what to do. Errors survive pickling.
 
 from __future__ import annotations
 
-from typing import Any
-
 from flink_agents.api.error_base import AgentsError
+from flink_agents.api.job_errors import (
+    ClusterError as ClusterError,
+    ClusterStartError as ClusterStartError,
+    ClusterUnavailableError as ClusterUnavailableError,
+    JobFailedError as JobFailedError,
+    MissingTimestampsError as MissingTimestampsError,
+    ModuleNotOnWorkersError as ModuleNotOnWorkersError,
+    SavepointFailedError as SavepointFailedError,
+    SubmissionError as SubmissionError,
+    TaskManagerLostError as TaskManagerLostError,
+    UnknownJobError as UnknownJobError,
+)
 from flink_agents.api.kafka_errors import (
     KafkaConnectorError as KafkaConnectorError,
     KafkaStreamError as KafkaStreamError,
@@ -152,6 +174,7 @@ from flink_agents.api.run_errors import (
     ActionFailedError as ActionFailedError,
     ActionInterruptedError as ActionInterruptedError,
     ActionTimeoutError as ActionTimeoutError,
+    ApprovalDeniedError as ApprovalDeniedError,
     BranchesRecordedEarlierError as BranchesRecordedEarlierError,
     ContextMisuseError as ContextMisuseError,
     DurableCallMismatchError as DurableCallMismatchError,
@@ -166,6 +189,7 @@ from flink_agents.api.run_errors import (
     ResourceNotFoundError as ResourceNotFoundError,
     ResourceUnavailableError as ResourceUnavailableError,
     RetriesExhaustedError as RetriesExhaustedError,
+    RunDeadlineError as RunDeadlineError,
     RunError as RunError,
     SignalTimeoutError as SignalTimeoutError,
     UnhandledEventError as UnhandledEventError,
@@ -364,17 +388,7 @@ class ObserverError(JobDefinitionError):
     code = "FA3009"
 
 
-class JobFailedError(AgentsError):
-    """The Flink job failed; the text starts with the user's own place in the code.
+class ApprovalsNotAnsweredError(JobDefinitionError):
+    """An agent needs approvals, and nobody is asked for them or could answer."""
 
-    Attributes:
-        failure: The text that the failing operator reported, without Java frames.
-        java_trace: The whole Java text, for those who need it.
-    """
-
-    code = "FA3100"
-
-    def __init__(self, message: str, *, failure: str = "", java_trace: str = "", **kwargs: Any) -> None:
-        self.failure = failure
-        self.java_trace = java_trace
-        super().__init__(message, **kwargs)
+    code = "FA3010"

@@ -83,6 +83,10 @@ class AgentOptions:
         "What becomes of runs that sleep when a bounded input ends. wait: the job ends when they have. "
         "skip: they go on at once."
     )
+    RUN_DEADLINE = option("run.deadline", timedelta, minimum="1 ms")(
+        "How long a run may take that sleeps or waits for signals, from its begin. Then its waits end with "
+        "an error, and so does each further one. Default: for ever."
+    )
     SIGNALS_PER_KEY = option("signals.max-per-key", int, 100, minimum=1)(
         "How many signals of a key may wait for a run. Further ones are strays."
     )

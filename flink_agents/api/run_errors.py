@@ -168,16 +168,36 @@ class NoMoreSignalsError(RunError):
     code = "FA4019"
 
 
+class ApprovalDeniedError(RunError):
+    """An action called a tool that needs an approval, and nobody approved it.
+
+    Attributes:
+        decision: How the request ended: ``denied``, ``expired`` or ``ended``.
+    """
+
+    code = "FA4020"
+
+    def __init__(self, message: str, *, decision: str = "", **kwargs: Any) -> None:
+        self.decision = decision
+        super().__init__(message, **kwargs)
+
+
+class RunDeadlineError(RunError, TimeoutError):
+    """An action waits, and its run has taken for as long as a run may."""
+
+    code = "FA4021"
+
+
 class ForgottenAwaitError(RunError, TypeError):
     """An action uses a coroutine in place of its result, or ends without awaiting a durable call."""
 
-    code = "FA4021"
+    code = "FA4022"
 
 
 class OutputTypeError(RunError, TypeError):
     """An output is not of the type that the agent declares."""
 
-    code = "FA4022"
+    code = "FA4023"
 
 
 class RecordedFailureError(RunError):

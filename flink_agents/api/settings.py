@@ -13,7 +13,17 @@ from datetime import timedelta
 from enum import StrEnum
 from typing import Annotated, Any, TypedDict, TypeVar
 
-from pydantic import BaseModel, BeforeValidator, ConfigDict, Field, SkipValidation, ValidationError
+from pydantic import (
+    BaseModel,
+    BeforeValidator,
+    ConfigDict,
+    Field,
+    SerializerFunctionWrapHandler,
+    SkipValidation,
+    ValidationError,
+    WithJsonSchema,
+    model_serializer,
+)
 
 from flink_agents.api.error_base import suggest
 from flink_agents.api.errors import AgentDefinitionError
@@ -46,8 +56,14 @@ def _seconds(value: object) -> object:
     return value.total_seconds() if isinstance(value, timedelta) else value
 
 
+def _approval(value: object) -> object:
+    if isinstance(value, bool | str) or callable(value):
+        return value
+    raise ValueError("neither a truth value nor a function")
+
+
 class Limits(BaseModel):
-    """Limits for the calls that run or begin, for all keys of a subtask together."""
+    """What a call waits for before it begins: limits for all keys of a subtask together, and an approval."""
 
     model_config = ConfigDict(frozen=True, extra="forbid")
 
@@ -59,6 +75,30 @@ class Limits(BaseModel):
         RateLimit | None,
         Setting("a RateLimit", "rate_limit=RateLimit(10, per=1)", "at most {0.calls} per {0.per:g} s"),
     ] = Field(default=None, description="How many may begin in a time in a subtask.")
+    needs_approval: Annotated[
+        Any,
+        BeforeValidator(_approval),
+        WithJsonSchema({"anyOf": [{"type": "boolean"}, {"type": "string", "pattern": "^[^:]+:[^:]+$"}]}),
+        Setting(
+            "True, False, or a function of the event or of the arguments",
+            "needs_approval=True",
+            "needs approval",
+        ),
+    ] = Field(default=False, description="Somebody has to approve it first; or the function that tells.")
+    approval_timeout: Annotated[
+        float | None,
+        BeforeValidator(_seconds),
+        Setting("seconds, more than 0", "approval_timeout=3600", "approval within {:g} s"),
+    ] = Field(default=None, gt=0, allow_inf_nan=False, description="Seconds after which it counts as denied.")
+
+    @model_serializer(mode="wrap")
+    def _write(self, handler: SerializerFunctionWrapHandler) -> dict[str, Any]:
+        # Plans without approvals stay as older versions wrote them.
+        written = handler(self)
+        for name in ("needs_approval", "approval_timeout"):
+            if not written.get(name, True):
+                del written[name]
+        return written
 
     def texts(self) -> list[str]:
         """Return what is set, in a few words each."""
@@ -127,6 +167,11 @@ class LimitOptions(TypedDict, total=False):
     """How many executions may run at a time, of all keys of a subtask."""
     rate_limit: RateLimit | None
     """How many executions may begin in a time, of all keys of a subtask."""
+    needs_approval: bool | Condition
+    """Whether somebody has to approve each execution first. A function is asked: one of an action gets the
+    event, one of a tool the arguments by name as one dict."""
+    approval_timeout: float | timedelta | None
+    """Seconds after which an execution that nobody approved counts as denied. Default: never."""
 
 
 class ActionOptions(LimitOptions, total=False):

@@ -53,6 +53,7 @@ class StrayReason(StrEnum):
         AMBIGUOUS: Several waits for its name are open, and it names none of them.
         OVERFLOW: As many signals of the key as may wait did so (``signals.max-per-key``).
         EXPIRED: No run took it in time (``signals.ttl``).
+        END_OF_INPUT: The input has ended, and all runs, before one took it.
         INVALID: What it says is not of the type that the run waits for, or state cannot hold it.
     """
 
@@ -60,6 +61,7 @@ class StrayReason(StrEnum):
     AMBIGUOUS = "ambiguous"
     OVERFLOW = "overflow"
     EXPIRED = "expired"
+    END_OF_INPUT = "end-of-input"
     INVALID = "invalid"
 
 

@@ -3,17 +3,18 @@
 from __future__ import annotations
 
 from abc import ABC, abstractmethod
-from collections.abc import Awaitable
+from collections.abc import Awaitable, Mapping
 from datetime import timedelta
 from typing import Any, TypeVar, overload
 
+from flink_agents.api.approvals import ApprovalOutcome, Check, plain
 from flink_agents.api.signals import SignalWait
 
 _T = TypeVar("_T")
 
 
 class WaitMethods(ABC):
-    """Pauses, and waits for signals."""
+    """Pauses, waits for signals, and requests for approvals."""
 
     def sleep(self, duration: float | timedelta) -> Awaitable[None]:
         """Return a pause, to be awaited, that survives restarts; for ``async def`` actions.
@@ -61,6 +62,37 @@ class WaitMethods(ABC):
             ContextMisuseError: The action is no ``async def``, or nothing told that its code waits.
         """
         return self._wait(name, signal_type, None if timeout is None else _seconds_of(timeout))
+
+    async def request_approval(
+        self,
+        what: str,
+        arguments: Mapping[str, Any] | None = None,
+        *,
+        timeout: float | timedelta | None = None,
+        check: Check | None = None,
+    ) -> ApprovalOutcome:
+        """Ask somebody whether something may be done, and wait for the answer; for ``async def`` actions.
+
+        The request goes to the stream ``approvals()`` of the applied agent when the run is suspended, and how
+        it ended goes there as well. A denial is a result, and so is the end of the time to answer.
+
+        Args:
+            what: What is to be done, for those who decide.
+            arguments: With what, by name; values that become JSON.
+            timeout: After which time it counts as denied, in seconds or as a timedelta. Default: never.
+            check: Raises ``ValueError`` for arguments that an answer must not bring. Such an answer is a
+                stray signal, and the run waits on. Default: any arguments.
+
+        Raises:
+            ContextMisuseError: The action is no ``async def``, or nothing told that its code waits.
+        """
+        shown = plain(dict(arguments or {}))
+        return await self._approval(what, shown, None if timeout is None else _seconds_of(timeout), check)
+
+    @abstractmethod
+    def _approval(
+        self, what: str, arguments: Mapping[str, Any], seconds: float | None, check: Check | None
+    ) -> Awaitable[ApprovalOutcome]: ...
 
     @abstractmethod
     def _wait(self, name: str | None, signal_type: Any, seconds: float | None) -> SignalWait[Any]: ...

@@ -1,7 +1,7 @@
 """The parts of a plan that recovery depends on, and their fingerprint.
 
 Covered are: format version, agent name and class, configuration, context class, side outputs, output type,
-policies; of each action its name, triggers, function, condition, policy and configuration; the classes of
+policies; of each action its name, triggers, function, conditions, policy and configuration; the classes of
 the events that trigger actions; of each resource its name, type, function and descriptor.
 
 Left out is what may change freely: where code stands and what it does, source texts, ``def`` or
@@ -49,8 +49,10 @@ def recovery_parts(plan: Mapping[str, Any]) -> dict[str, Any]:
 
 
 def _action_parts(action: Mapping[str, Any]) -> dict[str, Any]:
-    when = action["when"]
+    when, approved = action["when"], action.get("needs_approval")
     return {
+        # Only where there is one: the fingerprints of other agents stay as they were.
+        **({"needs_approval": approved} if approved else {}),
         "trigger_classes": sorted(action["trigger_classes"]),
         "trigger_types": sorted(action["trigger_types"]),
         "function": _reference(action["function"]),

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import pickle
 import threading
+import time
 import weakref
 import zlib
 from collections.abc import Callable, Iterator
@@ -40,6 +41,9 @@ BEAT_MS = 2
 FLYING_MS = 60_000
 """How far a clock goes on that flies, the first time that a run looks; twice as far each further time."""
 
+FLAP_SECONDS = 0.03
+"""A clock goes on once in so many seconds at most: a run asks for the time more often than it looks."""
+
 
 class Clock:
     """The wall clock in milliseconds. Apart from the harness, so that its parts do not refer back to it."""
@@ -47,13 +51,17 @@ class Clock:
     def __init__(self) -> None:
         self.time = START
         self._step = 0
+        self._flown = 0.0
 
     def __call__(self) -> int:
         """Return the time."""
         if self._step and threading.current_thread().name == "agent-loop":
-            # A run that sleeps has looked.
-            self.time += self._step
-            self._step *= 2
+            now = time.monotonic()
+            if now - self._flown >= FLAP_SECONDS:
+                # A run that sleeps has looked.
+                self._flown = now
+                self.time += self._step
+                self._step *= 2
         return self.time
 
     @contextmanager
@@ -182,6 +190,8 @@ class Driver:
 
     def _awaited(self, state: KeyState, head: Head) -> set[int]:
         awaited = set() if head.mail_expires is None else {head.mail_expires}
+        if head.suspended is not None and head.suspended[2] is not None:
+            awaited.add(head.suspended[2])
         for run in suspended_in(state):
             awaited |= {one.deadline for one in run.waits if one.deadline is not None}
         return awaited

@@ -1,10 +1,13 @@
-"""Shows what runs wait for, and the signals that no run took."""
+"""Shows what runs wait for and ask, the signals that no run took, and answers requests for approvals."""
 
 from __future__ import annotations
 
+from abc import abstractmethod
+from collections.abc import Mapping
 from typing import Any
 
-from flink_agents.api.signals import STRAYS_TAG, StraySignal
+from flink_agents.api.approvals import APPROVALS_TAG, ApprovalOutcome, ApprovalRequest
+from flink_agents.api.signals import STRAYS_TAG, Signal, StraySignal
 from flink_agents.runtime.serde.keys import encode_key
 from flink_agents.testing.building import Builder
 from flink_agents.testing.fake_state import KeyState
@@ -12,7 +15,13 @@ from flink_agents.testing.signals import PendingWait, waits_in, waits_of
 
 
 class WaitsShown(Builder):
-    """The waits of runs, and stray signals. ``OperatorHarness`` fills it."""
+    """The waits of runs, stray signals, and approvals. ``OperatorHarness`` fills it."""
+
+    @abstractmethod
+    def signal(
+        self, key: Any, name: str, value: Any = None, *, id: str | None = None, wait: str | None = None
+    ) -> list[Any]:
+        """Send a signal to a key; returns the outputs that it led to."""
 
     def waits(self, key: Any = 0) -> list[PendingWait]:
         """Return what the run of ``key`` waits for, suspended or not: pauses, and waits for signals."""
@@ -27,3 +36,42 @@ class WaitsShown(Builder):
     def strays(self) -> list[StraySignal]:
         """All signals that no run took, in order."""
         return self.side_output(STRAYS_TAG)
+
+    # -- approvals ---------------------------------------------------------------------
+
+    @property
+    def approvals(self) -> list[ApprovalRequest]:
+        """The requests for approvals that nobody has answered so far, in order."""
+        ended = {one.request.id for one in self.approval_outcomes}
+        asked = self.side_output(APPROVALS_TAG)
+        return [one for one in asked if isinstance(one, ApprovalRequest) and one.id not in ended]
+
+    @property
+    def approval_outcomes(self) -> list[ApprovalOutcome]:
+        """How requests for approvals ended, in order."""
+        return [one for one in self.side_output(APPROVALS_TAG) if isinstance(one, ApprovalOutcome)]
+
+    def approve(
+        self, request: ApprovalRequest, arguments: Mapping[str, Any] | None = None, by: str | None = None
+    ) -> list[Any]:
+        """Approve what is asked for; returns the outputs that it led to.
+
+        Args:
+            request: One of :attr:`approvals`.
+            arguments: Arguments that take the place of its own, by name.
+            by: Who approves it.
+        """
+        return self._answer(request.key, request.approve(arguments, by))
+
+    def deny(self, request: ApprovalRequest, reason: str | None = None, by: str | None = None) -> list[Any]:
+        """Deny what is asked for; returns the outputs that it led to.
+
+        Args:
+            request: One of :attr:`approvals`.
+            reason: Why.
+            by: Who denies it.
+        """
+        return self._answer(request.key, request.deny(reason, by))
+
+    def _answer(self, key: Any, signal: Signal) -> list[Any]:
+        return self.signal(key, signal.name, signal.value, wait=signal.wait)

@@ -27,6 +27,7 @@ DEFAULTS = {
     "run.pool-size": 16,
     "run.waits": None,
     "run.sleeps-at-end": SleepsAtEnd.WAIT,
+    "run.deadline": None,
     "signals.max-per-key": 100,
     "signals.ttl": timedelta(days=7),
     "run.stuck-after": timedelta(minutes=5),

@@ -56,8 +56,8 @@ def parse_arguments(arguments: list[str] | None = None) -> argparse.Namespace:
     parser = argparse.ArgumentParser(description=__doc__)
     parser.add_argument("--output", required=True, help="directory of the sinks")
     parser.add_argument("--inputs", type=int, required=True)
-    parser.add_argument("--seconds", type=float, default=0.0, help="how long each run sleeps")
-    parser.add_argument("--answers", help="directory of the answers; runs sleep where it is missing")
+    parser.add_argument("--answers", required=True, help="directory of the answers; it never ends")
+    parser.add_argument("--seconds", type=float, help="how long each run sleeps, instead of asking")
     return parser.parse_args(arguments)
 
 
@@ -79,17 +79,18 @@ def main() -> None:
     source = NumberSequenceSource(0, options.inputs - 1)
     numbers = flink.from_source(source, WatermarkStrategy.no_watermarks(), "numbers")
     inputs = env.from_datastream(numbers.uid("numbers").set_parallelism(1), lambda number: number)
-    if options.answers is None:
-        outputs = {"out": inputs.apply(Sleeps(options.seconds)).to_datastream()}
+    files = (
+        FileSource.for_record_stream_format(StreamFormat.text_line_format(), options.answers)
+        .monitor_continuously(Duration.of_millis(100))
+        .build()
+    )
+    lines = flink.from_source(files, WatermarkStrategy.no_watermarks(), "answers").uid("answers")
+    signals = lines.set_parallelism(1).map(answer_of, Types.PICKLED_BYTE_ARRAY()).set_parallelism(1)
+    answered = inputs.with_signals(signals)
+    if options.seconds is not None:
+        outputs = {"out": answered.apply(Sleeps(options.seconds)).to_datastream()}
     else:
-        files = (
-            FileSource.for_record_stream_format(StreamFormat.text_line_format(), options.answers)
-            .monitor_continuously(Duration.of_millis(100))
-            .build()
-        )
-        lines = flink.from_source(files, WatermarkStrategy.no_watermarks(), "answers").uid("answers")
-        signals = lines.set_parallelism(1).map(answer_of, Types.PICKLED_BYTE_ARRAY()).set_parallelism(1)
-        asked = inputs.with_signals(signals).apply(Asks)
+        asked = answered.apply(Asks)
         strays = asked.strays().map(lambda one: f"{one.signal.value} {one.reason}", Types.STRING())
         outputs = {"out": asked.to_datastream(), "asked": asked.side_output("asked"), "strays": strays}
     for name, stream in outputs.items():

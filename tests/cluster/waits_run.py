@@ -6,7 +6,7 @@ import random
 import time
 from collections import Counter
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 
 from tests.cluster.counting_check import CommittedOutput
@@ -14,6 +14,9 @@ from tests.cluster.flink_cluster import FlinkCluster
 from tests.cluster.flink_rest import ClusterJob
 
 SCRIPT = Path(__file__).with_name("waits_job.py")
+
+MOST_BYTES = 2048
+"""What a run that waits may have in state."""
 
 QUIET_SECONDS = 2.0
 """How long a job that never ends may still put out what it must not, behind its last output."""
@@ -32,6 +35,7 @@ class WaitsReport:
         wrong: Lines of runs that have another answer than their own.
         strays: Answers that no run took, and why.
         asked_twice: Numbers that asked more than once.
+        bytes_per_run: What a savepoint of runs that all wait has for each of them; 0 where none was taken.
     """
 
     runs: int
@@ -42,11 +46,13 @@ class WaitsReport:
     wrong: Sequence[str] = ()
     strays: Sequence[str] = ()
     asked_twice: Sequence[int] = ()
+    bytes_per_run: float = 0.0
 
     @property
     def clean(self) -> bool:
-        """Whether there is no difference."""
-        return not (self.lost or self.repeated or self.early or self.wrong or self.strays or self.asked_twice)
+        """Whether there is no difference, and state is as small as it should be."""
+        differs = self.lost or self.repeated or self.early or self.wrong or self.strays or self.asked_twice
+        return not differs and self.bytes_per_run <= MOST_BYTES
 
 
 class WaitsRun:
@@ -83,9 +89,8 @@ class WaitsRun:
         self._answers.mkdir(parents=True)
         self._files = 0
         self._arguments = ["--output", str(directory / "out"), "--inputs", str(inputs)]
-        if seconds is None:
-            self._arguments += ["--answers", self._answers.as_uri()]
-        else:
+        self._arguments += ["--answers", self._answers.as_uri()]
+        if seconds is not None:
             self._arguments += ["--seconds", str(seconds)]
 
     def submit(self, parallelism: int, savepoint: str | None = None) -> ClusterJob:
@@ -133,11 +138,9 @@ class WaitsRun:
 
     def report(self, job: ClusterJob) -> WaitsReport:
         """End the job, and judge what it has put out."""
-        if self._seconds is None:
-            time.sleep(QUIET_SECONDS)
+        time.sleep(QUIET_SECONDS)
         restored = job.checkpoints()["restored"]
-        if job.state() != "FINISHED":
-            job.cancel()
+        job.cancel()
         lines = self.output.lines()
         counts = Counter(int(line.split(" ")[0]) for line in lines)
         asked = Counter(int(line.split(" ")[0]) for line in self.asked.lines())
@@ -182,7 +185,6 @@ def sleeps(cluster: FlinkCluster, directory: Path, inputs: int, seconds: float, 
     time.sleep(chance.uniform(0, 0.3))
     run.kill(job)
     run.wait_for_output(job, inputs)
-    cluster.wait_for("the end of the job", lambda: job.state() == "FINISHED", job)
     return run.report(job)
 
 
@@ -221,7 +223,8 @@ def rescaled(
     resumed = run.submit(2, savepoint)
     _answer_in_parts(run, chance, order[inputs // 2 :])
     run.wait_for_output(resumed, inputs)
-    return run.report(resumed)
+    written = sum(file.stat().st_size for file in (directory / "savepoints").rglob("*") if file.is_file())
+    return replace(run.report(resumed), bytes_per_run=round(written / inputs, 1))
 
 
 def _answer_in_parts(run: WaitsRun, chance: random.Random, numbers: Sequence[int]) -> None:

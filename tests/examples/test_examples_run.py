@@ -22,8 +22,14 @@ EXAMPLES = Path(__file__).parents[2] / "examples"
 pytestmark = pytest.mark.minicluster
 
 
-def run_example(directory: Path, *arguments: str) -> str:
-    """Run an example in ``directory`` and return what it printed; its failure is the test's."""
+def run_example(directory: Path, *arguments: str, said: str | None = None) -> str:
+    """Run an example in ``directory`` and return what it printed; its failure is the test's.
+
+    Args:
+        directory: Where it runs.
+        *arguments: Its name and options.
+        said: What somebody types.
+    """
     script, *options = arguments
     # As `env -i` does: no activated environment, not even a PATH.
     environment = {name: os.environ[name] for name in ("HOME", "JAVA_HOME") if name in os.environ}
@@ -31,6 +37,7 @@ def run_example(directory: Path, *arguments: str) -> str:
         [sys.executable, str(EXAMPLES / script), *options],
         cwd=directory,
         env=environment,
+        input=said,
         capture_output=True,
         text=True,
         timeout=180,
@@ -155,4 +162,19 @@ def test_kafka_in_out(tmp_path: Path) -> None:
         'accounts: {"customer":"ada","total":400.0} flink-agents-sequence=0',
         'accounts: {"customer":"ada","total":450.5} flink-agents-sequence=1',
         'orders-dead: {"customer": "alan", "amount": "much"} flink-agents-error-type=ValidationError',
+    ]
+
+
+def test_human_approval(tmp_path: Path) -> None:
+    """The page has a script of its own, ``browser.py``: it needs a browser."""
+    printed = run_example(tmp_path, "human_approval.py", "--terminal", said="40\nit was used\n")
+    asked = [line.partition("?")[0] for line in printed.splitlines() if "why not" in line]
+    assert asked == [
+        'ada: tool pay {"order": "kettle", "amount": 400.0}',
+        'cy: tool pay {"order": "lamp", "amount": 75.5}',
+    ]
+    assert printed.splitlines()[-3:] == [
+        "ada: 40 paid for kettle",
+        "bo: 4 paid for tea",
+        "cy: nothing paid for lamp: tool pay was not approved, but denied by terminal: it was used",
     ]

@@ -10,7 +10,17 @@ from typing import Any
 
 import pytest
 
-from flink_agents import Agent, AgentsExecutionEnvironment, InputEvent, OutputEvent, Signal, action
+from flink_agents import (
+    Agent,
+    AgentsExecutionEnvironment,
+    ApprovalOutcome,
+    ApprovalRequest,
+    InputEvent,
+    OutputEvent,
+    Signal,
+    action,
+)
+from flink_agents.api.errors import ApprovalsNotAnsweredError
 
 pytestmark = pytest.mark.minicluster
 
@@ -54,6 +64,53 @@ class FailsOnce:
         except FileExistsError:
             return output
         raise RuntimeError("a failure while runs are suspended")
+
+
+class Asks(Agent):
+    """Asks for an approval, and says what came of it."""
+
+    @action(InputEvent)
+    async def work(self, event: InputEvent, ctx: Any) -> OutputEvent:
+        outcome = await ctx.request_approval("work", {"number": event.input}, timeout=1)
+        return OutputEvent(output=(event.input, str(outcome.decision)))
+
+
+def test_requests_leave_the_job_and_expire(agents_environment: MakeEnvironment) -> None:
+    env = agents_environment()
+    signals = env.stream_env.from_collection([0]).map(unasked)
+    inputs = env.stream_env.from_collection([1, 2])
+    stream = env.from_datastream(inputs, lambda number: number).with_signals(signals).apply(Asks)
+    asked, outputs = env.collect(stream.approvals()), stream.to_list()
+    env.execute()
+    requests = [one for one in asked if isinstance(one, ApprovalRequest)]
+    outcomes = [one for one in asked if isinstance(one, ApprovalOutcome)]
+    assert sorted(one.key for one in requests) == [1, 2]
+    assert sorted(one.request.id for one in outcomes) == sorted(one.id for one in requests)
+    assert len(outputs) == 2 and {decision for _, decision in outputs} <= {"expired", "ended"}
+
+
+def unasked(number: int) -> Signal:
+    return Signal("unasked", number, key=number)
+
+
+class Marked(Agent):
+    @action(InputEvent, needs_approval=True)
+    async def work(self, event: InputEvent, ctx: Any) -> None: ...
+
+
+@pytest.mark.parametrize("missing", ["signals", "readers"])
+def test_a_job_whose_requests_nobody_answers_is_refused(
+    agents_environment: MakeEnvironment, missing: str
+) -> None:
+    env = agents_environment()
+    stream = env.from_list([1], lambda number: number)
+    if missing == "readers":
+        stream = stream.with_signals(env.stream_env.from_collection([0]).map(unasked))
+    applied = stream.apply(Marked)
+    if missing == "signals":
+        applied.approvals().print()
+    with pytest.raises(ApprovalsNotAnsweredError, match="agent 'Marked' needs approvals"):
+        env.execute()
 
 
 @pytest.mark.parametrize("fast", [True, False], ids=["fast path", "public path"])

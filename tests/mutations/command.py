@@ -10,7 +10,7 @@ from collections.abc import Sequence
 from concurrent.futures import ProcessPoolExecutor
 from dataclasses import dataclass
 
-from tests.mutations import table as table
+from tests.mutations import table as table, waits as waits
 from tests.mutations.mutation import TABLE
 from tests.random_programs.running import first_failure
 
@@ -58,7 +58,7 @@ def try_mutation(name: str, programs: int, seed: int, left_out: frozenset[str]) 
             TABLE[name].apply()
         except (AttributeError, KeyError, ImportError) as error:
             return Finding(name, None, 0, 0.0, f"there is no {TABLE[name].target} any more: {error!r}")
-    failure = first_failure(programs, seed, SETTLE_SECONDS, left_out)
+    failure = first_failure(programs, seed, SETTLE_SECONDS, left_out, name != NOTHING and TABLE[name].waits)
     seconds = time.monotonic() - began
     if failure is None:
         return Finding(name, None, programs, seconds)

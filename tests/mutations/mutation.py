@@ -20,12 +20,14 @@ class Mutation:
         target: What is replaced: ``module:Class.function``, below ``flink_agents``.
         change: What takes its place.
         about: What was wrong, in words.
+        waits: Whether only programs find it that pause, and wait for signals.
     """
 
     name: str
     target: str
     change: Change
     about: str
+    waits: bool = False
 
     def apply(self) -> None:
         """Put the defect into this process.
@@ -46,11 +48,11 @@ class Mutation:
 TABLE: dict[str, Mutation] = {}
 
 
-def mutation(name: str, target: str) -> Callable[[Change], Change]:
+def mutation(name: str, target: str, waits: bool = False) -> Callable[[Change], Change]:
     """Put a mutation into the table; the docstring of the function says what it is about."""
 
     def register(change: Change) -> Change:
-        TABLE[name] = Mutation(name, target, change, (change.__doc__ or "").strip())
+        TABLE[name] = Mutation(name, target, change, (change.__doc__ or "").strip(), waits)
         return change
 
     return register

@@ -12,6 +12,7 @@ from typing import Any
 import pytest
 
 from flink_agents import Agent, InputEvent, action
+from flink_agents.api.durable import waits_durably
 from flink_agents.plan import AgentCode, bind, compile_agent
 from flink_agents.plan.binding.uses import may_wait
 
@@ -57,6 +58,64 @@ class Others(Agent):
         await asyncio.wait_for(loops.sleep(0), 1)
         await sleep(0)
         time.sleep(0)
+
+
+class Gate:
+    """Stands for an object of a library; nothing in its code names a wait."""
+
+    async def passed(self, ctx: Any) -> None:
+        return None
+
+
+gate = waits_durably(Gate())
+
+
+class Gated(Agent):
+    @action(InputEvent)
+    async def work(self, event: InputEvent, ctx: Any) -> None:
+        await gate.passed(ctx)
+
+
+class GatedByOneOfSome(Agent):
+    def __init__(self) -> None:
+        self.gates = [waits_durably(Gate()), gate]
+
+    @action(InputEvent)
+    async def work(self, event: InputEvent, ctx: Any) -> None:
+        await self.gates[0].passed(ctx)
+
+
+class GatedByAClass(Agent):
+    gates = (gate,)
+
+    @action(InputEvent)
+    async def work(self, event: InputEvent, ctx: Any) -> None:
+        await self.gates[0].passed(ctx)
+
+
+class GatedAction(Agent):
+    @action(InputEvent)
+    @waits_durably
+    async def work(self, event: InputEvent, ctx: Any) -> None:
+        return None
+
+
+class Ungated(Agent):
+    def __init__(self) -> None:
+        self.way = Gate()
+
+    @action(InputEvent)
+    async def work(self, event: InputEvent, ctx: Any) -> None:
+        await self.way.passed(ctx)
+
+
+@pytest.mark.parametrize("agent", [Gated, GatedByOneOfSome, GatedByAClass, GatedAction])
+def test_objects_that_a_library_says_wait(agent: type[Agent]) -> None:
+    assert _waits(agent)
+
+
+def test_an_object_of_which_nobody_says_that_it_waits() -> None:
+    assert not _waits(Ungated)
 
 
 @pytest.mark.parametrize("agent", [Sleeps, Asks, Helped, Both])

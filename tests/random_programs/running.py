@@ -321,14 +321,18 @@ def run(
 
 
 def first_failure(
-    programs: int, seed: int, seconds: float = SETTLE_SECONDS, left_out: Collection[str] = frozenset()
+    programs: int,
+    seed: int,
+    seconds: float = SETTLE_SECONDS,
+    left_out: Collection[str] = frozenset(),
+    waits: bool = False,
 ) -> tuple[int, ProgramFailed] | None:
     """The first of some programs that fails, as its seed and why; None where none does. As :func:`run`."""
     at = seed
     LEFT_OUT.clear()
     LEFT_OUT.update(left_out)
     with listening():
-        runner = Runner(seconds)
+        runner = Runner(seconds, waits)
         try:
             for at in range(seed, seed + programs):
                 check(runner, at)

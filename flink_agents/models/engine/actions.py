@@ -10,6 +10,7 @@ from pydantic_ai.run import AgentRunResult
 
 from flink_agents.api.context import RunnerContext
 from flink_agents.api.decorators import Trigger, action
+from flink_agents.api.durable import waits_durably
 from flink_agents.api.errors import AgentDefinitionError
 from flink_agents.api.events import Event, InputEvent, OutputEvent
 from flink_agents.api.settings import ActionOptions
@@ -65,8 +66,8 @@ def action_of(
     Raises:
         AgentDefinitionError: The agent has no name, or not the capability.
     """
-    called = name or agent.name
-    if not called or FlinkDurability.from_agent(agent) is None:
+    called, durability = name or agent.name, FlinkDurability.from_agent(agent)
+    if not called or durability is None:
         raise AgentDefinitionError(
             "an action runs an agent of pydantic-ai whose calls nothing would record",
             expected="an agent with a name and the capability FlinkDurability",
@@ -78,6 +79,8 @@ def action_of(
         made = None if deps is None else deps(event, ctx)
         return output(await agent.run(prompt(event), deps=made), event)
 
+    if durability.asks_people:
+        waits_durably(run)
     return _Attribute(action(*triggers, name=called, emits=emits, **settings)(run))
 
 

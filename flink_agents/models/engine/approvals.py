@@ -1,40 +1,62 @@
 """Tools that somebody has to approve, in the run of an agent of pydantic-ai: who is asked, and how it ends.
 
-What answers at once, as a policy does, is asked in a recorded call. Nothing waits for a person inside of a
-run: such a run ends by a named error, or with the requests as its output.
+What answers at once, as a policy does, is asked in a recorded call. Where the capability says that people
+are asked, each call is a request for an approval, and so is the question that ``RequestInput`` hands on: the
+run of the action is suspended until somebody answers. Otherwise nothing waits for a person inside of a run,
+which ends by a named error, or with the requests as its output.
 """
 
 from __future__ import annotations
 
-from collections.abc import Awaitable, Callable, Iterator
+from collections.abc import Awaitable, Callable, Iterator, Mapping
 from contextlib import contextmanager
 from contextvars import ContextVar
+from dataclasses import dataclass
 from datetime import timedelta
+from typing import Any
 
-from pydantic import JsonValue
+from pydantic import JsonValue, TypeAdapter
 from pydantic_ai.durable_exec import ExternalEventWaiter, external_event_scope
 from pydantic_ai.exceptions import UserError
-from pydantic_ai.tools import DeferredToolRequests
+from pydantic_ai.external_events import ExternalEventError
+from pydantic_ai.messages import ToolCallPart
+from pydantic_ai.tools import DeferredToolRequests, DeferredToolResults, ToolApproved, ToolDenied
 
+from flink_agents.api.approvals import ApprovalOutcome, Decision
+from flink_agents.api.context import RunnerContext
 from flink_agents.api.current import current_context
 from flink_agents.api.durable import DurableCallable
 from flink_agents.api.errors import ApprovalUnavailableError
 
 _FIX = (
-    "let the run end with the requests, by output_type=[..., DeferredToolRequests], and go on in a later run "
-    "with deferred_tool_results; or answer at once, by a capability HandleDeferredToolCalls or RequestInput"
+    "let people be asked, by FlinkDurability(approvals=True); or let the run end with the requests, by "
+    "output_type=[..., DeferredToolRequests], and go on in a later run with deferred_tool_results; or "
+    "answer at once, by a capability HandleDeferredToolCalls or RequestInput"
 )
 
-_deferred: ContextVar[list[str] | None] = ContextVar("flink_agents_deferred_tools", default=None)
-"""Names of tools that the run of an agent deferred; None outside of runs in actions."""
+_deferred: ContextVar[list[ToolCallPart] | None] = ContextVar("flink_agents_deferred_tools", default=None)
+"""Calls of tools that the run of an agent deferred; None outside of runs in actions."""
+
+_RESULTS = TypeAdapter(DeferredToolResults)
+
+
+@dataclass(frozen=True)
+class People:
+    """How people are asked for approvals.
+
+    Attributes:
+        seconds: After which time a request counts as denied; None for never.
+    """
+
+    seconds: float | None = None
 
 
 @contextmanager
-def asking(agent: str) -> Iterator[None]:
-    """Let the run of ``agent`` inside of this ask who answers at once."""
+def asking(agent: str, people: People | None) -> Iterator[None]:
+    """Let the run of ``agent`` inside of this ask who answers at once, and people where that is wanted."""
     token = _deferred.set([])
     try:
-        with external_event_scope(_Asking(agent)):
+        with external_event_scope(_Asking(agent, people)):
             yield
     finally:
         _deferred.reset(token)
@@ -48,7 +70,7 @@ def named(agent: str, error: BaseException) -> BaseException:
     return ApprovalUnavailableError(
         f"the agent {agent!r} of pydantic-ai calls a tool that somebody has to approve or make",
         expected="a run that can end with such requests, or something that answers them at once",
-        found=f"calls of {', '.join(map(repr, deferred))}",
+        found=f"calls of {', '.join(repr(call.tool_name) for call in deferred)}",
         fix=_FIX,
     )
 
@@ -57,18 +79,42 @@ def note_deferred(requests: DeferredToolRequests) -> None:
     """Note calls that a run deferred."""
     deferred = _deferred.get()
     if deferred is not None:
-        deferred += [call.tool_name for call in (*requests.approvals, *requests.calls)]
+        deferred[:] = [*requests.approvals, *requests.calls]
+
+
+async def ask_people(agent: str, requests: DeferredToolRequests, people: People) -> DeferredToolResults:
+    """Ask for an approval of each call that needs one, side by side; returns what was said to them."""
+    context = current_context()
+    assert context is not None
+
+    async def ask(call: ToolCallPart) -> ApprovalOutcome:
+        return await context.request_approval(
+            f"tool {call.tool_name} of {agent}", call.args_as_dict(), timeout=people.seconds
+        )
+
+    calls = requests.approvals
+    outcomes = await context.gather(*map(ask, calls))
+    said = {call.tool_call_id: _said(one) for call, one in zip(calls, outcomes, strict=True)}
+    return requests.build_results(approvals=said)
+
+
+def _said(outcome: ApprovalOutcome) -> ToolApproved | ToolDenied:
+    if not outcome.approved:
+        return ToolDenied(outcome.text)
+    return ToolApproved(override_args=dict(outcome.arguments) if outcome.changed else None)
 
 
 class _Asking(ExternalEventWaiter):
-    """Asks in a recorded call; what gives no answer at once is refused.
+    """Asks in a recorded call; what gives no answer at once is asked of people, or refused.
 
     Args:
         agent: Name of the agent that asks.
+        people: How people are asked; None where nobody waits for them.
     """
 
-    def __init__(self, agent: str) -> None:
+    def __init__(self, agent: str, people: People | None) -> None:
         self._agent = agent
+        self._people = people
 
     async def wait(
         self, name: str, *, ask: Callable[[str], Awaitable[JsonValue]], timeout: timedelta | None
@@ -76,17 +122,58 @@ class _Asking(ExternalEventWaiter):
         """Ask, and return the answer.
 
         Raises:
-            ApprovalUnavailableError: There is none yet.
+            ApprovalUnavailableError: There is none yet, and nobody waits for people.
+            ExternalEventError: Nobody answered in time.
         """
         context = current_context()
         assert context is not None
-        call = DurableCallable(ask, name=f"{self._agent}__external_event.{name}.ask", timeout=timeout)
-        answer: JsonValue = await context.durable_execute_async(call, str(context.uuid4()))
-        if answer is None:
+        token = str(context.uuid4())
+        answer = await self._asked(context, name, ask, token, timeout)
+        if answer is not None:
+            return answer
+        if self._people is None:
             raise ApprovalUnavailableError(
                 f"the agent {self._agent!r} of pydantic-ai waits for an answer to {name!r}",
                 expected="an answer at once",
                 found="a question that was handed on to somebody",
                 fix=_FIX,
             )
-        return answer
+        seconds = self._people.seconds if timeout is None else timeout.total_seconds()
+        calls = [*(_deferred.get() or ())]
+        arguments = {"token": token, "calls": {call.tool_call_id: _shown(call) for call in calls}}
+        outcome = await context.request_approval(
+            f"{name} of {self._agent}", arguments, timeout=seconds, check=_check_results
+        )
+        if outcome.decision in (Decision.EXPIRED, Decision.ENDED):
+            raise ExternalEventError(outcome.text)
+        return _results(outcome, calls)
+
+    async def _asked(
+        self,
+        context: RunnerContext,
+        name: str,
+        ask: Callable[[str], Awaitable[JsonValue]],
+        token: str,
+        timeout: timedelta | None,
+    ) -> JsonValue:
+        what = f"{self._agent}__external_event.{name}.ask"
+        return await context.durable_execute_async(DurableCallable(ask, name=what, timeout=timeout), token)
+
+
+def _shown(call: ToolCallPart) -> dict[str, Any]:
+    return {"tool": call.tool_name, "arguments": call.args_as_dict()}
+
+
+def _check_results(arguments: Mapping[str, Any]) -> None:
+    """Check that an answer that brings results of its own brings such as pydantic-ai takes."""
+    if "results" in arguments:
+        _RESULTS.validate_python(arguments["results"])
+
+
+def _results(outcome: ApprovalOutcome, calls: list[ToolCallPart]) -> JsonValue:
+    """What an answer says to all calls that wait: its own results, else the same to each of them."""
+    if outcome.approved and "results" in outcome.arguments:
+        return outcome.arguments["results"]
+    said = ToolApproved() if outcome.approved else ToolDenied(outcome.text)
+    answered = DeferredToolResults(approvals={call.tool_call_id: said for call in calls})
+    return _RESULTS.dump_python(answered, mode="json")

@@ -7,12 +7,12 @@ names their calls; here each becomes a durable call of the action whose code run
 from __future__ import annotations
 
 from collections.abc import Awaitable, Callable, Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from datetime import datetime, timedelta
 from typing import Any, ClassVar, Literal, TypedDict, cast
 
 from pydantic_ai.agent import AbstractAgent, EventStreamHandler
-from pydantic_ai.capabilities import AbstractCapability
+from pydantic_ai.capabilities import AbstractCapability, CapabilityOrdering, RequestInput
 from pydantic_ai.capabilities.abstract import WrapRunHandler
 from pydantic_ai.durable_exec import (
     JSON_CODEC,
@@ -32,13 +32,16 @@ from pydantic_ai.run import AgentRunResult
 from pydantic_ai.tools import AgentDepsT, DeferredToolRequests, DeferredToolResults, RunContext
 from pydantic_core import PydanticSerializationError
 
-from flink_agents.api.current import current_context, unrecorded_action
-from flink_agents.api.durable import DurableCallable, calls_durably
+from flink_agents.api.current import OWN_LOCKS, current_context, unrecorded_action
+from flink_agents.api.durable import DurableCallable, calls_durably, waits_durably
 from flink_agents.api.errors import DurableResultError, UnrecordedAgentError
 from flink_agents.api.policies import RetryPolicy
-from flink_agents.models.engine.approvals import asking, named, note_deferred
+from flink_agents.models.engine.approvals import People, ask_people, asking, named, note_deferred
 from flink_agents.models.engine.digests import digest_of
 from flink_agents.models.engine.model_loop import on_model_loop
+
+# What these wait for is done by durable calls, which are no tasks of the action, or by tasks of their own.
+OWN_LOCKS.update(("pydantic_ai", "pydantic_graph"))
 
 TOOL_CONFIG = "flink"
 """Key in a tool's metadata: settings of its calls, or False where the action executes it as its own code."""
@@ -75,6 +78,9 @@ class FlinkDurability(BaseDurabilityCapability[AgentDepsT]):
         name: Stands for the agent's name in records.
         model_calls: How requests to models are made.
         tool_calls: How tools are called, where their metadata ``{"flink": {...}}`` says nothing else.
+        approvals: Whether people are asked for calls of tools with ``requires_approval``, and for what
+            ``RequestInput`` hands on. The run of the action is suspended until they answer.
+        approval_timeout: Seconds, or a duration, after which a request counts as denied. Default: never.
     """
 
     engine_spec: ClassVar[DurabilityEngineSpec] = DurabilityEngineSpec(
@@ -99,15 +105,34 @@ class FlinkDurability(BaseDurabilityCapability[AgentDepsT]):
         name: str | None = None,
         model_calls: CallSettings | None = None,
         tool_calls: CallSettings | None = None,
+        approvals: bool = False,
+        approval_timeout: float | timedelta | None = None,
     ) -> None:
         super().__init__(models=models, event_stream_handler=event_stream_handler, name=name)
+        self._further_models = tuple((models or {}).values())
         self._model_calls: CallSettings = model_calls or {}
         self._tool_calls: CallSettings = tool_calls or {}
+        self._people: People | None = None
+        if approvals:
+            is_duration = isinstance(approval_timeout, timedelta)
+            self._people = People(approval_timeout.total_seconds() if is_duration else approval_timeout)
 
     def for_agent(self, agent: AbstractAgent[AgentDepsT, Any]) -> AbstractCapability[AgentDepsT]:
         """The capability that belongs to one agent."""
         calls_durably(agent)
+        if self._people is not None:
+            waits_durably(agent)
         return super().for_agent(agent)
+
+    def get_ordering(self) -> CapabilityOrdering:
+        """Come behind policies that answer at once, and before what hands a question on."""
+        ordering = super().get_ordering()
+        return replace(ordering, wraps=(*ordering.wraps, RequestInput))
+
+    @property
+    def asks_people(self) -> bool:
+        """Whether people are asked for approvals, for which runs of actions wait."""
+        return self._people is not None
 
     @property
     def in_durable_context(self) -> bool:
@@ -125,11 +150,16 @@ class FlinkDurability(BaseDurabilityCapability[AgentDepsT]):
 
         return _Calls(
             self.name,
+            self._models_to_keep_open(),
             self.default_model_id,
             RoleBasedOperationConfig[CallSettings](
                 model=self._model_calls, event={}, capability={}, tool=self._tool_calls, resolve_tool=of_tool
             ),
         )
+
+    def _models_to_keep_open(self) -> tuple[Model, ...]:
+        default = None if self.agent is None else self.agent.model
+        return (*((default,) if isinstance(default, Model) else ()), *self._further_models)
 
     def get_default_run_id(self) -> str | None:
         """The identity of a run, which is the same on replay; None where nothing is recorded."""
@@ -151,15 +181,26 @@ class FlinkDurability(BaseDurabilityCapability[AgentDepsT]):
             self._check_recordable()
             return await super().wrap_run(ctx, handler=handler)
         ordered = self.agent.parallel_tool_call_execution_mode("parallel_ordered_events")
-        with ordered, replay_scope(), asking(self.name):
+        with ordered, replay_scope(), asking(self.name, self._people):
             return await super().wrap_run(ctx, handler=handler)
 
     async def handle_deferred_tool_calls(
         self, ctx: RunContext[AgentDepsT], *, requests: DeferredToolRequests
     ) -> DeferredToolResults | None:
-        """Note calls of tools that somebody has to approve or make; answers none of them."""
+        """Note calls of tools that somebody has to approve or make, and ask people where that is wanted."""
         note_deferred(requests)
-        return None
+        if self._people is None or not self.in_durable_context or not requests.approvals:
+            return None
+        if self._hands_on():
+            return None
+        return await ask_people(self.name, requests, self._people)
+
+    def _hands_on(self) -> bool:
+        """Whether the agent has a capability of its own that asks somebody."""
+        found: list[AbstractCapability[AgentDepsT]] = []
+        if self.agent is not None:
+            self.agent.root_capability.apply(found.append)
+        return any(isinstance(one, RequestInput) for one in found)
 
     async def on_run_error(self, ctx: RunContext[AgentDepsT], *, error: BaseException) -> AgentRunResult[Any]:
         """Name the error of a run that waits for somebody."""
@@ -183,15 +224,21 @@ class _Calls(JournalCallableOperationBackend[CallSettings]):
 
     Args:
         agent: Name of the agent.
+        models: Its models.
         default_model_id: Identity of the agent's own model.
         config: How calls are made.
     """
 
     def __init__(
-        self, agent: str, default_model_id: str | None, config: RoleBasedOperationConfig[CallSettings]
+        self,
+        agent: str,
+        models: tuple[Model, ...],
+        default_model_id: str | None,
+        config: RoleBasedOperationConfig[CallSettings],
     ) -> None:
         super().__init__(agent_name=agent, default_model_id=default_model_id, config=config)
         self._agent = agent
+        self._models = models
 
     async def execute(
         self,
@@ -212,7 +259,9 @@ class _Calls(JournalCallableOperationBackend[CallSettings]):
             nonlocal executed
             executed = True
             try:
-                return await (on_model_loop(body) if isinstance(operation_id, ModelRequestId) else body())
+                if isinstance(operation_id, ModelRequestId):
+                    return await on_model_loop(body, self._models)
+                return await body()
             except PydanticSerializationError as error:
                 raise self._unrecordable(name, error) from error
 

@@ -32,12 +32,13 @@ class ToolOutcome:
     """What the model is told of a call.
 
     Attributes:
-        kind: ``success``; ``failed``, where the tool cannot do it; ``retry``, where the call was wrong.
+        kind: ``success``; ``failed``, where the tool cannot do it; ``retry``, where the call was wrong;
+            ``denied``, where nobody approved it.
         content: The result, or why there is none; a JSON value.
         cause: Of a retry, what was wrong, in pydantic-ai's words.
     """
 
-    kind: Literal["success", "failed", "retry"]
+    kind: Literal["success", "failed", "retry", "denied"]
     content: Any
     cause: Literal["validation_error", "model_retry", "unknown_tool"] = "model_retry"
 

@@ -18,6 +18,7 @@ from pydantic_ai.exceptions import ModelRetry, ToolFailed
 from pydantic_ai.tools import ToolDefinition
 from pydantic_core import to_jsonable_python
 
+from flink_agents.api.approvals import ApprovalOutcome
 from flink_agents.api.chat import OnToolError
 from flink_agents.api.context import RunnerContext
 from flink_agents.api.durable import DurableCallable, TerminalError
@@ -39,7 +40,8 @@ class FunctionTool:
 
     def __init__(self, tool: Tool) -> None:
         self.name = tool.name
-        self._tool = tool
+        self._asking = tool
+        self._tool = tool.approved
         self._is_async = inspect.iscoroutinefunction(tool.func)
 
     @property
@@ -63,6 +65,11 @@ class FunctionTool:
         except ValidationError as error:
             wrong = error.errors(include_url=False, include_context=False)
             return ToolOutcome("retry", to_jsonable_python(wrong), "validation_error")
+        if self._asking.needs_approval(arguments):
+            outcome = await self._ask(ctx, arguments)
+            if not outcome.approved:
+                return ToolOutcome("denied", outcome.text)
+            arguments = outcome.arguments
         try:
             if self._tool.given:
                 described = await self._call_in_action(ctx, arguments, policy)
@@ -78,6 +85,10 @@ class FunctionTool:
             return ToolOutcome("failed", f"{type(error).__name__}: {error}")
         ((kind, content),) = described.items()
         return ToolOutcome(kind, content)
+
+    async def _ask(self, ctx: RunnerContext, arguments: Mapping[str, Any]) -> ApprovalOutcome:
+        timeout, check = self._asking.settings.approval_timeout, self._tool.check_arguments
+        return await ctx.request_approval(f"tool {self.name}", arguments, timeout=timeout, check=check)
 
     async def _call_recorded(
         self, ctx: RunnerContext, arguments: Mapping[str, Any], policy: ToolPolicy

@@ -9,6 +9,7 @@ from types import FunctionType
 from typing import Any
 
 from flink_agents.api.agent import Agent
+from flink_agents.api.approvals import ApprovalDeniedEvent
 from flink_agents.api.context import RunnerContext
 from flink_agents.api.error_base import suggest
 from flink_agents.api.errors import (
@@ -25,9 +26,10 @@ from flink_agents.api.resource_providers import DeclaredResource, provider_of
 from flink_agents.api.resources import RESOURCE_PROVIDERS, ResourceType, check_resource_type
 from flink_agents.api.settings import ActionSettings
 from flink_agents.plan.analysis.functions import has_async_code, is_async_generator, is_generator
+from flink_agents.plan.binding.approvals import with_approval
 from flink_agents.plan.compile.code import AgentCode
 from flink_agents.plan.compile.configuration import make_instance
-from flink_agents.plan.compile.declarations import actions_of
+from flink_agents.plan.compile.declarations import actions_of, resources_of
 from flink_agents.plan.compile.events import BUILT_IN
 from flink_agents.plan.model import (
     ActionPlan,
@@ -38,7 +40,7 @@ from flink_agents.plan.model import (
     ResourcePlan,
     RetryPlan,
 )
-from flink_agents.plan.references import type_from_text
+from flink_agents.plan.references import FunctionRef, type_from_text
 
 ResourceKey = tuple[ResourceType, str]
 
@@ -119,7 +121,13 @@ class BoundAgent:
     retry: RetryPolicy | None = None
     clients: Mapping[str, Callable[[], Any]] = field(default_factory=dict)
     _functions: Mapping[ResourceKey, Callable[..., Any]] = field(default_factory=dict, repr=False)
+    _approvals: Mapping[str, Any] = field(default_factory=dict, repr=False)
     _made: dict[ResourceKey, Any] = field(default_factory=dict, repr=False)
+
+    @property
+    def asks(self) -> bool:
+        """True if somebody has to approve an action or a tool, as far as the plan says."""
+        return any(one.needs_approval for one in (*self.plan.actions, *self.plan.resources))
 
     def modules(self) -> set[str]:
         """Return the names of the modules in which the agent's own code and types are defined."""
@@ -183,7 +191,7 @@ class BoundAgent:
                 function=self._functions.get((one.type, one.name)),
                 description=one.description,
                 prompt=one.prompt,
-                limits=one,
+                limits=one.model_copy(update={"needs_approval": self._approvals.get(one.name, False)}),
             )
         )
 
@@ -256,12 +264,16 @@ def bind(plan: AgentPlan, code: AgentCode | None = None) -> BoundAgent:
         context_class = plan.context_class.resolve() if plan.context_class else None
         side_outputs = {tag: type_from_text(text) for tag, text in plan.side_outputs.items()}
         output_type = type_from_text(plan.output_type) if plan.output_type else None
+    denied = ApprovalDeniedEvent.EVENT_TYPE
+    tells = any(denied in one.triggers for one in plan.actions)
     # The constructor may have had it as an argument, which no plan holds.
     instance.output_type = output_type
+    tools = code.tools.values() if code is not None else resources_of(instance)
+    declared = {one.name: one.settings.needs_approval for one in tools if one.type is ResourceType.TOOL}
     return BoundAgent(
         plan=plan,
         instance=instance,
-        actions=tuple(_bind_action(action, instance, code, events) for action in plan.actions),
+        actions=tuple(_bind_action(action, instance, code, events, tells) for action in plan.actions),
         context_class=context_class,
         side_outputs=side_outputs,
         output_type=output_type,
@@ -271,6 +283,9 @@ def bind(plan: AgentPlan, code: AgentCode | None = None) -> BoundAgent:
         retry=_retry(plan.retry, code.retry if code is not None else None),
         clients={name: one for (kind, name), one in functions.items() if kind is ResourceType.CLIENT},
         _functions=functions,
+        _approvals={
+            one.name: _needs(one, declared) for one in plan.resources if one.type is ResourceType.TOOL
+        },
     )
 
 
@@ -293,14 +308,21 @@ def _event_types(plan: AgentPlan, code: AgentCode | None) -> dict[str, type[Even
 
 
 def _bind_action(
-    action: ActionPlan, instance: Agent, code: AgentCode | None, events: Mapping[str, type[Event]]
+    action: ActionPlan,
+    instance: Agent,
+    code: AgentCode | None,
+    events: Mapping[str, type[Event]],
+    tells: bool,
 ) -> BoundAction:
     function, settings = _code_of(action, instance, code)
     is_async = has_async_code(function)
     waits = settings.blocking or any((settings.timeout, settings.max_concurrency, settings.rate_limit))
+    call = _bound(function, action.kind, instance)
+    if settings.needs_approval:
+        call = with_approval(action.name, call, settings, tells)
     return BoundAction(
         name=action.name,
-        call=_bound(function, action.kind, instance),
+        call=call,
         is_async=is_async,
         is_generator=is_generator(function),
         is_async_generator=is_async_generator(function),
@@ -326,8 +348,8 @@ def _code_of(
     if code is not None:
         for declared in code.actions:
             if declared.name == action.name:
-                settings = declared.mark.settings
-                return declared.function, _settings(action, settings.retry, settings.when)
+                said = declared.mark.settings
+                return declared.function, _settings(action, said.retry, said.when, said.needs_approval)
         raise FunctionReferenceError(
             f"the code of the agent has no action {action.name!r}",
             expected=f"the code that the plan was compiled from: {action.function}",
@@ -335,13 +357,30 @@ def _code_of(
             fix="give bind() the plan and the code of the same agent",
         )
     condition = _condition(action.when, action.name, instance)
-    return unwrap(action.function.resolve()), _settings(action, None, condition)
+    declared = {one.name: one.mark.settings.needs_approval for one in actions_of(instance)}
+    needs = _needs(action, declared)
+    return unwrap(action.function.resolve()), _settings(action, None, condition, needs)
 
 
 def _settings(
-    action: ActionPlan, retry: RetryPolicy | None, when: Callable[[Event], bool] | None
+    action: ActionPlan, retry: RetryPolicy | None, when: Callable[[Event], bool] | None, needs: Any
 ) -> ActionSettings:
-    return ActionSettings(**action.plain(), retry=_retry(action.retry, retry), when=when)
+    said = {**action.plain(), "needs_approval": needs}
+    return ActionSettings(**said, retry=_retry(action.retry, retry), when=when)
+
+
+def _needs(one: ActionPlan | ResourcePlan, declared: Mapping[str, Any]) -> Any:
+    """Return whether somebody has to approve, or the function that tells.
+
+    Args:
+        one: The action or tool.
+        declared: What the code says, by name, where it is at hand.
+    """
+    if not isinstance(one.needs_approval, str):
+        return one.needs_approval
+    if one.name in declared:
+        return declared[one.name]
+    return FunctionRef.parse(one.needs_approval).resolve()
 
 
 def _condition(when: ConditionPlan | None, name: str, instance: Agent) -> Callable[[Event], bool] | None:

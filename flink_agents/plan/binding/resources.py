@@ -24,6 +24,8 @@ class ToolProvider(ResourceProvider):
             declared.description,
             max_concurrency=limits.max_concurrency,
             rate_limit=limits.rate_limit,
+            needs_approval=limits.needs_approval,
+            approval_timeout=limits.approval_timeout,
         )
 
 

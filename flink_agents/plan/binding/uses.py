@@ -13,7 +13,7 @@ from types import CodeType, FunctionType, ModuleType
 from typing import Any
 
 from flink_agents.api.built_in_actions import BUILT_IN_ACTIONS
-from flink_agents.api.durable import is_known_to_call_durably
+from flink_agents.api.durable import is_known_to_call_durably, is_known_to_wait_durably
 from flink_agents.api.resources import ResourceType
 from flink_agents.plan.binding.bind import BoundAgent
 from flink_agents.plan.references import FunctionRef
@@ -29,7 +29,7 @@ _LIBRARIES = (
 _DURABLE = frozenset({"durable_execute", "durable_execute_async", "chat"})
 """Methods of the context that make durable calls."""
 
-_WAITS = frozenset({"sleep", "wait_for"})
+_WAITS = frozenset({"sleep", "wait_for", "request_approval"})
 """Methods of the context that wait for what outlasts an execution. Modules have functions of these names."""
 
 _OF_MODULES = ("LOAD_GLOBAL", "LOAD_NAME")
@@ -62,7 +62,9 @@ def makes_durable_calls(agent: BoundAgent) -> bool:
 
 def may_make_durable_calls(agent: BoundAgent) -> bool:
     """Tell whether any code of the author's that the actions lead to may make durable calls."""
-    return makes_durable_calls(agent) or any(_may_make_calls(one.function, agent) for one in agent.actions)
+    if makes_durable_calls(agent) or any(one.needs_approval for one in agent.plan.resources):
+        return True
+    return any(_may_make_calls(one.function, agent) for one in agent.actions)
 
 
 def mark_durable_actions(agent: BoundAgent) -> None:
@@ -98,11 +100,11 @@ def _leads_to(
     Whatever the code names is followed, through modules, classes and objects, but not into libraries. What a
     module makes is not known before it is imported; this does not import it, and takes it to be wanted.
     """
-    ahead: list[Any] = [inspect.unwrap(action), type(agent.instance), *vars(agent.instance).values()]
+    ahead: list[Any] = [action, type(agent.instance), *vars(agent.instance).values()]
     seen: set[int] = set()
     while ahead and len(seen) < _MAX_FOLLOWED:
         found = ahead.pop()
-        if known is not None and known(found):
+        if known is not None and any(map(known, _with_contents([found]))):
             return True
         found = inspect.unwrap(found) if callable(found) else found
         found = getattr(found, "__func__", getattr(found, "func", found))
@@ -179,8 +181,10 @@ def _is_in_library(file: str) -> bool:
 
 
 def may_wait(agent: BoundAgent) -> bool:
-    """Tell whether any code of the author's that the agent's actions lead to calls a wait of the context."""
-    return any(_leads_to(action.function, agent, _waits) for action in agent.actions)
+    """Tell whether the agent's actions lead to a wait of the context, or to a library's object that waits."""
+    if agent.asks:
+        return True
+    return any(_leads_to(one.function, agent, _waits, is_known_to_wait_durably) for one in agent.actions)
 
 
 def _waits(function: FunctionType) -> bool:

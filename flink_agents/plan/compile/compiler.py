@@ -128,10 +128,16 @@ def _action_plans(actions: Iterable[ActionDeclaration], emissions: Emissions) ->
             calls=tuple(sorted(emissions.shown[action.name].calls)),
             clients=tuple(sorted(emissions.shown[action.name].clients)),
             retry=_retry(action.mark.settings.retry),
-            **action.mark.settings.plain(),
+            **_named(action.mark.settings.plain()),
         )
         for action in actions
     )
+
+
+def _named(settings: dict[str, Any]) -> dict[str, Any]:
+    """Settings with the name of the function that tells whether somebody has to approve."""
+    needed = settings["needs_approval"]
+    return {**settings, "needs_approval": str(FunctionRef.of(needed)) if callable(needed) else needed}
 
 
 def _retry(policy: RetryPolicy | None) -> RetryPlan | None:
@@ -176,7 +182,7 @@ def _resource_plan(resource: ResourceDeclaration, agent: Agent) -> ResourcePlan:
             **base,
             description=tool.description,
             parameters=tool.parameters,
-            **dict(resource.settings),
+            **_named(dict(resource.settings)),
         )
     if resource.type is ResourceType.CLIENT:
         check_client(resource)

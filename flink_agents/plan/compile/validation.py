@@ -12,6 +12,7 @@ from collections.abc import Iterable, Mapping, Sequence
 from typing import Any
 
 from flink_agents.api.agent import Agent
+from flink_agents.api.approvals import APPROVALS_TAG
 from flink_agents.api.context import RunnerContext
 from flink_agents.api.error_base import suggest
 from flink_agents.api.errors import (
@@ -41,7 +42,7 @@ from flink_agents.plan.compile.events import BUILT_IN, Emissions, is_exact, type
 from flink_agents.plan.compile.signatures import check_action, check_condition
 from flink_agents.plan.model import AgentPlan, ResourcePlan
 
-_RESERVED_TAGS = {DEAD_LETTER_TAG: "dead_letters", LATE_TAG: "late_outputs"}
+_RESERVED_TAGS = {DEAD_LETTER_TAG: "dead_letters", LATE_TAG: "late_outputs", APPROVALS_TAG: "approvals"}
 """Side outputs of the runtime, and how they are read."""
 
 
@@ -68,6 +69,7 @@ def check_agent(agent: Agent, title: str, actions: Sequence[ActionDeclaration], 
         check_action(action)
         check_condition(action)
         _check_blocking(action)
+        _check_approval(action)
         if any(_is_output(trigger) for trigger in action.mark.triggers):
             raise UnknownTriggerError(
                 f"action {action.name!r} is triggered by OutputEvent, which leaves the agent",
@@ -85,6 +87,17 @@ def _check_blocking(action: ActionDeclaration) -> None:
             expected="blocking=True with a def action, which then runs in a pool of threads",
             found="async def",
             fix="await what it waits for, or write def",
+            where=action.where,
+        )
+
+
+def _check_approval(action: ActionDeclaration) -> None:
+    if action.mark.settings.needs_approval and not has_async_code(action.function):
+        raise AgentDefinitionError(
+            f"action {action.name!r} needs an approval, and so has to be async def",
+            expected="an async def action, whose run can be suspended until somebody answers",
+            found="a def action",
+            fix="write async def",
             where=action.where,
         )
 

@@ -6,6 +6,7 @@ All of it runs on the agent loop, but :meth:`DurableCalls.call_from_thread`.
 from __future__ import annotations
 
 import asyncio
+import inspect
 import threading
 from collections.abc import Awaitable, Callable, Coroutine, Mapping
 from datetime import timedelta
@@ -181,8 +182,12 @@ class DurableCalls:
             ForgottenAwaitError: It has not.
         """
         delivery = step.delivery
-        forgotten = delivery.forgotten() if delivery is not None and delivery.unawaited else None
-        if delivery is None or forgotten is None:
+        if delivery is None or not delivery.unawaited:
+            return
+        made = inspect.CORO_CREATED  # what was cancelled before it began is closed
+        called = delivery.unawaited.values()
+        forgotten = next((one for one in called if inspect.getcoroutinestate(one) == made), None)
+        if forgotten is None:
             return
         delivery.failing = True
         raise ForgottenAwaitError(
@@ -320,7 +325,11 @@ class DurableCalls:
     async def void(self, step: ActionRun) -> None:
         """Make void what an execution recorded."""
         self._observers.action_mismatched(step.run.state, step.action.name)
-        await self._recording.stored(journal_of(step).void(step.path))
+        journal, waits = journal_of(step), step.run.waits
+        outcomes = dict(journal.step(step.path).outcomes)
+        await self._recording.stored(journal.void(step.path))
+        if waits is not None:
+            waits.give_back(outcomes.values())
 
     def replay(self, step: ActionRun, record: ActionRecord, steps: StepExecutor) -> None:
         """Take the end of an execution from its record."""

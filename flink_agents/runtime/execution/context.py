@@ -14,10 +14,10 @@ from typing import Any, cast
 
 from typing_extensions import override
 
+from flink_agents.api.approvals import ApprovalOutcome, Check
 from flink_agents.api.context import RunnerContext
 from flink_agents.api.durable import DurableCallable
 from flink_agents.api.errors import (
-    AgentConfigurationError,
     ContextMisuseError,
     MemoryPathError,
     UnknownSideOutputError,
@@ -38,6 +38,7 @@ from flink_agents.runtime.execution.phases import RunState
 from flink_agents.runtime.execution.retry import Trial
 from flink_agents.runtime.execution.routing import (
     Route,
+    given_client,
     no_event,
     too_many_events,
     unknown_event,
@@ -45,7 +46,8 @@ from flink_agents.runtime.execution.routing import (
 from flink_agents.runtime.execution.run import Run
 from flink_agents.runtime.execution.shared import Durable, RunEnvironment
 from flink_agents.runtime.execution.waits.action_waits import in_turn
-from flink_agents.runtime.execution.waits.run_waits import wait_of
+from flink_agents.runtime.execution.waits.approvals import Asked, approval_of
+from flink_agents.runtime.execution.waits.awaited import wait_of
 from flink_agents.runtime.journal.calls import StepCalls
 from flink_agents.runtime.state.memory import TreeObject
 from flink_agents.runtime.state.suspended import OpenWait
@@ -408,12 +410,7 @@ class ActionRunContext(RunnerContext):
         for name in what.clients:
             self._of.shared.clients.check(name)
             if name in kwargs:
-                raise AgentConfigurationError(
-                    f"a durable call of {what.identity} has the argument {name!r}, which is a client",
-                    expected="the other arguments of the function: the runtime gives it the open client",
-                    found=f"durable_execute(..., {name}=...)",
-                    fix=f"leave {name}=... out",
-                )
+                raise given_client(what.identity, name)
 
     @property
     def _durable(self) -> Durable:
@@ -455,6 +452,13 @@ class ActionRunContext(RunnerContext):
     def _wait(self, name: str | None, signal_type: Any, seconds: float | None) -> SignalWait[Any]:
         self._of.guard()
         return wait_of(self._of, current_delivery.get(), name, signal_type, seconds)
+
+    @override
+    def _approval(
+        self, what: str, arguments: Mapping[str, Any], seconds: float | None, check: Check | None
+    ) -> Awaitable[ApprovalOutcome]:
+        self._of.guard()
+        return approval_of(self._of, current_delivery.get(), Asked(what, arguments, seconds, check))
 
     # -- metrics ----------------------------------------------------------------------
 

@@ -12,7 +12,6 @@ That an action has come to rest is counted: ``runtime.loop.action_loop`` counts 
 from __future__ import annotations
 
 import asyncio
-import inspect
 import time
 from collections import deque
 from collections.abc import Callable, Collection, Coroutine
@@ -398,11 +397,6 @@ class Delivery:
         for coroutine in self.unawaited.values():
             coroutine.close()
         self.unawaited.clear()
-
-    def forgotten(self) -> Coroutine[Any, Any, Any] | None:
-        """The first durable call that the action neither awaited nor cancelled, now that it has ended."""
-        made = inspect.CORO_CREATED
-        return next((one for one in self.unawaited.values() if inspect.getcoroutinestate(one) == made), None)
 
     # -- what is no outcome -----------------------------------------------------------
 

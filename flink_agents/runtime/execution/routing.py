@@ -1,4 +1,4 @@
-"""Where an event goes that an action emits, and the errors of those that go nowhere."""
+"""Where an event goes that an action emits, and errors about what it gives away."""
 
 from __future__ import annotations
 
@@ -7,6 +7,7 @@ from collections.abc import Iterable, Mapping, Sequence
 from typing import TYPE_CHECKING, Any
 
 from flink_agents.api.errors import (
+    AgentConfigurationError,
     ContextMisuseError,
     EventLimitError,
     ForgottenAwaitError,
@@ -163,6 +164,16 @@ def not_awaited(action: str, does: str, value: object) -> ForgottenAwaitError:
     if inspect.iscoroutine(value):
         value.close()
     return error
+
+
+def given_client(function: str, name: str) -> AgentConfigurationError:
+    """The error of an action that gives ``function`` the client ``name`` as an argument."""
+    return AgentConfigurationError(
+        f"a durable call of {function} has the argument {name!r}, which is a client",
+        expected="the other arguments of the function: the runtime gives it the open client",
+        found=f"durable_execute(..., {name}=...)",
+        fix=f"leave {name}=... out",
+    )
 
 
 def unknown_event(action: str, event: Event, routes: Routes) -> UnknownEventError:

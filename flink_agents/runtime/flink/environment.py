@@ -128,8 +128,9 @@ class FlinkAgentsEnvironment(AgentsExecutionEnvironment):
 
     @override
     def from_list(self, records: Iterable[Any], key_selector: Callable[[Any], Any]) -> AgentInput:
-        source = list_source(self.stream_env, list(records), self.config.get(AgentOptions.CHECK_CODE))
-        return FlinkAgentInput(self._job, self._agents, source, key_selector)
+        at_hand = list(records)
+        source = list_source(self.stream_env, at_hand, self.config.get(AgentOptions.CHECK_CODE))
+        return FlinkAgentInput(self._job, self._agents, source, key_selector, len(at_hand))
 
     @override
     def load_yaml(self, *paths: str | Path) -> FlinkAgentsEnvironment:

@@ -12,6 +12,7 @@ from pyflink.datastream import DataStream, OutputTag
 from typing_extensions import override
 
 from flink_agents.api.agent import Agent
+from flink_agents.api.approvals import APPROVALS_TAG
 from flink_agents.api.environment import AgentInput, AgentStream
 from flink_agents.api.errors import (
     AgentDefinitionError,
@@ -47,6 +48,7 @@ class FlinkAgentInput(AgentInput):
         agents: Agents that are known by name.
         stream: The input.
         key_selector: Gives the key of a record.
+        size: How many records it has, where that is known.
     """
 
     def __init__(
@@ -55,11 +57,13 @@ class FlinkAgentInput(AgentInput):
         agents: Mapping[str, Agent],
         stream: DataStream,
         key_selector: Callable[[Any], Any],
+        size: int | None = None,
     ) -> None:
         self._job = job
         self._agents = agents
         self._stream = stream
         self._key_selector = key_selector
+        self._size = size
         self._signals = False
 
     @override
@@ -112,6 +116,8 @@ class FlinkAgentInput(AgentInput):
         if max_parallelism is not None:
             stream = stream.set_max_parallelism(max_parallelism)
         applied = AppliedAgent(plan.name, stream, DEAD_LETTER_TAG in side_types, event_time, lineage)
+        applied.inputs = self._size
+        applied.asks, applied.answered = bound.asks, self._signals
         self._job.register(applied)
         return FlinkAgentStream(self._job, applied, bound, side_types)
 
@@ -171,7 +177,8 @@ def _side_types(bound: BoundAgent, job: Job, event_time: EventTime) -> dict[str,
     """Return the types of all side outputs of the agent, by tag."""
     pickled = Types.PICKLED_BYTE_ARRAY()
     types = {tag: stream_type(kind) for tag, kind in bound.side_outputs.items()}
-    own = {DEAD_LETTER_TAG: pickled, STRAYS_TAG: pickled, LATE_TAG: stream_type(bound.output_type)}
+    late = stream_type(bound.output_type)
+    own = {DEAD_LETTER_TAG: pickled, STRAYS_TAG: pickled, APPROVALS_TAG: pickled, LATE_TAG: late}
     return {tag: types.get(tag) or own[tag] for tag in side_streams(bound, job.config, event_time)}
 
 
@@ -241,6 +248,16 @@ class FlinkAgentStream(AgentStream):
                 fix="call with_signals(...) before apply(...)",
             )
         return self._side[STRAYS_TAG]
+
+    @override
+    def approvals(self) -> DataStream:
+        if APPROVALS_TAG not in self._side:
+            raise UnknownSideOutputError(
+                f"agent {self._applied.name!r} asks for no approvals, as far as its code is seen",
+                fix="mark an action or a tool with needs_approval=True, or set the option run.waits to true",
+            )
+        self._applied.approvals_read = True
+        return self._side[APPROVALS_TAG]
 
     @override
     def late_outputs(self) -> DataStream:

@@ -12,7 +12,7 @@ from typing import Any
 from typing_extensions import override
 
 from flink_agents.api.action_state import ActionStateStore, JournalKey, Record, RecordKind
-from flink_agents.runtime.journal.calls import Number, Outcome
+from flink_agents.runtime.journal.calls import Number, Outcome, StepRecords
 from flink_agents.runtime.journal.portions import portions
 from flink_agents.runtime.journal.reads import ReadLog
 from flink_agents.runtime.journal.records import ActionRecord, RunHeader
@@ -99,6 +99,13 @@ class KeptJournal(RunJournal):
             [*kept, Record(RecordKind.ACTION, self._seq, step, record.calls, record.pack(self._codec))]
         )
         return _nothing()
+
+    @override
+    async def void(self, step: str) -> None:
+        """Make all that an execution recorded void; each time by a record of its own."""
+        self._steps[step] = StepRecords()
+        times = sum(one.kind is RecordKind.RERUN and one.step == step for one in self.kept)
+        await self._append([Record(RecordKind.RERUN, self._seq, step, times, b"")])
 
     def _keep(self, records: list[Record]) -> None:
         self.kept += records

@@ -143,6 +143,8 @@ class WaitRecord(NamedTuple):
         end: How a wait for a signal ended: ``signal``, ``timeout`` or ``end of input``; None for others.
         identity: What the signal is known again by.
         value: The value of the signal, encoded.
+        name: The name of the signal.
+        wait: The wait that the signal names, or None.
     """
 
     what: str
@@ -152,6 +154,8 @@ class WaitRecord(NamedTuple):
     end: str | None = None
     identity: str | None = None
     value: bytes | None = None
+    name: str | None = None
+    wait: str | None = None
 
     def pack(self, codec: ValueCodec) -> bytes:
         """The bytes."""
@@ -160,7 +164,7 @@ class WaitRecord(NamedTuple):
     @classmethod
     def unpack(cls, codec: ValueCodec, data: bytes) -> WaitRecord:
         """The record of which ``data`` are the bytes."""
-        return cls(*fields_of(codec, data, 4, added=3))
+        return cls(*fields_of(codec, data, 4, added=5))
 
 
 class ActionRecord(NamedTuple):

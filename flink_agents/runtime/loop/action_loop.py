@@ -10,14 +10,20 @@ from __future__ import annotations
 import asyncio
 import sys
 from contextvars import Context, copy_context
+from types import FrameType
 from typing import Any
 
+from flink_agents.api.current import OWN_LOCKS
 from flink_agents.runtime.execution import call_scope
 from flink_agents.runtime.execution.delivery import ActionTask, Delivery, OwnFuture, current_delivery
 from flink_agents.runtime.execution.waits.action_waits import ActionTimer
 
 _OVER = {"wait_for": "fut", "_wait": "fs", "shield": "inner"}
 """Functions of ``asyncio.tasks`` that await a future of their own in place of others: who names those."""
+
+
+_OF_LOCKS = ("asyncio", "anyio")
+"""Libraries that have locks, for others."""
 
 
 class _ActionHandle(asyncio.Handle):
@@ -97,6 +103,8 @@ class ActionLoop(asyncio.SelectorEventLoop):
             future = OwnFuture(loop=self)
             future.over = over
             return future
+        if module == "asyncio.locks" and _keeps_locks_to_itself(frame):
+            return OwnFuture(loop=self)
         if module not in ("asyncio.tasks", "asyncio.taskgroups"):
             return super().create_future()
         future = OwnFuture(loop=self)
@@ -109,6 +117,16 @@ class ActionLoop(asyncio.SelectorEventLoop):
             over = frame.f_locals.get(name)
             future.over = tuple(over) if isinstance(over, set | list | tuple) else (over,)
         return future
+
+
+def _keeps_locks_to_itself(frame: FrameType | None) -> bool:
+    """Whether a library waits for the lock that a frame is of, which only tasks of the action release."""
+    while frame is not None:
+        library = str(frame.f_globals.get("__name__")).partition(".")[0]
+        if library not in _OF_LOCKS:
+            return library in OWN_LOCKS
+        frame = frame.f_back
+    return False
 
 
 def make_action_task(

@@ -6,9 +6,11 @@ A suspended run has neither a coroutine nor an actor. Flink's thread puts what i
 
 from __future__ import annotations
 
+from collections.abc import Sequence
+from datetime import timedelta
 from functools import partial
 
-from flink_agents.api.action_state import RecordKind
+from flink_agents.api.action_state import Record, RecordKind
 from flink_agents.api.options import AgentOptions
 from flink_agents.api.signals import SleepsAtEnd
 from flink_agents.runtime.concurrency.bridge import Bridge
@@ -17,6 +19,7 @@ from flink_agents.runtime.execution.retry import kept_trial
 from flink_agents.runtime.execution.run import Run
 from flink_agents.runtime.execution.shared import RunEnvironment
 from flink_agents.runtime.execution.waits.run_waits import LiveMail, RunWaits, outputs_of
+from flink_agents.runtime.journal.calls import task_of
 from flink_agents.runtime.journal.kept import KeptJournal
 from flink_agents.runtime.journal.reads import recorded_reads
 from flink_agents.runtime.journal.records import RunHeader, WaitRecord
@@ -40,6 +43,8 @@ class Suspensions:
         self._bridge = bridge
         policy = SleepsAtEnd(shared.config.get(AgentOptions.SLEEPS_AT_END))
         self._skips = policy is SleepsAtEnd.SKIP
+        deadline: timedelta | None = shared.config.get(AgentOptions.RUN_DEADLINE)
+        self._deadline = None if deadline is None else int(deadline.total_seconds() * 1000)
         self._ended = False
         self._live: dict[LiveMail, None] = {}
 
@@ -68,14 +73,12 @@ class Suspensions:
             actor.mail.end_input(self._skips)
         run.journal = journal = self._journal(actor, run, waiting)
         suspension = waiting.suspension
-        deadlines: dict[tuple[str, str, int], int | None] = {}
-        if suspension is not None:
-            deadlines = {(one.step, one.task, one.nth): one.deadline for one in suspension.waits}
         run.waits = RunWaits(
             actor.mail,
-            deadlines,
+            suspension.waits if suspension is not None else (),
             suspension.left if suspension is not None else {},
             suspension.failed if suspension is not None else {},
+            None if self._deadline is None else run.started_at + self._deadline,
         )
         self._take_recorded(run.waits, journal, suspension)
 
@@ -101,6 +104,7 @@ class Suspensions:
             waits,
             run.waits.left(),
             {step.path: failed} if (failed := kept_trial(step.trial)) else {},
+            run.waits.over,
         )
         if self._shared.journals is not None and journal.begun and waiting.settled:
             # The records of state count from here on; whatever comes lies behind this.
@@ -137,12 +141,31 @@ class Suspensions:
     def _take_recorded(self, waits: RunWaits, journal: KeptJournal, suspension: Suspension | None) -> None:
         """Have signals removed that the run took, as only the store knows."""
         before = len(suspension.records) if suspension is not None else 0
-        for record in journal.kept[before:]:
+        if len(journal.kept) == before:
+            return
+        known = self._taken(journal.kept[:before])
+        for taken in self._taken(journal.kept):
+            found = next((one for one in known if one.identity == taken.identity), None)
+            if found is not None:
+                known.remove(found)
+            elif taken.identity is not None:
+                waits.taken.append(taken.identity)
+                waits.mail.forget(taken.identity)
+        # What has become void since then was taken from state.
+        waits.give_back(known)
+
+    def _taken(self, records: Sequence[Record]) -> list[WaitRecord]:
+        """The ends of waits by signals, without those that are void."""
+        found: dict[tuple[str, int], WaitRecord] = {}
+        for record in records:
             if record.kind is RecordKind.WAIT:
-                identity = WaitRecord.unpack(self._shared.codec, record.data).identity
-                if identity is not None:
-                    waits.taken.append(identity)
-                    waits.mail.forget(identity)
+                taken = WaitRecord.unpack(self._shared.codec, record.data)
+                if taken.identity is not None:
+                    found[record.step, record.index] = taken
+            elif record.kind is RecordKind.RERUN:
+                for place in [one for one in found if task_of(one[0])[0] == record.step]:
+                    del found[place]
+        return list(found.values())
 
     def _end_all(self) -> None:
         for mail in list(self._live):

@@ -12,6 +12,7 @@ from dataclasses import dataclass
 from typing import Any
 
 from flink_agents.api.action_state import ActionStateStore, Owner
+from flink_agents.api.approvals import APPROVALS_TAG
 from flink_agents.api.durable import OnPlanChange
 from flink_agents.api.event_time import LATE_TAG, EventTime, LateOutputs
 from flink_agents.api.observers import ObserverSource
@@ -82,7 +83,7 @@ def side_streams(agent: BoundAgent, config: Configuration, event_time: EventTime
         tags.append(LATE_TAG)
     waits: bool | None = config.get(AgentOptions.WAITS)
     if may_wait(agent) if waits is None else waits:
-        tags.append(STRAYS_TAG)
+        tags += [STRAYS_TAG, APPROVALS_TAG]
     return tags
 
 

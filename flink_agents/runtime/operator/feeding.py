@@ -1,4 +1,6 @@
-"""Hands inputs that wait in state to their actors, as far as there is room. Only for Flink's thread.
+"""Puts inputs that wait into state, and hands them to their actors as far as there is room.
+
+Only for Flink's thread.
 
 State has them all, so that it does not matter how many there are: each is read once to learn which
 it is, where recorded runs are left, and once when it runs.
@@ -6,14 +8,17 @@ it is, where recorded runs are left, and once when it runs.
 
 from __future__ import annotations
 
+from typing import Any
+
 from flink_agents.api.errors import StateFormatError, UnserializableValueError
 from flink_agents.api.options import AgentOptions
 from flink_agents.runtime.execution.shared import RunEnvironment
 from flink_agents.runtime.journal.order import InputOrder, input_digest
 from flink_agents.runtime.loop.actor import KeyActor, Unread, Waiting
 from flink_agents.runtime.loop.agent_loop import AgentLoop
+from flink_agents.runtime.operator.low_watermark import LowWatermark
 from flink_agents.runtime.serde.keys import decode_key
-from flink_agents.runtime.state.keyed_state import KeyedState
+from flink_agents.runtime.state.keyed_state import Head, KeyedState
 
 
 class InputRefused(Exception):
@@ -155,3 +160,49 @@ class Feeder:
     def _keep(self, actor: KeyActor, number: int, packed: bytes) -> None:
         actor.cached[number] = packed
         self._cached += 1
+
+
+class Intake:
+    """Puts inputs of the current key into state. Only for Flink's thread.
+
+    Args:
+        shared: What all runs share.
+        state: Keyed state.
+        low: The low watermark; None where outputs need no timestamps.
+    """
+
+    def __init__(self, shared: RunEnvironment, state: KeyedState, low: LowWatermark | None) -> None:
+        self._shared = shared
+        self._state = state
+        self._low = low
+
+    def packed(self, record: Any, timestamp: int | None) -> bytes:
+        """The bytes of an input.
+
+        Raises:
+            InputRefused: State cannot hold it.
+        """
+        try:
+            return self._shared.codec.encode([record, timestamp])
+        except UnserializableValueError as error:
+            raise InputRefused(error) from error
+
+    def packed_early(self, record: Any, timestamp: int | None) -> bytes | None:
+        """The bytes of the input of a run that may have a journal; else None, as where state cannot hold it.
+
+        The journal has the input's digest, so that it is taken before an action changes the input in place.
+        """
+        if not self._shared.may_record:
+            return None
+        try:
+            return self.packed(record, timestamp)
+        except InputRefused:
+            return None
+
+    def store(self, head: Head, key_text: str, packed: bytes, timestamp: int | None) -> None:
+        """Put the bytes of an input into state; they stay there until its run is committed."""
+        self._state.pending.put(head.next_pending, packed)
+        if self._low is not None:
+            self._low.stored(key_text, head.next_pending, timestamp)
+        head.next_pending += 1
+        self._state.head.update(head.pack())

@@ -83,7 +83,7 @@ class HeartbeatProcessor(AgentProcessor):
         unpruned = self._unpruned.open() if self._unpruned is not None else None
         if self._restored and timers is not None:
             self._keys.switch(self._restored[0][1])
-            self._wait_for_end(timers)
+            self._see_the_end(timers)
             self._arm(timers)
             if self._low is not None:
                 self._low.begin(timers)
@@ -106,12 +106,12 @@ class HeartbeatProcessor(AgentProcessor):
             self._end_waits()
         if self._unpruned is not None:
             self._unpruned.clear()
-        if not self._has_work:
-            return
-        if timestamp == START:
-            self._begin_the_end(timers)
-        elif timestamp == DRAIN:
+        if timestamp == DRAIN:
             self._drain_all(timers)
+        elif not self._has_work:
+            return
+        elif timestamp == START:
+            self._begin_the_end(timers)
         else:
             self._waits.check_failure()
             self._wake_restored(MOST_WOKEN, timers)
@@ -157,7 +157,7 @@ class HeartbeatProcessor(AgentProcessor):
 
     def _made(self, actor: KeyActor, timers: Timers) -> None:
         self._key_of[actor.key_text] = self._keys.current_key()
-        self._wait_for_end(timers)
+        self._see_the_end(timers)
         self._arm(timers, actor)
 
     def _fed(self, actor: KeyActor, timers: Timers) -> None:
@@ -203,11 +203,14 @@ class HeartbeatProcessor(AgentProcessor):
 
     # -- the end of a bounded input -------------------------------------------------------
 
-    def _wait_for_end(self, timers: Timers) -> None:
+    def _see_the_end(self, timers: Timers) -> None:
         """Keep a timer at the end of the input; whichever key has it."""
         if not self._waits_for_end:
             self._waits_for_end = True
             timers.register_event_time_timer(START)
+
+    def _ignore_the_end(self, timers: Timers) -> None:
+        """The timer is there for all keys, and stays."""
 
     def _begin_the_end(self, timers: Timers) -> None:
         self._wake_restored(len(self._restored), timers)
@@ -226,6 +229,17 @@ class HeartbeatProcessor(AgentProcessor):
                 return
             if self._actors and not self._done:
                 self._waits.wait(seen)
+        if self._shared.may_wait:
+            self._end_all_signals(timers)
+
+    def _end_all_signals(self, timers: Timers) -> None:
+        """Let signals of all keys leave that nobody has taken."""
+        for key_text, key in self._keys.waiting():
+            self._keys.switch(key)
+            emission = Emission()
+            self._end_signals(key_text, emission, timers)
+            if is_something(emission):
+                self._leave(emission)
 
     @property
     def _has_work(self) -> bool:

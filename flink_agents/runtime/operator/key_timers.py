@@ -67,6 +67,8 @@ class TimerProcessor(AgentProcessor):
             self._end_input()
         actor = self._actor(key_text, timers)
         if actor is None:
+            if timestamp >= START:
+                self._end_signals(key_text, emission, timers)
             self._forget(key_text, timestamp, timers)
             return emission
         if timestamp == START:
@@ -85,10 +87,18 @@ class TimerProcessor(AgentProcessor):
         present = self._actors.get(key_text)
         if present is not None:
             self._go_on(present, timestamp, timers)
+        if timestamp == DRAIN and key_text not in self._actors:
+            self._end_signals(key_text, emission, timers)
         return emission
 
-    def _made(self, actor: KeyActor, timers: Timers) -> None:
+    def _see_the_end(self, timers: Timers) -> None:
         timers.register_event_time_timer(START)
+
+    def _ignore_the_end(self, timers: Timers) -> None:
+        timers.delete_event_time_timer(START)
+
+    def _made(self, actor: KeyActor, timers: Timers) -> None:
+        self._see_the_end(timers)
         self._look_again(actor, None, timers)
 
     def _fed(self, actor: KeyActor, timers: Timers) -> None:
@@ -97,7 +107,8 @@ class TimerProcessor(AgentProcessor):
 
     def _let_go(self, actor: KeyActor, timers: Timers) -> None:
         super()._let_go(actor, timers)
-        timers.delete_event_time_timer(START)
+        if actor.head.mail_expires is None:
+            self._ignore_the_end(timers)
 
     def _drain(self, actor: KeyActor, emission: Emission, timers: Timers) -> bool:
         """Wait for all runs of the key; whether they have ended before a stream behind needs a sign."""

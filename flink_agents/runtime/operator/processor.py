@@ -29,7 +29,7 @@ from flink_agents.runtime.journal.unpruned import UnprunedKeys
 from flink_agents.runtime.loop.actor import KeyActor, Unread, Waiting, load_of
 from flink_agents.runtime.operator.commit import Commits
 from flink_agents.runtime.operator.emission import NOTHING, Emission
-from flink_agents.runtime.operator.feeding import Feeder, InputRefused
+from flink_agents.runtime.operator.feeding import Feeder, InputRefused, Intake
 from flink_agents.runtime.operator.forgetting import Forgetting
 from flink_agents.runtime.operator.harvest import START
 from flink_agents.runtime.operator.heads import Heads
@@ -80,6 +80,7 @@ class AgentProcessor(ABC):
         self._actors: dict[str, KeyActor] = {}
         self._kept = KeptKeys(shared.memory_expires)
         self._steps = StepExecutor(shared)
+        self._intake = Intake(shared, state, low)
         self._feeder = Feeder(shared, state)
         waits = LoopWaits(shared, self._steps, clock, self._feeder, check_cancelled, low, to_look_at)
         self._waits = waits
@@ -132,14 +133,14 @@ class AgentProcessor(ABC):
         actor = self._actors.get(key_text)
         if actor is not None:
             self._waits.check_failure()
-            self._store(actor.head, key_text, self._packed(record, timestamp), timestamp, timers)
+            self._intake.store(actor.head, key_text, self._intake.packed(record, timestamp), timestamp)
             self._feed(actor)
             self._fed(actor, timers)
             return NOTHING
         heads, kept = self._heads, self._kept.get(key_text)
         head = kept.head if kept is not None else heads.read(key_text) or heads.new()
         if head.suspended is not None:
-            self._store(head, key_text, self._packed(record, timestamp), timestamp, timers)
+            self._intake.store(head, key_text, self._intake.packed(record, timestamp), timestamp)
             if self._low is not None:
                 self._low.park(key_text)
             return NOTHING
@@ -149,7 +150,7 @@ class AgentProcessor(ABC):
             return NOTHING
         memory = kept.memory if kept is not None else {}
         whole = head.next_seq == 0 if kept is None else kept.whole
-        packed = self._packed_early(record, timestamp)
+        packed = self._intake.packed_early(record, timestamp)
         run = self._new_run(head, key_text, timestamp, memory)
         if whole:
             run.short_term.load(whole)
@@ -234,6 +235,9 @@ class AgentProcessor(ABC):
         if actor is None:
             head = self._heads.read(key_text)
             if head is None or not head.has_pending:
+                # Nothing but signals may have been restored of the key.
+                if self._low is not None:
+                    self._low.found(key_text, ())
                 return None
             if head.suspended is not None and not (self._ending or self._suspended.is_due(head)):
                 if self._low is not None:
@@ -251,16 +255,8 @@ class AgentProcessor(ABC):
         self._waits.wait_for_room()
         self._heads.mark(head, key_text)
         pending = head.has_pending
-        self._store(head, key_text, self._packed(record, timestamp), timestamp, timers)
+        self._intake.store(head, key_text, self._intake.packed(record, timestamp), timestamp)
         self._wake(head, key_text, pending, timers)
-
-    def _store(self, head: Head, key_text: str, packed: bytes, timestamp: int | None, timers: Timers) -> None:
-        """Put an encoded input into state; it stays there until its run is committed."""
-        self._state.pending.put(head.next_pending, packed)
-        if self._low is not None:
-            self._low.stored(key_text, head.next_pending, timestamp)
-        head.next_pending += 1
-        self._state.head.update(head.pack())
 
     def _hand_over(
         self, head: Head, step: ActionRun, record: Any, packed: bytes | None, whole: bool, timers: Timers
@@ -269,7 +265,7 @@ class AgentProcessor(ABC):
         run = step.run
         self._comes_back = False
         try:
-            packed = packed or self._packed(record, run.timestamp)
+            packed = packed or self._intake.packed(record, run.timestamp)
             self._waits.check_failure()
             self._waits.wait_for_room()
         except BaseException:
@@ -277,7 +273,7 @@ class AgentProcessor(ABC):
             raise
         # It began here since no attempt had recorded anything of the key.
         self._heads.mark(head, run.key_text, unread=False)
-        self._store(head, run.key_text, packed, run.timestamp, timers)
+        self._intake.store(head, run.key_text, packed, run.timestamp)
         # Reading all of a map is the dearest call of state.
         memory = run.short_term.load(whole)
         actor = self._new_actor(head, run.key_text, memory, False, timers, unread=False)
@@ -346,18 +342,20 @@ class AgentProcessor(ABC):
         """Have somebody look at a new actor of the current key."""
 
     @abstractmethod
+    def _see_the_end(self, timers: Timers) -> None:
+        """Have a timer fire at the end of a bounded input, for the sake of the current key."""
+
+    @abstractmethod
+    def _ignore_the_end(self, timers: Timers) -> None:
+        """Have none fire for the sake of the current key, of which nothing waits any more."""
+
+    @abstractmethod
     def _fed(self, actor: KeyActor, timers: Timers) -> None:
         """Have somebody look in time at an actor that has one more input."""
 
     def _feed(self, actor: KeyActor) -> None:
         """Hand to the actor what waits in state, as far as there is room."""
         self._feeder.feed(actor, self._waits.loop)
-
-    def _packed(self, record: Any, timestamp: int | None) -> bytes:
-        try:
-            return self._shared.codec.encode([record, timestamp])
-        except UnserializableValueError as error:
-            raise InputRefused(error) from error
 
     def _refuse(
         self, key_text: str, record: Any, timestamp: int | None, error: UnserializableValueError
@@ -370,18 +368,6 @@ class AgentProcessor(ABC):
         emission = Emission()
         emission.take_timed(run)
         return emission
-
-    def _packed_early(self, record: Any, timestamp: int | None) -> bytes | None:
-        """The encoded input of a run that may have a journal; else None, as where state cannot hold it.
-
-        The journal has the input's digest, so that it is taken before an action changes the input in place.
-        """
-        if not self._shared.may_record:
-            return None
-        try:
-            return self._packed(record, timestamp)
-        except InputRefused:
-            return None
 
     # -- runs -------------------------------------------------------------------------
 
@@ -461,6 +447,7 @@ class AgentProcessor(ABC):
         mail = self._suspended.receive(signal, key_text, head, actor, timers, emission)
         if mail is None:
             return emission
+        self._see_the_end(timers)
         if actor is not None:
             self._waits.loop.suspensions.offer(actor, mail)
         elif self._suspended.is_due(head):
@@ -478,7 +465,10 @@ class AgentProcessor(ABC):
         head = known.head if known is not None else self._heads.read(key_text)
         if head is None:
             return emission
+        had_signals = head.mail_expires is not None
         self._suspended.expire(head, emission, timers)
+        if had_signals and head.mail_expires is None and not head.has_pending:
+            self._ignore_the_end(timers)
         if head.is_unused:
             self._kept.drop(key_text)
             return emission
@@ -489,6 +479,15 @@ class AgentProcessor(ABC):
             else:
                 self._suspended.look_again(head, fired, timers)
         return emission
+
+    def _end_signals(self, key_text: str, emission: Emission, timers: Timers) -> None:
+        """Let signals of the current key leave that nobody has taken: the input has ended, and its runs."""
+        kept = self._kept.get(key_text)
+        head = kept.head if kept is not None else self._heads.read(key_text)
+        if head is not None:
+            self._suspended.end_signals(head, emission, timers)
+            if head.is_unused:
+                self._kept.drop(key_text)
 
     def _load(self) -> dict[str, int]:
         """How many runs are in flight, queued and parked, by those words."""

@@ -21,6 +21,10 @@ _VERSION = b"\x01"
 _pack = cast("Callable[[object], bytes]", msgpack.packb)
 
 
+OF_ID = "id "
+"""The identity of a signal with an id begins so."""
+
+
 class Mail(NamedTuple):
     """A signal that waits for a run.
 
@@ -67,10 +71,14 @@ class Mailbox:
                 return True
         return False
 
+    def find(self, identity: str) -> Mail | None:
+        """The first signal of that identity that waits for a run, or None."""
+        return next((one for one in self.mail if one.identity == identity), None)
+
     def take(self, identities: Iterable[str], until: int) -> None:
         """Remove the signals that a run has taken, and remember them."""
         for identity in identities:
-            found = next((one for one in self.mail if one.identity == identity), None)
+            found = self.find(identity)
             if found is None:
                 self.owed.append((identity, until))
                 continue

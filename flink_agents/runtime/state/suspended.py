@@ -71,6 +71,7 @@ class Suspension:
         waits: What it waits for.
         left: How many outputs and side outputs of each execution have left, by its path.
         failed: The attempts that failed of the execution that waits, by its path.
+        over: When all of its waits end, in milliseconds; None for never. It is no part of the bytes.
     """
 
     number: int
@@ -84,11 +85,13 @@ class Suspension:
     waits: Sequence[OpenWait] = ()
     left: Mapping[str, tuple[int, int]] = field(default_factory=dict[str, tuple[int, int]])
     failed: Mapping[str, Sequence[Sequence[Any]]] = field(default_factory=dict[str, Sequence[Sequence[Any]]])
+    over: int | None = None
 
     @property
     def due(self) -> int | None:
         """When the first of its waits ends by itself; None where none does."""
-        return min((one.deadline for one in self.waits if one.deadline is not None), default=None)
+        ends = [self.over, *(one.deadline for one in self.waits)]
+        return min((at for at in ends if at is not None), default=None)
 
     def pack(self) -> bytes:
         """The bytes."""

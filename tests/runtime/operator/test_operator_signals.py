@@ -11,7 +11,7 @@ from typing import Any
 
 import pytest
 
-from flink_agents import Agent, InputEvent, OutputEvent, RetryPolicy, action
+from flink_agents import Agent, EventTime, InputEvent, OutputEvent, RetryPolicy, action
 from flink_agents.api.errors import SignalTimeoutError
 from flink_agents.testing import OperatorHarness
 
@@ -197,6 +197,46 @@ def test_ids_of_a_suspended_run_are_the_same_in_a_job_that_is_submitted_again(ag
     second = agent_harness(Names, job_id="2" * 32, **AS_IT_COMES)
     second.restore(savepoint)
     assert second.advance(1_000) == asked
+
+
+def test_the_end_of_the_input_gives_signals_to_runs_first(agent_harness: Make) -> None:
+    class Late(Agent):
+        @action(InputEvent)
+        async def ask(self, event: InputEvent, ctx: Any) -> OutputEvent:
+            await ctx.sleep(1)
+            return OutputEvent(output=(event.input, await ctx.wait_for("answer")))
+
+    harness = agent_harness(Late, lambda key: key)
+    harness.push_all(["a", "b"])
+    for number in range(3):
+        harness.signal("a", "answer", number)
+    harness.signal("b", "answer", 3)
+    harness.signal("c", "answer", 4)
+    assert sorted(harness.end_input()) == [("a", 0), ("b", 3)]
+    assert sorted(reasons(harness)) == [("end-of-input", 1), ("end-of-input", 2), ("end-of-input", 4)]
+    assert all(harness.state(key).pending == {} for key in "abc")
+    assert harness.state("c").head is None
+
+
+def test_a_key_whose_signals_have_expired_keeps_no_timer(agent_harness: Make) -> None:
+    harness = agent_harness(Answers, heartbeat=False, config={"signals.ttl": "1 min"})
+    harness.signal(0, "answer", 1)
+    assert len(harness.state().event_timers) == 1
+    harness.advance(60_000)
+    assert reasons(harness) == [("expired", 1)]
+    assert harness.state().event_timers == set()
+
+
+def test_a_restored_key_that_only_has_signals_does_not_hold_the_low_watermark(agent_harness: Make) -> None:
+    harness = agent_harness(Answers, lambda key: key, event_time=EventTime.hold(), **AS_IT_COMES)
+    harness.signal("a", "answer", 1)
+    harness.restore(harness.snapshot())
+    harness.watermark(5_000)
+    harness.push("b", timestamp=6_000)
+    harness.signal("b", "answer", 2)
+    harness.advance(100)
+    assert harness.outputs == [("b", 2)]
+    assert harness.low_watermark == 5_000
 
 
 def test_an_action_that_is_tried_again_keeps_the_signal_that_it_took(agent_harness: Make) -> None:

@@ -21,6 +21,8 @@ QUICK = (
     "announced-late",
     "any-input",
     "memory-not-taken-back",
+    "ends-not-sent-along",
+    "store-forgotten",
 )
 """Mutations that few programs find."""
 

@@ -9,30 +9,29 @@ All of it happens on the agent loop.
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Callable, Generator, Mapping
+from collections.abc import Callable, Iterable, Mapping
 from functools import lru_cache
 from typing import TYPE_CHECKING, Any, cast
 
 from pydantic import TypeAdapter, ValidationError
 
 from flink_agents.api.action_state import RecordKind
-from flink_agents.api.errors import ContextMisuseError, NoMoreSignalsError, SignalTimeoutError
 from flink_agents.api.events import OutputEvent
 from flink_agents.api.policies import DEAD_LETTER_TAG
-from flink_agents.api.signals import SignalWait, StrayReason
+from flink_agents.api.signals import StrayReason
 from flink_agents.runtime.execution.delivery import Delivery, OwnFuture, Pending, outside
-from flink_agents.runtime.journal.calls import Outcome
+from flink_agents.runtime.journal.calls import Mismatch, Outcome, told
 from flink_agents.runtime.journal.kept import KeptJournal
 from flink_agents.runtime.journal.records import WaitRecord
 from flink_agents.runtime.serde.codec import ValueCodec
-from flink_agents.runtime.state.mailbox import Mail
+from flink_agents.runtime.state.mailbox import OF_ID, Mail
 from flink_agents.runtime.state.suspended import OpenWait, wait_id
 
 if TYPE_CHECKING:
     from flink_agents.runtime.execution.context import ActionRun
 
-SIGNAL, TIMEOUT, END = "signal", "timeout", "end of input"
-"""How a wait ends; a pause ends by its ``timeout``."""
+SIGNAL, TIMEOUT, END, DEADLINE = "signal", "timeout", "end of input", "deadline"
+"""How a wait ends: a pause by its ``timeout``, and all of a run by the ``deadline`` of that."""
 
 _LETTER = "\x00"
 """Stands behind the path of an execution where its dead letters are counted."""
@@ -49,6 +48,7 @@ class LiveMail:
     Args:
         clock: The wall-clock time in milliseconds.
         mail: Signals that wait.
+        ttl: How many milliseconds a signal waits for a run.
 
     Attributes:
         clock: See above.
@@ -58,9 +58,10 @@ class LiveMail:
         skips: Whether pauses end with the input.
     """
 
-    def __init__(self, clock: Callable[[], int], mail: list[Mail]) -> None:
+    def __init__(self, clock: Callable[[], int], mail: list[Mail], ttl: int) -> None:
         self.clock = clock
         self.mail = mail
+        self._ttl = ttl
         self.open: dict[OutlastingWait, None] = {}
         self._owed: list[str] = []
         self.ended = self.skips = False
@@ -90,6 +91,13 @@ class LiveMail:
         else:
             self._owed.append(identity)
 
+    def put_back(self, taken: Iterable[WaitRecord]) -> list[Mail]:
+        """Let waits take signals again, before all others, whose taking is void; returns these."""
+        until = self.clock() + self._ttl
+        back = [mail_of(one, until) for one in sorted(taken, key=lambda one: one.order)]
+        self.mail[:0] = back
+        return back
+
     def open_for(self, name: str) -> int:
         """How many waits are open for the name; for any thread."""
         return sum(wait.name == name for wait in self.open.copy())
@@ -100,40 +108,55 @@ class RunWaits:
 
     Args:
         mail: The signals of its key.
-        deadlines: When waits end that were open when it was suspended, by step, task and place.
+        open: The waits that were open when it was suspended.
         left: How many outputs and side outputs of each execution have left already, by its path.
         failed: Failed attempts of the execution that waited, by its path.
+        over: When its waits end, in milliseconds since the epoch; None for never.
 
     Attributes:
         mail: See above.
+        over: See above.
         failed: See above.
         put: How many outputs and side outputs of each execution there were, with those that had left.
         taken: Identities of the signals that it took since it began, or went on.
+        returned: Signals that it took before it was suspended, which is void: state has them no more.
         refused: Signals whose values are not what it waits for, each with the reason.
     """
 
     def __init__(
         self,
         mail: LiveMail,
-        deadlines: Mapping[tuple[str, str, int], int | None],
+        open: Iterable[OpenWait],
         left: Mapping[str, tuple[int, int]],
         failed: Mapping[str, Any],
+        over: int | None = None,
     ) -> None:
         self.mail = mail
-        self._deadlines = deadlines
+        self.over = over
+        self._deadlines = {(one.step, one.task, one.nth, one.name): one.deadline for one in open}
         self._left = left
         self.failed = failed
         self.put: dict[str, tuple[int, int]] = {}
         self._final: dict[str, tuple[int, int]] = {}
         self.taken: list[str] = []
+        self.returned: list[Mail] = []
         self.refused: list[tuple[Mail, StrayReason]] = []
 
-    def deadline(self, step: str, task: str, nth: int, seconds: float | None) -> int | None:
+    def deadline(self, step: str, task: str, nth: int, name: str | None, seconds: float | None) -> int | None:
         """When a wait ends by itself, in milliseconds; what was said when its run was suspended stays."""
-        known = self._deadlines.get((step, task, nth), -1)
+        known = self._deadlines.get((step, task, nth, name), -1)
         if known != -1:
             return known
         return None if seconds is None else self.mail.clock() + max(0, -int(-seconds * 1000 // 1))
+
+    def give_back(self, outcomes: Iterable[Outcome]) -> None:
+        """Let waits take the signals again that are among the outcomes of an execution, which are void."""
+        taken = [one for one in outcomes if isinstance(one, WaitRecord) and one.end == SIGNAL]
+        for mail in self.mail.put_back(taken):
+            if mail.identity in self.taken:
+                self.taken.remove(mail.identity)
+            else:
+                self.returned.append(mail)
 
     def put_out(
         self, path: str, outputs: list[Any], side: list[tuple[str, Any]]
@@ -189,6 +212,13 @@ def outputs_of(step: ActionRun) -> list[OutputEvent]:
     return [cast("OutputEvent", event) for route, event in found if route is not None and route.leaves]
 
 
+def mail_of(taken: WaitRecord, until: int) -> Mail:
+    """The signal that a wait took, as its record tells."""
+    assert taken.identity is not None and taken.value is not None
+    id = taken.identity.removeprefix(OF_ID) if taken.identity.startswith(OF_ID) else None
+    return Mail(taken.identity, taken.name or "", taken.value, id, taken.wait, until)
+
+
 class OutlastingWait(Pending):
     """A pause, or a wait for a signal.
 
@@ -201,7 +231,7 @@ class OutlastingWait(Pending):
 
     Attributes:
         name: See above.
-        deadline: When it ends by itself, in milliseconds; None for never, or as long as it did not begin.
+        deadline: When it ends by itself, in milliseconds; None for never, or as long as nobody asked.
         future: Ends when the outcome is delivered.
     """
 
@@ -252,6 +282,7 @@ class OutlastingWait(Pending):
         delivery = self._delivery
         if not delivery.counted:
             delivery.count(asyncio.get_running_loop())
+        self._compare()
         delivery.expect(self)
         try:
             return await self.future
@@ -260,13 +291,30 @@ class OutlastingWait(Pending):
             self._close()
             raise
 
+    def _compare(self) -> None:
+        """End the execution where a replay waits for something else than was recorded."""
+        calls = self._delivery.calls
+        recorded = calls.recorded(self.number)
+        if recorded is not None and (before := told(recorded)) != self.what:
+            calls.refuse(Mismatch(self.number, before, self.what))
+            self._step.calls = calls
+            self._delivery.interrupt()
+
     # -- its end ----------------------------------------------------------------------
+
+    def plan(self) -> int | None:
+        """Find out when it ends by itself, and return that; it stays from here on."""
+        if self.deadline is None:
+            number = self.number
+            self.deadline = self._waits.deadline(
+                self._step.path, number.task, number.nth, self.name, self._seconds
+            )
+        return self.deadline
 
     def begin(self) -> None:
         """Take a signal that is there; be open where none is."""
-        waits = self._waits
-        self.deadline = waits.deadline(self._step.path, self.number.task, self.number.nth, self._seconds)
-        waits.mail.open[self] = None
+        self.plan()
+        self._waits.mail.open[self] = None
         if not self.take():
             self.look()
 
@@ -285,7 +333,7 @@ class OutlastingWait(Pending):
                 waits.refused.append((mail, StrayReason.INVALID))
                 continue
             waits.taken.append(mail.identity)
-            self._settle(SIGNAL, mail.identity, mail.value)
+            self._settle(SIGNAL, mail)
             return True
         return False
 
@@ -299,10 +347,13 @@ class OutlastingWait(Pending):
         now = mail.clock()
         if (self.deadline is not None and now >= self.deadline) or (mail.ended and mail.skips):
             return self._settle(TIMEOUT)
-        if self.deadline is not None:
+        if (over := self._waits.over) is not None and now >= over:
+            return self._settle(DEADLINE)
+        ends = [at for at in (self.deadline, over) if at is not None]
+        if ends:
             self._stop()
             least, most = LOOK_SECONDS
-            rest = min((self.deadline - now) / 1000, most, least * 2 ** min(number, 10))
+            rest = min((min(ends) - now) / 1000, most, least * 2 ** min(number, 10))
             loop = asyncio.get_running_loop()
             self._timer = outside().run(loop.call_later, max(rest, 0.001), self.look, number + 1)
 
@@ -317,14 +368,14 @@ class OutlastingWait(Pending):
         self._close()
         self.future.cancel()
 
-    def _settle(self, end: str, identity: str | None = None, value: bytes | None = None) -> None:
+    def _settle(self, end: str, mail: Mail | None = None) -> None:
         self._close()
         self.ended = True
         delivery, calls, step = self._delivery, self._delivery.calls, self._step
         waits = self._waits
-        record = WaitRecord(
-            self.what, waits.mail.clock(), calls.end(), delivery.elapsed(), end, identity, value
-        )
+        record = WaitRecord(self.what, waits.mail.clock(), calls.end(), delivery.elapsed(), end)
+        if mail is not None:
+            record = record._replace(identity=mail.identity, value=mail.value, name=mail.name, wait=mail.wait)
         journal = step.run.journal
         assert isinstance(journal, KeptJournal)
         outcomes: dict[Any, Outcome] = {**calls.unrecorded, self.number: record}
@@ -343,7 +394,7 @@ class OutlastingWait(Pending):
 
     def _fits(self, value: bytes) -> bool:
         try:
-            _typed(self._codec, self._kind, value)
+            typed(self._codec, self._kind, value)
         except ValidationError:
             return False
         return True
@@ -359,92 +410,12 @@ class OutlastingWait(Pending):
         return waits
 
 
-class _Awaited(SignalWait[Any]):
-    """What an action awaits of a wait.
-
-    Args:
-        wait: The wait.
-        step: The execution of the action.
-        kind: Type of the signal's value; None for any.
-        seconds: How long it may take, for people.
-    """
-
-    def __init__(self, wait: OutlastingWait, step: ActionRun, kind: Any, seconds: float | None) -> None:
-        self._wait = wait
-        self._step = step
-        self._kind = kind
-        self._seconds = seconds
-
-    @property
-    def id(self) -> str:
-        """The text that names the wait."""
-        self._step.run.identify()
-        return self._wait.id
-
-    def __await__(self) -> Generator[Any, Any, Any]:
-        return self._value().__await__()
-
-    async def _value(self) -> Any:
-        self._step.guard()
-        record = await self._wait.outcome()
-        if self._wait.name is None:
-            return None
-        if record.end == SIGNAL:
-            assert record.value is not None
-            return _typed(self._step.shared.codec, self._kind, record.value)
-        if record.end == END:
-            raise NoMoreSignalsError(
-                f"action {self._step.action.name!r} waits for {self._wait.what}, and the input has ended",
-                expected="a signal before the end of the input, or an action that catches this",
-                found="the end of a bounded input, which no signal follows",
-                fix="let the stream of signals end last, or go on without one",
-            )
-        raise SignalTimeoutError(
-            f"action {self._step.action.name!r} has waited for {self._wait.what} for long enough",
-            expected=f"a signal within {self._seconds:g} s",
-            found="none",
-            fix="catch this and go on without it, or raise timeout=",
-        )
-
-
-def wait_of(
-    step: ActionRun, delivery: Delivery | None, name: str | None, kind: Any, seconds: float | None
-) -> SignalWait[Any]:
-    """Make a wait of an action, which begins when it is awaited.
-
-    Args:
-        step: The execution of the action.
-        delivery: That of the code that runs; None where it belongs to none.
-        name: Name of the signal; None for a pause.
-        kind: Type of the signal's value; None for any.
-        seconds: How long it takes, or may take; None for ever.
-
-    Raises:
-        ContextMisuseError: The action cannot wait so.
-    """
-    called = "ctx.sleep" if name is None else "ctx.wait_for"
-    if step.run.waits is None and not step.shared.may_wait:
-        raise ContextMisuseError(
-            f"action {step.action.name!r} calls {called}, and nothing told that its code does",
-            expected=f"an action that calls {called} itself, or in code of its own modules",
-            found="code that no action of the agent was seen to lead to",
-            fix="set the option run.waits to true",
-        )
-    if delivery is None or delivery is not step.delivery or delivery.main is None or step.run.waits is None:
-        raise ContextMisuseError(
-            f"action {step.action.name!r} calls {called}, but is no async def",
-            expected="an async def action, whose own task or tasks wait",
-            found="a def action, or code outside of the action",
-            fix=f"write async def, and await {called}(...)",
-        )
-    return _Awaited(OutlastingWait(step, delivery, name, kind, seconds), step, kind, seconds)
-
-
 @lru_cache(maxsize=256)
 def _adapter(kind: Any) -> TypeAdapter[Any]:
     return TypeAdapter(kind)
 
 
-def _typed(codec: ValueCodec, kind: Any, value: bytes) -> Any:
+def typed(codec: ValueCodec, kind: Any, value: bytes) -> Any:
+    """The value of a signal as what the action waits for; pydantic raises where it is nothing such."""
     decoded = codec.decode(value)
     return decoded if kind is None else _adapter(kind).validate_python(decoded)

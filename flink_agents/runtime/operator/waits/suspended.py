@@ -29,7 +29,7 @@ from flink_agents.runtime.operator.emission import Emission, trace_outputs
 from flink_agents.runtime.operator.low_watermark import LowWatermark
 from flink_agents.runtime.operator.overtaken import Overtaken
 from flink_agents.runtime.state.keyed_state import Head, KeyedState, Timers
-from flink_agents.runtime.state.mailbox import Mail, Mailbox
+from flink_agents.runtime.state.mailbox import OF_ID, Mail, Mailbox
 from flink_agents.runtime.state.suspended import Suspension, run_of, wait_id
 
 
@@ -136,7 +136,8 @@ class SuspendedRuns:
 
     def mail(self, head: Head) -> LiveMail:
         """The signals of the current key that wait, for a new actor."""
-        return LiveMail(self._clock, [] if head.mail_expires is None else list(self._mailbox().mail))
+        mail = [] if head.mail_expires is None else list(self._mailbox().mail)
+        return LiveMail(self._clock, mail, self._ttl)
 
     def receive(
         self, signal: Signal, key_text: str, head: Head, actor: KeyActor | None, timers: Timers, out: Emission
@@ -186,11 +187,18 @@ class SuspendedRuns:
         box = self._mailbox()
         self._expire(box, now, emission)
         self._keep(box, head, timers)
-        if head.is_unused:
-            # Nobody but signals ever came for the key.
-            self._state.head.clear()
-        else:
-            self._state.head.update(head.pack())
+        self._write(head)
+
+    def end_signals(self, head: Head, emission: Emission, timers: Timers) -> None:
+        """Let go of all signals of the current key: its runs have ended, and the input has."""
+        if head.mail_expires is None:
+            return
+        box = self._mailbox()
+        left, box.mail = box.mail, []
+        for mail in left:
+            self._stray(self._signal(mail), StrayReason.END_OF_INPUT, emission)
+        self._keep(box, head, timers)
+        self._write(head)
 
     def _refusal(
         self, mail: Mail, box: Mailbox, key_text: str, head: Head, actor: KeyActor | None
@@ -237,14 +245,18 @@ class SuspendedRuns:
             suspension: What is left of the run; None where it is committed.
         """
         waits = run.waits
-        if waits is None or not (waits.taken or waits.refused or head.mail_expires is not None):
+        if waits is None:
+            return None
+        if not (waits.taken or waits.refused or waits.returned or head.mail_expires is not None):
             return None
         now = self._clock()
         box = self._mailbox()
+        # They may have been taken once more.
+        box.mail[:0] = waits.returned
         box.take(waits.taken, now + self._ttl)
         for mail, reason in waits.refused:
-            if mail in box.mail:
-                box.mail.remove(mail)
+            if (found := box.find(mail.identity)) is not None:
+                box.mail.remove(found)
                 self._stray(self._signal(mail), reason, out)
         over = None if suspension is None else _ended(run.key_text, suspension)
         for mail in list(box.mail):
@@ -276,6 +288,13 @@ class SuspendedRuns:
         if expires is not None and expires != before:
             timers.register_processing_time_timer(max(expires, self._clock() + 1))
 
+    def _write(self, head: Head) -> None:
+        """Write a head, unless nobody but signals ever came for the key, and none is left."""
+        if head.is_unused:
+            self._state.head.clear()
+        else:
+            self._state.head.update(head.pack())
+
     def _expire(self, box: Mailbox, now: int, out: Emission) -> None:
         for mail in box.expire(now):
             self._stray(self._signal(mail), StrayReason.EXPIRED, out)
@@ -290,26 +309,31 @@ class SuspendedRuns:
 
 
 def _is_for(mail: Mail, key_text: str, suspension: Suspension) -> bool:
-    """Whether a wait of a suspended run can take a signal."""
+    """Whether a wait of a suspended run can take a signal; a pause never does."""
+    waits = [one for one in suspension.waits if one.name is not None]
     if mail.wait is not None:
-        return any(one.id(key_text, suspension.seq) == mail.wait for one in suspension.waits)
-    return any(one.name == mail.name for one in suspension.waits)
+        return any(one.id(key_text, suspension.seq) == mail.wait for one in waits)
+    return any(one.name == mail.name for one in waits)
 
 
 def _ended(key_text: str, suspension: Suspension) -> set[str]:
     """The waits of a suspended run that have ended, and those of its actions that have."""
-    ended = set[str]()
+    ended: dict[str, set[str]] = {}
     for record in suspension.records:
+        step, task = task_of(record.step)
         if record.kind is RecordKind.WAIT:
-            step, task = task_of(record.step)
-            ended.add(wait_id(key_text, suspension.seq, step, task, record.index))
-    return ended
+            of_step = ended.setdefault(step, set())
+            of_step.add(wait_id(key_text, suspension.seq, step, task, record.index))
+        elif record.kind is RecordKind.RERUN:
+            # They are open once more.
+            ended.pop(step, None)
+    return set().union(*ended.values())
 
 
 def _identity(signal: Signal, value: bytes) -> str:
     """What a signal is known again by."""
     if signal.id is not None:
-        return f"id {signal.id}"
+        return f"{OF_ID}{signal.id}"
     said = repr((signal.name, signal.wait, value)).encode("utf-8", "surrogatepass")
     return f"value {hashlib.blake2b(said, digest_size=16).hexdigest()}"
 

@@ -1,0 +1,184 @@
+"""People approve refunds on a web page. Run it with ``python examples/human_approval.py``.
+
+The example starts a Kafka broker, a job that pays refunds, and a page on this machine. Small refunds are paid
+at once; the run of a large one is suspended until somebody approves it on the page, with another amount if
+need be, or denies it. ``--terminal`` asks in the terminal instead.
+"""
+
+from __future__ import annotations
+
+import argparse
+import json
+import os
+import signal
+import subprocess
+import sys
+import tempfile
+import time
+from collections.abc import Iterator
+from contextlib import contextmanager
+from typing import Any
+
+from approval_page import serve
+from kafka import KafkaConsumer, KafkaProducer
+from kafka.structs import TopicPartition
+from pydantic import BaseModel
+
+from flink_agents import (
+    Agent,
+    AgentsExecutionEnvironment,
+    ApprovalRequest,
+    ApprovalResponse,
+    InputEvent,
+    OutputEvent,
+    RunnerContext,
+    action,
+    tool,
+)
+from flink_agents.api.errors import ApprovalDeniedError
+from flink_agents.connectors.kafka import (
+    KafkaDesk,
+    approvals_to_kafka,
+    kafka_signals,
+    kafka_sink,
+    kafka_source,
+)
+from flink_agents.testing.kafka import KafkaBroker
+
+CLAIMS = [
+    {"customer": "ada", "order": "kettle", "amount": 400},
+    {"customer": "bo", "order": "tea", "amount": 4},
+    {"customer": "cy", "order": "lamp", "amount": 75.5},
+]
+
+
+class Claim(BaseModel):
+    customer: str
+    order: str
+    amount: float
+
+
+def is_large(arguments: dict[str, Any]) -> bool:
+    return arguments["amount"] > 50
+
+
+class Refunds(Agent):
+    """Pays what customers claim, who are the keys."""
+
+    @tool(needs_approval=is_large, approval_timeout=7 * 24 * 3600)
+    @staticmethod
+    def pay(order: str, amount: float) -> str:
+        """Pay an amount back."""
+        return f"{amount:g} paid for {order}"
+
+    @action(InputEvent)
+    async def refund(self, event: InputEvent, ctx: RunnerContext) -> OutputEvent:
+        claim: Claim = event.input
+        pay = ctx.get_resource("pay", "tool")
+        try:
+            said = await pay(order=claim.order, amount=claim.amount)
+        except ApprovalDeniedError as denied:
+            said = f"nothing paid for {claim.order}: {denied.message}"
+        return OutputEvent(output=f"{claim.customer}: {said}")
+
+
+def run_job(brokers: dict[str, Any]) -> None:
+    """Pay refunds until the process ends."""
+    env = AgentsExecutionEnvironment.get_execution_environment()
+    env.stream_env.set_parallelism(1)
+    env.stream_env.enable_checkpointing(1000)
+    claims = kafka_source(env, "claims", value=Claim, on_error="fail", out_of_orderness=None, **brokers)
+    answers = kafka_signals(env, "answers", on_error="ignore", **brokers)
+    inputs = env.from_datastream(claims, lambda claim: claim.customer).with_signals(answers)
+    refunds = inputs.apply(Refunds)
+    approvals_to_kafka(refunds.approvals(), "approvals", **brokers)
+    refunds.strays().map(lambda stray: f"stray answer: {stray.reason}").print()
+    refunds.to_datastream().sink_to(kafka_sink("receipts", **brokers))
+    env.execute("refunds")
+
+
+@contextmanager
+def running_job(brokers: dict[str, Any]) -> Iterator[None]:
+    """Run the job in a process of its own, as a cluster would."""
+    command = [sys.executable, __file__, "--job", json.dumps(brokers)]
+    process = subprocess.Popen(command, start_new_session=True)
+    try:
+        yield
+    finally:
+        os.killpg(process.pid, signal.SIGKILL)
+        process.wait()
+
+
+def write_claims(brokers: dict[str, Any]) -> None:
+    producer = KafkaProducer(**brokers)
+    for claim in CLAIMS:
+        producer.send("claims", value=json.dumps(claim).encode())
+    producer.close()
+
+
+def receipts(brokers: dict[str, Any]) -> list[str]:
+    """All receipts so far."""
+    consumer: Any = KafkaConsumer(group_id=None, **brokers)
+    try:
+        partition = TopicPartition("receipts", 0)
+        consumer.assign([partition])
+        end = consumer.end_offsets([partition])[partition]
+        consumer.seek_to_beginning(partition)
+        found: list[str] = []
+        while consumer.position(partition) < end:
+            found += [one.value.decode() for one in consumer.poll(timeout_ms=500).get(partition, ())]
+        return found
+    finally:
+        consumer.close()
+
+
+def ask_in_terminal(desk: KafkaDesk, brokers: dict[str, Any]) -> None:
+    """Ask for each request in the terminal, until all claims are settled."""
+    answered: set[str] = set()
+    while len(receipts(brokers)) < len(CLAIMS):
+        for request in desk.pending():
+            if request.id not in answered:
+                answered.add(request.id)
+                desk.answer(_ask(request))
+        time.sleep(0.2)
+    for receipt in sorted(receipts(brokers)):
+        print(receipt)
+
+
+def _ask(request: ApprovalRequest) -> ApprovalResponse:
+    shown = json.dumps(dict(request.arguments))
+    print(f"{request.key}: {request.what} {shown}? [yes, an amount, or why not]", flush=True)
+    said = input().strip()
+    if said == "yes":
+        return ApprovalResponse(id=request.id, approved=True, by="terminal")
+    try:
+        changed = {"amount": float(said)}
+    except ValueError:
+        return ApprovalResponse(id=request.id, approved=False, reason=said, by="terminal")
+    return ApprovalResponse(id=request.id, approved=True, arguments=changed, by="terminal")
+
+
+def main(arguments: list[str] | None = None) -> None:
+    parser = argparse.ArgumentParser(description=__doc__)
+    parser.add_argument("--terminal", action="store_true", help="ask in the terminal, not on a page")
+    parser.add_argument("--port", type=int, default=8700, help="port of the page; 0 takes a free one")
+    parser.add_argument("--job", help=argparse.SUPPRESS)
+    options = parser.parse_args(arguments)
+    if options.job is not None:
+        return run_job(json.loads(options.job))
+    with tempfile.TemporaryDirectory() as directory, KafkaBroker(directory) as broker:
+        brokers = broker.client_options
+        desk = KafkaDesk("answers", "approvals", **brokers)
+        desk.create_topics()
+        for topic in ("claims", "receipts"):
+            KafkaDesk(topic, **brokers).create_topics()
+        write_claims(brokers)
+        with running_job(brokers):
+            if options.terminal:
+                ask_in_terminal(desk, brokers)
+            else:
+                serve(desk, lambda: receipts(brokers), options.port)
+
+
+if __name__ == "__main__":
+    main()

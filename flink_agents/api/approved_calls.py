@@ -1,0 +1,77 @@
+"""Calls of tools by the code of an action, where somebody has to approve each of them first."""
+
+from __future__ import annotations
+
+import inspect
+from collections.abc import Awaitable, Mapping
+from typing import TYPE_CHECKING, Any
+
+from flink_agents.api.current import current_context
+from flink_agents.api.durable import DurableCallable
+from flink_agents.api.errors import ApprovalDeniedError, ContextMisuseError
+
+if TYPE_CHECKING:
+    from flink_agents.api.context import RunnerContext
+    from flink_agents.api.resources import Tool
+
+
+def call_approved(tool: Tool, args: tuple[Any, ...], kwargs: Mapping[str, Any]) -> Awaitable[Any]:
+    """Return a call of ``tool``, to be awaited, that begins when somebody has approved it.
+
+    Args:
+        tool: The tool.
+        args: Arguments by place.
+        kwargs: Arguments by name.
+
+    Raises:
+        ContextMisuseError: The code that runs is not that of an ``async def`` action.
+    """
+    context = current_context()
+    if context is None:
+        raise ContextMisuseError(
+            f"the tool {tool.name!r} needs an approval, and is called where nobody can be asked",
+            expected="a call in an async def action, to be awaited",
+            found="a call in a def action, in a durable function, or outside of actions",
+            fix=f"write async def, and await {tool.name}(...)",
+        )
+    # By name: an answer changes arguments by their names.
+    bound = inspect.signature(tool.func).bind(*args, **kwargs)
+    return _call(context, tool, dict(bound.arguments))
+
+
+async def _call(context: RunnerContext, tool: Tool, arguments: dict[str, Any]) -> Any:
+    given = {name: arguments.pop(name) for name in tool.given if name in arguments}
+    if tool.needs_approval(arguments):
+        outcome = await context.request_approval(
+            f"tool {tool.name}",
+            arguments,
+            timeout=tool.settings.approval_timeout,
+            check=tool.check_arguments,
+        )
+        if not outcome.approved:
+            raise ApprovalDeniedError(
+                outcome.text,
+                expected="somebody who approves the call",
+                found=outcome.decision,
+                fix="catch ApprovalDeniedError in the action, and go on without the tool",
+                decision=outcome.decision,
+            )
+        if outcome.changed:
+            before = outcome.request.arguments
+            arguments |= {name: one for name, one in outcome.arguments.items() if one != before.get(name)}
+    plain = tool.approved
+    if tool.given:
+        returned = plain(**given, **arguments)
+        return await returned if inspect.isawaitable(returned) else returned
+    return await context.durable_execute_async(_recorded(plain), arguments)
+
+
+def _recorded(tool: Tool) -> DurableCallable:
+    async def call_async(arguments: dict[str, Any]) -> Any:
+        return await tool(**arguments)
+
+    def call(arguments: dict[str, Any]) -> Any:
+        return tool(**arguments)
+
+    function: Any = call_async if inspect.iscoroutinefunction(tool.func) else call
+    return DurableCallable(function, name=f"tool:{tool.name}")

@@ -1,0 +1,72 @@
+"""Signals from a topic, and requests for approvals into one: a job's side of a ``KafkaDesk``."""
+
+from __future__ import annotations
+
+from typing import Annotated, Any
+
+from pydantic import AfterValidator
+from pyflink.common import Types
+from pyflink.datastream import DataStream
+
+from flink_agents.api.approvals import ApprovalOutcome, ApprovalRequest
+from flink_agents.api.environment import AgentsExecutionEnvironment
+from flink_agents.api.lineage import TracedOutput
+from flink_agents.api.signals import Signal
+from flink_agents.connectors.kafka.desk import read_signal, request_json
+from flink_agents.connectors.kafka.records import KafkaRecord
+from flink_agents.connectors.kafka.sink import kafka_sink
+from flink_agents.connectors.kafka.source import KafkaStream, Topics, kafka_source
+from flink_agents.runtime.flink import compat as flink_compat
+from flink_agents.runtime.flink.shipping.main_module import ShippedFunction
+
+
+def kafka_signals(env: AgentsExecutionEnvironment, topics: Topics, **options: Any) -> KafkaStream:
+    """Return the signals of topics, for ``with_signals``.
+
+    A record is JSON with ``name``, ``value``, ``key``, ``id`` and ``wait``, as :class:`Signal` has them. What
+    is none goes to the dead letters of the source, unless ``on_error`` says otherwise.
+
+    Args:
+        env: The environment of the job.
+        topics: A topic, several, or a pattern that the whole name of each has to match.
+        **options: Those of :func:`kafka_source` but for ``value`` and ``records``.
+
+    Raises:
+        KafkaStreamError: An argument does not fit.
+    """
+    kind = Annotated[Signal, AfterValidator(read_signal)]
+    return kafka_source(env, topics, value=kind, **{"out_of_orderness": None, **options})
+
+
+def approvals_to_kafka(approvals: DataStream, topic: str, **options: Any) -> Any:
+    """Write what agents ask people to a compacted topic, from which a ``KafkaDesk`` lists it.
+
+    A request that has ended becomes a record without a value, so that compaction removes it. A restart may
+    write both again, with the same id.
+
+    Args:
+        approvals: What ``approvals()`` of an applied agent returns.
+        topic: The topic; several agents and jobs may share it.
+        **options: Those of :func:`kafka_sink` but for ``key``.
+
+    Returns:
+        What ``sink_to`` of the stream returned.
+
+    Raises:
+        KafkaStreamError: An argument does not fit.
+    """
+    parallelism = flink_compat.parallelism_of(approvals)
+    records = approvals.map(ShippedFunction(_record_of), output_type=Types.PICKLED_BYTE_ARRAY())
+    return records.set_parallelism(parallelism).sink_to(kafka_sink(topic, **options))
+
+
+def _record_of(asked: Any) -> KafkaRecord[bytes | None]:
+    one: ApprovalRequest | ApprovalOutcome = asked.value if isinstance(asked, TracedOutput) else asked
+    if isinstance(one, ApprovalOutcome):
+        return KafkaRecord(None, _key_of(one.request))
+    return KafkaRecord(request_json(one), _key_of(one))
+
+
+def _key_of(request: ApprovalRequest) -> str:
+    # Two agents may have runs of the same key and number.
+    return f"{request.agent}|{request.id}"

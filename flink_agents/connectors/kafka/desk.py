@@ -1,0 +1,237 @@
+"""``KafkaDesk``: where people see what agents ask, and answer; for operators and web backends.
+
+Requests lie in a compacted topic, by their ids: a request as JSON, and a record without a value once it has
+ended. Signals lie in a topic of their own, from which a job reads them. Neither needs Flink.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Mapping
+from dataclasses import fields
+from typing import Any
+
+from pydantic import TypeAdapter
+
+from flink_agents.api.approvals import ApprovalRequest, ApprovalResponse, plain, wait_of_request
+from flink_agents.api.errors import KafkaStreamError, KafkaValueError, KeyEncodingError
+from flink_agents.api.signals import Signal
+from flink_agents.connectors.kafka.values import MAX_ERROR, write_value
+from flink_agents.runtime.serde.keys import decode_key, encode_key
+
+SECONDS = 30.0
+"""How long a broker may take to answer."""
+
+_REQUEST = TypeAdapter(ApprovalRequest)
+
+
+class KafkaDesk:
+    """Lists pending requests for approvals, and sends signals.
+
+    Args:
+        signals: The topic that the job reads signals from. None: nothing can be sent.
+        requests: The topic that ``approvals_to_kafka`` writes. None: nothing can be listed.
+        **client: How the brokers are reached: options of kafka-python, ``bootstrap_servers`` among them.
+    """
+
+    def __init__(self, signals: str | None = None, requests: str | None = None, **client: Any) -> None:
+        self._signals = signals
+        self._requests = requests
+        self._client = client
+
+    def create_topics(self, partitions: int = 1, replication: int = 1) -> None:
+        """Create those of the topics that are not there: that of requests compacted, so that none is lost.
+
+        Args:
+            partitions: How many partitions each has.
+            replication: On how many brokers each partition lies.
+
+        Raises:
+            KafkaStreamError: The brokers cannot be reached, or refuse it.
+        """
+        from kafka import KafkaAdminClient
+        from kafka.errors import KafkaError, TopicAlreadyExistsError
+
+        sizes = {"num_partitions": partitions, "replication_factor": replication}
+        wanted = {self._signals: sizes, self._requests: {**sizes, "configs": {"cleanup.policy": "compact"}}}
+        try:
+            admin: Any = KafkaAdminClient(**self._client)
+            try:
+                for name, options in wanted.items():
+                    if name is not None and name not in admin.list_topics():
+                        try:
+                            admin.create_topics({name: options})
+                        except TopicAlreadyExistsError:
+                            continue
+            finally:
+                admin.close()
+        except KafkaError as error:
+            raise _unreachable(error) from error
+
+    def send(self, signals: Iterable[Signal]) -> None:
+        """Send signals; they are in the topic when this returns.
+
+        Raises:
+            KafkaStreamError: The brokers cannot be reached, or did not take one in time.
+            KafkaValueError: A value is no JSON.
+        """
+        from kafka import KafkaProducer
+        from kafka.errors import KafkaError
+
+        if self._signals is None:
+            raise _no_topic("sends signals", "signals")
+        records = [(_key_text(one).encode(), signal_json(one)) for one in signals]
+        try:
+            options: dict[str, Any] = {"acks": "all", **self._client}
+            producer = KafkaProducer(**options)
+            try:
+                sent = [producer.send(self._signals, key=key, value=value) for key, value in records]
+                for one in sent:
+                    one.get(timeout=SECONDS)
+            finally:
+                producer.close(timeout=SECONDS)
+        except KafkaError as error:
+            raise _unreachable(error) from error
+
+    def answer(self, response: ApprovalResponse) -> None:
+        """Send an answer to the request whose id it has.
+
+        Raises:
+            KafkaStreamError: The brokers cannot be reached.
+        """
+        request = ApprovalRequest(response.id, "", "", None, "")
+        self.send([request.answer(response)])
+
+    def pending(self) -> list[ApprovalRequest]:
+        """Return the requests that have not ended, as far as their topic tells, the oldest first.
+
+        An answer that is under way to the job has not ended its request yet.
+
+        Raises:
+            KafkaStreamError: The brokers cannot be reached, or have no such topic.
+            KafkaValueError: A record of the topic is no request.
+        """
+        from kafka.errors import KafkaError
+
+        if self._requests is None:
+            raise _no_topic("lists requests", "requests")
+        try:
+            latest = _latest(self._requests, self._client)
+        except KafkaError as error:
+            raise _unreachable(error) from error
+        found = [read_request(value) for value in latest.values() if value is not None]
+        return sorted(found, key=lambda one: (one.began_at, one.id))
+
+
+def _latest(topic: str, client: Mapping[str, Any]) -> dict[tuple[int, bytes | None], bytes | None]:
+    """Return the last value of each key of a topic, from its begin to what is its end now."""
+    from kafka import KafkaConsumer
+    from kafka.structs import TopicPartition
+
+    options: dict[str, Any] = {"isolation_level": "read_committed", **client}
+    consumer: Any = KafkaConsumer(group_id=None, enable_auto_commit=False, **options)
+    try:
+        numbers = consumer.partitions_for_topic(topic)
+        if not numbers:
+            raise KafkaStreamError(
+                f"there is no topic {topic!r}",
+                expected="the topic that approvals_to_kafka writes requests to",
+                fix="correct the name, or create the topic: KafkaDesk.create_topics",
+            )
+        partitions = [TopicPartition(topic, number) for number in sorted(numbers)]
+        consumer.assign(partitions)
+        ends = consumer.end_offsets(partitions)
+        consumer.seek_to_beginning(*partitions)
+        found: dict[tuple[int, bytes | None], bytes | None] = {}
+        while any(consumer.position(one) < ends[one] for one in partitions):
+            for partition, records in consumer.poll(timeout_ms=500).items():
+                found |= {(partition.partition, one.key): one.value for one in records}
+        return found
+    finally:
+        consumer.close()
+
+
+# -- formats -------------------------------------------------------------------------
+
+
+def signal_json(signal: Signal) -> bytes:
+    """Return a signal as the value of a record; :func:`read_signal` reads it.
+
+    Raises:
+        KafkaValueError: It cannot be JSON.
+    """
+    said = {one.name: getattr(signal, one.name) for one in fields(signal)}
+    if signal.wait is not None:
+        # It names the key, whatever its type.
+        said["key"] = None
+    written = write_value({name: one for name, one in said.items() if one is not None}, "value")
+    assert written is not None
+    return written
+
+
+def read_signal(signal: Signal) -> Signal:
+    """Return a signal that was read from JSON with the key that it is for.
+
+    An array is a tuple. Where there is no key, it is that of the wait that the signal names.
+
+    Raises:
+        ValueError: The wait has no key.
+    """
+    key = _tuples(signal.key)
+    if key is None and signal.wait is not None:
+        key = _key_of_wait(signal.wait)
+    return Signal(signal.name, signal.value, key, signal.id, signal.wait)
+
+
+def request_json(request: ApprovalRequest) -> bytes:
+    """Return a request as the value of a record; :func:`read_request` reads it."""
+    return _REQUEST.dump_json(ApprovalRequest(**{**vars(request), "key": plain(request.key)}))
+
+
+def read_request(value: bytes) -> ApprovalRequest:
+    """Return the request that a record has, with its key.
+
+    Raises:
+        KafkaValueError: The record has none.
+    """
+    try:
+        read = _REQUEST.validate_json(value)
+        return ApprovalRequest(**{**vars(read), "key": _key_of_wait(wait_of_request(read.id))})
+    except ValueError as error:
+        raise KafkaValueError(
+            "a record is no request for an approval",
+            expected="what approvals_to_kafka writes",
+            found=str(error)[:MAX_ERROR],
+            fix="give requests a topic of their own",
+        ) from error
+
+
+def _key_of_wait(wait: str) -> Any:
+    try:
+        return decode_key(wait.rsplit("|", 4)[0])
+    except KeyEncodingError as error:
+        raise ValueError(f"{wait!r} is no id of a wait") from error
+
+
+def _key_text(signal: Signal) -> str:
+    """The canonical text of a signal's key: signals of one key keep their order."""
+    return signal.wait.rsplit("|", 4)[0] if signal.wait is not None else encode_key(_tuples(signal.key))
+
+
+def _tuples(value: Any) -> Any:
+    return tuple(map(_tuples, value)) if isinstance(value, list | tuple) else value
+
+
+def _no_topic(does: str, argument: str) -> KafkaStreamError:
+    return KafkaStreamError(
+        f"a KafkaDesk that {does} needs to know their topic",
+        expected=f"{argument}='...'",
+        fix=f"name the topic: KafkaDesk({argument}='...')",
+    )
+
+
+def _unreachable(error: Exception) -> KafkaStreamError:
+    return KafkaStreamError(
+        "the brokers cannot be reached, or refuse it",
+        found=f"{type(error).__name__}: {error}",
+        fix="look at bootstrap_servers and the options of the client, and at the brokers",
+    )

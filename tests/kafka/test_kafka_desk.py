@@ -1,0 +1,167 @@
+"""The desk at which people see what agents ask, and answer: formats, topics, and the commands."""
+
+from __future__ import annotations
+
+import json
+import uuid
+from collections.abc import Iterable
+from datetime import date
+from typing import Any
+
+import pytest
+from kafka import KafkaConsumer, KafkaProducer
+from kafka.structs import TopicPartition
+from pydantic import TypeAdapter
+from typer.testing import CliRunner
+
+from flink_agents import Agent, ApprovalRequest, ApprovalResponse, InputEvent, OutputEvent, Signal, action
+from flink_agents.api.errors import KafkaStreamError, KafkaValueError
+from flink_agents.cli.main import app
+from flink_agents.connectors.kafka import KafkaDesk
+from flink_agents.connectors.kafka.desk import read_request, read_signal, request_json, signal_json
+from flink_agents.testing import OperatorHarness
+from flink_agents.testing.kafka import KafkaBroker
+
+
+class Pays(Agent):
+    @action(InputEvent, needs_approval=True)
+    async def pay(self, event: InputEvent, ctx: Any) -> OutputEvent:
+        return OutputEvent(output=f"paid {event.input}")
+
+
+def request_of(key: Any) -> tuple[OperatorHarness, ApprovalRequest]:
+    harness = OperatorHarness(Pays, key_selector=lambda record: key)
+    harness.push("kettle")
+    [request] = harness.approvals
+    return harness, request
+
+
+def sent_and_read(signal: Signal) -> Signal:
+    return read_signal(TypeAdapter(Signal).validate_json(signal_json(signal)))
+
+
+KEYS = ["r-17", 'a|"b"|c', 7, ("a", 1), ("a", ("b|", 2)), True, None, 1.5, b"\x00\xff", date(2026, 11, 22)]
+
+
+@pytest.mark.parametrize("key", KEYS)
+def test_requests_and_answers_go_through_json_with_keys_of_any_type(key: Any) -> None:
+    harness, request = request_of(key)
+    read = read_request(request_json(request))
+    assert (read, type(read.key)) == (request, type(key))
+    answer = sent_and_read(read.approve({"input": "tea"}, by="Ada"))
+    assert harness.signal(answer.key, answer.name, answer.value, wait=answer.wait) == ["paid tea"]
+
+
+@pytest.mark.parametrize("key", ["r-17", 7, ("a", ("b", 2))])
+def test_signals_without_a_wait_have_a_key_of_json(key: Any) -> None:
+    signal = Signal("approval", {"granted": True}, key, id="s1")
+    assert sent_and_read(signal) == signal
+
+
+def test_what_is_no_request_is_refused_by_name() -> None:
+    with pytest.raises(KafkaValueError, match="no request"):
+        read_request(b'{"a": 1}')
+    with pytest.raises(KafkaValueError, match="no request"):
+        read_request(b'{"id": "x", "agent": "", "action": "", "key": 1, "what": ""}')
+
+
+def test_a_desk_says_which_topic_it_misses() -> None:
+    with pytest.raises(KafkaStreamError, match="needs to know"):
+        KafkaDesk(requests="a").send([])
+    with pytest.raises(KafkaStreamError, match="needs to know"):
+        KafkaDesk(signals="a").pending()
+
+
+# -- on a broker ---------------------------------------------------------------------
+
+
+def put(client: dict[str, Any], topic: str, records: Iterable[tuple[str, bytes | None]]) -> None:
+    producer = KafkaProducer(**client)
+    for key, value in records:
+        producer.send(topic, key=key.encode(), value=value)
+    producer.close()
+
+
+def values(client: dict[str, Any], topic: str) -> list[Any]:
+    consumer: Any = KafkaConsumer(group_id=None, **client)
+    try:
+        partition = TopicPartition(topic, 0)
+        consumer.assign([partition])
+        consumer.seek_to_beginning(partition)
+        found: list[Any] = []
+        while consumer.position(partition) < consumer.end_offsets([partition])[partition]:
+            for records in consumer.poll(timeout_ms=500).values():
+                found += [json.loads(one.value) for one in records]
+        return found
+    finally:
+        consumer.close()
+
+
+@pytest.fixture
+def desk(kafka_broker: KafkaBroker) -> tuple[KafkaDesk, str, str]:
+    """A desk with topics of its own, and their names."""
+    signals, requests = f"signals-{uuid.uuid4().hex[:8]}", f"requests-{uuid.uuid4().hex[:8]}"
+    made = KafkaDesk(signals, requests, **kafka_broker.client_options)
+    made.create_topics()
+    made.create_topics()
+    return made, signals, requests
+
+
+def test_what_has_ended_is_pending_no_more(kafka_broker: KafkaBroker, desk: Any) -> None:
+    made, signals, requests = desk
+    _, first = request_of("a")
+    _, second = request_of("b")
+    assert made.pending() == []
+    records = [("a", request_json(first)), ("b", request_json(second)), ("a", request_json(first))]
+    put(kafka_broker.client_options, requests, records)
+    assert made.pending() == [first, second]
+    put(kafka_broker.client_options, requests, [("a", None)])
+    assert made.pending() == [second]
+    made.answer(ApprovalResponse(id=second.id, approved=False, reason="no"))
+    [said] = values(kafka_broker.client_options, signals)
+    assert said["wait"] == second.id.rpartition("|")[0]
+    assert said["value"] == {"id": second.id, "approved": False, "reason": "no"}
+
+
+def test_the_commands_list_and_answer(kafka_broker: KafkaBroker, desk: Any) -> None:
+    _, signals, requests = desk
+    harness, request = request_of("r-17")
+    client = kafka_broker.client_options
+    put(client, requests, [("r-17", request_json(request))])
+    options = [f"--bootstrap-servers={client['bootstrap_servers']}", f"--topic={requests}"]
+    run = CliRunner().invoke
+    listed = run(app, ["approvals", "list", *options])
+    assert listed.exit_code == 0, listed.output
+    assert listed.output.splitlines()[0] == request.id
+    assert "action pay of Pays, key 'r-17'" in listed.output
+    assert [one["id"] for one in json.loads(run(app, ["approvals", "list", "--json", *options]).stdout)] == [
+        request.id
+    ]
+    options.append(f"--signals={signals}")
+    unknown = run(app, ["approvals", "deny", "r-18|0|pay||0|0", *options])
+    assert (unknown.exit_code, values(client, signals)) == (1, [])
+    changed = ["--arguments", '{"input": "tea"}', "--by", "Ada"]
+    approved = run(app, ["approvals", "approve", request.id, *options, *changed])
+    assert approved.exit_code == 0, approved.output
+    assert approved.output == "approved action pay of Pays\n"
+    [said] = values(client, signals)
+    answer = read_signal(TypeAdapter(Signal).validate_python(said))
+    assert harness.signal(answer.key, answer.name, answer.value, wait=answer.wait) == ["paid tea"]
+
+
+def test_the_command_signal_sends_one(kafka_broker: KafkaBroker, desk: Any) -> None:
+    _, signals, _ = desk
+    client = kafka_broker.client_options
+    options = [f"--bootstrap-servers={client['bootstrap_servers']}", f"--topic={signals}", "--name=paid"]
+    run = CliRunner().invoke
+    sent = run(app, ["signal", *options, "--key", '["a", 1]', "--json", '{"amount": 3}', "--id", "s1"])
+    assert sent.exit_code == 0, sent.output
+    assert values(client, signals) == [{"name": "paid", "value": {"amount": 3}, "key": ["a", 1], "id": "s1"}]
+    assert run(app, ["signal", *options, "--json", "{"]).exit_code == 2
+    assert run(app, ["signal", *options, "--key", "a", "--wait", "b"]).exit_code == 2
+
+
+def test_a_topic_that_is_not_there_is_named(kafka_broker: KafkaBroker) -> None:
+    desk = KafkaDesk(requests=f"none-{uuid.uuid4().hex}", **kafka_broker.client_options)
+    with pytest.raises(KafkaStreamError, match="there is no topic"):
+        desk.pending()
