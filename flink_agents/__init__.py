@@ -54,7 +54,7 @@ from flink_agents.api.decorators import (
 from flink_agents.api.durable import NOT_DONE, DurableCallable, OnMismatch, RetryableError, TerminalError
 from flink_agents.api.errors import AgentsError
 from flink_agents.api.event_time import EventTime
-from flink_agents.api.events import Event, InputEvent, NamedEvent, OutputEvent
+from flink_agents.api.events import AskEvent, Event, InputEvent, NamedEvent, OutputEvent
 from flink_agents.api.history import ConversationHistory, Summary
 from flink_agents.api.mcp import MCPServer
 from flink_agents.api.memory import MemoryObject, MemoryRef, MemoryScope
@@ -70,8 +70,10 @@ from flink_agents.api.resources import (
     ResourceType,
     Tool,
 )
+from flink_agents.api.retrieval import ContextRetrievalRequestEvent, ContextRetrievalResponseEvent
 from flink_agents.api.signals import Signal, StrayReason, StraySignal
 from flink_agents.api.skills import Skills
+from flink_agents.api.vector_store import Document, DocumentUpdate
 
 if TYPE_CHECKING:
     from flink_agents.api.environment import AgentsExecutionEnvironment
@@ -89,6 +91,7 @@ __all__ = [
     "ApprovalOutcome",
     "ApprovalRequest",
     "ApprovalResponse",
+    "AskEvent",
     "CallResult",
     "ChatMessage",
     "ChatModel",
@@ -99,9 +102,13 @@ __all__ = [
     "ChatUsage",
     "ConfigOption",
     "Configuration",
+    "ContextRetrievalRequestEvent",
+    "ContextRetrievalResponseEvent",
     "ConversationHistory",
     "DeadLetter",
     "DeclaredResource",
+    "Document",
+    "DocumentUpdate",
     "DurableCallable",
     "Event",
     "EventTime",

@@ -35,6 +35,9 @@ class Broken(Agent):
 """
 
 
+COMMANDS = ("cluster", "demo", "doctor", "kafka", "new", "plan", "run", "state", "stop", "version")
+
+
 @pytest.fixture
 def project(tmp_path: Path) -> Path:
     (tmp_path / "shop.py").write_text(AGENT)
@@ -54,9 +57,7 @@ def test_version(tmp_path: Path) -> None:
 
 def test_without_a_command_it_lists_them(tmp_path: Path) -> None:
     shown = flink_agents("--help", cwd=tmp_path).stdout
-    assert [
-        name for name in ("demo", "doctor", "kafka", "new", "plan", "state", "version") if name not in shown
-    ] == []
+    assert [name for name in COMMANDS if name not in shown] == []
 
 
 def test_plan_show_as_text(project: Path) -> None:
@@ -116,3 +117,22 @@ def test_demo_hands_its_arguments_on(tmp_path: Path) -> None:
     done = flink_agents("demo", "--sample", "--output", "suggestions.jsonl", cwd=tmp_path)
     assert done.returncode == 0, done.stderr
     assert len((tmp_path / "suggestions.jsonl").read_text().splitlines()) > 0
+
+
+def test_no_cluster_runs_here(tmp_path: Path) -> None:
+    done = flink_agents("cluster", "status", "--json", cwd=tmp_path)
+    assert done.returncode == 1 and json.loads(done.stdout)["running"] is False
+    assert flink_agents("cluster", "stop", cwd=tmp_path).stdout == "no Flink runs here\n"
+
+
+@pytest.mark.parametrize("command", [("run", "shop.py"), ("stop", "orders", "--savepoint")])
+def test_a_cluster_that_does_not_answer_is_named(command: tuple[str, ...], project: Path) -> None:
+    done = flink_agents(*command, "--cluster", "localhost:1", cwd=project)
+    assert done.returncode == 2
+    assert done.stderr.startswith("ClusterUnavailableError: no Flink cluster answers at http://localhost:1\n")
+    assert "flink-agents cluster start" in done.stderr
+
+
+def test_an_option_of_flink_has_a_value(project: Path) -> None:
+    done = flink_agents("run", "shop.py", "-D", "parallelism.default", cwd=project)
+    assert done.returncode == 2 and "name=value" in done.stderr

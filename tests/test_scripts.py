@@ -205,12 +205,13 @@ def test_scripts_are_executable_and_parse() -> None:
         subprocess.run([shell, "-n", str(script)], check=True)
 
 
+MODELS = "tests/models --ignore-glob=*_mcp* --ignore-glob=*_vector_*"
 CI = {
     "with Flink": ["test -m minicluster", "demo", "compose-on-host"],
     "without": ["test -m not minicluster", "lint"],
     "under conditions": [
-        "test -q -m not minicluster tests/runtime tests/examples replay,restart",
-        "test -q -m not minicluster tests/runtime tests/examples crash",
+        f"test -q -m not minicluster tests/runtime tests/examples {MODELS} replay,restart",
+        f"test -q -m not minicluster tests/runtime tests/examples {MODELS} crash",
         "test -q -m not minicluster tests/runtime timers",
     ],
 }

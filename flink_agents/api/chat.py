@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from enum import StrEnum
@@ -56,12 +57,13 @@ class UsageLimits(_Plain):
     """What one conversation, which is one ``ctx.chat``, may use. Each limit is off where it is None.
 
     Attributes:
-        requests: Requests to models, those of fallbacks and judges included.
+        requests: Requests to models that were answered, those of fallbacks and judges included.
         tool_calls: Calls of tools.
         input_tokens: Tokens that were sent.
         output_tokens: Tokens that came back.
         total_tokens: Both together.
-        cost: US dollars, by the list prices that pydantic-ai knows.
+        cost: US dollars, by the list prices that pydantic-ai knows; that of a judge counts where the judge
+            limits it as well.
     """
 
     requests: int | None = Field(default=25, ge=1, description="Requests to models.")
@@ -110,6 +112,15 @@ class RouteRule(_Plain):
     model: str = Field(min_length=1, description="Name of the chat model.")
     contains: str | None = Field(default=None, description="A regular expression for the user's text.")
     max_characters: int | None = Field(default=None, ge=0, description="Length of the conversation, at most.")
+
+    @field_validator("contains")
+    @classmethod
+    def _check_expression(cls, value: str | None) -> str | None:
+        try:
+            re.compile(value or "")
+        except re.error as error:
+            raise ValueError(f"no regular expression: {error}") from None
+        return value
 
 
 class Router(_Plain):
@@ -340,6 +351,17 @@ class ChatUsage(_Plain):
     def total_tokens(self) -> int:
         """Tokens in both directions."""
         return self.input_tokens + self.output_tokens
+
+    def __add__(self, other: ChatUsage) -> ChatUsage:
+        """What both used; a cost that one of them does not know counts as nothing."""
+        costs = [one for one in (self.cost, other.cost) if one is not None]
+        return ChatUsage(
+            requests=self.requests + other.requests,
+            tool_calls=self.tool_calls + other.tool_calls,
+            input_tokens=self.input_tokens + other.input_tokens,
+            output_tokens=self.output_tokens + other.output_tokens,
+            cost=sum(costs) if costs else None,
+        )
 
 
 @dataclass(frozen=True)

@@ -102,12 +102,14 @@ class ToolRequestEvent(Event):
     """Somebody asks for calls of tools, which are made side by side.
 
     Attributes:
-        calls: The calls.
+        calls: The calls, by the names of the agent's tools.
         tag: Whatever the author wants to find in the response.
+        tools: Names of MCP servers and of skills whose tools may be called as well.
     """
 
     calls: tuple[RequestedCall, ...]
     tag: Any = None
+    tools: tuple[str, ...] = ()
 
 
 class ToolResponseEvent(Event):

@@ -20,6 +20,12 @@
     │   ├── ConflictingPackageError      FA2003
     │   ├── UnsupportedExecutionError    FA2004
     │   └── StaleCodeError               FA2005
+    ├── ClusterError                     FA2100  a Flink cluster did not do what it was asked for
+    │   ├── ClusterUnavailableError      FA2101
+    │   ├── ClusterStartError            FA2102
+    │   ├── SubmissionError              FA2103
+    │   ├── UnknownJobError              FA2104
+    │   └── SavepointFailedError         FA2105
     ├── JobDefinitionError               FA3000  the job around the agent cannot work
     │   ├── AgentCycleError              FA3001
     │   ├── DuplicateAgentError          FA3002
@@ -32,6 +38,9 @@
     │   ├── ObserverError                FA3009
     │   └── ApprovalsNotAnsweredError    FA3010
     ├── JobFailedError                   FA3100  the job ran and failed
+    │   ├── ModuleNotOnWorkersError      FA3101
+    │   ├── MissingTimestampsError       FA3102
+    │   └── TaskManagerLostError         FA3103
     ├── RunError                         FA4000  something went wrong inside a run
     │   ├── ActionFailedError            FA4001
     │   │   ├── RetriesExhaustedError    FA4012
@@ -53,7 +62,8 @@
     │   ├── SignalTimeoutError           FA4018  (also a TimeoutError)
     │   ├── NoMoreSignalsError           FA4019
     │   ├── ApprovalDeniedError          FA4020
-    │   └── RunDeadlineError             FA4021  (also a TimeoutError)
+    │   ├── RunDeadlineError             FA4021  (also a TimeoutError)
+    │   └── AskedOutputsError            FA4022
     ├── StateError                       FA5000  a value cannot enter or leave Flink's state
     │   ├── KeyEncodingError             FA5001
     │   ├── UnserializableValueError     FA5002
@@ -80,6 +90,7 @@
     ├── KafkaStreamError                 FA7100  a Kafka source or sink of a job cannot work
     │   ├── KafkaConnectorError          FA7101
     │   └── KafkaValueError              FA7102  (also a ValueError)
+    ├── EnvelopeError                    FA7200  a message between jobs (also a ValueError)
     ├── RecoveryDifferenceError          FA8000  found by the test kit  (also an AssertionError)
     ├── ModelError                       FA9000  a chat model did not come to an answer
     │   ├── ModelRequestError            FA9001
@@ -112,10 +123,21 @@ then what was expected, what was found and what to do. Errors survive pickling.
 
 from __future__ import annotations
 
-from typing import Any
-
 from flink_agents.api.error_base import AgentsError
+from flink_agents.api.job_errors import (
+    ClusterError as ClusterError,
+    ClusterStartError as ClusterStartError,
+    ClusterUnavailableError as ClusterUnavailableError,
+    JobFailedError as JobFailedError,
+    MissingTimestampsError as MissingTimestampsError,
+    ModuleNotOnWorkersError as ModuleNotOnWorkersError,
+    SavepointFailedError as SavepointFailedError,
+    SubmissionError as SubmissionError,
+    TaskManagerLostError as TaskManagerLostError,
+    UnknownJobError as UnknownJobError,
+)
 from flink_agents.api.kafka_errors import (
+    EnvelopeError as EnvelopeError,
     KafkaConnectorError as KafkaConnectorError,
     KafkaStreamError as KafkaStreamError,
     KafkaValueError as KafkaValueError,
@@ -154,6 +176,7 @@ from flink_agents.api.run_errors import (
     ActionInterruptedError as ActionInterruptedError,
     ActionTimeoutError as ActionTimeoutError,
     ApprovalDeniedError as ApprovalDeniedError,
+    AskedOutputsError as AskedOutputsError,
     BranchesRecordedEarlierError as BranchesRecordedEarlierError,
     ContextMisuseError as ContextMisuseError,
     DurableCallMismatchError as DurableCallMismatchError,
@@ -312,7 +335,7 @@ class JobDefinitionError(AgentsError):
 
 
 class AgentCycleError(JobDefinitionError):
-    """The output of an agent flows back into the same agent inside one job."""
+    """The output of an agent flows back into the same agent inside one job, or an agent asks itself."""
 
     code = "FA3001"
 
@@ -369,19 +392,3 @@ class ApprovalsNotAnsweredError(JobDefinitionError):
     """An agent needs approvals, and nobody is asked for them or could answer."""
 
     code = "FA3010"
-
-
-class JobFailedError(AgentsError):
-    """The Flink job failed; the text starts with the user's own place in the code.
-
-    Attributes:
-        failure: The text that the failing operator reported, without Java frames.
-        java_trace: The whole Java text, for those who need it.
-    """
-
-    code = "FA3100"
-
-    def __init__(self, message: str, *, failure: str = "", java_trace: str = "", **kwargs: Any) -> None:
-        self.failure = failure
-        self.java_trace = java_trace
-        super().__init__(message, **kwargs)

@@ -35,7 +35,13 @@ from flink_agents.api.errors import AgentDefinitionError
 from flink_agents.api.places import caller_place
 from flink_agents.api.prompt_files import read_prompt_file
 from flink_agents.api.settings import LimitOptions, ToolSettings, check_settings
-from flink_agents.api.tool_schema import arguments_model, arguments_schema, given_parameters
+from flink_agents.api.tool_schema import (
+    annotate,
+    arguments_model,
+    arguments_schema,
+    given_parameters,
+    written_hints,
+)
 
 RESOURCE_PROVIDERS = "flink_agents.resource_providers"
 """The group of the entry points of providers; the name of one is the kind that it provides."""
@@ -175,14 +181,30 @@ class Tool:
         self.settings = check_settings(ToolSettings, f"tool {self.name!r}", None, limits)
         doc = inspect.getdoc(func) or ""
         self.description = description or doc.split("\n\n")[0].replace("\n", " ")
-        self._arguments = arguments_model(func, self.name)
+        self._read_signature()
+
+    def _read_signature(self) -> None:
+        """Make of the function's signature what checks and describes arguments."""
+        self._arguments = arguments_model(self.func, self.name)
         self._parameters = arguments_schema(self._arguments, self.name)
-        self.given = given_parameters(func)
+        self.given = given_parameters(self.func)
         if self.settings.needs_approval:
             calls_durably(waits_durably(self))
         # Objects that a tool is given are no data that could be described.
         any_type = ConfigDict(arbitrary_types_allowed=True)
-        self._validated = validate_call(config=any_type)(func) if self.given else validate_call(func)
+        checked = validate_call(config=any_type) if self.given else validate_call
+        self._validated = checked(self.func)
+
+    def __getstate__(self) -> dict[str, Any]:
+        """What a worker makes the tool of again: classes that pydantic made cannot be sent to it."""
+        state = {name: getattr(self, name) for name in ("func", "name", "settings", "description")}
+        return {**state, "hints": written_hints(self.func)}
+
+    def __setstate__(self, state: Mapping[str, Any]) -> None:
+        said = dict(state)
+        annotate(said["func"], said.pop("hints"))
+        self.__dict__.update(said)
+        self._read_signature()
 
     @property
     def parameters(self) -> dict[str, Any]:
@@ -199,7 +221,8 @@ class Tool:
 
     def through(self, wrap: Callable[[Callable[..., Any]], Callable[..., Any]]) -> Tool:
         """Return a copy of this tool whose calls go through what ``wrap`` makes of the function."""
-        made = copy.copy(self)
+        made = object.__new__(type(self))
+        made.__dict__.update(self.__dict__)
         made._validated = wrap(self._validated)
         return made
 
@@ -487,6 +510,11 @@ REFERENCE_ARGUMENTS: Mapping[tuple[ResourceType, str], ResourceType] = {
 def references_of(resource_type: ResourceType, arguments: Mapping[str, Any]) -> list[ResourceRef]:
     """Return the resources that ``arguments`` of a resource of ``resource_type`` name."""
     found: list[ResourceRef] = []
+    if resource_type is ResourceType.CHAT_MODEL and isinstance(router := arguments.get("router"), Mapping):
+        named = cast("Mapping[str, Any]", router)
+        found += [ResourceRef(type=resource_type, name=name) for name in named.get("models", ())]
+        if (judge := named.get("judge")) is not None:
+            found.append(ResourceRef(type=resource_type, name=judge))
     for argument, value in arguments.items():
         target = REFERENCE_ARGUMENTS.get((resource_type, argument))
         values = cast("list[Any]", value) if isinstance(value, list | tuple) else [value]

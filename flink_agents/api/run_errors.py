@@ -188,6 +188,12 @@ class RunDeadlineError(RunError, TimeoutError):
     code = "FA4021"
 
 
+class AskedOutputsError(RunError):
+    """An agent that an action asked put out another number of values than one."""
+
+    code = "FA4022"
+
+
 class RecordedFailureError(RunError):
     """A durable call failed in an earlier attempt, with an exception that cannot be made again.
 

@@ -8,7 +8,7 @@ from __future__ import annotations
 import functools
 import inspect
 import re
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from typing import Annotated, Any, get_args, get_origin
 
 from pydantic import BaseModel, Field, PydanticUserError, create_model
@@ -31,6 +31,31 @@ def given_parameters(func: Callable[..., Any]) -> dict[str, Any]:
     except (NameError, TypeError, ValueError):
         return {}
     return {one.name: one.annotation for one in parameters if _is_given(one.annotation)}
+
+
+def written_hints(func: Any) -> dict[str, Any]:
+    """The types that stand in a signature as texts: of parameters by name, and that of the result."""
+    plain, typed = inspect.signature(func), inspect.signature(func, eval_str=True)
+    hints = {
+        name: one.annotation
+        for name, one in typed.parameters.items()
+        if isinstance(plain.parameters[name].annotation, str)
+    }
+    if isinstance(plain.return_annotation, str):
+        hints["return"] = typed.return_annotation
+    return hints
+
+
+def annotate(func: Any, hints: Mapping[str, Any]) -> None:
+    """Give a function that was sent to this process types in place of the texts of its annotations.
+
+    A function that was sent by its code has the names that its code needs, and not those of its annotations.
+    """
+    try:
+        inspect.signature(func, eval_str=True)
+    except NameError:
+        plain = getattr(func, "__func__", func)
+        plain.__annotations__ = {**plain.__annotations__, **hints}
 
 
 def _is_given(annotation: Any) -> bool:

@@ -11,6 +11,7 @@ import typer
 
 from flink_agents.api.errors import SetupError
 from flink_agents.cli.approvals import approvals_app, signal
+from flink_agents.cli.cluster import cluster_app, run, stop
 from flink_agents.cli.errors import prints_errors
 from flink_agents.cli.kafka import kafka_app
 from flink_agents.cli.state import state_app
@@ -26,6 +27,9 @@ plan_app = typer.Typer(help="Look at what an agent compiles to.", no_args_is_hel
 app.add_typer(plan_app, name="plan")
 app.add_typer(state_app, name="state")
 app.add_typer(kafka_app, name="kafka")
+app.add_typer(cluster_app, name="cluster")
+app.command()(run)
+app.command()(stop)
 app.add_typer(approvals_app, name="approvals")
 app.command()(signal)
 

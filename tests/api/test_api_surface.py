@@ -9,9 +9,11 @@ import flink_agents
 
 PUBLIC = """
 NOT_DONE Agent AgentOptions AgentsError AgentsExecutionEnvironment ApprovalDeniedEvent ApprovalOutcome
-ApprovalRequest ApprovalResponse CallResult ChatMessage ChatModel
+ApprovalRequest ApprovalResponse AskEvent CallResult ChatMessage ChatModel
 ChatModelConnection ChatRequestEvent ChatResponseEvent ChatResult ChatUsage ConfigOption Configuration
-ConversationHistory DeadLetter DeclaredResource DurableCallable Event EventTime FailedAttempt InputEvent
+ContextRetrievalRequestEvent ContextRetrievalResponseEvent
+ConversationHistory DeadLetter DeclaredResource Document DocumentUpdate DurableCallable Event EventTime
+FailedAttempt InputEvent
 MCPServer MemoryObject MemoryRef MemoryScope NamedEvent OnError OnMismatch OnToolError OutputEvent
 OutputMode Prompt RateLimit ReActAgent RequestedCall ResourceDescriptor ResourceProvider ResourceRef
 ResourceType RetryPolicy RetryableError RouteRule Router RunObserver RunnerContext Secret Signal

@@ -18,7 +18,7 @@ from flink_agents.api.options import CONFIG_FILE_VARIABLE, ENVIRONMENT_PREFIX, a
 from flink_agents.cli.main import app
 from flink_agents.runtime.flink.launch.packages import DISTRIBUTION
 
-FOREIGN = {"cd", "curl", "export", "flink", "git", "pytest"}
+FOREIGN = {"cd", "curl", "export", "flink", "git", "kill", "pytest"}
 """Commands that are not ours; they are not checked."""
 
 PLACEHOLDERS = {"job.py", "my_job.py"}

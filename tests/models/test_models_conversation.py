@@ -249,7 +249,8 @@ def test_routers(agent_harness: Make, router: str, text: str, model: str) -> Non
 
 def test_a_judge_is_asked_once(agent_harness: Make) -> None:
     judged = [ToolCall("final_result", {"response": "backup"})]
-    assert talk(agent_harness, judged, ["good"], ("by_judge", "law?")) == ("good", "backup", 1)
+    # What the judge used is part of what the conversation used.
+    assert talk(agent_harness, judged, ["good"], ("by_judge", "law?")) == ("good", "backup", 2)
     assert "- backup: law" in str(MODELS.main.asked[0])
 
 

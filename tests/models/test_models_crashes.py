@@ -11,7 +11,6 @@ from typing import Any
 
 import pytest
 from model_agents import KEY, KEY_VARIABLE, options
-from openai import AsyncOpenAI
 from pydantic_ai import Agent as ModelAgent
 from pydantic_ai.messages import ModelMessagesTypeAdapter
 from pydantic_ai.models.openai import OpenAIChatModel
@@ -82,10 +81,8 @@ class Whole(Agent):
     agent_name = "Buyer"
 
     def __init__(self, url: str) -> None:
-        # Nobody closes the connections of an agent of pydantic-ai with the loop of an attempt.
-        client = AsyncOpenAI(base_url=url, api_key=KEY, default_headers={"connection": "close"})
         self.buyer = ModelAgent(
-            OpenAIChatModel("any", provider=OpenAIProvider(openai_client=client)),
+            OpenAIChatModel("any", provider=OpenAIProvider(base_url=url, api_key=KEY)),
             name="buyer",
             tools=[price_of],
             capabilities=[FlinkDurability()],

@@ -142,3 +142,10 @@ def test_they_make_durable_calls() -> None:
             return OutputEvent(output=event.results)
 
     assert makes_durable_calls(bind(compile_agent(OnlyTools()), AgentCode.of(OnlyTools())))
+
+
+def test_an_unknown_tool_is_a_wrong_call_and_names_those_that_are_there(agent_harness: Make) -> None:
+    SCRIPT[:] = [ScriptedModel([Reply(tool_calls=[ToolCall("dobule"), ToolCall("double", {"number": 1})])])]
+    ((results, *_),) = agent_harness(Asking(), crash=None, forced_serialization=False).push("self")
+    assert [kind for _, kind, _ in results] == ["retry", "success"]
+    assert results[0][2] == "There is no tool 'dobule'. The tools are: 'double'."

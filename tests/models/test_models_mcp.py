@@ -10,7 +10,19 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from mcp_agents import QUICK, Careful, Clerk, Counts, Direct, Shop, by_stdio, script, served
+from mcp_agents import (
+    MODEL,
+    QUICK,
+    Careful,
+    Clerk,
+    Counts,
+    Direct,
+    Shop,
+    by_stdio,
+    script,
+    served,
+    wait_until,
+)
 from pydantic_ai import Agent as ModelAgent
 from pydantic_ai.messages import ModelMessage, ModelResponse, TextPart, ToolCallPart
 from pydantic_ai.models.function import AgentInfo, FunctionModel
@@ -58,6 +70,10 @@ def conversation() -> None:
     """Two tools at once, then one that orders, then the end."""
     both = [ToolCall("price_of", {"item": "tea"}), ToolCall("price_of", {"item": "coffee"})]
     script(Reply(tool_calls=both), ToolCall("order", {"item": "tea", "number": 2}), "done")
+
+
+FIRST_OF_TWO, ORDERED = 2, 5
+"""Numbers of calls of that conversation: the list, a request, two tools at once, a request, the order."""
 
 
 class Reader(Shop):
@@ -112,6 +128,27 @@ def test_a_crash_anywhere_repeats_no_call(counts: Counts, way: str) -> None:
     assert output == "done"
     assert [one for one in contents if one is not None] == [7.5, 15.0, {"item": "tea", "number": 2}, "done"]
     assert counts.done == {"price_of tea": 1, "price_of coffee": 1, "order tea 2": 1}
+
+
+@pytest.mark.executes_once
+@pytest.mark.parametrize("call", range(6))
+def test_over_stdio_an_attempt_that_dies_behind_a_call_repeats_none(counts: Counts, call: int) -> None:
+    """The server dies with the attempt. The next one starts another, where it still needs it."""
+    conversation()
+    faults = Faults(at_record(RecordKind.CALL, Fault.UNACKNOWLEDGED, call))
+    with OperatorHarness(Clerk(), config=by_stdio(counts), store=faults.store) as harness:
+        before = harness.snapshot()
+        with pytest.raises(Exception, match="FA6"):
+            harness.push("hi")
+        harness.restore(before)
+        wait_until(lambda: counts.alive == [], "the server of the first attempt ends")
+        [[output, _]] = harness.push("hi")
+    assert output == "done"
+    assert counts.done["order tea 2"] == 1
+    # One of two calls at once may be under way when the other one is recorded.
+    assert counts.done.total() in ((3, 4) if call == FIRST_OF_TWO else (3,))
+    assert MODEL[0].count == 3
+    assert counts.starts == (2 if call < ORDERED else 1)
 
 
 @pytest.mark.parametrize("way", WAYS)

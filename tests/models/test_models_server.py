@@ -18,6 +18,7 @@ from flink_agents.plan import compile_agent
 from flink_agents.testing import OperatorHarness
 from flink_agents.testing.faults import Fault, Faults, at_append
 from flink_agents.testing.models import ModelServer, Reply, ServedRequest, ToolCall
+from flink_agents.testing.models.blocking import requests_allowed
 
 Serve = Callable[..., ModelServer]
 Make = Callable[..., OperatorHarness]
@@ -169,6 +170,55 @@ def test_a_connection_that_breaks_and_a_server_that_is_slow(model_server: Serve,
     config = {**options(server), "chat-models.analyst.timeout": 0.3}
     assert agent_harness(Analyst(), config=config, crash=None).push("tea?") == ["good"]
     assert server.count == 3
+
+
+STREAMS = {
+    "openai-chat": (
+        {
+            "id": "1",
+            "object": "chat.completion.chunk",
+            "created": 1,
+            "model": "any",
+            "choices": [{"index": 0, "delta": {"role": "assistant", "content": "half an ans"}}],
+        },
+    ),
+    "openai": (
+        {"type": "response.created", "sequence_number": 0, "response": {}},
+        {
+            "type": "response.output_text.delta",
+            "sequence_number": 1,
+            "item_id": "m",
+            "output_index": 0,
+            "content_index": 0,
+            "delta": "half an ans",
+            "logprobs": [],
+        },
+    ),
+}
+"""For each interface the first events of a stream."""
+
+
+@pytest.mark.parametrize("interface", STREAMS)
+def test_a_stream_that_breaks_off_is_no_answer(
+    model_server: Serve, agent_harness: Make, interface: str
+) -> None:
+    """The connection is closed in good order: nothing but the missing end says that something is missing."""
+    body = "".join(f"data: {json.dumps(one)}\n\n" for one in STREAMS[interface])
+    server = model_server([Reply(body=body, headers={"content-type": "text/event-stream"}), Reply("whole")])
+    config = {
+        **options(server),
+        "chat-models.analyst.stream": True,
+        "chat-models.analyst.model": f"{interface}:any",
+    }
+    assert agent_harness(Analyst(), config=config, crash="everywhere").push("tea?") == ["whole"]
+    assert server.count == 2
+
+
+def test_a_service_that_is_not_there_is_told_with_the_reason(agent_harness: Make) -> None:
+    config = {"chat-models.analyst.base_url": "http://127.0.0.1:1/v1"}
+    with requests_allowed():
+        text = failure(agent_harness(Analyst(), config=config, crash=None, forced_replay=False))
+    assert "All connection attempts failed" in text
 
 
 def test_secrets_are_nowhere(model_server: Serve, tmp_path: Path, caplog: pytest.LogCaptureFixture) -> None:

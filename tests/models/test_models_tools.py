@@ -8,6 +8,7 @@ import time
 from collections.abc import Callable
 from typing import Annotated, Any
 
+import cloudpickle
 import pytest
 from pydantic_ai.exceptions import ModelRetry, ToolFailed
 from pydantic_ai.messages import ToolReturnPart
@@ -29,6 +30,7 @@ from flink_agents import (
     tool,
 )
 from flink_agents.api.errors import ActionFailedError, ToolResultError, ToolRetriesExceededError
+from flink_agents.models.retrieval.tool import retrieval_tool
 from flink_agents.testing import OperatorHarness
 from flink_agents.testing.models import Reply, ScriptedModel, ToolCall
 
@@ -298,3 +300,20 @@ def test_what_a_tool_is_given_is_hidden() -> None:
     found = Tool(Worker.inside.__get__(Worker()))
     assert list(found.parameters["properties"]) == ["page"]
     assert list(found.given) == ["ctx", "memory", "notes"]
+
+
+def test_a_tool_can_be_sent_to_workers() -> None:
+    """As a global of a main script, which an action names."""
+
+    def double(number: int) -> int:
+        """Twice the number."""
+        return 2 * number
+
+    tool = Tool(double, "twice", max_concurrency=3)
+    sent: Tool = cloudpickle.loads(cloudpickle.dumps(tool))
+    assert sent(number="4") == 8
+    assert (sent.name, sent.description, sent.settings) == (tool.name, tool.description, tool.settings)
+    assert sent.parameters == tool.parameters
+    found: Tool = cloudpickle.loads(cloudpickle.dumps(retrieval_tool("articles", k=2)))
+    assert found.name == "search_articles"
+    assert list(found.given) == ["ctx"]

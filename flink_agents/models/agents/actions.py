@@ -15,7 +15,8 @@ from flink_agents.api.chat_events import (
 from flink_agents.api.context import RunnerContext
 from flink_agents.models.chat.messages import to_json
 from flink_agents.models.tools.calls import ToolPolicy
-from flink_agents.models.tools.toolbox import Toolbox, tools_of
+from flink_agents.models.tools.skills.resource import with_skills
+from flink_agents.models.tools.toolbox import Toolbox, tool_named, tools_of
 
 
 async def answer_chat_request(event: ChatRequestEvent, ctx: RunnerContext) -> ChatResponseEvent:
@@ -42,8 +43,12 @@ async def answer_chat_request(event: ChatRequestEvent, ctx: RunnerContext) -> Ch
 
 async def answer_tool_request(event: ToolRequestEvent, ctx: RunnerContext) -> ToolResponseEvent:
     """Call the tools that an event names, side by side. A wrong call is a result that says what is wrong."""
-    names = dict.fromkeys(call.name for call in event.calls)
-    toolbox = Toolbox(ctx, await tools_of(ctx, names), ToolPolicy(), len(event.calls), ctx.now())
+    given, _ = with_skills(ctx, event.tools)
+    of_sources = await tools_of(ctx, given)
+    known = {tool.name for tool in of_sources}
+    named = dict.fromkeys(call.name for call in event.calls if call.name not in known)
+    tools = [*of_sources, *filter(None, (tool_named(ctx, name) for name in named))]
+    toolbox = Toolbox(ctx, tools, ToolPolicy(), len(event.calls), ctx.now())
     calls = [ToolCallPart(call.name, call.arguments, call.id) for call in event.calls]
     outcomes = await toolbox.outcomes(calls)
     return ToolResponseEvent(

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
-from typing import Any
+from typing import Any, cast
 
 from pydantic_ai.exceptions import UserError
 from pydantic_ai.models import Model, infer_model
@@ -47,7 +47,9 @@ def make_model(
         )
     else:
         model = _of_provider(what, spec.model, spec, connection, secrets)
-    client = _client_of(model)
+        # Without it, a stream of Chat Completions that breaks off passes for a whole answer.
+        cast("dict[str, Any]", model.profile)["openai_chat_streaming_requires_finish_reason"] = True
+    client = client_of(model)
     secrets.know(getattr(client, "api_key", None))
     if hasattr(client, "max_retries"):
         # A repeated request is an attempt of the recorded call, which honours retry-after and is counted.
@@ -103,7 +105,7 @@ def _arguments(spec: Endpoint, connection: Endpoint | None, secrets: Secrets) ->
     return arguments
 
 
-def _client_of(model: Model) -> Any:
+def client_of(model: Model) -> Any:
     """The client of the provider's library; None where the model has none."""
     provider = getattr(model, "_provider", None)
     return getattr(provider, "client", None)

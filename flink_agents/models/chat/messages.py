@@ -11,6 +11,7 @@ from collections.abc import Iterable, Mapping, Sequence
 from datetime import datetime
 from typing import Any, cast
 
+from pydantic import ValidationError
 from pydantic_ai.messages import (
     ModelMessage,
     ModelMessagesTypeAdapter,
@@ -21,7 +22,7 @@ from pydantic_ai.messages import (
     UserPromptPart,
 )
 
-from flink_agents.api.chat import ChatInput
+from flink_agents.api.chat import ChatInput, problem
 from flink_agents.api.errors import AgentConfigurationError
 from flink_agents.api.resources import ChatMessage
 
@@ -41,11 +42,11 @@ def messages_of(given: ChatInput, now: datetime) -> list[ModelMessage]:
     """
     if isinstance(given, str):
         return [ModelRequest([UserPromptPart(given, timestamp=now)], timestamp=now)] if given else []
-    several: Sequence[Any] = [given] if isinstance(given, ChatMessage | Mapping) else given
-    made: list[ModelMessage] = []
-    for one in several:
-        made.append(_message(one, now))
-    return made
+    if isinstance(given, ChatMessage | Mapping | ModelRequest | ModelResponse):
+        return [_message(given, now)]
+    # What is neither a message nor several of them is refused as the one message that it was meant to be.
+    several: Sequence[Any] = given if isinstance(given, list | tuple) else [given]
+    return [_message(one, now) for one in several]
 
 
 def _message(one: Any, now: datetime) -> ModelMessage:
@@ -55,14 +56,21 @@ def _message(one: Any, now: datetime) -> ModelMessage:
         return _chat_message(one, now)
     if isinstance(one, str):
         return ModelRequest([UserPromptPart(one, timestamp=now)], timestamp=now)
-    if isinstance(one, Mapping) and "kind" in one:
-        return ModelMessagesTypeAdapter.validate_python([one])[0]
-    if isinstance(one, Mapping):
+    if not isinstance(one, Mapping):
+        raise _no_message(type(one).__qualname__)
+    try:
+        if "kind" in one:
+            return ModelMessagesTypeAdapter.validate_python([one])[0]
         return _chat_message(ChatMessage.model_validate(one), now)
-    raise AgentConfigurationError(
+    except ValidationError as error:
+        raise _no_message(f"a dict: {problem(error)}") from None
+
+
+def _no_message(found: str) -> AgentConfigurationError:
+    return AgentConfigurationError(
         "a chat model is told something that is no message",
-        expected="a text, a ChatMessage, or a message of pydantic-ai",
-        found=type(one).__qualname__,
+        expected="a text, a ChatMessage, a message of pydantic-ai, or a list of these",
+        found=found,
         fix="pass the text that the model shall read",
     )
 

@@ -31,6 +31,7 @@ from flink_agents.api.durable import DurableCallable, RetryableError
 from flink_agents.api.errors import ModelRequestError
 from flink_agents.api.metrics import MetricGroup
 from flink_agents.api.policies import RetryPolicy
+from flink_agents.models.chat.endpoint import client_of
 from flink_agents.models.chat.messages import Transcript, from_json, to_json
 from flink_agents.models.setup.limiter import RequestLimiter
 from flink_agents.models.setup.secrets import Secrets
@@ -47,6 +48,8 @@ _AGAIN_STATUS = frozenset({408, 409, 425, 429, 500, 502, 503, 504, 529})
 
 _MOST_CHARACTERS = 2000
 """How much of a provider's text an error carries: a page of HTML helps nobody."""
+
+_MOST_CAUSES = 5
 
 
 @dataclass(frozen=True)
@@ -165,8 +168,6 @@ class ModelRequests:
         merged: dict[str, Any] = {**self._spec.settings, **settings}
         if headers:
             merged["extra_headers"] = {**headers, **merged.get("extra_headers", {})}
-        if self._spec.timeout is not None:
-            merged.setdefault("request_timeout", self._spec.timeout)
         return ModelSettings(**merged)
 
     async def _attempt(
@@ -179,13 +180,21 @@ class ModelRequests:
         opened = await self._opened()
         async with opened.limiter.turn():
             metrics.get_counter("requests").inc()
+            # pydantic-ai's own deadline, request_timeout, costs as much as all else that it does itself.
+            deadline = asyncio.timeout(self._spec.timeout)
             try:
-                response = await self._response(
-                    opened.model, messages, self._settings(opened.headers, settings), parameters
-                )
+                async with deadline:
+                    response = await self._response(
+                        opened.model, messages, self._settings(opened.headers, settings), parameters
+                    )
             except (ModelAPIError, UnexpectedModelBehavior, UserError) as error:
                 metrics.get_counter("failures").inc()
                 raise self._failure(error) from None
+            except TimeoutError:
+                metrics.get_counter("failures").inc()
+                if not deadline.expired():
+                    raise
+                raise RetryableError(f"it gave no answer within {self._spec.timeout:g} seconds") from None
         metrics.get_counter("input_tokens").inc(response.usage.input_tokens)
         metrics.get_counter("output_tokens").inc(response.usage.output_tokens)
         return response
@@ -206,11 +215,16 @@ class ModelRequests:
         ) as stream:
             async for _ in stream:
                 pass
-            return stream.get()
+            response = stream.get()
+        of_service = client_of(model) is not None
+        if response.state == "incomplete" or (of_service and response.finish_reason is None):
+            # A service says of each answer why it ends. Where that is missing, so is the rest of the answer.
+            raise UnexpectedModelBehavior("the stream ended before the answer did")
+        return response
 
     def _failure(self, error: Exception) -> Exception:
         """What is recorded of a failed attempt: an error without secrets, which a replay can make again."""
-        text = f"{type(error).__name__}: {self._secrets.hide(error)}"[:_MOST_CHARACTERS]
+        text = self._secrets.hide(f"{type(error).__name__}: {_with_causes(error)}")[:_MOST_CHARACTERS]
         if _may_be_repeated(error):
             return RetryableError(text, getattr(error, "retry_after", None))
         return ModelRequestError(
@@ -218,6 +232,16 @@ class ModelRequests:
             found=text,
             fix="correct the request, the model's name or its key; it is not sent again",
         )
+
+
+def _with_causes(error: BaseException) -> str:
+    """What an error says, and what those say that led to it: its own text may be that it failed."""
+    texts = [str(error)]
+    while (cause := error.__cause__) is not None and len(texts) < _MOST_CAUSES:
+        error = cause
+        if (text := str(error)) and not any(text in earlier for earlier in texts):
+            texts.append(text)
+    return "; ".join(texts)
 
 
 def _may_be_repeated(error: Exception) -> bool:

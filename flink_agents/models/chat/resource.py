@@ -14,6 +14,7 @@ from flink_agents.api.chat import (
     ChatInput,
     ChatModelSpec,
     ChatResult,
+    ChatUsage,
     ConversationOptions,
     Endpoint,
     OutputMode,
@@ -28,6 +29,7 @@ from flink_agents.models.chat.conversation import Conversation, Terms
 from flink_agents.models.chat.endpoint import make_model
 from flink_agents.models.chat.history import Remembered, check_recordable
 from flink_agents.models.chat.messages import Transcript, messages_of
+from flink_agents.models.chat.options import checked
 from flink_agents.models.chat.output import OutputType
 from flink_agents.models.chat.overrides import overridden
 from flink_agents.models.chat.requests import Answer, ModelRequests
@@ -37,6 +39,8 @@ from flink_agents.models.setup.secrets import Secrets
 from flink_agents.models.tools.calls import ToolPolicy
 from flink_agents.models.tools.skills.resource import with_skills
 from flink_agents.models.tools.toolbox import Toolbox, tools_of
+
+_NOTHING = ChatUsage()
 
 
 class ChatModelResource:
@@ -93,19 +97,33 @@ class ChatModelResource:
         **options: Unpack[ConversationOptions],
     ) -> ChatResult[Any]:
         """Hold a conversation, as ``RunnerContext.chat`` describes it."""
-        spec = self.spec(ctx)
-        now = ctx.now()
+        options = checked(options)
         history = options.get("history", ())
+        if self.spec(ctx).router is None:
+            return await self._chat(ctx, messages, history, output_type, options)
+        now = ctx.now()
+        remembered = isinstance(history, ConversationHistory)
+        before = Remembered(ctx, history, now).messages() if remembered else messages_of(history, now)
+        choice = await choose(ctx, self.name, [*before, *messages_of(messages, now)])
+        chosen: ChatModelResource = ctx.get_resource(choice.model, ResourceType.CHAT_MODEL)
+        return await chosen._chat(ctx, messages, history, output_type, options, choice.used)
+
+    async def _chat(
+        self,
+        ctx: RunnerContext,
+        messages: ChatInput,
+        history: Sequence[Any] | ConversationHistory,
+        output_type: Any,
+        options: ConversationOptions,
+        used: ChatUsage = _NOTHING,
+    ) -> ChatResult[Any]:
+        """Hold a conversation with this model itself; ``used`` is what its choice used."""
+        spec, now = self.spec(ctx), ctx.now()
         kept = Remembered(ctx, history, now) if isinstance(history, ConversationHistory) else None
-        before = [] if isinstance(history, ConversationHistory) else messages_of(list(history), now)
+        before = [] if isinstance(history, ConversationHistory) else messages_of(history, now)
         said = messages_of(messages, now)
-        if spec.router is not None:
-            earlier = before if kept is None else kept.messages()
-            name = await choose(ctx, spec.router, [*earlier, *said])
-            chosen = ctx.get_resource(name, ResourceType.CHAT_MODEL)
-            return await chosen.chat(ctx, messages, output_type=output_type, **options)
         prompt = [] if before else await self._prompt(ctx, spec, options.get("variables", {}))
-        hold = partial(self._conversation, ctx, spec, output_type, options)
+        hold = partial(self._conversation, ctx, spec, output_type, options, used)
         if kept is None:
             return await (await hold([*prompt, *before, *said])).run()
         check_recordable(options.get("run_tools", True))
@@ -120,6 +138,7 @@ class ChatModelResource:
         spec: ChatModelSpec,
         output_type: Any,
         options: ConversationOptions,
+        used: ChatUsage,
         messages: Sequence[ModelMessage],
     ) -> Conversation:
         now = ctx.now()
@@ -130,7 +149,7 @@ class ChatModelResource:
             self,
             Toolbox(ctx, await tools_of(ctx, given), policy, spec.tool_retries, now),
             self._terms(spec, output_type, options, of_skills, now),
-            UsageCounter(_limits(spec, options)),
+            UsageCounter(_limits(spec, options), used),
             messages,
         )
 
@@ -180,6 +199,8 @@ class ChatModelResource:
         """
         failed: list[ModelRequestError] = []
         for name in (self.name, *self.spec(ctx).fallback):
+            # What stands in may be a router.
+            name = (await choose(ctx, name, transcript.messages)).model if name != self.name else name
             model = self if name == self.name else ctx.get_resource(name, ResourceType.CHAT_MODEL)
             try:
                 requests = model.requests(ctx)

@@ -2,38 +2,74 @@
 
 from __future__ import annotations
 
-import importlib
 import re
 from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
 from typing import Any, Literal
 
 from pydantic_ai.messages import ModelMessage
 
-from flink_agents.api.chat import Router, RouteRule
+from flink_agents.api.chat import ChatUsage, Router, RouteRule
 from flink_agents.api.context import RunnerContext
 from flink_agents.api.errors import AgentConfigurationError
 from flink_agents.api.resources import ResourceType
 from flink_agents.models.chat.messages import text_of_user, to_json
+from flink_agents.models.setup.classes import found
 
 
-async def choose(ctx: RunnerContext, router: Router, messages: Sequence[ModelMessage]) -> str:
-    """The name of the chat model that a conversation is held with.
+@dataclass(frozen=True)
+class Choice:
+    """What routers chose.
+
+    Attributes:
+        model: Name of the chat model that is asked.
+        used: What judges used.
+    """
+
+    model: str
+    used: ChatUsage = ChatUsage()
+
+
+async def choose(ctx: RunnerContext, name: str, messages: Sequence[ModelMessage]) -> Choice:
+    """Choose the chat model that messages are sent to, where ``name`` may be that of a router.
 
     Rules and functions are code of the action: what they say must follow from the messages alone. The
     request to a judge is recorded.
 
     Raises:
-        AgentConfigurationError: A function names no model of the router.
+        AgentConfigurationError: A function names no model of the router, or routers lead back to themselves.
     """
+    choice, passed = Choice(name), list[str]()
+    while (router := _router_of(ctx, choice.model)) is not None:
+        if choice.model in passed:
+            raise AgentConfigurationError(
+                f"the router {choice.model!r} leads back to itself",
+                expected="routers that come to a chat model",
+                found=" -> ".join([*passed, choice.model]),
+                fix="let one of them name a chat model with a provider",
+            )
+        passed.append(choice.model)
+        choice = await _next(ctx, router, messages, choice.used)
+    return choice
+
+
+def _router_of(ctx: RunnerContext, name: str) -> Router | None:
+    return ctx.get_resource(name, ResourceType.CHAT_MODEL).spec(ctx).router
+
+
+async def _next(
+    ctx: RunnerContext, router: Router, messages: Sequence[ModelMessage], used: ChatUsage
+) -> Choice:
+    """What one router chooses."""
     names = list(router.models)
     if router.judge is not None:
-        return await _judged(ctx, router.judge, router.models, messages)
+        return await _judged(ctx, router.judge, router.models, messages, used)
     if router.function is not None:
-        return _of_function(router.function, names, messages)
+        return Choice(_of_function(router.function, names, messages), used)
     for rule in router.rules:
         if _holds(rule, messages):
-            return rule.model
-    return names[-1]
+            return Choice(rule.model, used)
+    return Choice(names[-1], used)
 
 
 def _holds(rule: RouteRule, messages: Sequence[ModelMessage]) -> bool:
@@ -51,11 +87,7 @@ def _length(messages: Sequence[ModelMessage]) -> int:
 
 
 def _of_function(reference: str, names: Sequence[str], messages: Sequence[ModelMessage]) -> str:
-    module, _, qualname = reference.partition(":")
-    function: Any = importlib.import_module(module)
-    for part in qualname.split("."):
-        function = getattr(function, part)
-    name = function(list(messages))
+    name = found(reference, "the function of a router")(list(messages))
     if name in names:
         return name
     raise AgentConfigurationError(
@@ -67,12 +99,17 @@ def _of_function(reference: str, names: Sequence[str], messages: Sequence[ModelM
 
 
 async def _judged(
-    ctx: RunnerContext, judge: str, models: Mapping[str, str], messages: Sequence[ModelMessage]
-) -> str:
+    ctx: RunnerContext,
+    judge: str,
+    models: Mapping[str, str],
+    messages: Sequence[ModelMessage],
+    used: ChatUsage,
+) -> Choice:
     described = "\n".join(f"- {name}: {purpose}" for name, purpose in models.items())
     question = (
         f"Which of these models shall answer the request below?\n{described}\n\n{text_of_user(messages)}"
     )
     kind: Any = Literal[tuple(models)]  # pyright: ignore[reportInvalidTypeForm]
     resource = ctx.get_resource(judge, ResourceType.CHAT_MODEL)
-    return (await resource.chat(ctx, question, output_type=kind)).output
+    result = await resource.chat(ctx, question, output_type=kind)
+    return Choice(result.output, used + result.usage)

@@ -6,17 +6,21 @@ from flink_agents.api.chat import ChatUsage, UsageLimits
 from flink_agents.api.errors import UsageLimitExceededError
 from flink_agents.models.chat.requests import Answer
 
+_NOTHING = ChatUsage()
+
 
 class UsageCounter:
     """See the module.
 
     Args:
         limits: What the conversation may use.
+        used: What was used for it before.
     """
 
-    def __init__(self, limits: UsageLimits) -> None:
+    def __init__(self, limits: UsageLimits, used: ChatUsage = _NOTHING) -> None:
         self._limits = limits
-        self.usage = ChatUsage(cost=None if limits.cost is None else 0.0)
+        cost = None if limits.cost is None else used.cost or 0.0
+        self.usage = used.model_copy(update={"cost": cost})
 
     @property
     def counts_cost(self) -> bool:

@@ -109,6 +109,7 @@ class FlinkDurability(BaseDurabilityCapability[AgentDepsT]):
         approval_timeout: float | timedelta | None = None,
     ) -> None:
         super().__init__(models=models, event_stream_handler=event_stream_handler, name=name)
+        self._further_models = tuple((models or {}).values())
         self._model_calls: CallSettings = model_calls or {}
         self._tool_calls: CallSettings = tool_calls or {}
         self._people: People | None = None
@@ -149,11 +150,16 @@ class FlinkDurability(BaseDurabilityCapability[AgentDepsT]):
 
         return _Calls(
             self.name,
+            self._models_to_keep_open(),
             self.default_model_id,
             RoleBasedOperationConfig[CallSettings](
                 model=self._model_calls, event={}, capability={}, tool=self._tool_calls, resolve_tool=of_tool
             ),
         )
+
+    def _models_to_keep_open(self) -> tuple[Model, ...]:
+        default = None if self.agent is None else self.agent.model
+        return (*((default,) if isinstance(default, Model) else ()), *self._further_models)
 
     def get_default_run_id(self) -> str | None:
         """The identity of a run, which is the same on replay; None where nothing is recorded."""
@@ -218,15 +224,21 @@ class _Calls(JournalCallableOperationBackend[CallSettings]):
 
     Args:
         agent: Name of the agent.
+        models: Its models.
         default_model_id: Identity of the agent's own model.
         config: How calls are made.
     """
 
     def __init__(
-        self, agent: str, default_model_id: str | None, config: RoleBasedOperationConfig[CallSettings]
+        self,
+        agent: str,
+        models: tuple[Model, ...],
+        default_model_id: str | None,
+        config: RoleBasedOperationConfig[CallSettings],
     ) -> None:
         super().__init__(agent_name=agent, default_model_id=default_model_id, config=config)
         self._agent = agent
+        self._models = models
 
     async def execute(
         self,
@@ -247,7 +259,9 @@ class _Calls(JournalCallableOperationBackend[CallSettings]):
             nonlocal executed
             executed = True
             try:
-                return await (on_model_loop(body) if isinstance(operation_id, ModelRequestId) else body())
+                if isinstance(operation_id, ModelRequestId):
+                    return await on_model_loop(body, self._models)
+                return await body()
             except PydanticSerializationError as error:
                 raise self._unrecordable(name, error) from error
 

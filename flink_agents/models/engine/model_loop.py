@@ -1,19 +1,29 @@
 """The loop on which agents of pydantic-ai ask their models: one for the process.
 
 An agent stands in a module, with its model and the connections of that. A connection belongs to the loop that
-opened it, but each subtask and each attempt of a job has a loop of its own, and several share a process.
+opened it, but each subtask and each attempt of a job has a loop of its own, and several share a process. So
+models are used here, and stay open as long as an attempt is there that has asked them.
 """
 
 from __future__ import annotations
 
 import asyncio
 import threading
-from collections.abc import Awaitable, Callable
+from collections.abc import Awaitable, Callable, Iterable
 from concurrent.futures import Future
 from contextvars import copy_context
 from typing import TypeVar
 
+from pydantic_ai.models import Model
+
+from flink_agents.api.logs import bounded_logger
+
 T = TypeVar("T")
+
+_log = bounded_logger("flink_agents.models")
+
+_LOOK_SECONDS = 1.0
+"""How often somebody looks whether attempts have ended. Nobody tells: their loops are closed."""
 
 
 class _ModelLoop:
@@ -31,22 +41,73 @@ class _ModelLoop:
             return self._loop
 
 
+class _Visits:
+    """The models that attempts have asked, by the loops of these. All of it runs on the loop of models."""
+
+    def __init__(self) -> None:
+        self._entered: dict[asyncio.AbstractEventLoop, dict[int, Model]] = {}
+        self._entering = asyncio.Lock()
+        self._watching = False
+        self._leaving: set[asyncio.Task[None]] = set()
+
+    async def enter(self, visitor: asyncio.AbstractEventLoop, models: Iterable[Model]) -> None:
+        """Keep models open until a loop is closed.
+
+        pydantic-ai counts who has entered a model, and closes it behind the last one.
+        """
+        async with self._entering:
+            entered = self._entered.setdefault(visitor, {})
+            for model in models:
+                if id(model) not in entered:
+                    await model.__aenter__()
+                    entered[id(model)] = model
+        if not self._watching:
+            self._watching = True
+            asyncio.get_running_loop().call_later(_LOOK_SECONDS, self._look)
+
+    def _look(self) -> None:
+        """Leave what loops have entered that are closed by now, and look again while there are others."""
+        loop = asyncio.get_running_loop()
+        for visitor in [one for one in self._entered if one.is_closed()]:
+            for model in self._entered.pop(visitor).values():
+                task = loop.create_task(_leave(model))
+                # The loop itself does not keep its tasks from the collector.
+                self._leaving.add(task)
+                task.add_done_callback(self._leaving.discard)
+        self._watching = bool(self._entered)
+        if self._watching:
+            loop.call_later(_LOOK_SECONDS, self._look)
+
+
+async def _leave(model: Model) -> None:
+    try:
+        await model.__aexit__(None, None, None)
+    except Exception as error:  # whatever the library of a provider raises
+        _log.warning("the model %r was not closed: %r", model, error)
+
+
 _models = _ModelLoop()
+_visits = _Visits()
 
 
-async def on_model_loop(ask: Callable[[], Awaitable[T]]) -> T:
+async def on_model_loop(ask: Callable[[], Awaitable[T]], models: Iterable[Model] = ()) -> T:
     """Await ``ask()`` on the loop of models, with the context variables that are set here.
 
     Where this is cancelled, so is that.
+
+    Args:
+        ask: What is awaited there.
+        models: What it uses: they stay open until the loop on which this is awaited is closed.
     """
     ended: Future[T] = Future()
     tasks: list[asyncio.Task[None]] = []
-    loop, context = _models.get(), copy_context()
+    loop, context, visitor = _models.get(), copy_context(), asyncio.get_running_loop()
 
     async def run() -> None:
         if not ended.set_running_or_notify_cancel():
             return
         try:
+            await _visits.enter(visitor, models)
             ended.set_result(await ask())
         except BaseException as error:  # whatever it is, who awaits it here gets it
             ended.set_exception(error)

@@ -16,7 +16,6 @@ from dataclasses import dataclass
 from typing import Any, Literal
 
 import numpy as np
-from pydantic import ConfigDict, Field
 from typing_extensions import override
 
 from flink_agents.api.chat import Endpoint
@@ -26,7 +25,7 @@ from flink_agents.api.errors import EmbeddingMismatchError, RetrievalError
 from flink_agents.api.options import AgentOptions
 from flink_agents.api.resource_providers import DeclaredResource, ResourceProvider
 from flink_agents.api.resources import ResourceType
-from flink_agents.api.settings import Limits
+from flink_agents.api.retrieval_specs import EmbeddingModelSpec
 from flink_agents.api.vector_store import VectorSpace
 from flink_agents.models.setup.classes import made_by
 from flink_agents.models.setup.descriptions import overridden, read_configured, read_description
@@ -44,19 +43,6 @@ _CHAT_ONLY = frozenset({"anthropic", "groq", "huggingface", "mistral", "xai"})
 
 _MOST_CHARACTERS = 2000
 """How much of a provider's text an error carries."""
-
-
-class EmbeddingModelDescription(Endpoint, Limits):
-    """What a description of an embedding model says."""
-
-    model_config = ConfigDict(extra="forbid", frozen=True)
-
-    model: str = Field(pattern=r"^[^:]+:.+", description="The model, 'provider:model'.")
-    dimensions: int | None = Field(default=None, ge=1, description="Length of vectors, where one may choose.")
-    batch_size: int = Field(default=64, ge=1, description="How many texts a request has, at most.")
-    timeout: float = Field(default=60.0, gt=0, description="Seconds that a request may take.")
-    truncate: bool = Field(default=False, description="Cut texts that are too long; else they are refused.")
-    connection: str | None = Field(default=None, description="A chat_model_connection with the endpoint.")
 
 
 @dataclass(frozen=True)
@@ -89,27 +75,27 @@ class EmbeddingModelResource:
         self._making = threading.Lock()
         self._model: Any = None
         self._headers: dict[str, str] = {}
-        self._begun: EmbeddingModelDescription | None = None
+        self._begun: EmbeddingModelSpec | None = None
         self._limiter = RequestLimiter(None, None)
         self._secrets = Secrets(f"the embedding model {self.name!r}")
         self._call = DurableCallable(self._request, name=f"embed:{self.name}")
 
     @property
-    def description(self) -> EmbeddingModelDescription:
+    def description(self) -> EmbeddingModelSpec:
         """What is said of it; by the options of the job as well, once an action has used it."""
-        return self._begun or read_description(EmbeddingModelDescription, self._declared.arguments)
+        return self._begun or read_description(EmbeddingModelSpec, self._declared.arguments)
 
-    def begin(self, ctx: RunnerContext) -> EmbeddingModelDescription:
+    def begin(self, ctx: RunnerContext) -> EmbeddingModelSpec:
         """What is said of it, by the options of the job as well."""
         if self._begun is None:
             said = overridden(
                 AgentOptions.EMBEDDING_MODELS,
                 self.name,
                 self._declared.arguments,
-                EmbeddingModelDescription.model_fields,
+                EmbeddingModelSpec.model_fields,
                 ctx.config,
             )
-            self._begun = described = read_configured(EmbeddingModelDescription, said, self.name)
+            self._begun = described = read_configured(EmbeddingModelSpec, said, self.name)
             self._limiter = RequestLimiter(described.max_concurrency, described.rate_limit)
         return self._begun
 
@@ -235,7 +221,7 @@ class EmbeddingModelResource:
                 await closing
 
 
-def make_model(description: EmbeddingModelDescription, secrets: Secrets, connection: Any = None) -> Any:
+def make_model(description: EmbeddingModelSpec, secrets: Secrets, connection: Any = None) -> Any:
     """The model of pydantic-ai that a description names.
 
     Args:
@@ -309,7 +295,7 @@ class EmbeddingModelProvider(ResourceProvider):
 
     @override
     def check_declared(self, name: str, clazz: str, arguments: Mapping[str, Any]) -> None:
-        model = read_description(EmbeddingModelDescription, arguments).model
+        model = read_description(EmbeddingModelSpec, arguments).model
         provider = model.partition(":")[0]
         if not clazz and provider not in _CHAT_ONLY:
             check_installed(provider, f"the embedding model {name!r}, {model!r},")

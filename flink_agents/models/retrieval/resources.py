@@ -10,7 +10,7 @@ from typing import Any
 from weakref import WeakKeyDictionary
 
 import numpy as np
-from pydantic import BaseModel, ConfigDict, Field
+from pydantic import BaseModel
 from typing_extensions import override
 
 from flink_agents.api.context import RunnerContext
@@ -19,6 +19,7 @@ from flink_agents.api.options import AgentOptions, Configuration
 from flink_agents.api.providers import Providers
 from flink_agents.api.resource_providers import DeclaredResource, ResourceProvider
 from flink_agents.api.resources import ResourceType
+from flink_agents.api.retrieval_specs import LongTermMemorySpec, VectorStoreSpec
 from flink_agents.api.vector_store import Document, DocumentUpdate, VectorSpace, VectorStore
 from flink_agents.models.retrieval.collection import StoreCollection
 from flink_agents.models.retrieval.embedding import EmbeddingModelResource
@@ -60,21 +61,6 @@ def open_vector_store(name: str, options: Mapping[str, Any]) -> VectorStore:
             fix=f"correct its entry point in the group {VECTOR_STORES.group}",
         )
     return made
-
-
-class VectorStoreDescription(BaseModel):
-    """What a description of a vector store says; all else are options of the store."""
-
-    model_config = ConfigDict(extra="allow", frozen=True)
-
-    store: str = Field(default="sqlite", description="Name of the store.")
-    embedding_model: str | None = Field(default=None, description="The model for texts and queries.")
-    collection: str | None = Field(default=None, min_length=1, description="Default: the resource's name.")
-
-    @property
-    def options(self) -> dict[str, Any]:
-        """The options of the store."""
-        return dict(self.model_extra or {})
 
 
 class StoreCalls:
@@ -165,9 +151,9 @@ class VectorStoreResource:
         self.name = declared.name
         self._declared = declared
         self._calls: StoreCalls | None = None
-        self._described: VectorStoreDescription | None = None
+        self._described: VectorStoreSpec | None = None
 
-    def begin(self, config: Configuration) -> VectorStoreDescription:
+    def begin(self, config: Configuration) -> VectorStoreSpec:
         """What is said of it, by the options of the job as well."""
         if self._described is None:
             clazz = self._declared.clazz
@@ -218,7 +204,7 @@ class VectorStoreProvider(ResourceProvider):
 
     @override
     def check_declared(self, name: str, clazz: str, arguments: Mapping[str, Any]) -> None:
-        described = read_description(VectorStoreDescription, arguments)
+        described = read_description(VectorStoreSpec, arguments)
         options = None if clazz else _options_model(described.store)
         if options is not None:
             read_description(options, described.options)
@@ -237,7 +223,7 @@ class VectorStoreProvider(ResourceProvider):
 
 def configured(
     name: str, arguments: Mapping[str, Any], config: Configuration, has_class: bool = False
-) -> VectorStoreDescription:
+) -> VectorStoreSpec:
     """What is said of a vector store by its description, and by the options of the job.
 
     Args:
@@ -253,7 +239,7 @@ def configured(
         f"{name}.store", arguments.get("store", "sqlite")
     )
     options = None if has_class else _options_model(store)
-    own = set(VectorStoreDescription.model_fields)
+    own = set(VectorStoreSpec.model_fields)
     said = overridden(
         AgentOptions.VECTOR_STORES,
         name,
@@ -261,7 +247,7 @@ def configured(
         own.union(options.model_fields if options is not None else arguments),
         config,
     )
-    described = read_configured(VectorStoreDescription, said, name)
+    described = read_configured(VectorStoreSpec, said, name)
     if options is not None:
         read_configured(options, described.options, name)
     return described
@@ -270,18 +256,6 @@ def configured(
 def _options_model(store: str) -> type[BaseModel] | None:
     """The options of a store, if it tells them."""
     return getattr(VECTOR_STORES.load(store), "options_model", None)
-
-
-class LongTermMemoryDescription(BaseModel):
-    """What a description of a long-term memory says."""
-
-    model_config = ConfigDict(extra="forbid", frozen=True)
-
-    vector_store: str = Field(description="The vector store that keeps it; it has an embedding model.")
-    namespace: str | None = Field(
-        default=None, min_length=1, description="Whose memory it is. Default: the option job-identifier."
-    )
-    chat_model: str | None = Field(default=None, description="The model that compact() asks for summaries.")
 
 
 class LongTermMemoryResource:
@@ -293,7 +267,7 @@ class LongTermMemoryResource:
         store: Its vector store.
     """
 
-    def __init__(self, name: str, description: LongTermMemoryDescription, store: VectorStoreResource) -> None:
+    def __init__(self, name: str, description: LongTermMemorySpec, store: VectorStoreResource) -> None:
         self.name = name
         self._description = description
         self._store = store
@@ -311,11 +285,11 @@ class LongTermMemoryProvider(ResourceProvider):
 
     @override
     def check(self, name: str, arguments: Mapping[str, Any]) -> None:
-        read_description(LongTermMemoryDescription, arguments)
+        read_description(LongTermMemorySpec, arguments)
 
     @override
     def provide(self, declared: DeclaredResource) -> LongTermMemoryResource:
-        described = read_description(LongTermMemoryDescription, declared.arguments)
+        described = read_description(LongTermMemorySpec, declared.arguments)
         store = declared.get(described.vector_store, ResourceType.VECTOR_STORE)
         return LongTermMemoryResource(declared.name, described, store)
 

@@ -24,14 +24,10 @@ def made_by(clazz: str, kind: type[T], what: str, *arguments: Any, **named: Any)
     Raises:
         ResourceUnavailableError: It makes none.
     """
-    module, _, qualname = clazz.partition(":")
     expected = f"{clazz}, a {kind.__module__.split('.')[0]} {kind.__name__}, or what makes one"
     try:
-        # A main script that still runs is there, and cannot be imported: its import would wait for its end.
-        found: Any = sys.modules.get(module) or importlib.import_module(module)
-        for part in qualname.split("."):
-            found = getattr(found, part)
-        made = found if isinstance(found, kind) else found(*arguments, **named)
+        there = _imported(clazz)
+        made = there if isinstance(there, kind) else there(*arguments, **named)
     except Exception as error:  # whatever foreign code raises
         raise ResourceUnavailableError(
             f"{what} cannot be made",
@@ -44,3 +40,33 @@ def made_by(clazz: str, kind: type[T], what: str, *arguments: Any, **named: Any)
             f"{what} is made by something else", expected=expected, found=type(made).__qualname__
         )
     return made
+
+
+def found(name: str, what: str) -> Any:
+    """Return the object of a name.
+
+    Args:
+        name: Its name, ``module:qualname``.
+        what: What it is, for errors.
+
+    Raises:
+        ResourceUnavailableError: There is none.
+    """
+    try:
+        return _imported(name)
+    except Exception as error:  # whatever a module raises while it is imported
+        raise ResourceUnavailableError(
+            f"{what} cannot be imported",
+            expected=f"{name}, 'module:qualname', on the workers",
+            found=f"{type(error).__name__}: {error}"[:500],
+            fix="correct its name, or install its module on the workers",
+        ) from error
+
+
+def _imported(name: str) -> Any:
+    module, _, qualname = name.partition(":")
+    # A main script that still runs is there, and cannot be imported: its import would wait for its end.
+    there: Any = sys.modules.get(module) or importlib.import_module(module)
+    for part in qualname.split("."):
+        there = getattr(there, part)
+    return there

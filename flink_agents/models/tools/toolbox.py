@@ -50,6 +50,14 @@ async def _tools_named(ctx: RunnerContext, name: str) -> list[ModelTool]:
         raise
 
 
+def tool_named(ctx: RunnerContext, name: str) -> ModelTool | None:
+    """The agent's tool of a name that somebody asks for; None where it has none."""
+    try:
+        return FunctionTool(ctx.get_resource(name, ResourceType.TOOL))
+    except ResourceNotFoundError:
+        return None
+
+
 def _tool_of(one: Any) -> ModelTool:
     if isinstance(one, Tool):
         return FunctionTool(one)

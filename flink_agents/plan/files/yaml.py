@@ -19,7 +19,7 @@ A trigger is a type string, or an event class as ``module:Class``; ``_input_even
 from __future__ import annotations
 
 import inspect
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import Any, TypeVar
 
@@ -40,6 +40,7 @@ from flink_agents.api.resources import (
     ResourceType,
     Tool,
 )
+from flink_agents.api.retrieval_specs import EmbeddingModelSpec, LongTermMemorySpec, VectorStoreSpec
 from flink_agents.api.settings import Limits, PlainSettings
 from flink_agents.api.skills import SkillsSpec
 from flink_agents.plan.compile.configuration import make_instance
@@ -128,6 +129,24 @@ class ConnectionEntry(_Named, Endpoint):
     """An endpoint that several chat models share: what ``ChatModelConnection`` takes."""
 
 
+class EmbeddingModelEntry(_Named, EmbeddingModelSpec):
+    """An embedding model: what a descriptor of one takes."""
+
+    clazz: str = Field("", alias="class", description="What makes the model of options, as module:qualname.")
+
+
+class VectorStoreEntry(_Named, VectorStoreSpec):
+    """A vector store: what a descriptor of one takes, with the options of the store."""
+
+    model_config = ConfigDict(extra="allow", frozen=True)
+
+    clazz: str = Field("", alias="class", description="What makes the store of options, as module:qualname.")
+
+
+class LongTermMemoryEntry(_Named, LongTermMemorySpec):
+    """A long-term memory: what a descriptor of one takes."""
+
+
 class SkillsEntry(_Named, SkillsSpec):
     """Skills: what ``Skills`` takes."""
 
@@ -162,6 +181,9 @@ class AgentEntry(_Entry):
     clients: list[ClientEntry] = Field(default_factory=list)
     chat_models: list[ChatModelEntry] = Field(default_factory=list)
     chat_model_connections: list[ConnectionEntry] = Field(default_factory=list)
+    embedding_models: list[EmbeddingModelEntry] = Field(default_factory=list)
+    vector_stores: list[VectorStoreEntry] = Field(default_factory=list)
+    long_term_memories: list[LongTermMemoryEntry] = Field(default_factory=list)
     mcp_servers: list[MCPServerEntry] = Field(default_factory=list)
     skills: list[SkillsEntry] = Field(default_factory=list)
     resources: list[ResourceEntry] = Field(default_factory=list)
@@ -201,7 +223,8 @@ class _File:
         try:
             self._entries = AgentsFile.model_validate(self._source.value).agents
         except ValidationError as error:
-            raise self._format_error(error) from error
+            # Not with its cause, whose text has the value that was written: it may be a secret.
+            raise self._format_error(error) from None
 
     def agents(self) -> dict[str, Agent]:
         found: dict[str, Agent] = {}
@@ -306,12 +329,8 @@ class _File:
             where = (*at_, "clients", index)
             function = self._import(client.function, (*where, "function"))
             added.append((client.name, ResourceType.CLIENT, function, where))
-        added += [*_described(entry.chat_models, ResourceType.CHAT_MODEL, (*at_, "chat_models"))]
-        connections = entry.chat_model_connections
-        at_connections = (*at_, "chat_model_connections")
-        added += [*_described(connections, ResourceType.CHAT_MODEL_CONNECTION, at_connections)]
-        added += [*_described(entry.skills, ResourceType.SKILLS, (*at_, "skills"))]
-        added += [*_described(entry.mcp_servers, ResourceType.MCP_SERVER, (*at_, "mcp_servers"))]
+        for section, kind in _DESCRIBED.items():
+            added += _described(getattr(entry, section), kind, (*at_, section))
         for index, one in enumerate(entry.resources):
             descriptor = ResourceDescriptor(clazz=one.clazz)
             descriptor.arguments = one.arguments
@@ -342,10 +361,32 @@ class _File:
         return PlanFormatError(
             f"{'.'.join(map(str, first['loc'])) or 'the file'}: {first['msg']}",
             expected="the format that agents.schema.json describes",
-            found=repr(first["input"]) if first["type"] != "missing" else None,
+            found=_shown(first["loc"], first["input"]) if first["type"] != "missing" else None,
             fix="correct the line; an editor that reads the schema shows what is allowed",
             where=self._source.place(first["loc"]),
         )
+
+
+_DESCRIBED: Mapping[str, ResourceType] = {
+    "chat_models": ResourceType.CHAT_MODEL,
+    "chat_model_connections": ResourceType.CHAT_MODEL_CONNECTION,
+    "embedding_models": ResourceType.EMBEDDING_MODEL,
+    "vector_stores": ResourceType.VECTOR_STORE,
+    "long_term_memories": ResourceType.LONG_TERM_MEMORY,
+    "skills": ResourceType.SKILLS,
+    "mcp_servers": ResourceType.MCP_SERVER,
+}
+"""The sections whose entries are descriptions, and the kind of resource that each describes."""
+
+_SECTION = 2
+"""Where a location names the section of an agent: behind ``agents`` and the number of the agent."""
+
+
+def _shown(at_: Location, value: object) -> str:
+    """What an error shows of a wrong value: of a description its kind alone, since it may be a secret."""
+    if len(at_) > _SECTION and at_[_SECTION] in (*_DESCRIBED, "resources"):
+        return f"a {type(value).__name__}"
+    return repr(value)
 
 
 def _described(

@@ -20,7 +20,7 @@ from pyflink.common.typeinfo import BasicType, RowTypeInfo
 from pyflink.datastream import DataStream, RuntimeContext, StreamExecutionEnvironment
 from pyflink.datastream.connectors.base import Sink, StreamTransformer, SupportsPreprocessing
 from pyflink.datastream.state import MapStateDescriptor, StateTtlConfig, ValueStateDescriptor
-from pyflink.util.java_utils import get_j_env_configuration
+from pyflink.util.java_utils import get_field_value, get_j_env_configuration
 
 from flink_agents.runtime.state.keyed_state import (
     HEAD_STATE,
@@ -419,3 +419,77 @@ class _InsertedSink:
         self.setParallelism = transformation.setParallelism
         self.setDescription = transformation.setDescription
         self.slotSharingGroup = transformation.setSlotSharingGroup
+
+
+# -- jobs that run ------------------------------------------------------------------------
+
+
+def java_text(error: Any) -> str:
+    """Return what Java says of an error that came through the gateway, with all its causes."""
+    return f"{error.java_exception.toString()}\n{error}"
+
+
+def log_to(path: str) -> None:
+    """Let the log of this process's JVM go to another file.
+
+    Flink's file of settings names it by a system property, which is read when the JVM starts. Settings of
+    the user's own stay as they are.
+    """
+    _jvm().java.lang.System.setProperty("log.file", path)
+    _jvm().org.apache.logging.log4j.core.config.Configurator.reconfigure()
+
+
+class _Listener:
+    """Stands for Java's ``JobListener``; Java calls it in the thread that submits."""
+
+    def __init__(self, submitted: Callable[[Any], None]) -> None:
+        self._submitted = submitted
+
+    def onJobSubmitted(self, client: Any, error: Any) -> None:
+        if client is not None:
+            self._submitted(client)
+
+    def onJobExecuted(self, result: Any, error: Any) -> None:
+        pass
+
+    class Java:
+        implements = ["org.apache.flink.core.execution.JobListener"]
+
+
+def listen_for_jobs(env: StreamExecutionEnvironment, submitted: Callable[[Any], None]) -> None:
+    """Have ``submitted`` called with Java's client of each job of an environment, tables' jobs too."""
+    java_environment(env).registerJobListener(_Listener(submitted))
+
+
+def rest_address(client: Any) -> str:
+    """Return where the minicluster of a job serves REST; no public method says so."""
+    return str(get_field_value(client, "miniCluster").getRestAddress().get().toString())
+
+
+def close_minicluster(client: Any) -> None:
+    """End the minicluster of a job, without waiting for that."""
+    get_field_value(client, "miniCluster").closeAsync()
+
+
+def java_environment(env: StreamExecutionEnvironment) -> Any:
+    """Return Java's environment behind Python's."""
+    return env._j_stream_execution_environment
+
+
+def identity(java_env: Any) -> int:
+    """Return what tells Java's environments apart, as long as they live."""
+    return _jvm().java.lang.System.identityHashCode(java_env)
+
+
+def environment_of_tables(tables: Any) -> Any:
+    """Return Java's stream environment behind a table environment."""
+    return tables._j_tenv.execEnv()
+
+
+def is_bounded(env: StreamExecutionEnvironment) -> bool:
+    """Tell whether all sources of a job end."""
+    ends = java_environment(env).getTransformations()
+    sources = [each for one in ends for each in one.getTransitivePredecessors()]
+    kinds = {"SourceTransformation", "LegacySourceTransformation"}
+    found = [each for each in sources if each.getClass().getSimpleName() in kinds]
+    return all(each.getBoundedness().name() == "BOUNDED" for each in found)

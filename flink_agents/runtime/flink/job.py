@@ -2,15 +2,18 @@
 
 from __future__ import annotations
 
+import itertools
 import pickle
 import socket
 import sys
 import threading
-from collections.abc import Callable
-from dataclasses import dataclass, field
+import weakref
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass, field, replace
 from datetime import timedelta
 from typing import Any
 
+from py4j.protocol import Py4JJavaError
 from pyflink.datastream import DataStream, StreamExecutionEnvironment
 
 from flink_agents.api.errors import (
@@ -23,6 +26,10 @@ from flink_agents.api.errors import (
 from flink_agents.api.event_time import EventTime, LateOutputs
 from flink_agents.api.options import AgentOptions, Configuration
 from flink_agents.runtime.flink import compat as flink_compat
+from flink_agents.runtime.flink.following.console import is_terminal
+from flink_agents.runtime.flink.following.executions import Records, by_pyflink, collect_async, enlist, keep
+from flink_agents.runtime.flink.following.job_logs import new_log
+from flink_agents.runtime.flink.following.local_jobs import REFRESH, JobStory, LocalJob
 from flink_agents.runtime.flink.job_errors import job_failed
 from flink_agents.runtime.flink.shipping.main_classes import announcement
 from flink_agents.runtime.flink.shipping.main_module import ShippedFunction
@@ -46,6 +53,7 @@ class AppliedAgent:
         lineage: Whether its outputs are ``TracedOutput``.
         dead_letters_read: Whether something takes them.
         late_outputs_read: Whether something takes the outputs of stragglers.
+        inputs: How many inputs it will get, where that is known.
         asks: Whether an action or a tool of it needs approvals, as its plan says.
         answered: Whether it gets signals.
         approvals_read: Whether something takes its requests for approvals.
@@ -58,6 +66,7 @@ class AppliedAgent:
     lineage: bool = False
     dead_letters_read: bool = False
     late_outputs_read: bool = False
+    inputs: int | None = None
     asks: bool = False
     answered: bool = False
     approvals_read: bool = False
@@ -80,6 +89,10 @@ class Job:
         self._applied: dict[str, AppliedAgent] = {}
         self._collecting: list[tuple[flink_compat.Collector, list[Any]]] = []
         self._checks: list[Callable[[], None]] = []
+        self._story = JobStory("agents")
+        self._local: LocalJob | None = None
+        self._listens = False
+        enlist(self, stream_env)
 
     @property
     def table_env(self) -> Any:
@@ -118,8 +131,9 @@ class Job:
         if flink_compat.transformation_id(other.stream) in flink_compat.transformation_ids_before(source):
             raise AgentCycleError(
                 f"the output of agent {name!r} flows back into agent {name!r}",
-                fix="let the agent loop by events inside itself; or, for two stages with the same code, "
-                "apply the second one with another name=",
+                fix="let the agent loop by events inside itself, which run.max-events bounds; for two "
+                "stages with the same code, apply the second one with another name=; or send what goes "
+                "round through a topic of Kafka",
             )
         raise DuplicateAgentError(
             f"the job applies two agents named {name!r}",
@@ -129,6 +143,7 @@ class Job:
     def register(self, applied: AppliedAgent) -> None:
         """Remember an applied agent."""
         self._applied[applied.name] = applied
+        keep(self)
         self._announce_classes()
 
     def add_check(self, check: Callable[[], None]) -> None:
@@ -158,8 +173,55 @@ class Job:
             JobDefinitionError: Nobody reads outputs that go to the stream of late ones.
             ApprovalsNotAnsweredError: Nobody is asked for approvals, or could answer.
         """
-        from py4j.protocol import Py4JJavaError
+        from pyflink.common import JobExecutionResult
 
+        job_name = self._prepare(job_name)
+        untimed, waits = self._story.untimed, self.is_local or bool(self._collecting)
+        try:
+            if not waits:
+                self._applied, self._checks = {}, []
+                with by_pyflink():
+                    return self.stream_env.execute(job_name)
+            client, readers = self._submit(job_name)
+            if self._local is not None:
+                result = JobExecutionResult(self._local.result())
+            else:
+                result = client.get_job_execution_result().result()
+            for reader in readers:
+                reader.finish()
+            return result
+        except Py4JJavaError as error:
+            raise job_failed(job_name, flink_compat.java_text(error), untimed) from None
+
+    def execute_async(self, job_name: str | None = None) -> Any:
+        """Submit the job, and return PyFlink's client of it. The lists are filled while it runs."""
+        client, _ = self._submit(self._prepare(job_name))
+        return client
+
+    def execute_and_collect(self, stream: DataStream, job_name: str | None, limit: int | None) -> Any:
+        """Run the job, and return an iterator over the records of ``stream``, or a list of the first ones."""
+        job_name = self._prepare(job_name)
+        untimed = self._story.untimed
+        records = collect_async(stream)
+        try:
+            self._submit(job_name)
+        except Py4JJavaError as error:
+            raise job_failed(job_name, flink_compat.java_text(error), untimed) from None
+        local, self._local = self._local, None
+        if local is not None:
+            local.reports_itself()
+        explained = Records(records, lambda error: _explain(local, job_name, untimed, error))
+        if limit is None:
+            return explained
+        with explained:
+            return list(itertools.islice(explained, limit))
+
+    def before_tables(self) -> None:
+        """Prepare for a job that tables run, which may hold some of the agents only."""
+        self._prepare(None)
+
+    def _prepare(self, job_name: str | None) -> str:
+        """Check the job and set what it needs; returns its name."""
         self._check_dead_letters()
         self._check_event_time()
         self._check_approvals()
@@ -169,19 +231,45 @@ class Job:
         self._bound_rest_ports()
         self._announce_classes()
         job_name = job_name or " -> ".join(self._applied) or "agents"
+        self._story = JobStory(
+            job_name,
+            untimed=[name for name, one in self._applied.items() if not one.event_time.holds],
+            totals={name: one.inputs for name, one in self._applied.items() if one.inputs is not None},
+        )
+        if self.is_local:
+            self._prepare_to_follow()
+        return job_name
+
+    def _prepare_to_follow(self) -> None:
+        """Let a local job have a log of its own, and answer soon when it is asked."""
+        flink = flink_compat.configuration_of(self.stream_env)
+        missing = {key: value for key, value in REFRESH.items() if key not in flink}
+        if missing:
+            flink_compat.configure(self.stream_env, missing)
+        log = new_log(self._story.name)
+        if log is not None:
+            flink_compat.log_to(str(log))
+        bounded = is_terminal() and flink_compat.is_bounded(self.stream_env)
+        self._story = replace(self._story, log=log, bounded=bounded)
+        if not self._listens:
+            self._listens = True
+            # Java keeps its listeners, and would keep the job.
+            this: weakref.ref[Job] = weakref.ref(self)
+            flink_compat.listen_for_jobs(self.stream_env, lambda client: _submitted(this, client))
+
+    def submitted(self, client: Any) -> None:
+        """Follow a local job that was submitted."""
+        self._local = LocalJob(client, self._story)
+        self._local.start()
+
+    def _submit(self, job_name: str) -> tuple[Any, list[_Reader]]:
+        """Submit the job; what is put together from now on is another one."""
+        self._local = None
         collecting, self._collecting = self._collecting, []
         self._applied, self._checks = {}, []
-        try:
-            if not collecting:
-                return self.stream_env.execute(job_name)
+        with by_pyflink():
             client = self.stream_env.execute_async(job_name)
-            readers = [_Reader(collector, found) for collector, found in collecting]
-            result = client.get_job_execution_result().result()
-            for reader in readers:
-                reader.finish()
-            return result
-        except Py4JJavaError as error:
-            raise job_failed(job_name, str(error.java_exception.toString()) + "\n" + str(error)) from None
+        return client, [_Reader(collector, found) for collector, found in collecting]
 
     @property
     def is_local(self) -> bool:
@@ -250,6 +338,22 @@ class Job:
 
 def _identity(value: Any) -> Any:
     return value
+
+
+def _explain(
+    local: LocalJob | None, job_name: str, untimed: Sequence[str], error: Py4JJavaError
+) -> Exception:
+    """Return this package's error for one of Java that came where the records of a job were read."""
+    if local is not None:
+        return local.explained(error)
+    return job_failed(job_name, flink_compat.java_text(error), untimed)
+
+
+def _submitted(job: weakref.ref[Job], client: Any) -> None:
+    """Tell a job, if it is still there, that it was submitted."""
+    found = job()
+    if found is not None:
+        found.submitted(client)
 
 
 class _Reader(threading.Thread):

@@ -7,8 +7,9 @@ there, behind the class name of the Python exception; it is brought to the front
 from __future__ import annotations
 
 import re
+from collections.abc import Sequence
 
-from flink_agents.api.errors import JobFailedError
+from flink_agents.api.errors import JobFailedError, MissingTimestampsError, ModuleNotOnWorkersError
 
 _PYTHON_EXCEPTION = re.compile(r"PythonException: <class '(?P<cls>[\w.]+)'>: (?P<text>.*)", re.DOTALL)
 _JAVA_FRAME = re.compile(r"\n\s*(?:at |\.\.\. \d+ more|Caused by: |Suppressed: )")
@@ -36,14 +37,33 @@ _KNOWN = {
 """Causes that Flink's own text does not explain: what it contains, what it means, the fix."""
 
 
-def job_failed(job_name: str, java_text: str) -> JobFailedError:
-    """Return the error for a job whose failure Flink describes by ``java_text``."""
-    for mark, (meaning, fix) in _KNOWN.items():
-        if mark in java_text:
-            return JobFailedError(
-                f"{meaning}\n  job {job_name!r} failed", failure=mark, java_trace=java_text, fix=fix
-            )
+_NO_TIMESTAMP = (
+    "Record has Java Long.MIN_VALUE timestamp",
+    "Record has Long.MIN_VALUE timestamp",
+    "Rowtime timestamp is not defined",
+)
+"""What windows of streams and of tables say where a record has no timestamp."""
+
+_NO_MODULE = re.compile(r"No module named '(?P<module>[\w.]+)'")
+_IMPORT_ERRORS = ("ModuleNotFoundError", "flink_agents.api.errors.FunctionReferenceError")
+
+
+def job_failed(job_name: str, java_text: str, untimed: Sequence[str] = ()) -> JobFailedError:
+    """Return the error for a job whose failure Flink describes by ``java_text``.
+
+    Args:
+        job_name: The job.
+        java_text: Flink's text, with all causes.
+        untimed: Agents of the job whose outputs may have no timestamp.
+    """
     cls, text = _failure(java_text)
+    for error in (
+        _known(job_name, java_text),
+        _missing_module(job_name, java_text, cls, text),
+        _missing_timestamps(job_name, java_text, untimed),
+    ):
+        if error is not None:
+            return error
     lines = text.split("\n")
     if cls.startswith("flink_agents."):
         message = text
@@ -55,6 +75,50 @@ def job_failed(job_name: str, java_text: str) -> JobFailedError:
         failure=text,
         java_trace=java_text,
         fix=_FIX,
+    )
+
+
+def in_one_line(error: JobFailedError) -> str:
+    """Return the author's line and the error, without what stands around them."""
+    first, *others = error.message.split("\n")
+    frames = [line.removeprefix("  at ") for line in others if line.startswith("  at ")]
+    return f"{frames[-1]}: {first}" if frames else first
+
+
+def _known(job_name: str, java_text: str) -> JobFailedError | None:
+    for mark, (meaning, fix) in _KNOWN.items():
+        if mark in java_text:
+            message = f"{meaning}\n  job {job_name!r} failed"
+            return JobFailedError(message, failure=mark, java_trace=java_text, fix=fix)
+    return None
+
+
+def _missing_module(job_name: str, java_text: str, cls: str, text: str) -> JobFailedError | None:
+    found = _NO_MODULE.search(text)
+    if found is None or cls not in _IMPORT_ERRORS:
+        return None
+    module = found["module"]
+    return ModuleNotOnWorkersError(
+        f"the workers have no module {module!r}, which the job needs\n  job {job_name!r} failed",
+        failure=text,
+        java_trace=java_text,
+        fix=f"ship it with the job: flink-agents run ... --py-files DIRECTORY, where DIRECTORY has "
+        f"{module.partition('.')[0]}; or install it in the environment of the workers "
+        "(docs/cluster.md#your-code-on-the-workers)",
+    )
+
+
+def _missing_timestamps(job_name: str, java_text: str, untimed: Sequence[str]) -> JobFailedError | None:
+    mark = next((mark for mark in _NO_TIMESTAMP if mark in java_text), None)
+    if mark is None or not untimed:
+        return None
+    agents = " or ".join(f"agent {name!r}" for name in untimed)
+    return MissingTimestampsError(
+        f"a window of event time got outputs of {agents} without timestamp\n  job {job_name!r} failed",
+        failure=mark,
+        java_trace=java_text,
+        expected="outputs with the timestamps of their inputs",
+        fix="apply the agent with event_time=EventTime.hold() (docs/event-time.md)",
     )
 
 

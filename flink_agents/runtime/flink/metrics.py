@@ -7,6 +7,7 @@ So all metrics live in this process, and Flink's thread reports them now and the
 from __future__ import annotations
 
 import time
+from collections.abc import Callable
 from typing import Any
 
 from flink_agents.runtime.metrics.metrics import (
@@ -47,8 +48,12 @@ class FlinkMetrics:
 class _Group:
     """Reports the metrics of a group and its sub-groups.
 
-    PyFlink has no histogram in its metric system (``distribution`` is a gauge), so quantiles
-    are gauges over the last values; and its gauges are whole numbers.
+    PyFlink has no histogram in its metric system, so quantiles are gauges over the last values; and its
+    gauges are whole numbers.
+
+    PyFlink's ``gauge`` calls Python in the thread that reads it, which ends the process (SIGSEGV in
+    ``take_gil``) where the task's interpreter has just been closed. Its ``distribution`` is a gauge of Java
+    that keeps the last value that it was given.
 
     Args:
         local: The metrics.
@@ -60,6 +65,7 @@ class _Group:
         self._group = group
         self._followed: dict[str, Any] = {}
         self._reported: dict[str, int] = {}
+        self._shown: list[tuple[Any, Callable[[], float]]] = []
         self._groups: dict[str, _Group] = {}
 
     def report(self) -> None:
@@ -71,6 +77,8 @@ class _Group:
                 self._followed[name] = self._register(name, metric)
             if isinstance(metric, LocalCounter | LocalMeter):
                 self._add(name, metric.get_count())
+        for update, read in self._shown:
+            update(round(read()))
         for name, group in list(self._local.groups.items()):
             if name not in self._groups:
                 self._groups[name] = _Group(group, self._group.add_group(name))
@@ -82,6 +90,10 @@ class _Group:
             self._reported[name] = count
             self._followed[name](change)
 
+    def _show(self, name: str, read: Callable[[], float]) -> None:
+        """Make a gauge of Flink's, which shows what was read at the last report."""
+        self._shown.append((self._group.distribution(name).update, read))
+
     def _register(self, name: str, metric: Any) -> Any:
         """Make Flink's metric; what adds to it, for those that count."""
         if isinstance(metric, LocalCounter):
@@ -89,9 +101,9 @@ class _Group:
         if isinstance(metric, LocalMeter):
             return self._group.meter(name).mark_event
         if isinstance(metric, LocalGauge):
-            return self._group.gauge(name, lambda: round(metric.get_value()))
+            return self._show(name, metric.get_value)
         if isinstance(metric, LocalHistogram):
             for percent in (50, 95, 99):
-                self._group.gauge(f"{name}_p{percent}", lambda q=percent / 100: round(metric.quantile(q)))
-            return self._group.gauge(f"{name}_count", metric.get_count)
+                self._show(f"{name}_p{percent}", lambda q=percent / 100: metric.quantile(q))
+            return self._show(f"{name}_count", metric.get_count)
         raise TypeError(f"metric {name!r} is a {type(metric).__name__}")

@@ -87,6 +87,11 @@ class ModelServer:
         """How many requests came, exactly."""
         return len(self.requests)
 
+    @property
+    def connections(self) -> int:
+        """How many connections are open."""
+        return len(self._connections)
+
     def assert_complete(self) -> None:
         """Check that all replies were given.
 

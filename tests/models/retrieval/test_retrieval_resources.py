@@ -52,16 +52,37 @@ def built(path: Path) -> Agent:
 
 
 def from_yaml(path: Path) -> Agent:
-    text = f"""
-agents:
-  - name: Finds
-    actions:
-      - {{name: find, triggers: [_input_event], function: "{__name__}:learn_and_find"}}
+    return read(
+        path,
+        f"""
+    embedding_models:
+      - {{name: words, model: "{WORDS}"}}
+    vector_stores:
+      - {{name: docs, path: {path}, embedding_model: words}}
+    long_term_memories:
+      - {{name: memory, vector_store: docs}}
+""",
+    )
+
+
+def from_yaml_without_types(path: Path) -> Agent:
+    return read(
+        path,
+        f"""
     resources:
       - {{name: words, type: embedding_model, arguments: {{model: "{WORDS}"}}}}
       - {{name: docs, type: vector_store, arguments: {{path: {path}, embedding_model: words}}}}
       - {{name: memory, type: long_term_memory, arguments: {{vector_store: docs}}}}
-"""
+""",
+    )
+
+
+def read(path: Path, resources: str) -> Agent:
+    text = f"""
+agents:
+  - name: Finds
+    actions:
+      - {{name: find, triggers: [_input_event], function: "{__name__}:learn_and_find"}}{resources}"""
     file = path.with_suffix(".yaml")
     file.write_text(text)
     return load_yaml(file)["Finds"]
@@ -70,7 +91,7 @@ agents:
 CONFIG = {"job-identifier": "job"}
 
 
-@pytest.mark.parametrize("make", [built, from_yaml])
+@pytest.mark.parametrize("make", [built, from_yaml, from_yaml_without_types])
 def test_each_form_makes_the_same(
     agent_harness: Callable[..., OperatorHarness], tmp_path: Path, make: Callable[[Path], Agent]
 ) -> None:

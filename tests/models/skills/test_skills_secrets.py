@@ -8,6 +8,7 @@ from __future__ import annotations
 import gc
 import json
 import logging
+import sys
 import threading
 import traceback
 from collections.abc import Iterator
@@ -23,6 +24,7 @@ from flink_agents import (
     ChatModel,
     ChatModelConnection,
     InputEvent,
+    MCPServer,
     OutputEvent,
     ResourceDescriptor,
     RunnerContext,
@@ -30,7 +32,7 @@ from flink_agents import (
     action,
 )
 from flink_agents.api.errors import AgentDefinitionError, AgentsError
-from flink_agents.plan import compile_agent
+from flink_agents.plan import compile_agent, load_yaml
 from flink_agents.testing import OperatorHarness
 from flink_agents.testing.models import ScriptedModel, ToolCall
 from flink_agents.testing.models.blocking import requests_allowed
@@ -44,6 +46,9 @@ VARIABLES = (
     "EMBED_HEADER",
     "STORE_TOKEN",
     "SKILL_KEY",
+    "SERVER_TOKEN",
+    "SERVER_HEADER",
+    "PROCESS_KEY",
 )
 FILES = ("FILE_KEY",)
 
@@ -84,6 +89,9 @@ def service() -> Iterator[Any]:
     thread.join()
     server.server_close()
 
+
+LOUD = "import os, sys; print(dict(os.environ), file=sys.stderr, flush=True); sys.exit(3)"
+"""A server that says what it was given, and ends."""
 
 script: list[ScriptedModel] = []
 
@@ -127,6 +135,15 @@ class Everything(Agent):
                 store="chroma", host="127.0.0.1", port=port, headers=token, embedding_model="words"
             ),
         )
+        headers = {"x-d": {"env": "SERVER_HEADER"}}
+        auth = {"env": "SERVER_TOKEN"}
+        add("shop", "mcp_server", MCPServer(url=f"{url}/mcp", auth=auth, headers=headers, retry=retry))
+        environment = {"KEY": {"env": "PROCESS_KEY"}}
+        add(
+            "stock",
+            "mcp_server",
+            MCPServer(command=sys.executable, args=["-c", LOUD], env=environment, retry=retry),
+        )
         add("manuals", "skills", Skills(skills, environment={"KEY": {"env": "SKILL_KEY"}}))
         add("clerk", "chat_model", ChatModel(clazz=f"{__name__}:scripted", skills=["manuals"]))
 
@@ -138,6 +155,8 @@ class Everything(Agent):
                 return OutputEvent(output=(await ctx.chat(name, "hello")).output)
             if kind == "embed":
                 return OutputEvent(output=await ctx.embed(name, "hello"))
+            if kind == "server":
+                return OutputEvent(output=await ctx.mcp_server(name).call_tool("reserve", item="tea"))
             return OutputEvent(output=await ctx.vector_store(name).count())
         except AgentsError as error:
             # The failure is recorded, since the action goes on behind it.
@@ -152,7 +171,11 @@ USES = [
     ("embed", "words", ("EMBED_KEY", "EMBED_HEADER")),
     ("embed", "shared_words", ("SHARED_KEY", "SHARED_HEADER")),
     ("store", "texts", ("STORE_TOKEN",)),
+    ("server", "shop", ("SERVER_TOKEN", "SERVER_HEADER")),
+    ("server", "stock", ()),
 ]
+STATUS_ALONE = ("shop",)
+"""Those of which an error has the status, and not what the service said."""
 
 
 def test_secrets_are_nowhere(
@@ -187,8 +210,9 @@ def test_secrets_are_nowhere(
             harness.push((kind, name))
         headers = "".join(service.seen[seen:])
         assert all(secret(one) in headers for one in sent), f"{name} has not sent {sent}"
-        assert "***" in str(caught.value) or "***" in "".join(traceback.format_exception(caught.value))
-        places[f"error of {name}"] = "".join(traceback.format_exception(caught.value)) + repr(caught.value)
+        text = "".join(traceback.format_exception(caught.value)) + repr(caught.value)
+        assert ("***" if name not in STATUS_ALONE else "status 401") in text
+        places[f"error of {name}"] = text
         places[f"state with {name}"] = repr(harness.snapshot())
         places[f"objects with {name}"] = "\n".join(map(shown, gc.get_objects()))
         harness.restore(before)
@@ -214,6 +238,8 @@ def shown(value: object) -> str:
         ("chat_model_connection", {"api_key": secret("CHAT_KEY")}),
         ("embedding_model", {"model": "openai:x", "api_key": secret("CHAT_KEY")}),
         ("vector_store", {"store": "chroma", "host": "x", "token": secret("CHAT_KEY")}),
+        ("mcp_server", {"url": "http://x/mcp", "auth": secret("CHAT_KEY")}),
+        ("mcp_server", {"command": "x", "env": {"KEY": {"value": secret("CHAT_KEY")}}}),
         ("skills", {"path": "x", "environment": {"KEY": {"value": secret("CHAT_KEY")}}}),
     ],
 )
@@ -223,6 +249,31 @@ def test_a_secret_that_is_written_out_is_refused_without_it(kind: str, said: dic
     with pytest.raises(AgentDefinitionError) as caught:
         compile_agent(agent)
     assert secret("CHAT_KEY") not in "".join(traceback.format_exception(caught.value))
+
+
+@pytest.mark.parametrize(
+    "section",
+    [
+        "chat_models: [{name: it, model: 'openai:x', api_key: SECRET}]",
+        "chat_models: [{name: it, model: 'openai:x', apikey: SECRET}]",
+        "chat_model_connections: [{name: it, api_key: {value: SECRET}}]",
+        "embedding_models: [{name: it, model: 'openai:x', api_key: SECRET}]",
+        "mcp_servers: [{name: it, url: 'http://x/mcp', auth: SECRET}]",
+        "mcp_servers: [{name: it, command: x, env: {KEY: {value: SECRET}}}]",
+        "skills: [{name: it, path: x, environment: {KEY: {value: SECRET}}}]",
+        "vector_stores: [{name: it, store: chroma, host: x, headers: {token: {value: SECRET}}}]",
+        "resources: [{name: it, type: skills, arguments: {path: x, key: SECRET}}]",
+    ],
+)
+def test_a_secret_that_is_written_into_a_file_is_refused_without_it(tmp_path: Path, section: str) -> None:
+    file = tmp_path / "agents.yaml"
+    text = section.replace("SECRET", secret("CHAT_KEY"))
+    run = f"{{name: use, triggers: [_input_event], function: '{__name__}:use'}}"
+    file.write_text(f"agents:\n  - name: A\n    actions: [{run}]\n    {text}\n")
+    with pytest.raises(AgentsError) as caught:
+        compile_agent(load_yaml(file)["A"])
+    assert secret("CHAT_KEY") not in "".join(traceback.format_exception(caught.value))
+    assert "agents.yaml" in str(caught.value)
 
 
 def use(event: InputEvent, ctx: RunnerContext) -> OutputEvent:

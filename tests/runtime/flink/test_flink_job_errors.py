@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import pytest
 
+from flink_agents.api.errors import MissingTimestampsError, ModuleNotOnWorkersError
 from flink_agents.runtime.flink.job_errors import job_failed
 
 INTERRUPTED = """java.lang.Error: java.lang.InterruptedException
@@ -43,3 +44,34 @@ def test_what_pyflink_does_not_explain(java_text: str, meaning: str, fix: str) -
 
 def test_other_interruptions_stand_as_they_are() -> None:
     assert "TaskManager" not in str(job_failed("orders", OTHERS)).splitlines()[0]
+
+
+NO_MODULE = """java.lang.RuntimeException: Failed to open
+Caused by: pemja.core.PythonException: <class 'ModuleNotFoundError'>: No module named 'shop'
+\tat /usr/lib/python3/importlib/__init__.import_module(__init__.py:126)
+"""
+
+NO_TIMESTAMP = """java.lang.RuntimeException
+Caused by: pemja.core.PythonException: <class 'Exception'>: Record has Java Long.MIN_VALUE timestamp \
+(= no timestamp marker). Is the time characteristic set to 'ProcessingTime', or did you forget to call \
+'data_stream.assign_timestamps_and_watermarks(...)'?
+\tat /venv/pyflink/datastream/window.assign_windows(window.py:1271)
+"""
+
+
+def test_a_module_that_workers_lack_is_named_with_how_to_ship_it() -> None:
+    error = job_failed("orders", NO_MODULE)
+    assert isinstance(error, ModuleNotOnWorkersError)
+    assert "the workers have no module 'shop'" in str(error)
+    assert "--py-files DIRECTORY, where DIRECTORY has shop;" in str(error)
+
+
+def test_a_window_without_timestamps_names_the_agent() -> None:
+    error = job_failed("orders", NO_TIMESTAMP, ["Judge"])
+    assert isinstance(error, MissingTimestampsError)
+    assert "outputs of agent 'Judge' without timestamp" in str(error)
+    assert "event_time=EventTime.hold()" in str(error)
+
+
+def test_a_window_without_agents_keeps_flinks_own_text() -> None:
+    assert "forget to call" in str(job_failed("orders", NO_TIMESTAMP))

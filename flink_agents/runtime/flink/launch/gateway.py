@@ -8,18 +8,14 @@ does at its top, before any line of it can start a JVM; importing ``flink_agents
 
 from __future__ import annotations
 
-import importlib.util
 import os
 import shutil
 import sys
 import threading
-from collections.abc import Callable, Sequence
-from importlib.abc import MetaPathFinder
-from importlib.machinery import ModuleSpec
-from types import ModuleType
 from typing import Any
 
 from flink_agents.api.errors import UnsupportedExecutionError
+from flink_agents.runtime.flink.launch.imports import when_imported
 from flink_agents.runtime.flink.launch.jvm import in_flink_worker, prepare_process
 
 _MODULE = "pyflink.java_gateway"
@@ -27,13 +23,8 @@ _MODULE = "pyflink.java_gateway"
 
 def install() -> None:
     """Let a JVM that starts from now on be prepared. May be called again."""
-    if in_flink_worker():
-        return
-    module = sys.modules.get(_MODULE)
-    if module is not None:
-        _wrap_launch(module)
-    elif not any(isinstance(finder, _Finder) for finder in sys.meta_path):
-        sys.meta_path.insert(0, _Finder())
+    if not in_flink_worker():
+        when_imported(_MODULE, _wrap_launch)
 
 
 def check_prepared() -> None:
@@ -54,28 +45,6 @@ def check_prepared() -> None:
             fix="write 'from flink_agents import AgentsExecutionEnvironment' before the "
             "StreamExecutionEnvironment is made, or activate the virtual environment",
         )
-
-
-class _Finder(MetaPathFinder):
-    """Waits for the import of PyFlink's gateway module."""
-
-    def find_spec(
-        self, fullname: str, path: Sequence[str] | None, target: ModuleType | None = None
-    ) -> ModuleSpec | None:
-        if fullname != _MODULE:
-            return None
-        sys.meta_path.remove(self)
-        spec = importlib.util.find_spec(fullname)
-        if spec is not None and spec.loader is not None:
-            loader: Any = spec.loader
-            execute: Callable[[ModuleType], None] = loader.exec_module
-
-            def execute_and_wrap(module: ModuleType) -> None:
-                execute(module)
-                _wrap_launch(module)
-
-            loader.exec_module = execute_and_wrap
-        return spec
 
 
 def _wrap_launch(module: Any) -> None:

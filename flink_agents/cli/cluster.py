@@ -1,0 +1,227 @@
+"""``flink-agents cluster``, ``run`` and ``stop``: a Flink cluster on this machine, and jobs on any."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Sequence
+from pathlib import Path
+from typing import TYPE_CHECKING, Annotated
+
+import typer
+
+from flink_agents.cli.errors import prints_errors
+
+if TYPE_CHECKING:
+    from flink_agents.runtime.flink.following.rest import ClusterRest
+    from flink_agents.runtime.flink.launch.standalone import ClusterStatus, StandaloneCluster
+
+NOT_RUNNING = 1
+"""Exit code of ``status`` where no cluster runs."""
+
+NOT_FINISHED = 1
+"""Exit code of ``run`` where the job was cancelled."""
+
+INTERRUPTED = 130
+"""Exit code of ``run`` where the reader has interrupted it."""
+
+cluster_app = typer.Typer(help="Run a standalone Flink cluster on this machine.", no_args_is_help=True)
+
+Data = Annotated[Path | None, typer.Option("--data", help="Its directory. Default: .flink-agents/cluster.")]
+Json = Annotated[bool, typer.Option("--json", help="Print JSON.")]
+Address = Annotated[
+    str | None,
+    typer.Option(
+        "--cluster",
+        metavar="URL",
+        help="REST address of the cluster. Default: the one in .flink-agents/cluster, else localhost:8081.",
+    ),
+]
+Options = Annotated[
+    list[str] | None, typer.Option("--option", "-D", help="An option of Flink, name=value; any number.")
+]
+
+
+@cluster_app.command("start")
+@prints_errors
+def cluster_start(
+    data: Data = None,
+    taskmanagers: Annotated[int, typer.Option(min=1, help="How many TaskManagers.")] = 1,
+    slots: Annotated[int, typer.Option(min=1, help="How many slots each of them has.")] = 4,
+    port: Annotated[
+        int | None, typer.Option(min=1, max=65535, help="Port of REST. Default: as before, else 8081.")
+    ] = None,
+    option: Options = None,
+    as_json: Json = False,
+) -> None:
+    """Start a JobManager and TaskManagers, or those that are missing; return when they take jobs."""
+    cluster = _cluster(data)
+    started = cluster.start(taskmanagers, slots, port, _options(option))
+    _print_status(cluster.status(), as_json, "Flink runs" if started else "Flink already runs")
+
+
+@cluster_app.command("stop")
+@prints_errors
+def cluster_stop(data: Data = None) -> None:
+    """End the processes of the cluster, and the jobs that run there; all files stay."""
+    typer.echo("Flink is stopped" if _cluster(data).stop() else "no Flink runs here")
+
+
+@cluster_app.command("status")
+@prints_errors
+def cluster_status(data: Data = None, as_json: Json = False) -> None:
+    """Say whether the cluster runs, and which jobs it has. The exit code is 0 if it does and 1 if not."""
+    status = _cluster(data).status()
+    _print_status(status, as_json, "Flink runs" if status.running else "Flink does not run")
+    if not status.running:
+        raise typer.Exit(NOT_RUNNING)
+
+
+@prints_errors
+def run(
+    script: Annotated[Path, typer.Argument(exists=True, dir_okay=False, help="The job, a Python file.")],
+    arguments: Annotated[list[str] | None, typer.Argument(help="Arguments of the script, behind --.")] = None,
+    cluster: Address = None,
+    savepoint: Annotated[
+        str | None, typer.Option(help="Begin with the state of this savepoint or checkpoint.")
+    ] = None,
+    py_files: Annotated[
+        list[Path] | None,
+        typer.Option(
+            exists=True, help="A directory, file or zip of modules for the workers; any number of them."
+        ),
+    ] = None,
+    parallelism: Annotated[int | None, typer.Option(min=1, help="Default parallelism of the job.")] = None,
+    option: Options = None,
+    detach: Annotated[bool, typer.Option("--detach", help="Do not wait for the end of the job.")] = False,
+    skip_state: Annotated[
+        bool, typer.Option("--skip-state", help="Leave state behind that the job has no operator for.")
+    ] = False,
+    outputs: Annotated[
+        bool, typer.Option("--outputs/--no-outputs", help="Show what TaskManagers print meanwhile.")
+    ] = True,
+) -> None:
+    """Submit a job to a cluster; follow its state, its restarts and what it prints, to its end."""
+    from flink_agents.runtime.flink.following.cluster_run import run_on_cluster
+    from flink_agents.runtime.flink.following.submission import JobRequest
+
+    request = JobRequest(
+        script,
+        arguments or (),
+        savepoint,
+        py_files or (),
+        parallelism,
+        detach,
+        _options(option),
+        skip_state,
+    )
+    try:
+        state = run_on_cluster(_rest(cluster), request, _say, typer.echo, outputs)
+    except KeyboardInterrupt:
+        _say("interrupted; a job that was submitted goes on: flink-agents stop --savepoint")
+        raise typer.Exit(INTERRUPTED) from None
+    if state not in (None, "FINISHED"):
+        raise typer.Exit(NOT_FINISHED)
+
+
+@prints_errors
+def stop(
+    job: Annotated[
+        str | None, typer.Argument(help="Id or name of the job. Default: the only one that runs.")
+    ] = None,
+    cluster: Address = None,
+    savepoint: Annotated[
+        bool, typer.Option("--savepoint", help="Stop with a savepoint, and print where it lies.")
+    ] = False,
+    savepoint_dir: Annotated[
+        str | None, typer.Option(help="Where it goes, a directory or URL. Default: as the cluster is set.")
+    ] = None,
+    drain: Annotated[
+        bool, typer.Option("--drain", help="End windows first: for a job that is never resumed.")
+    ] = False,
+    as_json: Json = False,
+) -> None:
+    """Stop a job: with a savepoint, from which it can be resumed, or by cancelling it."""
+    from flink_agents.runtime.flink.following import cluster_jobs
+
+    rest = _rest(cluster)
+    found = cluster_jobs.find_job(rest, job)
+    with_savepoint = savepoint or savepoint_dir is not None or drain
+    if with_savepoint:
+        place: str | None = cluster_jobs.stop_with_savepoint(rest, found, _directory(savepoint_dir), drain)
+    else:
+        place = None
+        cluster_jobs.cancel(rest, found)
+    if as_json:
+        typer.echo(json.dumps({"id": found.id, "name": found.name, "savepoint": place}))
+    elif place is not None:
+        _say(f"job {found.name!r} is stopped; resume it by: flink-agents run SCRIPT --savepoint {place}")
+        typer.echo(place)
+    else:
+        _say(f"job {found.name!r} is cancelled")
+
+
+def _cluster(data: Path | None) -> StandaloneCluster:
+    from flink_agents.runtime.flink.launch.standalone import DEFAULT_DIRECTORY, StandaloneCluster
+
+    return StandaloneCluster(data or DEFAULT_DIRECTORY)
+
+
+def _rest(address: str | None) -> ClusterRest:
+    from flink_agents.runtime.flink.following.rest import ClusterRest
+    from flink_agents.runtime.flink.launch.standalone import default_address
+
+    return ClusterRest(address or default_address())
+
+
+def _directory(text: str | None) -> str | None:
+    """Return a directory as the URL that Flink needs; a URL stays as it is."""
+    if text is None or "://" in text:
+        return text
+    return Path(text).absolute().as_uri()
+
+
+def _options(given: Sequence[str] | None) -> dict[str, str]:
+    found: dict[str, str] = {}
+    for option in given or ():
+        name, equals, value = option.partition("=")
+        if not equals:
+            raise typer.BadParameter(f"--option takes name=value, not {option!r}")
+        found[name] = value
+    return found
+
+
+def _say(line: str) -> None:
+    typer.echo(line, err=True)
+
+
+def _print_status(status: ClusterStatus, as_json: bool, head: str) -> None:
+    from flink_agents.api.errors import ClusterError
+    from flink_agents.runtime.flink.following.cluster_jobs import jobs_of
+    from flink_agents.runtime.flink.following.rest import ClusterRest
+
+    try:
+        jobs = jobs_of(ClusterRest(status.address)) if status.running and status.address else []
+    except ClusterError:
+        jobs = []
+    if as_json:
+        found = {
+            "running": status.running,
+            "address": status.address,
+            "directory": str(status.directory),
+            "jobmanager": status.jobmanagers,
+            "taskmanagers": status.taskmanagers,
+            "registered": status.registered,
+            "slots": status.slots,
+            "free_slots": status.free_slots,
+            "jobs": [{"id": job.id, "name": job.name, "state": job.state} for job in jobs],
+        }
+        typer.echo(json.dumps(found, indent=2))
+        return
+    typer.echo(f"{head} at {status.address}" if status.running else head)
+    typer.echo(f"  directory     {status.directory}")
+    if status.running:
+        processes = ", ".join(map(str, status.taskmanagers)) or "none"
+        typer.echo(f"  TaskManagers  {status.registered}: processes {processes}")
+        typer.echo(f"  slots         {status.free_slots} of {status.slots} free")
+    for job in jobs:
+        typer.echo(f"  job           {job.id} {job.name!r} {job.state}")

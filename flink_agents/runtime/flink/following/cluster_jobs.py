@@ -1,0 +1,133 @@
+"""The jobs of a cluster: which there are, and how one is stopped or cancelled."""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Callable
+from dataclasses import dataclass
+from typing import Any
+
+from flink_agents.api.errors import SavepointFailedError, UnknownJobError
+from flink_agents.runtime.flink.following.follower import ENDED
+from flink_agents.runtime.flink.following.rest import ClusterRest
+
+SAVEPOINT_SECONDS = 600.0
+END_SECONDS = 180.0
+_POLL_SECONDS = 0.3
+
+
+@dataclass(frozen=True)
+class ClusterJob:
+    """A job of a cluster.
+
+    Attributes:
+        id: Flink's id of it.
+        name: Its name.
+        state: Its state, in Flink's words.
+    """
+
+    id: str
+    name: str
+    state: str
+
+    @property
+    def ended(self) -> bool:
+        """Whether nothing more will happen to it."""
+        return self.state in ENDED
+
+
+def jobs_of(rest: ClusterRest) -> list[ClusterJob]:
+    """Return the jobs that a cluster remembers, the newest first.
+
+    Raises:
+        ClusterError: The cluster does not answer, or refuses.
+    """
+    found = sorted(rest.get("/jobs/overview")["jobs"], key=lambda job: -job["start-time"])
+    return [ClusterJob(job["jid"], job["name"], job["state"]) for job in found]
+
+
+def find_job(rest: ClusterRest, job: str | None) -> ClusterJob:
+    """Return the job that a name or an id means; without one, the only job that runs.
+
+    Raises:
+        UnknownJobError: There is none, or more than one.
+        ClusterError: The cluster does not answer, or refuses.
+    """
+    running = [one for one in jobs_of(rest) if not one.ended]
+    found = [one for one in running if job is None or job == one.name or one.id.startswith(job.lower())]
+    if len(found) == 1:
+        return found[0]
+    if job is None:
+        message = "no job runs" if not running else f"{len(running)} jobs run, and none was named"
+    else:
+        message = f"{'no job' if not found else 'more than one job'} that runs is meant by {job!r}"
+    raise UnknownJobError(
+        f"{message} on the cluster at {rest.address}",
+        expected="the id or the name of one of them" if running else "a job that runs",
+        found="; ".join(f"{one.id} {one.name!r} {one.state}" for one in running) or None,
+    )
+
+
+def stop_with_savepoint(
+    rest: ClusterRest, job: ClusterJob, directory: str | None = None, drain: bool = False
+) -> str:
+    """Stop a job with a savepoint, wait for its end, and return where the savepoint lies.
+
+    Args:
+        rest: The cluster.
+        job: The job.
+        directory: Where the savepoint goes, a directory or a URL. Default: what the cluster is set to.
+        drain: Whether windows and timers of event time come to their end first, as for a job that is
+            never resumed.
+
+    Raises:
+        SavepointFailedError: There is no savepoint; the job was not stopped.
+        ClusterError: The cluster does not answer, or refuses.
+    """
+    body: dict[str, Any] = {"drain": drain}
+    if directory is not None:
+        body["targetDirectory"] = directory
+    trigger = rest.post(f"/jobs/{job.id}/stop", body)["request-id"]
+
+    def completed() -> dict[str, Any] | None:
+        answer = rest.get(f"/jobs/{job.id}/savepoints/{trigger}")
+        return answer["operation"] if answer["status"]["id"] == "COMPLETED" else None
+
+    operation = _wait(completed, SAVEPOINT_SECONDS)
+    if operation is None or "location" not in operation:
+        cause = (operation or {}).get("failure-cause", {}).get("stack-trace", "")
+        raise SavepointFailedError(
+            f"the job {job.name!r} was not stopped with a savepoint",
+            found=innermost(cause) or f"no answer in {SAVEPOINT_SECONDS:g} s",
+            fix="give --savepoint-dir a directory that JobManager and TaskManagers share",
+        )
+    wait_for_end(rest, job)
+    return operation["location"]
+
+
+def cancel(rest: ClusterRest, job: ClusterJob) -> None:
+    """Cancel a job without a savepoint, and wait for its end.
+
+    Raises:
+        ClusterError: The cluster does not answer, or refuses.
+    """
+    rest.patch(f"/jobs/{job.id}?mode=cancel")
+    wait_for_end(rest, job)
+
+
+def wait_for_end(rest: ClusterRest, job: ClusterJob) -> None:
+    """Wait until a job has ended, in whatever way."""
+    _wait(lambda: rest.get(f"/jobs/{job.id}/status")["status"] in ENDED or None, END_SECONDS)
+
+
+def innermost(java_text: str) -> str:
+    """Return the innermost cause that a stack trace of Java names, in one line."""
+    causes = [line for line in java_text.splitlines() if line and not line.startswith(("\t", " "))]
+    return causes[-1].removeprefix("Caused by: ") if causes else ""
+
+
+def _wait(condition: Callable[[], Any], seconds: float) -> Any:
+    deadline = time.monotonic() + seconds
+    while (found := condition()) is None and time.monotonic() < deadline:
+        time.sleep(_POLL_SECONDS)
+    return found

@@ -1,0 +1,195 @@
+"""Runs the script of a job on a cluster and tells what happens to the job until it ends."""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Callable
+from contextlib import suppress
+from dataclasses import dataclass, field
+from typing import Any
+
+from flink_agents.api.errors import (
+    ClusterError,
+    ClusterUnavailableError,
+    JobFailedError,
+    ModuleNotOnWorkersError,
+    SubmissionError,
+)
+from flink_agents.runtime.flink.following.follower import ENDED, JobFollower, News
+from flink_agents.runtime.flink.following.job_logs import new_log, shown
+from flink_agents.runtime.flink.following.rest import ClusterRest
+from flink_agents.runtime.flink.following.submission import JobRequest, Submission
+
+LOOK_SECONDS = 0.5
+OUTPUT_SECONDS = 2.0
+
+REFRESH_SECONDS = 3.2
+"""How old answers are at most, where Flink does not say it; its default, and a little more."""
+
+MARGIN_SECONDS = 0.2
+
+UNREACHABLE_SECONDS = 60.0
+"""How long a cluster may be silent while a job is followed; a JobManager that is replaced takes some time."""
+
+WAITING_SECONDS = 10.0
+"""After what time a job that has no slots is told to wait for them."""
+
+MAX_OUTPUT_BYTES = 1 << 24
+"""Files of output that are longer are not followed."""
+
+Say = Callable[[str], None]
+
+
+def run_on_cluster(
+    rest: ClusterRest, request: JobRequest, say: Say, show: Say, outputs: bool = True
+) -> str | None:
+    """Submit a job, and tell what happens to it until it has ended.
+
+    Args:
+        rest: The cluster.
+        request: What to submit.
+        say: Gets what is told.
+        show: Gets what the script and, with ``outputs``, the TaskManagers print.
+        outputs: Whether what TaskManagers print meanwhile is shown.
+
+    Returns:
+        The last state of the last job, in Flink's words; None where the job is not followed, since it was
+        submitted detached.
+
+    Raises:
+        ClusterUnavailableError: The cluster does not answer.
+        SubmissionError: The script ended before it submitted a job, or failed after its last one.
+        JobFailedError: The job failed.
+    """
+    rest.get("/overview")
+    log = new_log(f"run {request.script.stem}")
+    printed = _TaskOutput(rest, show) if outputs and not request.detached else None
+    submission = Submission(request, rest.host_and_port, log, show)
+    state: str | None = None
+    try:
+        while (job_id := submission.jobs.get()) is not None:
+            say(f"job {job_id}: submitted to {rest.address}")
+            if not request.detached:
+                state = _Following(rest, job_id, say, printed).to_the_end()
+    except BaseException:
+        submission.kill()
+        raise
+    status = submission.end()
+    if status != 0 and state not in ("CANCELED", "SUSPENDED"):
+        where = "" if log is None else f"; all that it printed is in {shown(log)}"
+        raise SubmissionError(
+            f"{request.script.name} ended with {status}",
+            found="\n".join(submission.traceback) or None,
+            fix=f"correct the script{where}",
+        )
+    return state
+
+
+@dataclass
+class _Following:
+    """One job, from its submission to its end."""
+
+    rest: ClusterRest
+    job_id: str
+    say: Say
+    printed: _TaskOutput | None
+    begun: float = field(default_factory=time.monotonic)
+    told_of_slots: bool = False
+
+    def to_the_end(self) -> str:
+        """Follow the job; returns its last state."""
+        name = self._name()
+        follower = JobFollower(self.rest, self.job_id, name)
+        answered = time.monotonic()
+        while True:
+            try:
+                if follower.state() in ENDED:
+                    # What Flink answers to all but that is some seconds old.
+                    time.sleep(self._refresh_seconds())
+                news = follower.look()
+                answered = time.monotonic()
+                self._tell(name, news)
+                self._tell_of_slots(news)
+            except ClusterUnavailableError:
+                if time.monotonic() - answered > UNREACHABLE_SECONDS:
+                    raise
+            else:
+                if self.printed is not None:
+                    self.printed.show_new(at_once=news.ended)
+                if news.ended:
+                    return self._end(name, news)
+            time.sleep(LOOK_SECONDS)
+
+    def _tell(self, name: str, news: News) -> None:
+        for restart in news.restarts:
+            if isinstance(restart.failure, ModuleNotOnWorkersError) and restart.number == 1:
+                # No restart brings the module, and a cluster may restart without end.
+                self.rest.patch(f"/jobs/{self.job_id}?mode=cancel")
+                raise restart.failure
+            self.say(str(restart))
+        if news.changed:
+            self.say(f"job {name!r}: {news.state}")
+
+    def _end(self, name: str, news: News) -> str:
+        if news.state == "FAILED":
+            raise news.failure or JobFailedError(f"job {name!r} failed, and Flink does not say why")
+        return news.state
+
+    def _refresh_seconds(self) -> float:
+        with suppress(ClusterError, KeyError, TypeError):
+            return self.rest.get("/config")["refresh-interval"] / 1000 + MARGIN_SECONDS
+        return REFRESH_SECONDS
+
+    def _name(self) -> str:
+        with suppress(ClusterError, KeyError, TypeError):
+            return str(self.rest.get(f"/jobs/{self.job_id}/config")["name"])
+        return self.job_id
+
+    def _tell_of_slots(self, news: News) -> None:
+        """Say once that the job waits for slots, where there are none for it."""
+        if self.told_of_slots or news.ended or time.monotonic() - self.begun < WAITING_SECONDS:
+            return
+        self.told_of_slots = True
+        with suppress(KeyError, TypeError):
+            jobs = {job["jid"]: job for job in self.rest.get("/jobs/overview")["jobs"]}
+            tasks: dict[str, Any] = jobs[self.job_id]["tasks"]
+            free = self.rest.get("/overview")["slots-available"]
+            if tasks["scheduled"] and not tasks["running"] and not tasks["initializing"] and not free:
+                self.say("the job waits for slots, and none is free: start a TaskManager, or stop a job")
+
+
+class _TaskOutput:
+    """What TaskManagers print, from now on: the files that hold their standard output.
+
+    Args:
+        rest: The cluster.
+        show: Gets the lines.
+    """
+
+    def __init__(self, rest: ClusterRest, show: Say) -> None:
+        self._rest = rest
+        self._show = show
+        self._shown: dict[str, int] = {}
+        self._due = 0.0
+        self._read(show=False)
+
+    def show_new(self, at_once: bool) -> None:
+        """Show the lines that have come since the last time, some seconds ago at least or ``at_once``."""
+        if at_once or time.monotonic() >= self._due:
+            self._due = time.monotonic() + OUTPUT_SECONDS
+            self._read(show=True)
+
+    def _read(self, show: bool) -> None:
+        with suppress(ClusterError, KeyError, TypeError):
+            for manager in [one["id"] for one in self._rest.get("/taskmanagers")["taskmanagers"]]:
+                with suppress(ClusterError):
+                    text = self._rest.text(f"/taskmanagers/{manager}/stdout")
+                    if len(text) <= MAX_OUTPUT_BYTES:
+                        self._show_after(manager, text, show)
+
+    def _show_after(self, manager: str, text: bytes, show: bool) -> None:
+        whole = text.rfind(b"\n") + 1
+        if show:
+            for line in text[self._shown.get(manager, 0) : whole].splitlines():
+                self._show(line.decode("utf-8", "replace"))
+        self._shown[manager] = whole

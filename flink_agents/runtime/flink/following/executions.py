@@ -1,0 +1,191 @@
+"""Lets PyFlink's own ways to run a job do what this package's ``execute()`` does.
+
+``stream_env.execute()``, ``execute_async()``, ``stream.execute_and_collect()`` and what runs tables know
+nothing of agents: without this module, a job that they run is not checked, restarts without end, never prunes
+its records, and tells of failures in Java's words. So they are wrapped, once for each process. An environment
+that this package does not know is left as it is.
+"""
+
+from __future__ import annotations
+
+import re
+import threading
+from collections import deque
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from functools import wraps
+from typing import Any, Protocol
+from weakref import WeakValueDictionary
+
+from py4j.protocol import Py4JJavaError
+from pyflink.datastream import DataStream, StreamExecutionEnvironment
+from pyflink.datastream.data_stream import CloseableIterator
+
+from flink_agents.runtime.flink import compat as flink_compat
+from flink_agents.runtime.flink.launch.imports import when_imported
+
+_DEFAULT_NAME = "Flink Streaming Job"
+_RUNS_A_JOB = re.compile(
+    r"\s*(?:/\*.*?\*/\s*|--[^\n]*\n\s*)*(?:insert|select|with|execute|values|create\b.*\bas\s+select)\b",
+    re.IGNORECASE | re.DOTALL,
+)
+"""Statements of SQL that run a job; others describe tables, perhaps before the job is whole."""
+
+
+class Runnable(Protocol):
+    """A job, as PyFlink's ways to run one need it."""
+
+    def execute(self, job_name: str | None = None) -> Any:
+        """Run the job to its end."""
+        ...
+
+    def execute_async(self, job_name: str | None = None) -> Any:
+        """Submit the job, and return PyFlink's client of it."""
+        ...
+
+    def execute_and_collect(self, stream: DataStream, job_name: str | None, limit: int | None) -> Any:
+        """Run the job, and return the records of a stream."""
+        ...
+
+    def before_tables(self) -> None:
+        """Prepare for a job that tables run."""
+        ...
+
+
+def collect_async(stream: DataStream) -> CloseableIterator:
+    """Return an iterator over the records of a stream, which the job brings that is submitted next."""
+    return CloseableIterator(flink_compat.java_stream(stream).collectAsync(), stream.get_type())
+
+
+class Records(CloseableIterator):
+    """The records of a stream of a job; an error of Java becomes one of this package.
+
+    Args:
+        records: What gives them.
+        explain: Returns the error to raise for one of Java.
+    """
+
+    def __init__(self, records: CloseableIterator, explain: Callable[[Py4JJavaError], Exception]) -> None:
+        self._records = records
+        self._explain = explain
+
+    def next(self) -> Any:
+        """Return the next record.
+
+        Raises:
+            JobFailedError: The job failed.
+        """
+        try:
+            return self._records.next()
+        except Py4JJavaError as error:
+            explained = self._explain(error)
+        raise explained from None
+
+    def close(self) -> None:
+        """Let go of the job, which is cancelled where it still runs."""
+        self._records.close()
+
+
+_jobs: WeakValueDictionary[int, Any] = WeakValueDictionary()
+_state = threading.local()
+
+
+_kept: deque[Runnable] = deque(maxlen=100)
+"""Jobs with agents: whoever builds one may keep nothing but its streams, which do not know it."""
+
+
+def keep(job: Runnable) -> None:
+    """Let a job live until many others have been built."""
+    if job not in _kept:
+        _kept.append(job)
+
+
+def enlist(job: Runnable, env: StreamExecutionEnvironment) -> None:
+    """Let PyFlink run the jobs of ``env`` by ``job``, as long as that lives."""
+    _install()
+    _jobs[flink_compat.identity(flink_compat.java_environment(env))] = job
+
+
+@contextmanager
+def by_pyflink() -> Iterator[None]:
+    """Let PyFlink's methods be PyFlink's own, in this thread."""
+    _state.depth = getattr(_state, "depth", 0) + 1
+    try:
+        yield
+    finally:
+        _state.depth -= 1
+
+
+def _job_of(java_env: Callable[[], Any]) -> Runnable | None:
+    if not _jobs or getattr(_state, "depth", 0):
+        return None
+    return _jobs.get(flink_compat.identity(java_env()))
+
+
+def _install() -> None:
+    if getattr(StreamExecutionEnvironment.execute, "knows_agents", False):
+        return
+    _wrap(StreamExecutionEnvironment, "execute", _execute)
+    _wrap(StreamExecutionEnvironment, "execute_async", _execute_async)
+    _wrap(DataStream, "execute_and_collect", _execute_and_collect)
+    when_imported("pyflink.table.table_environment", _wrap_tables)
+
+
+def _wrap_tables(module: Any) -> None:
+    _wrap(module.TableEnvironment, "execute_sql", _execute_sql)
+    _wrap(module.TableEnvironment, "_before_execute", _before_execute)
+
+
+def _wrap(cls: type[Any], name: str, make: Callable[[Any], Callable[..., Any]]) -> None:
+    original = getattr(cls, name)
+    wrapped: Any = wraps(original)(make(original))
+    wrapped.knows_agents = True
+    setattr(cls, name, wrapped)
+
+
+def _execute(original: Any) -> Callable[..., Any]:
+    def execute(self: StreamExecutionEnvironment, job_name: str | None = None) -> Any:
+        job = _job_of(lambda: flink_compat.java_environment(self))
+        return original(self, job_name) if job is None else job.execute(job_name)
+
+    return execute
+
+
+def _execute_async(original: Any) -> Callable[..., Any]:
+    def execute_async(self: StreamExecutionEnvironment, job_name: str = _DEFAULT_NAME) -> Any:
+        job = _job_of(lambda: flink_compat.java_environment(self))
+        return original(self, job_name) if job is None else job.execute_async(job_name)
+
+    return execute_async
+
+
+def _execute_and_collect(original: Any) -> Callable[..., Any]:
+    def execute_and_collect(
+        self: DataStream, job_execution_name: str | None = None, limit: int | None = None
+    ) -> Any:
+        job = _job_of(lambda: flink_compat.java_stream(self).getExecutionEnvironment())
+        if job is None:
+            return original(self, job_execution_name, limit)
+        return job.execute_and_collect(self, job_execution_name, limit)
+
+    return execute_and_collect
+
+
+def _execute_sql(original: Any) -> Callable[..., Any]:
+    def execute_sql(self: Any, stmt: str) -> Any:
+        if _RUNS_A_JOB.match(stmt):
+            return original(self, stmt)
+        with by_pyflink():
+            return original(self, stmt)
+
+    return execute_sql
+
+
+def _before_execute(original: Any) -> Callable[..., Any]:
+    def before_execute(self: Any) -> Any:
+        job = _job_of(lambda: flink_compat.environment_of_tables(self))
+        if job is not None:
+            job.before_tables()
+        return original(self)
+
+    return before_execute

@@ -1,0 +1,167 @@
+"""What is new of a job since the last look, from Flink's REST interface.
+
+The questions that are asked at each look are answered without the metrics of TaskManagers, so that they may
+be asked often.
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from typing import Any
+
+from flink_agents.api.errors import ClusterError, JobFailedError
+from flink_agents.runtime.flink.following.rest import ClusterRest
+from flink_agents.runtime.flink.job_errors import in_one_line, job_failed
+
+FAILING, FAILED = "FAILING", "FAILED"
+ENDED = ("FINISHED", "FAILED", "CANCELED", "SUSPENDED")
+"""States after which nothing more happens."""
+
+REMEMBERED_FAILURES = 100
+
+_ATTEMPTS = re.compile(r"#(\d+) restart attempts")
+_AGENT = re.compile(r"\bagent (?P<name>.+)")
+
+
+@dataclass(frozen=True)
+class Restart:
+    """A restart of the job.
+
+    Attributes:
+        number: How many there were until then, with this one.
+        most: After how many the job fails; None where there is no such limit.
+        failure: The failure behind it.
+    """
+
+    number: int
+    most: int | None
+    failure: JobFailedError
+
+    def __str__(self) -> str:
+        of = "" if self.most is None else f" of {self.most}"
+        return f"restart {self.number}{of}: {in_one_line(self.failure)}"
+
+
+@dataclass(frozen=True)
+class News:
+    """What a look has found.
+
+    Attributes:
+        state: The state of the job, in Flink's words.
+        changed: Whether it is another one than at the last look.
+        restarts: Those since the last look.
+        failure: The failure that ended the job, where it has failed.
+    """
+
+    state: str
+    changed: bool
+    restarts: list[Restart] = field(default_factory=list[Restart])
+    failure: JobFailedError | None = None
+
+    @property
+    def ended(self) -> bool:
+        """Whether nothing more will happen."""
+        return self.state in ENDED
+
+
+class JobFollower:
+    """Looks at one job again and again.
+
+    Args:
+        rest: The cluster.
+        job_id: The job.
+        job_name: Its name, for texts.
+        untimed: Agents of the job whose outputs may have no timestamp; by default Flink is asked which
+            agents there are.
+    """
+
+    def __init__(
+        self, rest: ClusterRest, job_id: str, job_name: str, untimed: list[str] | None = None
+    ) -> None:
+        self._rest = rest
+        self._job_id = job_id
+        self._job_name = job_name
+        self._untimed = untimed
+        self._seen: set[tuple[Any, ...]] = set()
+        self._untold: list[Mapping[str, Any]] = []
+        self._restarts = 0
+        self._most: int | None = None
+        self._asked_most = False
+        self._state = ""
+
+    def look(self) -> News:
+        """Return what is new.
+
+        Raises:
+            ClusterUnavailableError: Flink does not answer.
+            ClusterError: Flink does not know the job.
+        """
+        if not self._asked_most:
+            self._most, self._asked_most = self._restart_limit(), True
+        # The state is asked for second: a failure that is there already is then known to have been
+        # followed by a restart, or by the end of the job.
+        self._untold += self._unseen()
+        state = self.state()
+        changed, self._state = state != self._state, state
+        if state == FAILING:
+            return News(state, changed)
+        if state == FAILED:
+            self._untold += self._unseen()
+        last = self._untold.pop() if state == FAILED and self._untold else None
+        told, self._untold = self._untold, []
+        restarts = [self._restart(entry) for entry in told]
+        return News(state, changed, restarts, None if last is None else self._failure(last))
+
+    def state(self) -> str:
+        """Return the state of the job as it is now; of failures, Flink tells some seconds later.
+
+        Raises:
+            ClusterUnavailableError: Flink does not answer.
+            ClusterError: Flink does not know the job.
+        """
+        return self._get("/status")["status"]
+
+    def inputs_read(self) -> dict[str, int]:
+        """Return how many inputs each agent has taken since it was last started, by its name.
+
+        Flink asks the TaskManagers for that, and answers with numbers of some seconds ago.
+        """
+        found: dict[str, int] = {}
+        for vertex in self._get("")["vertices"]:
+            name = _AGENT.search(vertex["name"])
+            if name is not None:
+                found[name["name"]] = int(vertex["metrics"]["read-records"])
+        return found
+
+    def _restart(self, entry: Mapping[str, Any]) -> Restart:
+        self._restarts += 1
+        return Restart(self._restarts, self._most, self._failure(entry))
+
+    def _failure(self, entry: Mapping[str, Any]) -> JobFailedError:
+        if self._untimed is None:
+            self._untimed = list(self.inputs_read())
+        return job_failed(self._job_name, entry["stacktrace"], self._untimed)
+
+    def _unseen(self) -> list[Mapping[str, Any]]:
+        """Return the failures that are new, the oldest first."""
+        history = self._get(f"/exceptions?maxExceptions={REMEMBERED_FAILURES}")["exceptionHistory"]
+        found: list[Mapping[str, Any]] = []
+        for entry in reversed(history["entries"]):
+            identity = (entry["timestamp"], entry["exceptionName"], entry.get("taskName"))
+            if identity not in self._seen:
+                self._seen.add(identity)
+                found.append(entry)
+        return found
+
+    def _restart_limit(self) -> int | None:
+        try:
+            strategy = self._get("/config")["execution-config"]["restart-strategy"]
+        except (ClusterError, KeyError, TypeError):
+            return None
+        found = _ATTEMPTS.search(str(strategy))
+        return None if found is None else int(found[1])
+
+    def _get(self, path: str) -> Any:
+        return self._rest.get(f"/jobs/{self._job_id}{path}")

@@ -1,0 +1,198 @@
+"""A job in the minicluster of this process: what the console says of it, and how it ends.
+
+One thread waits for the job's end, another one looks at the job some times a second. So the console tells of
+each job, whoever has submitted it, and a job that can never end, since its TaskManager is gone, is ended.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import re
+import threading
+import time
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any
+
+from py4j.protocol import Py4JError, Py4JJavaError
+
+from flink_agents.api.errors import ClusterError, JobFailedError, TaskManagerLostError
+from flink_agents.runtime.flink import compat as flink_compat
+from flink_agents.runtime.flink.following import console
+from flink_agents.runtime.flink.following.follower import JobFollower
+from flink_agents.runtime.flink.following.job_logs import shown
+from flink_agents.runtime.flink.following.rest import ClusterRest
+from flink_agents.runtime.flink.job_errors import job_failed
+
+LOOK_SECONDS = 0.25
+PROGRESS_SECONDS = 1.0
+
+END_SECONDS = 5.0
+"""How long whoever met a consequence of a failure waits for the failure itself."""
+
+TOLD_SECONDS = 1.0
+"""How long the end of a job waits for what is still to be told of it."""
+
+LOST_AFTER = 4
+"""So many looks in a row without a TaskManager mean that it is gone."""
+
+REFRESH = {"web.refresh-interval": "200 ms"}
+"""Flink's options of a local job: answers are otherwise up to three seconds old."""
+
+_CANCELLED = ("JobCancellationException", "JobStopException")
+_LOG_END_BYTES = 1 << 18
+
+
+@dataclass(frozen=True)
+class JobStory:
+    """What is known of a job before it runs.
+
+    Attributes:
+        name: Its name.
+        log: The file of its log; None where it has none of its own.
+        untimed: Agents whose outputs may have no timestamp.
+        totals: How many inputs an agent will get, by its name, as far as that is known.
+        bounded: Whether all its inputs end.
+    """
+
+    name: str
+    log: Path | None = None
+    untimed: Sequence[str] = ()
+    totals: Mapping[str, int] = field(default_factory=dict[str, int])
+    bounded: bool = False
+
+
+class LocalJob:
+    """A job that was submitted to a minicluster.
+
+    Args:
+        client: Java's client of the job.
+        story: What is known of it.
+    """
+
+    def __init__(self, client: Any, story: JobStory) -> None:
+        self._client = client
+        self._story = story
+        self._ended = threading.Event()
+        self._told = threading.Event()
+        self._reported = False
+        self._result: Any = None
+        self._error: Exception | None = None
+        self.id = str(client.getJobID().toString())
+
+    def start(self) -> None:
+        """Begin to wait for the job and to tell of it."""
+        if self._story.log is not None:
+            console.say(f"job {self._story.name!r}: log in {shown(self._story.log)}")
+        for target in (self._wait, self._follow):
+            threading.Thread(target=target, name=f"local-job-{target.__name__}", daemon=True).start()
+
+    def result(self) -> Any:
+        """Wait for the end of the job, and return Java's result.
+
+        Raises:
+            JobFailedError: The job failed.
+        """
+        self._reported = True
+        self._ended.wait()
+        self._told.wait(TOLD_SECONDS)
+        if self._error is not None:
+            raise self.explained(self._error) from None
+        return self._result
+
+    def explained(self, error: Exception) -> Exception:
+        """Return the error of this package for one of Java that the job's failure caused."""
+        # The job's own error says more than what its consequences say.
+        self._ended.wait(END_SECONDS)
+        error = self._error or error
+        if isinstance(error, Py4JJavaError):
+            return job_failed(self._story.name, flink_compat.java_text(error), self._story.untimed)
+        if isinstance(error, Py4JError):
+            return self._lost("the JVM")
+        return error
+
+    def _lost(self, what: str) -> TaskManagerLostError:
+        log = self._story.log
+        return TaskManagerLostError(
+            f"{what} of the local job {self._story.name!r} is gone; nobody starts another one",
+            found=None if log is None else last_error(log),
+            fix="the log says why" + ("" if log is None else f": {shown(log)}"),
+        )
+
+    def reports_itself(self) -> None:
+        """Note that somebody else raises the error of the job."""
+        self._reported = True
+
+    # -- threads ----------------------------------------------------------------------
+
+    def _wait(self) -> None:
+        try:
+            result = self._client.getJobExecutionResult().get()
+        except Exception as error:
+            self._end(None, error)
+        else:
+            self._end(result, None)
+
+    def _end(self, result: Any, error: Exception | None) -> None:
+        if self._ended.is_set():
+            return
+        self._result, self._error = result, error
+        self._ended.set()
+        if isinstance(error, Py4JError | JobFailedError) and not self._reported:
+            explained = self.explained(error)
+            if not any(mark in str(error) for mark in _CANCELLED):
+                console.say(f"\n{type(explained).__name__}: {explained}\n")
+
+    def _follow(self) -> None:
+        # Whatever goes wrong here must not keep the job from going on.
+        with contextlib.ExitStack() as stack:
+            stack.callback(self._told.set)
+            stack.enter_context(contextlib.suppress(Exception))
+            rest = ClusterRest(flink_compat.rest_address(self._client))
+            story = self._story
+            follower = JobFollower(rest, self.id, story.name, list(story.untimed))
+            progress: console.Progress | None = None
+            if console.is_terminal() and story.bounded:
+                progress = stack.enter_context(console.Progress(story.totals))
+            self._look_again_and_again(rest, follower, progress)
+
+    def _look_again_and_again(
+        self, rest: ClusterRest, follower: JobFollower, progress: console.Progress | None
+    ) -> None:
+        had, without, due = False, 0, time.monotonic() + PROGRESS_SECONDS
+        ended = False
+        while not ended:
+            # A last look finds restarts of the last moment, if Flink still answers.
+            ended = self._ended.wait(LOOK_SECONDS)
+            # The minicluster ends with the job, perhaps just now.
+            with contextlib.suppress(ClusterError):
+                news = follower.look()
+                for restart in news.restarts:
+                    console.say(str(restart))
+                if ended:
+                    return
+                there = news.ended or bool(rest.get("/taskmanagers")["taskmanagers"])
+                had, without = had or there, 0 if there else without + 1
+                if had and without >= LOST_AFTER:
+                    return self._lose()
+                if progress is not None and time.monotonic() >= due:
+                    progress.show(follower.inputs_read())
+                    due = time.monotonic() + PROGRESS_SECONDS
+
+    def _lose(self) -> None:
+        """End the job, whose TaskManager is gone."""
+        self._end(None, self._lost("the TaskManager"))
+        flink_compat.close_minicluster(self._client)
+
+
+def last_error(log: Path) -> str | None:
+    """Return the last line of the level ERROR or FATAL near the end of a log."""
+    try:
+        with log.open("rb") as file:
+            file.seek(max(log.stat().st_size - _LOG_END_BYTES, 0))
+            text = file.read().decode("utf-8", "replace")
+    except OSError:
+        return None
+    found = re.findall(r"^.*? (?:ERROR|FATAL) +(.*)$", text, re.MULTILINE)
+    return found[-1] if found else None

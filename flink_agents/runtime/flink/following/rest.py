@@ -1,0 +1,107 @@
+"""Flink's REST interface: what is asked of a cluster, on this machine or elsewhere."""
+
+from __future__ import annotations
+
+import http.client
+import json
+import urllib.error
+import urllib.request
+from collections.abc import Mapping
+from typing import Any
+from urllib.parse import urlsplit
+
+from flink_agents.api.errors import ClusterError, ClusterUnavailableError
+
+REQUEST_SECONDS = 20.0
+
+_QUOTED_CHARACTERS = 2_000
+_START = "start one with `flink-agents cluster start`, or give the address: --cluster http://HOST:8081"
+
+
+class ClusterRest:
+    """Asks one cluster.
+
+    Args:
+        address: Of the interface, for example ``http://localhost:8081``. ``http://`` may be left out.
+    """
+
+    def __init__(self, address: str) -> None:
+        self.address = (address if "://" in address else f"http://{address}").rstrip("/")
+
+    @property
+    def host_and_port(self) -> str:
+        """The address as Flink's command line takes it."""
+        return urlsplit(self.address).netloc
+
+    def get(self, path: str) -> Any:
+        """Return the answer to a question.
+
+        Raises:
+            ClusterUnavailableError: There was no answer, or none of Flink.
+            ClusterError: Flink refused the request.
+        """
+        return self._request("GET", path)
+
+    def post(self, path: str, body: Mapping[str, Any]) -> Any:
+        """Ask for something to be done, and return the answer.
+
+        Raises:
+            ClusterUnavailableError: There was no answer, or none of Flink.
+            ClusterError: Flink refused the request.
+        """
+        return self._request("POST", path, body)
+
+    def patch(self, path: str) -> Any:
+        """Ask for a change, and return the answer.
+
+        Raises:
+            ClusterUnavailableError: There was no answer, or none of Flink.
+            ClusterError: Flink refused the request.
+        """
+        return self._request("PATCH", path)
+
+    def text(self, path: str) -> bytes:
+        """Return a file of the cluster, such as a log.
+
+        Raises:
+            ClusterUnavailableError: There was no answer, or none of Flink.
+            ClusterError: There is no such file.
+        """
+        return self._answer("GET", path)
+
+    def _request(self, method: str, path: str, body: Mapping[str, Any] | None = None) -> Any:
+        text = self._answer(method, path, None if body is None else json.dumps(body).encode())
+        try:
+            return json.loads(text or b"null")
+        except ValueError as error:
+            raise self._unavailable(error) from None
+
+    def _answer(self, method: str, path: str, data: bytes | None = None) -> bytes:
+        headers = {"Content-Type": "application/json"}
+        try:
+            request = urllib.request.Request(self.address + path, data, headers, method=method)
+            with urllib.request.urlopen(request, timeout=REQUEST_SECONDS) as answer:
+                return answer.read()
+        except urllib.error.HTTPError as error:
+            with error:
+                raise self._refused(method, path, error.code, error.read()) from None
+        except (OSError, ValueError, http.client.HTTPException) as error:
+            raise self._unavailable(error) from None
+
+    def _unavailable(self, error: Exception) -> ClusterUnavailableError:
+        return ClusterUnavailableError(
+            f"no Flink cluster answers at {self.address}",
+            found=f"{type(error).__name__}: {error}",
+            fix=_START,
+        )
+
+    def _refused(self, method: str, path: str, status: int, body: bytes) -> ClusterError:
+        text = body.decode("utf-8", "replace")
+        try:
+            reasons = [str(reason) for reason in json.loads(text)["errors"]]
+        except (ValueError, KeyError, TypeError):
+            reasons = [text]
+        return ClusterError(
+            f"Flink at {self.address} refused {method} {path}",
+            found=f"{status}: {' '.join(reasons)[:_QUOTED_CHARACTERS]}",
+        )

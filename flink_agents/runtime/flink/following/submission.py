@@ -1,0 +1,152 @@
+"""Runs the script of a job with ``flink run``, as a client of a cluster, and sorts what it prints.
+
+Flink passes on what the script prints, and adds its own: the ids of jobs, and around the traceback of a
+script two hundred lines of Java. The reader gets the script's lines; all lines go to a file.
+"""
+
+from __future__ import annotations
+
+import os
+import queue
+import re
+import subprocess
+import sys
+import threading
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass, field
+from pathlib import Path
+
+from flink_agents.runtime.flink.launch.flink_home import FlinkHome
+
+CLIENT_DIRECTORY = Path(".flink-agents") / "client"
+
+_SUBMITTED = re.compile(r"Job has been submitted with JobID ([0-9a-f]{32})")
+_FLINKS_OWN = re.compile(
+    r"Program execution finished|Job with JobID [0-9a-f]{32} has finished|Job Runtime: \d+"
+    r"|Accumulator Results|WARNING: |SLF4J: |Picked up |Failed to import GCSFileSystem"
+)
+_TRACEBACK = "Traceback (most recent call last):"
+_JAVA = re.compile(
+    r"\s+at [\w.$/<>]+\(|\s+\.\.\. \d+ more|Caused by: |Suppressed: |org\.apache\.flink\.|java\.|-{20,}"
+    r"| The program finished with the following exception"
+)
+
+
+@dataclass(frozen=True)
+class JobRequest:
+    """What is to be submitted.
+
+    Attributes:
+        script: The job.
+        arguments: Its arguments.
+        savepoint: Where it begins, a savepoint or a checkpoint.
+        py_files: Files and directories of modules that go to the workers.
+        parallelism: Default parallelism of its operators.
+        detached: Whether the script's ``execute()`` does not wait for the end of the job.
+        options: Options of Flink for the job.
+        skip_state: Whether state of the savepoint may be left behind that the job has no operator for.
+    """
+
+    script: Path
+    arguments: Sequence[str] = ()
+    savepoint: str | None = None
+    py_files: Sequence[Path] = ()
+    parallelism: int | None = None
+    detached: bool = False
+    options: Mapping[str, str] = field(default_factory=dict[str, str])
+    skip_state: bool = False
+
+    def command(self, home: FlinkHome, address: str) -> list[str]:
+        """Return the command line that submits it.
+
+        Args:
+            home: The Flink to submit with.
+            address: ``host:port`` of the cluster.
+        """
+        words = ["run", "-m", address]
+        words += ["-d"] if self.detached else []
+        words += ["-p", str(self.parallelism)] if self.parallelism is not None else []
+        words += ["-s", self.savepoint] if self.savepoint is not None else []
+        words += ["-n"] if self.skip_state else []
+        words += [f"-D{key}={value}" for key, value in self.options.items()]
+        words += ["-pyclientexec", sys.executable]
+        if self.py_files:
+            words += ["-pyfs", ",".join(str(path.absolute()) for path in self.py_files)]
+        return [*home.flink(*words), "-py", str(self.script.absolute()), *self.arguments]
+
+
+class Submission:
+    """A script that runs as a client of a cluster.
+
+    Args:
+        request: What is submitted.
+        address: ``host:port`` of the cluster.
+        log: The file that all lines go to; None for none.
+        say: Gets the lines of the script, without line ends.
+        directory: Where the client's Flink is made.
+
+    Attributes:
+        jobs: The ids of the jobs that it has submitted, and None once it has ended.
+        traceback: The lines of the script from its last traceback on, without Java's.
+    """
+
+    def __init__(
+        self,
+        request: JobRequest,
+        address: str,
+        log: Path | None,
+        say: Callable[[str], None],
+        directory: Path = CLIENT_DIRECTORY,
+    ) -> None:
+        self.jobs: queue.Queue[str | None] = queue.Queue()
+        self.traceback: list[str] = []
+        self._say = say
+        self._log = log
+        home = FlinkHome.make(directory)
+        # As `python job.py` would: the job may import what lies beside it. Workers do not have that.
+        beside = [str(request.script.absolute().parent)]
+        environment = home.environment()
+        environment["PYTHONPATH"] = os.pathsep.join([*beside, environment["PYTHONPATH"]])
+        self._process = subprocess.Popen(
+            request.command(home, address),
+            stdin=subprocess.DEVNULL,
+            stdout=subprocess.PIPE,
+            stderr=subprocess.STDOUT,
+            env=environment | {"PYTHONUNBUFFERED": "1"},
+        )
+        self._reader = threading.Thread(target=self._read, name="client-output", daemon=True)
+        self._reader.start()
+
+    def end(self) -> int:
+        """Wait for the end of the script, and return its exit code."""
+        self._reader.join()
+        return self._process.wait()
+
+    def kill(self) -> None:
+        """End the client; jobs that it has submitted go on."""
+        self._process.kill()
+        self.end()
+
+    def _read(self) -> None:
+        stream = self._process.stdout
+        assert stream is not None
+        try:
+            with stream, open(self._log or os.devnull, "ab") as log:
+                for line in stream:
+                    log.write(line)
+                    log.flush()
+                    self._take(line.decode("utf-8", "replace").rstrip("\r\n"))
+        finally:
+            self.jobs.put(None)
+
+    def _take(self, line: str) -> None:
+        found = _SUBMITTED.search(line)
+        if found is not None:
+            self.jobs.put(found[1])
+        elif line.startswith(_TRACEBACK):
+            self.traceback = [line]
+        elif self.traceback:
+            if not _JAVA.match(line):
+                self.traceback.append(line)
+        elif not _FLINKS_OWN.match(line) and not _JAVA.match(line):
+            self._say(line)

@@ -1,0 +1,58 @@
+"""Calls a function when a module is imported, without importing it: PyFlink's are slow to import."""
+
+from __future__ import annotations
+
+import importlib.util
+import sys
+from collections.abc import Callable, Sequence
+from importlib.abc import MetaPathFinder
+from importlib.machinery import ModuleSpec
+from types import ModuleType
+from typing import Any
+
+from typing_extensions import override
+
+Then = Callable[[Any], None]
+"""Gets the module; may be called again."""
+
+
+def when_imported(name: str, then: Then) -> None:
+    """Call ``then`` with a module: now, if it is there already, else once it is imported."""
+    module = sys.modules.get(name)
+    if module is not None:
+        then(module)
+    elif not any(isinstance(finder, _Finder) and finder.name == name for finder in sys.meta_path):
+        sys.meta_path.insert(0, _Finder(name, then))
+
+
+class _Finder(MetaPathFinder):
+    """Waits for the import of a module.
+
+    Args:
+        name: The module.
+        then: Gets it.
+    """
+
+    def __init__(self, name: str, then: Then) -> None:
+        self.name = name
+        self._then = then
+
+    @override
+    def find_spec(
+        self, fullname: str, path: Sequence[str] | None, target: ModuleType | None = None
+    ) -> ModuleSpec | None:
+        """Return the spec of the module, whose import ends with the call; None for other modules."""
+        if fullname != self.name:
+            return None
+        sys.meta_path.remove(self)
+        spec = importlib.util.find_spec(fullname)
+        if spec is not None and spec.loader is not None:
+            loader: Any = spec.loader
+            execute: Callable[[ModuleType], None] = loader.exec_module
+
+            def execute_and_tell(module: ModuleType) -> None:
+                execute(module)
+                self._then(module)
+
+            loader.exec_module = execute_and_tell
+        return spec

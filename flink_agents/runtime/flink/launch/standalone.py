@@ -1,0 +1,325 @@
+"""A standalone Flink cluster on this machine: one JobManager and TaskManagers, each a process of its own.
+
+    cluster = StandaloneCluster(Path(".flink-agents/cluster"))
+    cluster.start(taskmanagers=2)
+    print(cluster.status().address)
+    cluster.stop()
+
+Flink's own scripts, which PyFlink brings, start the processes as daemons, in a :class:`FlinkHome`, so that
+jobs of Python can follow one another. All that belongs to the cluster lies in its directory: configuration,
+logs, checkpoints and savepoints.
+"""
+
+from __future__ import annotations
+
+import os
+import re
+import signal
+import socket
+import subprocess
+import time
+from collections.abc import Mapping
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any, Literal
+
+import yaml
+
+from flink_agents.api.errors import ClusterError, ClusterStartError
+from flink_agents.runtime.flink.following.rest import ClusterRest
+from flink_agents.runtime.flink.launch.flink_home import FlinkHome, flat
+
+DEFAULT_DIRECTORY = Path(".flink-agents") / "cluster"
+DEFAULT_PORT = 8081
+
+START_SECONDS = 180.0
+STOP_SECONDS = 15.0
+_POLL_SECONDS = 0.2
+_LOG_LINES = 25
+
+Daemon = Literal["standalonesession", "taskexecutor"]
+_SCRIPTS: Mapping[Daemon, str] = {"standalonesession": "jobmanager.sh", "taskexecutor": "taskmanager.sh"}
+_NAMES: Mapping[Daemon, str] = {"standalonesession": "JobManager", "taskexecutor": "TaskManager"}
+_IDENTITY = "agents"
+"""What names of log files and files with process ids have instead of a user's name."""
+
+_DEFAULTS: Mapping[str, Any] = {
+    # Half a minute passes by default until a TaskManager that was killed is missed.
+    "heartbeat.interval": "2 s",
+    # Answers of the REST interface, and files of output, are as old as that.
+    "web.refresh-interval": "1 s",
+}
+
+
+@dataclass(frozen=True)
+class ClusterStatus:
+    """What there is of a cluster.
+
+    Attributes:
+        address: Of its REST interface; None where it was never started.
+        jobmanagers: Ids of processes; one, or none where it does not run.
+        taskmanagers: Ids of processes.
+        directory: Where all of it is.
+        answers: Whether the REST interface answers.
+        registered: How many TaskManagers the JobManager knows.
+        slots: How many slots they have.
+        free_slots: How many of these no job has.
+    """
+
+    address: str | None
+    jobmanagers: list[int]
+    taskmanagers: list[int]
+    directory: Path
+    answers: bool = False
+    registered: int = 0
+    slots: int = 0
+    free_slots: int = 0
+
+    @property
+    def running(self) -> bool:
+        """Whether there is a JobManager that answers."""
+        return bool(self.jobmanagers) and self.answers
+
+
+class StandaloneCluster:
+    """The cluster of a directory.
+
+    Args:
+        directory: Where it is, or will be.
+    """
+
+    def __init__(self, directory: Path = DEFAULT_DIRECTORY) -> None:
+        self.directory = directory.absolute()
+
+    def start(
+        self,
+        taskmanagers: int = 1,
+        slots: int = 4,
+        port: int | None = None,
+        options: Mapping[str, Any] | None = None,
+    ) -> bool:
+        """Start what does not run yet, and return when the cluster takes jobs.
+
+        Args:
+            taskmanagers: How many TaskManagers there are to be; a cluster that runs gets those it lacks.
+            slots: How many slots each of them has.
+            port: Of the REST interface. Default: as before, else 8081.
+            options: Flink's options, over this class's.
+
+        Returns:
+            False where the cluster ran already, with as many TaskManagers.
+
+        Raises:
+            ClusterStartError: A process ended, the port is in use, or the time was not enough.
+            SetupError: There is no PyFlink or no Java.
+        """
+        before = self.status()
+        missing = max(taskmanagers - len(before.taskmanagers), 0)
+        if before.jobmanagers and not missing and before.answers:
+            return False
+        if not before.jobmanagers:
+            port = port or self._port() or DEFAULT_PORT
+            _check_free(port)
+            home = self._make_home(port, slots, options or {})
+            self._launch(home, "standalonesession")
+        else:
+            home = FlinkHome.make(self.directory)
+        for _ in range(missing):
+            self._launch(home, "taskexecutor")
+        self._wait_until_ready(taskmanagers)
+        return True
+
+    def stop(self) -> bool:
+        """End all processes of the cluster; its files stay. Returns whether there was any.
+
+        A process that only has the number of a former one is never touched.
+        """
+        # TaskManagers first: they would ask in vain for a JobManager that is gone.
+        pids = [*self._alive("taskexecutor"), *self._alive("standalonesession")]
+        _end(pids)
+        for daemon in _SCRIPTS:
+            self._pid_file(daemon).unlink(missing_ok=True)
+        return bool(pids)
+
+    def status(self) -> ClusterStatus:
+        """Return what there is of the cluster."""
+        port = self._port()
+        address = None if port is None else f"http://localhost:{port}"
+        jobmanagers, taskmanagers = self._alive("standalonesession"), self._alive("taskexecutor")
+        overview: dict[str, Any] = {}
+        if address is not None and jobmanagers:
+            try:
+                overview = ClusterRest(address).get("/overview")
+            except ClusterError:
+                overview = {}
+        return ClusterStatus(
+            address,
+            jobmanagers,
+            taskmanagers,
+            self.directory,
+            answers=bool(overview),
+            registered=int(overview.get("taskmanagers", 0)),
+            slots=int(overview.get("slots-total", 0)),
+            free_slots=int(overview.get("slots-available", 0)),
+        )
+
+    # -- processes --------------------------------------------------------------------
+
+    def _make_home(self, port: int, slots: int, options: Mapping[str, Any]) -> FlinkHome:
+        own = {
+            "rest.address": "localhost",
+            "rest.bind-address": "localhost",
+            "rest.port": port,
+            "jobmanager.rpc.address": "localhost",
+            "jobmanager.rpc.port": _free_port(),
+            "taskmanager.host": "localhost",
+            "taskmanager.numberOfTaskSlots": slots,
+            "io.tmp.dirs": str(self.directory / "tmp"),
+            "execution.checkpointing.dir": (self.directory / "checkpoints").as_uri(),
+            "execution.checkpointing.savepoint-dir": (self.directory / "savepoints").as_uri(),
+        }
+        return FlinkHome.make(self.directory, {**_DEFAULTS, **own, **options})
+
+    def _launch(self, home: FlinkHome, daemon: Daemon) -> None:
+        environment = home.environment() | {"FLINK_IDENT_STRING": _IDENTITY}
+        command = [str(home.root / "bin" / _SCRIPTS[daemon]), "start"]
+        done = subprocess.run(
+            command,
+            stdin=subprocess.DEVNULL,
+            capture_output=True,
+            text=True,
+            errors="replace",
+            cwd=self.directory,
+            env=environment,
+            start_new_session=True,
+            check=False,
+        )
+        if done.returncode != 0:
+            raise ClusterStartError(
+                f"{_SCRIPTS[daemon]} of Flink ended with {done.returncode}",
+                found=(done.stdout + done.stderr).strip(),
+            )
+
+    def _wait_until_ready(self, taskmanagers: int) -> None:
+        deadline = time.monotonic() + START_SECONDS
+        while True:
+            status = self.status()
+            # A TaskManager that has just registered tells of its slots a little later.
+            if status.answers and min(status.registered, status.slots) >= taskmanagers:
+                return
+            dead: list[Daemon] = []
+            if not status.jobmanagers:
+                dead.append("standalonesession")
+            if len(status.taskmanagers) < taskmanagers:
+                dead.append("taskexecutor")
+            if dead or time.monotonic() > deadline:
+                raise self._not_started(dead[0] if dead else "taskexecutor", bool(dead))
+            time.sleep(_POLL_SECONDS)
+
+    def _not_started(self, daemon: Daemon, ended: bool) -> ClusterStartError:
+        logs = sorted(
+            (self.directory / "log").glob(f"flink-{_IDENTITY}-{daemon}-*.*"),
+            key=lambda path: path.stat().st_mtime,
+        )
+        written = [path for path in logs if path.stat().st_size]
+        end = written[-1].read_text("utf-8", "replace").splitlines()[-_LOG_LINES:] if written else []
+        what = "ended as it started" if ended else f"was not ready in {START_SECONDS:g} s"
+        return ClusterStartError(
+            f"the {_NAMES[daemon]} {what}",
+            found="\n".join([f"{written[-1]}:", *end]) if written else "no log",
+            fix="what the log asks for; then `flink-agents cluster stop`, and start again",
+        )
+
+    def _alive(self, daemon: Daemon) -> list[int]:
+        """Return the ids of those processes of the cluster that live."""
+        try:
+            lines = self._pid_file(daemon).read_text("ascii").split()
+        except OSError:
+            return []
+        return [int(line) for line in lines if line.isdigit() and self._is_ours(int(line))]
+
+    def _is_ours(self, pid: int) -> bool:
+        """Tell whether a process has this cluster's configuration on its command line."""
+        return f"--configDir {self.directory / 'conf'}" in command_line(pid)
+
+    def _pid_file(self, daemon: Daemon) -> Path:
+        return self.directory / "tmp" / f"flink-{_IDENTITY}-{daemon}.pid"
+
+    def _port(self) -> int | None:
+        """Return the port of the REST interface, as the configuration has it."""
+        try:
+            text = (self.directory / "conf" / "config.yaml").read_text("utf-8")
+        except OSError:
+            return None
+        found = dict(flat(yaml.safe_load(text) or {})).get("rest.port")
+        return None if found is None else int(found)
+
+
+def command_line(pid: int) -> str:
+    """Return the command line of a process, its words joined by spaces; empty where there is none."""
+    proc = Path("/proc")
+    if (proc / "self").exists():
+        try:
+            return (proc / str(pid) / "cmdline").read_bytes().replace(b"\0", b" ").decode("utf-8", "replace")
+        except OSError:
+            return ""
+    done = subprocess.run(
+        ["ps", "-ww", "-o", "command=", "-p", str(pid)], capture_output=True, text=True, check=False
+    )
+    return done.stdout
+
+
+def default_address(directory: Path = DEFAULT_DIRECTORY) -> str:
+    """Return the address of the cluster that a command means which names none.
+
+    It is that of the cluster of ``directory`` where one runs, else ``http://localhost:8081``.
+    """
+    status = StandaloneCluster(directory).status()
+    if status.address is not None and status.jobmanagers:
+        return status.address
+    return f"http://localhost:{DEFAULT_PORT}"
+
+
+def _check_free(port: int) -> None:
+    with socket.socket() as probe:
+        probe.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
+        try:
+            probe.bind(("localhost", port))
+        except OSError as error:
+            try:
+                other = ClusterRest(f"localhost:{port}").get("/overview")["flink-version"]
+                found = f"another cluster, Flink {other}"
+            except (ClusterError, KeyError, TypeError):
+                found = str(error)
+            raise ClusterStartError(
+                f"port {port} is in use", found=found, fix="stop what listens there, or give another --port"
+            ) from None
+
+
+def _free_port() -> int:
+    with socket.socket() as probe:
+        probe.bind(("localhost", 0))
+        return probe.getsockname()[1]
+
+
+def _end(pids: list[int]) -> None:
+    """Ask processes to end, and kill those that have not after :data:`STOP_SECONDS`."""
+    for number in (signal.SIGTERM, signal.SIGKILL):
+        for pid in pids:
+            _signal(pid, number)
+        deadline = time.monotonic() + STOP_SECONDS
+        while any(map(_lives, pids)) and time.monotonic() < deadline:
+            time.sleep(_POLL_SECONDS)
+        pids = [pid for pid in pids if _lives(pid)]
+
+
+def _signal(pid: int, number: signal.Signals) -> None:
+    try:
+        os.kill(pid, number)
+    except ProcessLookupError:
+        pass
+
+
+def _lives(pid: int) -> bool:
+    # A process that has ended, and that its parent has not noticed, has no command line any more.
+    return bool(re.search(r"\S", command_line(pid)))

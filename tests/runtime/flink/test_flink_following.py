@@ -1,0 +1,140 @@
+"""What is said of a job that runs: its restarts, its failure, its log."""
+
+from __future__ import annotations
+
+import os
+import re
+import subprocess
+import sys
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from flink_agents.api.errors import ClusterUnavailableError, JobFailedError
+from flink_agents.runtime.flink.following.follower import JobFollower
+from flink_agents.runtime.flink.following.job_logs import KEPT, new_log
+from flink_agents.runtime.flink.following.rest import ClusterRest
+
+FAILURE = (
+    "java.lang.RuntimeException: pemja.core.PythonException: "
+    "<class 'flink_agents.api.run_errors.ActionFailedError'>: "
+    "shop.py:{line} in Shop.sell: ValueError: {text}\n"
+    "  agent Shop, action sell\n\tat pemja.core.PythonInterpreter.invoke(Native Method)"
+)
+
+
+class Flink(ClusterRest):
+    """Answers what a test has written into it."""
+
+    def __init__(self, strategy: str = "Restart with fixed delay (PT1S). #3 restart attempts.") -> None:
+        super().__init__("localhost:1")
+        self.state = "RUNNING"
+        self.failures: list[dict[str, Any]] = []
+        self.strategy = strategy
+
+    def get(self, path: str) -> Any:
+        what = path.removeprefix("/jobs/j1").partition("?")[0]
+        return {
+            "/config": {"execution-config": {"restart-strategy": self.strategy}},
+            "/status": {"status": self.state},
+            "/exceptions": {"exceptionHistory": {"entries": self.failures[::-1]}},
+            "": {
+                "vertices": [
+                    {"name": "Source: list -> Map", "metrics": {"read-records": 0}},
+                    {"name": "agent Shop", "metrics": {"read-records": 7}},
+                ]
+            },
+        }[what]
+
+    def fail(self, line: int, state: str) -> None:
+        entry = {"timestamp": line, "exceptionName": "E", "taskName": "agent Shop"}
+        self.failures.append(entry | {"stacktrace": FAILURE.format(line=line, text="no")})
+        self.state = state
+
+
+def test_each_restart_is_told_once_with_the_authors_line() -> None:
+    flink = Flink()
+    follower = JobFollower(flink, "j1", "orders")
+    assert (follower.look().restarts, follower.look().changed) == ([], False)
+    flink.fail(1, "RESTARTING")
+    first = follower.look()
+    assert [str(one) for one in first.restarts] == ["restart 1 of 3: shop.py:1 in Shop.sell: ValueError: no"]
+    assert (first.changed, first.ended, follower.look().restarts) == (True, False, [])
+    flink.fail(2, "RUNNING")
+    flink.fail(3, "RUNNING")
+    assert [str(one)[:14] for one in follower.look().restarts] == ["restart 2 of 3", "restart 3 of 3"]
+
+
+def test_the_last_failure_is_no_restart() -> None:
+    flink = Flink()
+    follower = JobFollower(flink, "j1", "orders")
+    follower.look()
+    flink.fail(1, "RESTARTING")
+    flink.state = "FAILING"  # The history of failures may come later than the state.
+    assert (follower.look().restarts, follower.look().failure) == ([], None)
+    flink.fail(2, "FAILED")
+    news = follower.look()
+    assert [str(one)[:14] for one in news.restarts] == ["restart 1 of 3"]
+    assert isinstance(news.failure, JobFailedError)
+    assert str(news.failure).startswith("shop.py:2 in Shop.sell: ValueError: no")
+    assert news.ended
+
+
+def test_a_strategy_without_limit_has_no_number_to_name() -> None:
+    flink = Flink("Cluster level default restart strategy")
+    follower = JobFollower(flink, "j1", "orders")
+    flink.fail(1, "RESTARTING")
+    assert str(follower.look().restarts[0]).startswith("restart 1: shop.py:1")
+
+
+def test_inputs_are_counted_by_agent() -> None:
+    assert JobFollower(Flink(), "j1", "orders").inputs_read() == {"Shop": 7}
+
+
+PROGRESS = """
+from flink_agents.runtime.flink.following.console import Progress, is_terminal
+assert is_terminal()
+with Progress({"Shop": 7}) as progress:
+    progress.show({"Shop": 3, "Till": 2})
+    progress.show({"Shop": 5, "Till": 4})
+"""
+
+
+def test_progress_is_shown_on_a_terminal() -> None:
+    ours, theirs = os.openpty()
+    environment = os.environ | {"TERM": "xterm", "COLUMNS": "100"}
+    with os.fdopen(ours, "rb", 0) as terminal:
+        process = subprocess.Popen([sys.executable, "-c", PROGRESS], stderr=theirs, env=environment)
+        os.close(theirs)
+        shown = b""
+        try:
+            while part := terminal.read(4096):
+                shown += part
+        except OSError:
+            pass  # Linux says so that nobody writes any more.
+        assert process.wait() == 0, shown
+    text = re.sub(r"\x1b\[[0-9;?]*[a-zA-Z]", "", shown.decode("utf-8", "replace"))
+    assert re.search(r"agent Shop .* 5/7 +inputs", text) and re.search(r"agent Till .* 4/\? +inputs", text)
+
+
+def test_a_cluster_that_is_not_there_is_named() -> None:
+    with pytest.raises(ClusterUnavailableError, match="http://localhost:1\n"):
+        ClusterRest("localhost:1").get("/overview")
+
+
+def test_each_job_has_a_log_and_the_oldest_go(tmp_path: Path) -> None:
+    for number in range(KEPT):
+        old = tmp_path / f"old-{number}.log"
+        old.touch()
+        os.utime(old, (number, number))
+    first, second = (new_log("my job: a -> b", tmp_path / ".") for _ in range(2))
+    assert first is not None and second is not None and first != second
+    assert first.name.startswith("my-job-a-b-") and first.is_file()
+    left = {path.name for path in tmp_path.glob("*.log")}
+    assert len(left) == KEPT and not left & {"old-0.log", "old-1.log"}
+
+
+def test_no_log_where_none_can_be_written(tmp_path: Path) -> None:
+    (tmp_path / "file").touch()
+    assert new_log("job", tmp_path / "file" / "logs") is None
