@@ -52,6 +52,10 @@ def test_hello(tmp_path: Path) -> None:
     assert lines[-3:] == ["hello Ada (1)", "hello Ada (2)", "hello Alan (1)"]
 
 
+def test_own_tables(tmp_path: Path) -> None:
+    assert run_example(tmp_path, "own_tables.py").splitlines()[-2:] == ["ada 8", "alan 4"]
+
+
 def test_workflow_single_agent(tmp_path: Path) -> None:
     orders = tmp_path / "orders.txt"
     orders.write_text("ada 400\nada 50.5\nalan much\nada 100\n", encoding="utf-8")
@@ -174,18 +178,6 @@ def test_review_analysis_comes_to_the_same_with_and_without_a_failure(tmp_path: 
     assert "snippet 33 of 33 analysed" in plain
     assert "was restored from its checkpoint" in failed
     assert (tmp_path / "failed.jsonl").read_text() == (tmp_path / "plain.jsonl").read_text() != ""
-
-
-def test_two_jobs_over_kafka(tmp_path: Path) -> None:
-    """The first one is killed: nothing is lost, nothing is done twice, and the lineage is complete."""
-    killed, *lines = run_example(tmp_path, "two_jobs_over_kafka.py").splitlines()[-5:]
-    assert killed.startswith("job 1 killed after ")
-    assert lines[:3] == [
-        "40 orders priced, 40 shipped, each once: True",
-        "prices asked for 40 orders, one key each: True",
-        "the parcels come from 40 messages of the topic orders",
-    ]
-    assert lines[3].startswith("the last one: orders/0/") and lines[3].endswith(" -> Pricing -> Shipping")
 
 
 def test_kafka_in_out(tmp_path: Path) -> None:
