@@ -180,6 +180,18 @@ def test_review_analysis_comes_to_the_same_with_and_without_a_failure(tmp_path: 
     assert (tmp_path / "failed.jsonl").read_text() == (tmp_path / "plain.jsonl").read_text() != ""
 
 
+def test_two_jobs_over_kafka(tmp_path: Path) -> None:
+    """The first one is killed: nothing is lost, nothing is done twice, and the lineage is complete."""
+    *before, first, second, third, last = run_example(tmp_path, "two_jobs_over_kafka.py").splitlines()
+    assert any(line.startswith("job 1 killed after ") for line in before)
+    assert [first, second, third] == [
+        "40 orders priced, 40 shipped, each once: True",
+        "prices asked for 40 orders, one key each: True",
+        "the parcels come from 40 messages of the topic orders",
+    ]
+    assert last.startswith("the last one: orders/0/") and last.endswith(" -> Pricing -> Shipping")
+
+
 def test_kafka_in_out(tmp_path: Path) -> None:
     assert run_example(tmp_path, "kafka_in_out.py").splitlines()[-3:] == [
         'accounts: {"customer":"ada","total":400.0} flink-agents-sequence=0',
