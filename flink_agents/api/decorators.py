@@ -70,7 +70,7 @@ class ActionMark:
             AgentDefinitionError: A setting is unknown or none.
         """
         emitted = check_event_types(emits, what, "an entry of emits", where)
-        checked = check_settings(ActionSettings, what, where, settings)
+        checked = check_settings(ActionSettings, what, where, settings, ("name", "config", "emits"))
         if checked.needs_approval and ApprovalDeniedEvent not in emitted:
             emitted = (*emitted, ApprovalDeniedEvent)
         return cls(
@@ -236,7 +236,7 @@ def tool(func: Any = None, /, *, name: str | None = None, **limits: Unpack[Limit
     """
 
     def decorate(target: Any) -> Any:
-        settings = check_settings(ToolSettings, "@tool", place_of(target), limits)
+        settings = check_settings(ToolSettings, "@tool", place_of(target), limits, ("name",))
         setattr(unwrap(target), RESOURCE_MARK, ResourceMark(ResourceType.TOOL, name, settings))
         return target
 

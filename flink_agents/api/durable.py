@@ -132,6 +132,11 @@ class DurableCallable:
         reconciler: Asked, after a crash between the begin of the call and its record, what became of
             it: called with the call's arguments, returns the result, or ``NOT_DONE``.
         redact: Names of parameters whose values are left out of the recorded request.
+        client: Name of a client of the agent, or several names. Each attempt gets the open client as the
+            parameter of that name; it is no argument of the call, and no part of its record.
+
+    Raises:
+        AgentConfigurationError: The function is none, or has no parameter for a client.
     """
 
     function: Callable[..., Any]
@@ -141,6 +146,7 @@ class DurableCallable:
     retry: RetryPolicy | None = None
     reconciler: Callable[..., Any] | None = None
     redact: frozenset[str] = frozenset()
+    client: str | tuple[str, ...] = ()
 
     def __post_init__(self) -> None:
         if not callable(self.function):
@@ -150,6 +156,19 @@ class DurableCallable:
                 found=repr(self.function)[:200],
                 fix="pass the function itself and its arguments: durable_execute(charge, order_id)",
             )
+        for name in self.clients:
+            if not takes(self.function, name) and _signature_of(self.function) is not None:
+                raise AgentConfigurationError(
+                    f"{self.identity} has no parameter for the client {name!r}",
+                    expected=f"a parameter {name!r}, which is given the open client",
+                    found=f"{self.identity}{_signature_of(self.function)}",
+                    fix=f"add the parameter {name!r}, or rename the client so that its name can be one",
+                )
+
+    @property
+    def clients(self) -> tuple[str, ...]:
+        """Names of the clients that the function is given."""
+        return (self.client,) if isinstance(self.client, str) else self.client
 
     @cached_property
     def identity(self) -> str:
@@ -174,7 +193,7 @@ class DurableCallable:
 
     @cached_property
     def positional(self) -> tuple[str, ...]:
-        """Names of the parameters that take positional arguments."""
+        """Names of the parameters that take positional arguments, clients among them."""
         signature = _signature_of(self.function)
         parameters = signature.parameters.values() if signature is not None else ()
         return tuple(parameter.name for parameter in parameters if parameter.kind in _POSITIONAL)

@@ -63,7 +63,9 @@
     │   ├── NoMoreSignalsError           FA4019
     │   ├── ApprovalDeniedError          FA4020
     │   ├── RunDeadlineError             FA4021  (also a TimeoutError)
-    │   └── AskedOutputsError            FA4022
+    │   ├── ForgottenAwaitError          FA4022  (also a TypeError)
+    │   ├── OutputTypeError              FA4023  (also a TypeError)
+    │   └── AskedOutputsError            FA4024
     ├── StateError                       FA5000  a value cannot enter or leave Flink's state
     │   ├── KeyEncodingError             FA5001
     │   ├── UnserializableValueError     FA5002
@@ -182,9 +184,11 @@ from flink_agents.api.run_errors import (
     DurableCallMismatchError as DurableCallMismatchError,
     DurableResultError as DurableResultError,
     EventLimitError as EventLimitError,
+    ForgottenAwaitError as ForgottenAwaitError,
     MemoryPathError as MemoryPathError,
     NoMoreSignalsError as NoMoreSignalsError,
     NotAnEventError as NotAnEventError,
+    OutputTypeError as OutputTypeError,
     RecordedFailureError as RecordedFailureError,
     ResourceNotFoundError as ResourceNotFoundError,
     ResourceUnavailableError as ResourceUnavailableError,

@@ -7,7 +7,7 @@ running action: ``action.settings`` has it.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass
 from datetime import timedelta
 from enum import StrEnum
@@ -200,7 +200,9 @@ def settings_of(kind: type[BaseModel]) -> dict[str, Setting]:
     }
 
 
-def check_settings(kind: type[S], what: str, where: str | None, given: Mapping[str, Any]) -> S:
+def check_settings(
+    kind: type[S], what: str, where: str | None, given: Mapping[str, Any], also: Iterable[str] = ()
+) -> S:
     """Return the settings, if each is what it has to be.
 
     Args:
@@ -208,6 +210,7 @@ def check_settings(kind: type[S], what: str, where: str | None, given: Mapping[s
         what: What has the settings, for the error.
         where: Its place in the code, if known.
         given: What the author wrote.
+        also: Other keywords that the author could have meant.
 
     Raises:
         AgentDefinitionError: One is not, or there is no such setting.
@@ -217,10 +220,12 @@ def check_settings(kind: type[S], what: str, where: str | None, given: Mapping[s
     except ValidationError as error:
         name = str(error.errors(include_url=False)[0]["loc"][0])
     if name not in kind.model_fields:
+        names = [*also, *kind.model_fields]
         raise AgentDefinitionError(
             f"{what} has no option {name!r}",
-            expected=f"one of {', '.join(kind.model_fields)}",
-            fix=suggest(name, kind.model_fields, "leave it out"),
+            expected=f"one of {', '.join(names)}",
+            found=f"{name}={given[name]!r}"[:300],
+            fix=suggest(name, names, "leave it out"),
             where=where,
         )
     setting = settings_of(kind)[name]

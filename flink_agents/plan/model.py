@@ -8,7 +8,14 @@ from __future__ import annotations
 
 from typing import Any, Literal
 
-from pydantic import Field, ValidationError, field_validator, model_validator
+from pydantic import (
+    Field,
+    SerializerFunctionWrapHandler,
+    ValidationError,
+    field_validator,
+    model_serializer,
+    model_validator,
+)
 
 from flink_agents.api.errors import FunctionReferenceError, PlanFormatError
 from flink_agents.api.policies import OnError, RetryPolicy, RetryTimes
@@ -120,6 +127,8 @@ class ActionPlan(PlainSettings, Named):
         emits: Type strings of the events that its code names or its author declares, sorted.
         tags: Tags of the side outputs that its code names, sorted.
         retry: When and how often it is tried again; None for the agent's.
+        calls: What its code calls durably, as far as names show it, sorted; for people.
+        clients: Clients that its code uses, as far as names show it, sorted; for people.
     """
 
     trigger_classes: tuple[str, ...] = ()
@@ -132,6 +141,14 @@ class ActionPlan(PlainSettings, Named):
     emits: tuple[str, ...] = ()
     tags: tuple[str, ...] = ()
     retry: RetryPlan | None = None
+    calls: tuple[str, ...] = ()
+    clients: tuple[str, ...] = ()
+
+    @model_serializer(mode="wrap")
+    def _write(self, handler: SerializerFunctionWrapHandler) -> dict[str, Any]:
+        # Plans of agents without them stay as older versions wrote them.
+        written = handler(self)
+        return {name: value for name, value in written.items() if name not in ("calls", "clients") or value}
 
     @property
     def triggers(self) -> tuple[str, ...]:

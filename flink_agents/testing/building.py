@@ -16,8 +16,11 @@ from flink_agents.connectors.action_state.memory.store import MemoryPlace, Memor
 from flink_agents.plan import AgentCode, AgentPlan, bind
 from flink_agents.plan.binding.uses import may_make_durable_calls
 from flink_agents.runtime.execution.shared import Durable
+from flink_agents.runtime.metrics.run_metrics import RunMetrics
 from flink_agents.runtime.operator.assembly import Blueprint, Host, assemble
+from flink_agents.runtime.retention.pruning import Pruner
 from flink_agents.testing.driver import Driver, Subtask, leaving
+from flink_agents.testing.fake_flink import FakeFlink
 from flink_agents.testing.fake_state import FakeBackend, KeyState
 from flink_agents.testing.outside import OutsideCalls
 
@@ -39,6 +42,7 @@ class Builder(Driver):
     _job_id: str
     _observers: Sequence[ObserverSource]
     _make_store: Callable[[], ActionStateStore] | None
+    _flink: FakeFlink | None
 
     def _start(self, keys: Mapping[str, KeyState], parallelism: int) -> None:
         """Start a new operator from the state of all keys."""
@@ -80,8 +84,12 @@ class Builder(Driver):
             clock=self._clock,
             keys=backend,
             outlet=(lambda low: leaving(self, backend)) if self._heartbeat else None,
+            make_pruner=self._pruner,
             around_durable=self._around_durable,
         )
+
+    def _pruner(self, metrics: RunMetrics) -> Pruner | None:
+        return None if self._flink is None else self._flink.pruner(self._config, self._clock, metrics)
 
     @property
     def _around_durable(self) -> Callable[[Durable], Durable]:

@@ -14,7 +14,12 @@ from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any
 
 from flink_agents.api.action_state import JournalKey, Record, RecordKind
-from flink_agents.api.errors import AgentsError, RecoveryDifferenceError, StoreError
+from flink_agents.api.errors import (
+    AgentConfigurationError,
+    AgentsError,
+    RecoveryDifferenceError,
+    StoreError,
+)
 from flink_agents.connectors.action_state.memory.store import MemoryPlace, MemoryStore
 from flink_agents.runtime.serde.keys import decode_key
 from flink_agents.runtime.state.keyed_state import Head
@@ -344,3 +349,30 @@ def _error(
         fix=FIX,
         **details,
     )
+
+
+def crashes_of(harness: OperatorHarness, crash: str | None, own: bool, forced: bool) -> Crashes | None:
+    """Return what lets a harness crash; None where it does not.
+
+    Args:
+        harness: The harness.
+        crash: What the test says: ``"everywhere"``, None, or nothing by an empty text.
+        own: Whether the test or an option names a store.
+        forced: Whether the environment asks for it, where the test says nothing.
+
+    Raises:
+        AgentConfigurationError: The harness cannot crash in that way.
+    """
+    if crash == "":
+        return Crashes(harness) if forced and not own else None
+    if crash is None:
+        return None
+    if crash != EVERYWHERE or own:
+        raise AgentConfigurationError(
+            "the harness cannot crash everywhere",
+            expected=f"crash={EVERYWHERE!r}, and a store in memory that it makes itself",
+            found=f"crash={crash!r}" + (", and a store of the test's" if own else ""),
+            fix="leave store and action-state.store out, or crash; "
+            "flink_agents.testing.faults lets a store fail at one append",
+        )
+    return Crashes(harness)

@@ -19,6 +19,7 @@ from flink_agents.runtime.execution.shared import RunEnvironment
 from flink_agents.runtime.operator.emission import Emission
 from flink_agents.runtime.operator.low_watermark import NO_TIMESTAMP
 from flink_agents.runtime.operator.processor import AgentProcessor
+from flink_agents.runtime.serde.awaitables import AWAIT_IT
 from flink_agents.runtime.state.keyed_state import Head
 from flink_agents.testing.behind import Behind
 from flink_agents.testing.crashes import Crashes
@@ -116,6 +117,7 @@ class Driver:
     _max_parallelism: int
     _serialize: bool
     _settles: bool
+    _hang_after: float
     _config: Configuration
 
     def side_output(self, tag: str) -> list[Any]:
@@ -134,7 +136,7 @@ class Driver:
         if self._settles:
             self._run_to_the_end()
 
-    def _run_to_the_end(self, seconds: float = 60.0) -> None:
+    def _run_to_the_end(self, seconds: float | None = None) -> None:
         for subtask in self._subtasks:
             while waiting := self._with_timers(subtask.backend):
                 seen = subtask.processor.ended
@@ -143,7 +145,9 @@ class Driver:
                     # The last one of a key may be there to forget it.
                     self._fire(key, "processing_timers", min(timers) if self._keeps_timers else max(timers))
                 if subtask.processor.busy_keys:
-                    subtask.processor.wait_for_progress(seen, seconds)
+                    subtask.processor.wait_for_progress(
+                        seen, self._hang_after if seconds is None else seconds
+                    )
 
     @property
     def _keeps_timers(self) -> bool:
@@ -273,5 +277,7 @@ class Driver:
             raise UnserializableValueError(
                 f"a {what} cannot be pickled, as PyFlink does between operators: {error}",
                 found=f"{type(value).__module__}.{type(value).__qualname__}",
-                fix="use values whose classes stand at the top level of a module",
+                fix=AWAIT_IT
+                if "'coroutine'" in str(error)
+                else "use values whose classes stand at the top level of a module",
             ) from error

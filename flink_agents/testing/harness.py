@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import pickle
 from collections.abc import Callable, Iterable, Mapping, Sequence
+from dataclasses import replace
 from datetime import timedelta
 from functools import partial
 from operator import itemgetter
@@ -16,7 +17,6 @@ from typing import Any
 
 from flink_agents.api.action_state import ActionStateStore
 from flink_agents.api.agent import Agent
-from flink_agents.api.errors import AgentConfigurationError
 from flink_agents.api.event_time import LATE_TAG, EventTime
 from flink_agents.api.observers import ObserverSource, RunObserver, check_observers
 from flink_agents.api.options import AgentOptions, Configuration
@@ -27,19 +27,22 @@ from flink_agents.plan.compile.configuration import instance_of
 from flink_agents.runtime.serde.codec import ValueCodec
 from flink_agents.runtime.serde.keys import KeyEncoder, encode_key, unescape
 from flink_agents.runtime.state.keyed_state import OBJECT, Head
-from flink_agents.testing.crashes import EVERYWHERE, Crashes
+from flink_agents.testing.crashes import crashes_of
 from flink_agents.testing.driver import START as START, Clock, Subtask
+from flink_agents.testing.fake_flink import FakeFlink
 from flink_agents.testing.fake_state import KeyState
 from flink_agents.testing.forced import CRASH, REPLAY, RESTART, TIMERS, forced_conditions
+from flink_agents.testing.meters import Meters
+from flink_agents.testing.records import Records
 from flink_agents.testing.reordering import Reorder, reordered
 from flink_agents.testing.shown_waits import WaitsShown
 from flink_agents.testing.signals import KeyedSignal, unkeyed
-from flink_agents.testing.snapshots import Snapshot as Snapshot, gauges_of, sum_of
+from flink_agents.testing.snapshots import Snapshot as Snapshot
 
 LAST_WATERMARK = 2**63 - 1
 
 
-class OperatorHarness(WaitsShown):
+class OperatorHarness(WaitsShown, Records):
     """Drives an agent's operator; also a context manager that closes it.
 
     Args:
@@ -77,6 +80,9 @@ class OperatorHarness(WaitsShown):
             on PyFlink's public way. Default: True, unless ``AGENT_HARNESS`` has the word ``timers``.
         observers: As in ``apply``.
         lineage: Outputs are ``TracedOutput``, as of an agent that is applied with ``lineage=True``.
+        hang_after: Seconds without the end of a run after which the harness raises a ``TimeoutError`` that
+            says what each run does: key, action, and the stack of what it waits for.
+        checkpoints: Prune records as a job does, when :meth:`complete` says that a snapshot has completed.
 
     Attributes:
         outputs: All values that left the main output, in order.
@@ -110,6 +116,8 @@ class OperatorHarness(WaitsShown):
         heartbeat: bool | None = None,
         observers: Sequence[ObserverSource] = (),
         lineage: bool = False,
+        hang_after: float = 60.0,
+        checkpoints: bool = False,
     ) -> None:
         self._subtasks: list[Subtask] = []
         instance = instance_of(agent)
@@ -127,8 +135,11 @@ class OperatorHarness(WaitsShown):
         self._heartbeat = TIMERS not in conditions if heartbeat is None else heartbeat
         self._watermarks = watermarks
         self._lineage = lineage
+        self._hang_after = hang_after
+        self._flink = FakeFlink() if checkpoints else None
         self.codec = ValueCodec(self._config.get(AgentOptions.ALLOW_PICKLE))
-        self._crashes = self._crashes_of(crash, store, CRASH in conditions)
+        own = store is not None or self._config.get(AgentOptions.STORE) is not None
+        self._crashes = crashes_of(self, crash, own, CRASH in conditions and settle)
         if self._crashes is not None:
             # Each crash is a replay and a restart; what these throw away in between is no crash.
             self._replay = self._restart = False
@@ -144,7 +155,7 @@ class OperatorHarness(WaitsShown):
         self.lows: list[int] = []
         self._side: dict[str, list[Any]] = {}
         self._side_times: dict[str, list[tuple[int | None, int]]] = {}
-        self._measured: dict[str, int | float] = {}
+        self._meters = Meters()
         self._start({}, parallelism)
 
     # -- driving ----------------------------------------------------------------------
@@ -182,16 +193,17 @@ class OperatorHarness(WaitsShown):
         self._do(self._delivery(signal, None, encode_key(key)), lambda taken: None)
         return self.outputs[start:]
 
-    def settle(self, seconds: float = 60.0) -> list[Any]:
+    def settle(self, seconds: float | None = None) -> list[Any]:
         """Let everything that waits run to its end and be committed; returns the outputs.
 
         Real time passes as the actions need it; the harness's own clock stands still.
 
         Args:
-            seconds: How long to wait for a run to end.
+            seconds: How long to wait for a run to end. Default: ``hang_after``.
 
         Raises:
-            TimeoutError: None did. Where inputs wait for those of recorded runs, the text says which.
+            TimeoutError: None did. The text says what each run does, with its stack, and which inputs wait
+                for those of recorded runs.
         """
         start = len(self.outputs)
         self._do(lambda: self._run_to_the_end(seconds))
@@ -250,7 +262,7 @@ class OperatorHarness(WaitsShown):
         """Take a checkpoint. From the first one on, inputs are noted for :meth:`recover`."""
         if self._inputs is None:
             self._inputs = []
-        return self.checkpoint()
+        return replace(self.checkpoint(), number=self._flink.trigger() if self._flink is not None else 0)
 
     def checkpoint(self) -> Snapshot:
         """Take a checkpoint, as :meth:`snapshot`, and note nothing from it on."""
@@ -268,9 +280,11 @@ class OperatorHarness(WaitsShown):
             snapshot: The checkpoint.
             parallelism: Number of subtasks. Default: as before.
         """
+        if self._flink is not None:
+            self._flink.check(snapshot.number)
         count = parallelism or len(self._subtasks)
         self.close()
-        self._measured = {}
+        self._meters = Meters()
         del self.outputs[snapshot.outputs :]
         del self.timestamps[snapshot.outputs :], self.lows[snapshot.outputs :]
         for tag, values in self._side.items():
@@ -319,17 +333,13 @@ class OperatorHarness(WaitsShown):
 
     @property
     def metrics(self) -> dict[str, int | float]:
-        """What the agent measured in the present operator, summed over its subtasks."""
-        present = sum_of(subtask.shared.metrics for subtask in self._subtasks)
-        gauges = {name for subtask in self._subtasks for name in gauges_of(subtask.shared.metrics)}
-        before = self._measured
-        sums = {name: before.get(name, 0) + value for name, value in present.items() if name not in gauges}
-        return {**before, **present, **sums}
+        """What the agent measured since the last restore, summed over subtasks: each thing once."""
+        return self._meters.read(self._subtasks).agent
 
     @property
     def run_metrics(self) -> dict[str, int | float]:
-        """What the runtime measured in the present operator, summed over its subtasks."""
-        return sum_of(subtask.shared.run_metrics.group for subtask in self._subtasks)
+        """What the runtime measured since the last restore, summed over subtasks: each thing once."""
+        return self._meters.read(self._subtasks).runtime
 
     def memory(self, key: Any = 0) -> dict[str, Any]:
         """Short-term memory of ``key``: plain values by dotted path."""
@@ -371,20 +381,20 @@ class OperatorHarness(WaitsShown):
     def return_to(self, snapshot: Snapshot, kept: Mapping[str, Any], parallelism: int) -> None:
         """Start a new operator from ``snapshot``, with all of :meth:`kept` as it was."""
         self.close()
-        self._measured = {}
+        self._meters = Meters()
         self._keep(kept)
         self._start(snapshot.keys, parallelism)
 
-    def set_aside(self) -> tuple[list[Subtask], dict[str, int | float]]:
+    def set_aside(self) -> tuple[list[Subtask], Meters]:
         """Leave the operator as it is; :meth:`return_to` makes another one meanwhile."""
-        aside = self._subtasks, self._measured
+        aside = self._subtasks, self._meters
         self._subtasks = []
         return aside
 
-    def take_back(self, aside: tuple[list[Subtask], dict[str, int | float]], kept: Mapping[str, Any]) -> None:
+    def take_back(self, aside: tuple[list[Subtask], Meters], kept: Mapping[str, Any]) -> None:
         """Go on with an operator that was set aside, and with all of :meth:`kept` as it was."""
         self.close()
-        self._subtasks, self._measured = aside
+        self._subtasks, self._meters = aside
         self._keep(kept)
 
     @property
@@ -402,22 +412,6 @@ class OperatorHarness(WaitsShown):
         self._clock.time, self.current_watermark = kept["time"], kept["watermark"]
 
     # -- inside -----------------------------------------------------------------------
-
-    def _crashes_of(self, crash: str | None, store: object, forced: bool) -> Crashes | None:
-        own = store is not None or self._config.get(AgentOptions.STORE) is not None
-        if crash == "":
-            return Crashes(self) if forced and self._settles and not own else None
-        if crash is None:
-            return None
-        if crash != EVERYWHERE or own:
-            raise AgentConfigurationError(
-                "the harness cannot crash everywhere",
-                expected=f"crash={EVERYWHERE!r}, and a store in memory that it makes itself",
-                found=f"crash={crash!r}" + (", and a store of the test's" if own else ""),
-                fix="leave store and action-state.store out, or crash; "
-                "flink_agents.testing.faults lets a store fail at one append",
-            )
-        return Crashes(self)
 
     def _head(self, key: Any) -> Head | None:
         packed = self.state(key).head
@@ -445,19 +439,28 @@ class OperatorHarness(WaitsShown):
                 ordered=again is None,
             )
             return
-        if self._restart or self._replay:
-            measured = self.metrics
-            if self._restart:
-                self.restore(pickle.loads(pickle.dumps(self.checkpoint())))
-            if self._replay:
-                before, time = self.checkpoint(), self.current_time
-                act()
-                self._settle()
-                self.restore(before)
-                self._clock.time = time
-            # A test sees them as if there was one operator, which did each thing once.
-            self._measured = measured
+        if self._restart:
+            counted = self._meters.read(self._subtasks)
+            self.restore(pickle.loads(pickle.dumps(self.checkpoint())))
+            self._meters = Meters(counted)
+        if self._replay:
+            self._do_twice(act)
+        else:
+            self._to_the_end(act)
+
+    def _do_twice(self, act: Callable[[], None]) -> None:
+        """Do ``act``, throw the operator away, and do it again; what is measured counts once."""
+        before, time, counted = self.checkpoint(), self.current_time, self._meters.read(self._subtasks)
         self._to_the_end(act)
+        if self._settles:
+            # Of the first time: the second one takes from records what it would measure.
+            counted = self._meters.read(self._subtasks)
+        self.restore(before)
+        self._clock.time = time
+        self._meters = Meters(counted)
+        self._to_the_end(act)
+        if self._settles:
+            self._meters = Meters(counted, Meters().read(self._subtasks))
 
     def _delivery(self, record: Any, timestamp: int | None, key: str | None = None) -> Callable[[], None]:
         """What hands a record over, as often as it is called."""

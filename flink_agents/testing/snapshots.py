@@ -20,6 +20,7 @@ class Snapshot:
         side_outputs: How many values each side output had.
         max_parallelism: Number of key groups.
         inputs: How many inputs the harness had noted for :meth:`OperatorHarness.recover`.
+        number: Its number as a checkpoint of a harness with ``checkpoints=True``; else 0.
     """
 
     keys: Mapping[str, KeyState]
@@ -27,6 +28,7 @@ class Snapshot:
     side_outputs: Mapping[str, int]
     max_parallelism: int
     inputs: int = 0
+    number: int = 0
 
 
 def sum_of(groups: Iterable[LocalMetricGroup]) -> dict[str, int | float]:

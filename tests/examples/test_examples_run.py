@@ -52,6 +52,10 @@ def test_hello(tmp_path: Path) -> None:
     assert lines[-3:] == ["hello Ada (1)", "hello Ada (2)", "hello Alan (1)"]
 
 
+def test_own_tables(tmp_path: Path) -> None:
+    assert run_example(tmp_path, "own_tables.py").splitlines()[-2:] == ["ada 8", "alan 4"]
+
+
 def test_workflow_single_agent(tmp_path: Path) -> None:
     orders = tmp_path / "orders.txt"
     orders.write_text("ada 400\nada 50.5\nalan much\nada 100\n", encoding="utf-8")

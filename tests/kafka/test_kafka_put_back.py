@@ -123,7 +123,7 @@ def test_letters_go_back_as_they_were(kafka_broker: KafkaBroker, topic: str, tra
         assert dict(one.headers) == own
     # Nothing is there any more, but for what comes again.
     assert put_back(dead, **client).topics == {}
-    again = KafkaRecord(b"v0", b"k", dict(found[0].headers), BEGAN, topic, 0, 9)
+    again = KafkaRecord[bytes | None](b"v0", b"k", dict(found[0].headers), BEGAN, topic, 0, 9)
     write_letters(kafka_broker, dead, [KafkaDeadLetter(again, "ValueError", "bad")])
     assert put_back(dead, **client).topics == {topic: 1}
     assert dict(in_topic(kafka_broker, topic)[-1].headers)["flink-agents-put-back"] == b"2"

@@ -4,13 +4,28 @@ from __future__ import annotations
 
 import itertools
 import re
+from collections.abc import Iterator
 from typing import Any
 
 import pytest
 from plan_cases import answer
 from plan_shop import shop
 
-from flink_agents import Agent, Event, InputEvent, NamedEvent, OutputEvent, Prompt, RunnerContext
+from flink_agents import (
+    Agent,
+    ChatModel,
+    DurableCallable,
+    Event,
+    InputEvent,
+    NamedEvent,
+    OutputEvent,
+    Prompt,
+    ResourceDescriptor,
+    RunnerContext,
+    action,
+    chat_model,
+    client,
+)
 from flink_agents.plan import ActionPlan, AgentPlan, compile_agent
 from flink_agents.plan.references import FunctionRef
 from flink_agents.plan.show import to_mermaid, to_text
@@ -99,10 +114,11 @@ def test_text() -> None:
         "  limits  {'credit': 500.0, 'currency': 'EUR'}",
         "",
         "actions",
-        "  read_order  InputEvent -> BigOrderPlaced, OrderPlaced",
-        "  book        OrderPlaced -> OrderPaid, OutputEvent (async; when lambda event: event.total > 0)",
+        "  read_order  InputEvent -> BigOrderPlaced, OrderPlaced, dead letters",
+        "  book        OrderPlaced -> OrderPaid, OutputEvent, dead letters "
+        "(async; when lambda event: event.total > 0)",
         "  approve     OrderPlaced, BigOrderPlaced -> OutputEvent (when is_large; on error fail)",
-        "  thank       OrderPaid -> side output notes (async)",
+        "  thank       OrderPaid -> side output notes, dead letters (async)",
         "",
         "resources",
         "  tool rate                    (amount, currency) The amount in the currency of the shop.",
@@ -202,6 +218,79 @@ def test_the_policy_of_an_action_goes_before_that_of_its_agent() -> None:
     assert to_dead_letters(PLANS["fan"]) == set()
 
 
+async def fetch(page: str, http: Any = None, db: Any = None) -> str:
+    return page
+
+
+def charge(order: str) -> str:
+    return order
+
+
+FETCH = DurableCallable(fetch, client="http")
+
+
+class Uses(Agent):
+    """Makes durable calls in several ways, with clients."""
+
+    side_outputs = {"notes": str}
+
+    @client
+    def http(self) -> Iterator[str]:
+        yield "session"
+
+    @client
+    def db(self) -> Iterator[str]:
+        yield "connection"
+
+    @action(InputEvent, on_error="dead-letter")
+    async def act(self, event: InputEvent, ctx: RunnerContext) -> OutputEvent:
+        ctx.emit_to("notes", "a")
+        await ctx.durable_execute_async(FETCH, "a")
+        await ctx.durable_execute_async(DurableCallable(fetch, client=("db",)), "a")
+        await self.helper(ctx)
+        return OutputEvent(output=await ctx.chat("writer", "hello"))
+
+    @chat_model
+    def writer(self) -> ResourceDescriptor:
+        return ChatModel("test")
+
+    async def helper(self, ctx: RunnerContext) -> None:
+        await ctx.durable_execute_async(charge, "a")
+        await ctx.durable_execute_async(str.upper, "a")
+        await ctx.client("db")
+
+    @action(InputEvent)
+    def quiet(self, event: Any, ctx: RunnerContext) -> OutputEvent:
+        return OutputEvent(output=charge("a"))
+
+
+def test_plan_says_what_is_called_durably_and_with_which_clients() -> None:
+    plan = AgentPlan.from_json(compile_agent(Uses).to_json())
+    found = {one.name: (one.calls, one.clients) for one in plan.actions}
+    assert found["act"] == (("charge", "fetch", "model writer", "upper"), ("db", "http"))
+    assert found["quiet"] == ((), ())
+
+
+def test_text_and_graph_mark_calls_clients_side_outputs_and_dead_letters() -> None:
+    plan = compile_agent(Uses)
+    (line,) = [one for one in to_text(plan).split("\n") if one.startswith("  act ")]
+    assert line.split(" -> ")[1] == (
+        "OutputEvent, side output notes, dead letters "
+        "(async; durable: charge, fetch, model writer, upper; client db, http; on error dead-letter)"
+    )
+    graph = to_mermaid(plan).split("\n")
+    (node,) = [one.split("[")[0].strip() for one in graph if '["act<br/>' in one]
+    clients = {one.split("[")[0].strip() for one in graph if '["client: ' in one}
+    assert {one.strip() for one in graph if "-.->" in one} >= {f"{node} -.-> {one}" for one in clients}
+    assert len(clients) == 2
+
+
+def test_what_is_called_is_no_part_of_the_fingerprint() -> None:
+    plan = compile_agent(Uses)
+    quiet = [one.model_copy(update={"calls": (), "clients": ()}) for one in plan.actions]
+    assert plan.fingerprint == plan.model_copy(update={"actions": tuple(quiet)}).fingerprint
+
+
 # -- mermaid ----------------------------------------------------------------------------------
 
 
@@ -236,7 +325,7 @@ def test_mermaid_lines_are_well_formed(name: str) -> None:
     line = re.compile(
         rf"    n\d+({text}|\({text}\)|\[/{text[2:-2]}/\])|    n\d+ --> n\d+"
         rf"|    subgraph resources|    end|        r\d+({text}| -\.-> r\d+)"
-        r"|    classDef ends \S+|    class n\d+(,n\d+)* ends"
+        r"|    n\d+ -\.-> r\d+|    classDef ends \S+|    class n\d+(,n\d+)* ends"
     )
     first, *rest = to_mermaid(PLANS[name]).split("\n")
     assert first == "flowchart LR"

@@ -145,7 +145,7 @@ def test_settings_do_not_change_the_fingerprint() -> None:
 def test_plan_without_settings_still_loads() -> None:
     golden = AgentPlan.from_json(GOLDEN.read_bytes())
     data = json.loads(GOLDEN.read_text(encoding="utf-8"))
-    new = {"retry", "timeout", "max_concurrency", "rate_limit", "blocking", "tags"}
+    new = {"retry", "timeout", "max_concurrency", "rate_limit", "blocking", "tags", "calls", "clients"}
     for part in (data, *data["actions"], *data["resources"]):
         for name in new & part.keys():
             del part[name]
@@ -223,10 +223,13 @@ def test_a_setting_is_declared_once_and_is_everywhere() -> None:
     assert set(get_type_hints(LimitOptions)) == set(Limits.model_fields) == set(ToolSettings.model_fields)
 
 
-def test_an_unknown_setting_is_told_with_the_place_and_a_near_one() -> None:
-    with pytest.raises(AgentDefinitionError, match="@action has no option 'timout'") as caught:
-        action(InputEvent, timout=3)(act)  # pyright: ignore[reportCallIssue]
-    assert caught.value.fix == "did you mean 'timeout'?"
+@pytest.mark.parametrize(("wrong", "near"), [("timout", "timeout"), ("emit", "emits"), ("confg", "config")])
+def test_an_unknown_setting_is_told_with_the_place_and_a_near_one(wrong: str, near: str) -> None:
+    given: Any = {wrong: 3}
+    with pytest.raises(AgentDefinitionError, match=f"@action has no option {wrong!r}") as caught:
+        action(InputEvent, **given)(act)
+    assert caught.value.fix == f"did you mean {near!r}?"
+    assert caught.value.found == f"{wrong}=3"
     assert "test_plan_settings.py" in (caught.value.where or "")
 
 

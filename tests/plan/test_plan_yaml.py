@@ -150,25 +150,26 @@ def more(text: str) -> str:
 BAD_FORMAT = [
     ("", None, 1, "the file: Input should be a valid dictionary"),
     ("agents: []", "[]", 1, "agents: List should have at least 1 item"),
-    ("agents:\n  - nme: A", None, 2, "agents.0.name: Field required"),
+    ("agents:\n  - clazz: A", "'A'", 2, "agents.0.clazz: unknown key"),
+    ("agents:\n  - on_error: fail", None, 2, "agents.0.name: Field required"),
     (action(triggers="[]"), "[]", 5, "agents.0.actions.0.triggers: List should have at least 1 item"),
     (action(triggers="x"), "'x'", 5, "agents.0.actions.0.triggers: Input should be a valid list"),
     (action(triggers="[a, 1]"), "1", 5, "agents.0.actions.0.triggers.1: Input should be a valid string"),
     (action(function=""), None, 4, "agents.0.actions.0.function: Field required"),
     (action(function="read_order"), "'read_order'", 6, "agents.0.actions.0.function: String should match"),
     (action(on_error="again"), "'again'", 7, "agents.0.actions.0.on_error: Input should be 'fail'"),
-    (action(triger="[a]"), "['a']", 7, "agents.0.actions.0.triger: Extra inputs are not permitted"),
-    (more("    clazz: m:C"), "'m:C'", 7, "agents.0.clazz: Extra inputs are not permitted"),
+    (action(triger="[a]"), "['a']", 7, "agents.0.actions.0.triger: unknown key"),
+    (more("    clazz: m:C"), "'m:C'", 7, "agents.0.clazz: unknown key"),
     (more("    prompts: [{name: p}]"), "{'name': 'p'}", 7, "prompts.0: Value error, a prompt has either"),
     (
         more("    prompts: [{name: p, messages: [{role: user, content: x, tone: y}]}]"),
         "'y'",
         7,
-        "prompts.0.messages.0.tone: Extra inputs",
+        "prompts.0.messages.0.tone: unknown key",
     ),
     (
         more("    resources:\n      - {name: r, type: tool, class: 'm:C'}"),
-        "{'name': 'r', 'type': 'tool', 'class': 'm:C'}",
+        "a dict",  # whose arguments may be secrets
         8,
         "resources.0: Value error, a tool stands under tools",
     ),
@@ -185,6 +186,28 @@ BAD_FORMAT = [
     ("agents:\n\t- name: A", "found character '\\t' that cannot start any token", 2, "is no YAML"),
     ("agents:\n  - name: !!python/object:os.system A", "could not determine a constructor", 2, "is no YAML"),
 ]
+
+
+NEAR = [
+    ("agent:\n  - name: A", 1, "agents"),
+    ("agents:\n  - nme: A", 2, "name"),
+    (action(triger="[a]"), 7, "triggers"),
+    (more("    on_eror: fail"), 7, "on_error"),
+    (more("    clas: 'm:C'"), 7, "class"),
+    (action(retry="{max_atempts: 3}"), 7, "max_attempts"),
+    (action(rate_limit="{calls: 3, pr: 1}"), 7, "per"),
+    (more("    prompts: [{name: p, messages: [{role: user, contents: x}]}]"), 7, "content"),
+    (more("    chat_models: [{name: p, modl: x}]"), 7, "model"),
+]
+
+
+@pytest.mark.parametrize(("text", "line", "near"), NEAR)
+def test_unknown_key_is_told_with_a_near_one(write: Write, text: str, line: int, near: str) -> None:
+    with pytest.raises(PlanFormatError, match="unknown key") as caught:
+        load_yaml(write(text))
+    assert caught.value.where == f"agents.yaml:{line}"
+    assert caught.value.fix == f"did you mean {near!r}?"
+    assert near in (caught.value.expected or "")
 
 
 @pytest.mark.parametrize(("text", "found", "line", "message"), BAD_FORMAT)

@@ -15,6 +15,7 @@ from typing import Any, get_args, get_origin, get_type_hints
 
 from flink_agents.api.agent import Agent
 from flink_agents.api.context import RunnerContext
+from flink_agents.api.durable import DurableCallable
 from flink_agents.api.events import Event, InputEvent, NamedEvent
 from flink_agents.plan.analysis.mentions import Mention, Mentions, mentions_of, parameters_of
 from flink_agents.plan.analysis.reading import (
@@ -113,12 +114,25 @@ class _EmissionReader(Reader):
         self.reading.events.update(events_of_annotation(function))
         self.reading.texts.update(mentions.texts)
         self.reading.tags.update(mentions.tags)
+        self._note_calls(mentions, scope)
         self._names.update(dict.fromkeys(mentions.unrooted))
         for mention in mentions.found:
             self._take_mention(mention, function, roles, scope)
         if function is self._root:
             values = (scope.event_of(mention) for mention in mentions.returned)
             self.returned.update(one for one in values if one is not None)
+
+    def _note_calls(self, mentions: Mentions, scope: _Scope) -> None:
+        """Note which functions are called durably, and with which clients."""
+        self.reading.clients.update(mentions.clients)
+        self.reading.calls.update(f"model {name}" for name in mentions.models)
+        for mention in mentions.durable:
+            found = scope.found(mention)
+            if isinstance(found, DurableCallable):
+                self.reading.clients.update(found.clients)
+                self.reading.calls.add(found.identity.rpartition(":")[2])
+            else:
+                self.reading.calls.add((mention.root, *mention.attributes)[-1])
 
     def _roles(self, function: FunctionType) -> dict[str, str]:
         """Return which parameters are the object itself, the event and the context."""
@@ -229,10 +243,15 @@ class _Scope:
 
     def event_of(self, mention: Mention) -> type[Event] | None:
         """Return the class of events that a mention is, or None."""
+        value = self.found(mention)
+        return value if isinstance(value, type) and issubclass(value, Event) else None
+
+    def found(self, mention: Mention) -> Any:
+        """Return what a mention stands for; None or ``_UNKNOWN`` where only an execution shows it."""
         value = self.value_of(mention.root)
         for name in mention.attributes:
             value = None if value is _UNKNOWN or value is None else attribute_of(value, name)
-        return value if isinstance(value, type) and issubclass(value, Event) else None
+        return value
 
     def names_event(self, mention: Mention) -> bool:
         """Tell whether a mention is a class of events, or a method of one."""

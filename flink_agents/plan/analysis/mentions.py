@@ -17,7 +17,9 @@ from typing import NamedTuple
 _FIRST_ONLY = frozenset({"isinstance", "issubclass", "hasattr", "getattr"})
 """Functions of which only the first argument is handed on."""
 
-_SENDS = frozenset({"send_event", "durable_execute", "durable_execute_async"})
+_DURABLE = frozenset({"durable_execute", "durable_execute_async"})
+
+_SENDS = _DURABLE | {"send_event"}
 """Methods of the context whose arguments are more than content."""
 
 AnyFunction = ast.FunctionDef | ast.AsyncFunctionDef | ast.Lambda
@@ -45,6 +47,9 @@ class Mentions:
         found: What it hands on or calls.
         texts: Text constants that it hands on.
         tags: Side outputs that it writes to.
+        durable: Functions that it calls durably, as far as they have names.
+        models: Chat models that it talks with, which it does durably.
+        clients: Clients that it asks for.
         returned: What is called for what it returns or yields.
         bound: Names that it binds itself, its parameters among them.
         imports: Names that it imports, with the module and the name in it, if any.
@@ -55,6 +60,9 @@ class Mentions:
     found: list[Mention] = field(default_factory=list[Mention])
     texts: set[str] = field(default_factory=set[str])
     tags: set[str] = field(default_factory=set[str])
+    durable: list[Mention] = field(default_factory=list[Mention])
+    models: set[str] = field(default_factory=set[str])
+    clients: set[str] = field(default_factory=set[str])
     returned: list[Mention] = field(default_factory=list[Mention])
     bound: set[str] = field(default_factory=set[str])
     imports: dict[str, tuple[str, str | None, int]] = field(
@@ -149,14 +157,38 @@ class _Visitor(ast.NodeVisitor):
             takes_context = any(isinstance(one, ast.Name) and one.id in self._context for one in handed)
             if takes_context or not self._content:
                 self.mentions.found.append(chain._replace(called=True))
+        if chain is not None and chain.root in self._context and node.args:
+            self._note_use(name or "", node.args[0])
         of_context = chain is not None and chain.root in self._context and name not in _SENDS
-        if of_context and name == "emit_to" and handed and isinstance(handed[0], ast.Constant):
-            self.mentions.tags.add(str(handed[0].value))
         if chain is not None and (of_context or self._is_event(chain)):
             # A text by which an event without class is named is no content.
             self._visit_content(handed, texts=not of_context)
         else:
             self._visit_all(handed)
+
+    def _note_use(self, method: str, first: ast.expr) -> None:
+        """Note what a method of the context is used for, as its first argument says."""
+        if method in _DURABLE:
+            if isinstance(first, ast.Call) and first.args:
+                # DurableCallable(charge, ...), where it is needed.
+                self._note_client_setting(first)
+                first = first.args[0]
+            found = _chain(first)
+            self.mentions.durable += [] if found is None else [found]
+        elif isinstance(first, ast.Constant):
+            kept = {
+                "emit_to": self.mentions.tags,
+                "chat": self.mentions.models,
+                "client": self.mentions.clients,
+            }
+            kept.get(method, set[str]()).add(str(first.value))
+
+    def _note_client_setting(self, made: ast.Call) -> None:
+        for one in made.keywords:
+            if one.arg == "client":
+                values = one.value.elts if isinstance(one.value, ast.Tuple) else [one.value]
+                names = (each.value for each in values if isinstance(each, ast.Constant))
+                self.mentions.clients.update(map(str, names))
 
     def _visit_all(self, nodes: Iterable[ast.AST]) -> None:
         for node in nodes:

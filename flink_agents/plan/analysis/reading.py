@@ -32,12 +32,16 @@ class Reading:
         events: Event classes that are named.
         texts: Text constants, among which type strings may be.
         tags: Side outputs that are written to, as far as their tags stand in the code.
+        calls: Functions that are called durably, and chat models, for people.
+        clients: Clients that are used.
         opaque: Some function cannot be read, so nothing is known for certain.
     """
 
     events: set[type[Event]] = field(default_factory=set)
     texts: set[str] = field(default_factory=set)
     tags: set[str] = field(default_factory=set)
+    calls: set[str] = field(default_factory=set)
+    clients: set[str] = field(default_factory=set)
     opaque: bool = False
 
     def update(self, other: Reading) -> None:
@@ -45,6 +49,8 @@ class Reading:
         self.events |= other.events
         self.texts |= other.texts
         self.tags |= other.tags
+        self.calls |= other.calls
+        self.clients |= other.clients
         self.opaque |= other.opaque
 
 

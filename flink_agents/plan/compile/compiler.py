@@ -125,6 +125,8 @@ def _action_plans(actions: Iterable[ActionDeclaration], emissions: Emissions) ->
             config=_config(action),
             emits=emitted_types(emissions.shown[action.name], interesting),
             tags=tuple(sorted(emissions.shown[action.name].tags)),
+            calls=tuple(sorted(emissions.shown[action.name].calls)),
+            clients=tuple(sorted(emissions.shown[action.name].clients)),
             retry=_retry(action.mark.settings.retry),
             **_named(action.mark.settings.plain()),
         )

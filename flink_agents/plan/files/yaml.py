@@ -28,6 +28,7 @@ from pydantic import BaseModel, ConfigDict, Field, ValidationError, model_valida
 from flink_agents.api.agent import Agent
 from flink_agents.api.chat import ChatModelSpec, Endpoint
 from flink_agents.api.decorators import Trigger
+from flink_agents.api.error_base import suggest
 from flink_agents.api.errors import AgentDefinitionError, PlanFormatError
 from flink_agents.api.mcp import MCPServerSpec
 from flink_agents.api.policies import OnError, OnUnhandled, RetryPolicy
@@ -44,11 +45,15 @@ from flink_agents.api.retrieval_specs import EmbeddingModelSpec, LongTermMemoryS
 from flink_agents.api.settings import Limits, PlainSettings
 from flink_agents.api.skills import SkillsSpec
 from flink_agents.plan.compile.configuration import make_instance
+from flink_agents.plan.files.yaml_keys import keys_at
 from flink_agents.plan.files.yaml_source import Location, YamlSource
 from flink_agents.plan.model import RetryPlan
 from flink_agents.plan.references import FunctionRef, type_from_text
 
 R = TypeVar("R")
+
+_UNKNOWN = ("extra_forbidden", "unexpected_keyword_argument")
+"""What pydantic calls an unknown key, of a model and of a dataclass."""
 
 _REFERENCE = r"^[^:\s]+:[^:\s]+$"
 
@@ -357,13 +362,29 @@ class _File:
             raise error.at(self._source.place(at_)) from error
 
     def _format_error(self, error: ValidationError) -> PlanFormatError:
-        first = error.errors(include_url=False)[0]
+        errors = error.errors(include_url=False)
+        # A key that nobody knows is often the one that another error misses.
+        first = next((one for one in errors if one["type"] in _UNKNOWN), errors[0])
+        if first["type"] in _UNKNOWN:
+            return self._unknown_key(first["loc"], first["input"])
         return PlanFormatError(
             f"{'.'.join(map(str, first['loc'])) or 'the file'}: {first['msg']}",
             expected="the format that agents.schema.json describes",
             found=_shown(first["loc"], first["input"]) if first["type"] != "missing" else None,
             fix="correct the line; an editor that reads the schema shows what is allowed",
             where=self._source.place(first["loc"]),
+        )
+
+    def _unknown_key(self, at_: Location, value: object) -> PlanFormatError:
+        known, key = keys_at(AgentsFile, at_[:-1]), str(at_[-1])
+        return PlanFormatError(
+            f"{'.'.join(map(str, at_))}: unknown key",
+            expected=f"one of {', '.join(known)}"
+            if known
+            else "the format that agents.schema.json describes",
+            found=f"{key}: {_shown(at_, value)}",
+            fix=suggest(key, known, "leave it out; an editor that reads the schema shows what is allowed"),
+            where=self._source.place(at_),
         )
 
 
@@ -384,7 +405,11 @@ _SECTION = 2
 
 def _shown(at_: Location, value: object) -> str:
     """What an error shows of a wrong value: of a description its kind alone, since it may be a secret."""
-    if len(at_) > _SECTION and at_[_SECTION] in (*_DESCRIBED, "resources"):
+    if (
+        len(at_) > _SECTION
+        and at_[_SECTION] in (*_DESCRIBED, "resources")
+        and at_[-1] not in ("name", "type")
+    ):
         return f"a {type(value).__name__}"
     return repr(value)
 

@@ -65,8 +65,7 @@ def flow_of(plan: AgentPlan) -> Flow:
         for kind in action.emits:
             nodes.setdefault(f"event:{kind}", _event_node(kind))
             edges[target, f"event:{kind}"] = None
-        letters = (action.on_error or plan.on_error) is OnError.DEAD_LETTER
-        for tag in (*action.tags, *([DEAD_LETTER_TAG] if letters else [])):
+        for tag in side_outputs_of(action, plan):
             nodes.setdefault(f"side:{tag}", _side_node(tag))
             edges[target, f"side:{tag}"] = None
     if plan.on_unhandled is OnError.DEAD_LETTER:
@@ -85,6 +84,17 @@ def accepts(action: ActionPlan, event: EventPlan) -> bool:
     return event.type in action.trigger_types or not kinds.isdisjoint(action.trigger_classes)
 
 
+def side_outputs_of(action: ActionPlan, plan: AgentPlan) -> tuple[str, ...]:
+    """Return the tags of the side outputs that an action may put something out to, dead letters the last."""
+    letters = (action.on_error or plan.on_error) is OnError.DEAD_LETTER
+    return (*action.tags, *([DEAD_LETTER_TAG] if letters else []))
+
+
+def side_title(tag: str) -> str:
+    """Return the name under which a side output is shown."""
+    return "dead letters" if tag == DEAD_LETTER_TAG else f"side output {tag}"
+
+
 def notes_of(action: ActionPlan) -> tuple[str, ...]:
     """Describe an action in short texts, one for each fact besides its events."""
     notes = ["async"] if action.is_async else []
@@ -92,6 +102,10 @@ def notes_of(action: ActionPlan) -> tuple[str, ...]:
         notes.append(f"when {action.when}")
     if action.retry is not None:
         notes.append(retry_text(action.retry))
+    if action.calls:
+        notes.append(f"durable: {', '.join(action.calls)}")
+    if action.clients:
+        notes.append(f"client {', '.join(action.clients)}")
     return (*notes, *action.texts())
 
 
@@ -112,7 +126,7 @@ def _event_node(kind: str) -> Node:
 
 
 def _side_node(tag: str) -> Node:
-    return Node(f"side:{tag}", "side", "dead letters" if tag == DEAD_LETTER_TAG else f"side output {tag}")
+    return Node(f"side:{tag}", "side", side_title(tag))
 
 
 def _matches(trigger: str, kind: str, known: dict[str, EventPlan]) -> bool:

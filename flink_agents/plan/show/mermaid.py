@@ -2,6 +2,9 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping
+
+from flink_agents.api.resources import ResourceType
 from flink_agents.plan.model import AgentPlan
 from flink_agents.plan.show.flow import INPUT, OUTPUT, Node, flow_of
 from flink_agents.plan.show.text import one_line
@@ -12,7 +15,8 @@ _SHAPES = {"event": ("([", "])"), "action": ("[", "]"), "side": ("[/", "/]")}
 def to_mermaid(plan: AgentPlan) -> str:
     """Return the graph as Mermaid text.
 
-    Events are rounded, actions are boxes, side outputs are slanted, and resources stand apart.
+    Events are rounded, actions are boxes, side outputs are slanted, and resources stand apart; a dotted arrow
+    leads from an action to a client that it uses.
     """
     flow = flow_of(plan)
     ids = {node: f"n{index}" for index, node in enumerate(flow.nodes)}
@@ -30,11 +34,22 @@ def to_mermaid(plan: AgentPlan) -> str:
                 target = numbers[reference.type, reference.name]
                 lines.append(f"        {numbers[one.type, one.name]} -.-> {target}")
         lines.append("    end")
+        lines += _uses(plan, ids, numbers)
     ends = [ids[node] for node in (INPUT, OUTPUT) if node in ids]
     if ends:
         lines.append("    classDef ends fill:#ecfdf5,stroke:#34d399")
         lines.append(f"    class {','.join(ends)} ends")
     return "\n".join(lines)
+
+
+def _uses(plan: AgentPlan, ids: Mapping[str, str], numbers: Mapping[tuple[str, str], str]) -> list[str]:
+    """Return the dotted arrows from actions to the clients that they use."""
+    return [
+        f"    {ids[f'action:{action.name}']} -.-> {numbers[ResourceType.CLIENT, name]}"
+        for action in plan.actions
+        for name in action.clients
+        if (ResourceType.CLIENT, name) in numbers
+    ]
 
 
 def _mermaid_shape(node: Node) -> str:

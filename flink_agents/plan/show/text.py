@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterable, Iterator
 
 from flink_agents.plan.model import ActionPlan, AgentPlan, ResourcePlan
-from flink_agents.plan.show.flow import event_title, notes_of, retry_text
+from flink_agents.plan.show.flow import event_title, notes_of, retry_text, side_outputs_of, side_title
 
 
 def to_text(plan: AgentPlan) -> str:
@@ -23,7 +23,7 @@ def to_text(plan: AgentPlan) -> str:
         head.append(f"  output type  {plan.output_type}")
     sections = [
         ("configuration", [(name, repr(value)) for name, value in plan.configuration.items()]),
-        ("actions", [(one.name, _describe_action(one)) for one in plan.actions]),
+        ("actions", [(one.name, _describe_action(one, plan)) for one in plan.actions]),
         ("resources", [(f"{one.type.value} {one.name}", _describe_resource(one)) for one in plan.resources]),
         ("side outputs", list(plan.side_outputs.items())),
     ]
@@ -40,9 +40,9 @@ def _section(title: str, rows: Iterable[tuple[str, str]]) -> Iterator[str]:
         yield f"  {name:<{width}}  {text}"
 
 
-def _describe_action(action: ActionPlan) -> str:
+def _describe_action(action: ActionPlan, plan: AgentPlan) -> str:
     taken = ", ".join(map(event_title, action.triggers))
-    outputs = [*map(event_title, action.emits), *(f"side output {tag}" for tag in action.tags)]
+    outputs = [*map(event_title, action.emits), *map(side_title, side_outputs_of(action, plan))]
     emitted = ", ".join(outputs) or "nothing"
     notes = "; ".join(notes_of(action))
     return f"{taken} -> {emitted}" + (f"  ({notes})" if notes else "")

@@ -39,6 +39,9 @@ from flink_agents.runtime.serde.tracebacks import text_of
 
 _log = bounded_logger("flink_agents.durable")
 
+_NO_CLIENTS: dict[str, Any] = {}
+"""What most calls are given."""
+
 
 class Threads(Protocol):
     """Calls functions in a thread that may block."""
@@ -117,14 +120,15 @@ class CallAttempts:
         while True:
             self.number += 1
             try:
+                clients = await self._open_clients() if self._what.clients else _NO_CLIENTS
                 if reconciler is not None:
-                    asked = arguments.of_reconciler(reconciler)
+                    asked = arguments.of_reconciler(reconciler, clients)
                     value = await self._result_of(asked, inspect.iscoroutinefunction(reconciler))
                     if value is not NOT_DONE:
                         return value
                     reconciler = None
                     self.in_flight.leave()
-                return await self._result_of(arguments.of(self._what), self._what.is_async)
+                return await self._result_of(arguments.of(self._what, clients), self._what.is_async)
             except BaseException as error:
                 if is_close(error) or cancelled_from_outside(error):
                     raise
@@ -134,6 +138,15 @@ class CallAttempts:
             finally:
                 self.in_flight.leave()
             await self._pause(trial.delay)
+
+    async def _open_clients(self) -> dict[str, Any]:
+        """The clients that the function is given, opened where they are not; by name."""
+        clients, found = self._step.shared.clients, dict[str, Any]()
+        for name in self._what.clients:
+            with self._step.run.state.waiting(Phase.CLIENT, f"the client {name!r} to open") as wait:
+                wait.awaited = partial(clients.opens_in, name)
+                found[name] = (await self._in_time(clients.get(name))).peek()
+        return found
 
     def _next(self, trial: Trial | None, error: BaseException) -> Trial | None:
         delivery = self._step.delivery

@@ -72,6 +72,12 @@ class CallExecution:
         self._arguments = arguments
         self._threads = threads
 
+    @property
+    def awaited_as(self) -> str:
+        """The call for people, where somebody forgot to await it."""
+        identity = self._call.identity
+        return f"the durable call {identity.function}({(identity.request or '')[:300]})"
+
     async def value(self) -> Any:
         """What the call returned, as it was recorded, once it is its turn; from here on it counts as made.
 
@@ -80,8 +86,9 @@ class CallExecution:
         Raises:
             BaseException: What it raised, as it was recorded.
         """
-        self._tell()
         delivery, call = self._delivery, self._call
+        delivery.unawaited.pop(call.number, None)
+        self._tell()
         if self._recording.closed():
             # Whatever the action does at the end of the attempt: nothing begins any more.
             raise asyncio.CancelledError

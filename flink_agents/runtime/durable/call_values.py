@@ -3,30 +3,37 @@
 from __future__ import annotations
 
 import hashlib
-from collections.abc import Callable, Iterable, Mapping
-from functools import lru_cache, partial
+from collections import deque
+from collections.abc import Callable, Mapping, Sequence
+from functools import partial
 from typing import Any
 
-from pydantic import TypeAdapter
+from pydantic import ValidationError
 
 from flink_agents.api.action_state import RecordKind
 from flink_agents.api.durable import IDEMPOTENCY_KEY, DurableCallable, takes
 from flink_agents.api.errors import (
+    AgentConfigurationError,
     AgentsError,
     BranchesRecordedEarlierError,
     DurableCallMismatchError,
     DurableResultError,
+    UnserializableValueError,
 )
 from flink_agents.runtime.execution.context import ActionRun
 from flink_agents.runtime.journal.calls import Call, Mismatch, step_name
 from flink_agents.runtime.journal.records import RECORD_FRAME, CallIdentity, CallRecord
 from flink_agents.runtime.serde import exceptions as failures
+from flink_agents.runtime.serde.awaitables import AWAIT_IT
 from flink_agents.runtime.serde.canonical import digest_of_bytes
 from flink_agents.runtime.serde.codec import ValueCodec
 from flink_agents.runtime.serde.copies import is_unchanging
+from flink_agents.runtime.serde.declared_types import adapter_of, problems_text, type_text
 
 MAX_AWAITS = 5
 """Of how many awaits a mismatch tells that are no durable calls."""
+
+_RETURN_LESS = "return what the run needs, or a reference to it"
 
 REQUEST_CHARACTERS = 2000
 """How much of its request the record of a call keeps."""
@@ -58,7 +65,10 @@ class Arguments:
         self, codec: ValueCodec, what: DurableCallable, args: tuple[Any, ...], kwargs: Mapping[str, Any]
     ) -> None:
         self._codec = codec
-        self._data = codec.encode([list(args), dict(kwargs)])
+        try:
+            self._data = codec.encode([list(args), dict(kwargs)])
+        except UnserializableValueError as error:
+            raise _unfit_argument(what, error) from error
         values = (*args, *kwargs.values())
         self._plain = (args, kwargs) if all(map(is_unchanging, values)) else None
         self.identity = CallIdentity(
@@ -66,19 +76,56 @@ class Arguments:
         )
         self.key: str | None = None
 
-    def of(self, what: DurableCallable) -> partial[Any]:
-        """The function of ``what`` with a copy of the arguments."""
-        return self._given_to(what.function, what.wants_key)
+    def of(self, what: DurableCallable, clients: Mapping[str, Any]) -> partial[Any]:
+        """The function of ``what`` with a copy of the arguments, and with open clients by name."""
+        return self._given_to(what, what.wants_key, clients)
 
-    def of_reconciler(self, reconciler: Callable[..., Any]) -> partial[Any]:
-        """``reconciler`` with a copy of the arguments, and with the key where it takes one."""
-        return self._given_to(reconciler, takes(reconciler, IDEMPOTENCY_KEY))
+    def of_reconciler(self, reconciler: Callable[..., Any], clients: Mapping[str, Any]) -> partial[Any]:
+        """``reconciler`` with a copy of the arguments, and with the key and the clients that it takes."""
+        taken = {name: client for name, client in clients.items() if takes(reconciler, name)}
+        return self._given_to(DurableCallable(reconciler), takes(reconciler, IDEMPOTENCY_KEY), taken)
 
-    def _given_to(self, function: Callable[..., Any], wants_key: bool) -> partial[Any]:
+    def _given_to(self, what: DurableCallable, wants_key: bool, clients: Mapping[str, Any]) -> partial[Any]:
         args, kwargs = self._plain or self._codec.decode(self._data)
         if wants_key and self.key is not None and IDEMPOTENCY_KEY not in kwargs:
             kwargs = {**kwargs, IDEMPOTENCY_KEY: self.key}
-        return partial(function, *args, **kwargs)
+        if clients:
+            args, kwargs = _with_clients(what.positional, args, kwargs, clients)
+        return partial(what.function, *args, **kwargs)
+
+
+def _unfit_argument(what: DurableCallable, error: UnserializableValueError) -> UnserializableValueError:
+    """The error of a call with an argument that no record can hold."""
+    if error.fix == AWAIT_IT:
+        return error
+    return UnserializableValueError(
+        f"a durable call of {what.identity} has an argument that no record can hold: {error.message}",
+        expected=error.expected,
+        found=error.found,
+        fix="pass plain values or a pydantic model. A session or a connection is a client of the agent, "
+        "which DurableCallable(function, client='name') gives to the function",
+    )
+
+
+def _with_clients(
+    names: Sequence[str], args: Sequence[Any], kwargs: Mapping[str, Any], clients: Mapping[str, Any]
+) -> tuple[list[Any], dict[str, Any]]:
+    """Arguments of a call with clients among them.
+
+    A client stands where its parameter does, so that the function may take it first.
+
+    Args:
+        names: Parameters that take positional arguments.
+        args: Arguments by position, without the clients.
+        kwargs: Arguments by name, without the clients.
+        clients: Open clients by name.
+    """
+    by_name, rest, given = dict(clients), deque(args), list[Any]()
+    for name in names:
+        if not rest:
+            break
+        given.append(by_name.pop(name) if name in by_name else rest.popleft())
+    return [*given, *rest], {**kwargs, **by_name}
 
 
 def identity(
@@ -109,9 +156,16 @@ def encoded(codec: ValueCodec, what: DurableCallable, value: Any) -> bytes:
     """
     try:
         if what.result_type is not None:
-            adapter = _adapter(what.result_type)
+            adapter = adapter_of(what.result_type)
             value = adapter.dump_python(adapter.validate_python(value), mode="json")
         return codec.encode(value)
+    except ValidationError as error:
+        raise DurableResultError(
+            "the result does not fit result_type",
+            expected=f"a result of the type {type_text(what.result_type)}",
+            found=problems_text(error, value),
+            fix="let the function return such a value, or correct result_type",
+        ) from error
     except Exception as error:
         raise DurableResultError(f"{type(error).__name__}: {error}"[:1000]) from error
 
@@ -120,7 +174,7 @@ def decoded(codec: ValueCodec, what: DurableCallable, record: CallRecord) -> Any
     """The recorded result."""
     assert record.value is not None
     value = codec.decode(record.value)
-    return value if what.result_type is None else _adapter(what.result_type).validate_python(value)
+    return value if what.result_type is None else adapter_of(what.result_type).validate_python(value)
 
 
 def failure_kept(codec: ValueCodec, limit: int, call: Call, error: BaseException) -> dict[str, Any]:
@@ -136,14 +190,32 @@ def failure_kept(codec: ValueCodec, limit: int, call: Call, error: BaseException
     return failures.describe(codec, error, failures.room(limit, taken))
 
 
+def check_result_type(what: DurableCallable) -> None:
+    """Check that results can be compared with ``result_type``, before the function has any effect.
+
+    Raises:
+        AgentConfigurationError: Pydantic does not describe that type.
+    """
+    try:
+        adapter_of(what.result_type)
+    except Exception as error:  # a foreign type may raise anything where it is described
+        raise AgentConfigurationError(
+            f"the durable call of {what.identity} has a wrong result_type",
+            expected="a type that pydantic describes, such as a model, a dataclass or list[str]",
+            found=f"{type_text(what.result_type)}: {type(error).__name__}",
+            fix="name such a type, or leave result_type out: results keep the types that they have",
+        ) from error
+
+
 def result_error(step: ActionRun, call: Call, refused: AgentsError) -> DurableResultError:
     """The error of a call whose result cannot be recorded."""
+    fix = refused.fix if isinstance(refused, DurableResultError) and refused.fix else _RETURN_LESS
     return DurableResultError(
         f"what {call.identity.function} returned cannot be recorded: call {call.index} of action "
         f"{step.action.name!r}, key {step.run.key!r}, sequence {step.run.sequence_number}",
-        expected="plain values, pydantic models or dataclasses, within the store's limit",
+        expected=refused.expected or "plain values, pydantic models or dataclasses, within the store's limit",
         found=f"{refused.message}: {refused.found}" if refused.found else refused.message,
-        fix="return what the run needs, or a reference to it. The call took effect and is not repeated",
+        fix=f"{fix}. The call took effect and is not repeated",
     )
 
 
@@ -196,9 +268,9 @@ def _told(call: CallIdentity | str | None) -> str:
 
 def request_text(what: DurableCallable, args: tuple[Any, ...], kwargs: Mapping[str, Any]) -> str:
     """The arguments as a text for people."""
-    names: Iterable[str] = what.positional
-    if len(what.positional) < len(args):
-        names = map(str, range(len(args)))
+    names = [name for name in what.positional if name not in what.clients]
+    if len(names) < len(args):
+        names = list(map(str, range(len(args))))
     named = [*zip(names, args, strict=False), *kwargs.items()]
     # What stands without a name may be what is to be left out.
     hidden = {*what.redact, *filter(str.isdecimal, dict(named))} if what.redact else ()
@@ -211,8 +283,3 @@ def _shown(value: Any) -> str:
         return repr(value)[:REQUEST_CHARACTERS]
     except Exception as error:
         return f"<{type(value).__qualname__}: repr raised {type(error).__name__}>"
-
-
-@lru_cache(maxsize=256)
-def _adapter(kind: Any) -> TypeAdapter[Any]:
-    return TypeAdapter(kind)

@@ -6,6 +6,7 @@ All of it runs on the agent loop, but :meth:`DurableCalls.call_from_thread`.
 from __future__ import annotations
 
 import asyncio
+import inspect
 import threading
 from collections.abc import Awaitable, Callable, Coroutine, Mapping
 from datetime import timedelta
@@ -15,6 +16,7 @@ from typing import Any
 from flink_agents.api.durable import DurableCallable, OnMismatch
 from flink_agents.api.errors import (
     ContextMisuseError,
+    ForgottenAwaitError,
     RecordTooLargeError,
     StateError,
 )
@@ -28,6 +30,7 @@ from flink_agents.runtime.durable.call_attempts import CallingThread, Threads
 from flink_agents.runtime.durable.call_execution import CallExecution, PendingCall
 from flink_agents.runtime.durable.call_values import (
     Arguments,
+    check_result_type,
     idempotency_key,
     mismatch_error,
 )
@@ -43,10 +46,11 @@ from flink_agents.runtime.journal.calls import (
     Number,
     Outcome,
     StepCalls,
-    told,
+    told as told_outcome,
 )
 from flink_agents.runtime.journal.kept import KeptJournal
 from flink_agents.runtime.journal.records import ActionRecord
+from flink_agents.runtime.serde.awaitables import told
 
 _log = bounded_logger("flink_agents.durable")
 
@@ -135,6 +139,8 @@ class DurableCalls:
     ) -> Awaitable[Any]:
         if self._closed():
             raise asyncio.CancelledError
+        if what.result_type is not None:
+            check_result_type(what)
         arguments = Arguments(self._codec, what, args, kwargs)
         delivery = self._delivery_of(step)
         step.calls = delivery.calls
@@ -147,7 +153,8 @@ class DurableCalls:
         execution = CallExecution(
             self._recording, self._codec, self._observers, step, delivery, what, call, arguments, threads
         )
-        return execution.value()
+        value = delivery.unawaited[call.number] = execution.value()
+        return value
 
     # -- executions -------------------------------------------------------------------
 
@@ -167,6 +174,29 @@ class DurableCalls:
         delivery = self._delivery_of(step)
         delivery.main, delivery.ready = step.task, 0
         current_delivery.set(delivery)
+
+    def check_awaited(self, step: ActionRun) -> None:
+        """Check that an execution that ended well has awaited its calls, or has cancelled them.
+
+        Raises:
+            ForgottenAwaitError: It has not.
+        """
+        delivery = step.delivery
+        if delivery is None or not delivery.unawaited:
+            return
+        made = inspect.CORO_CREATED  # what was cancelled before it began is closed
+        called = delivery.unawaited.values()
+        forgotten = next((one for one in called if inspect.getcoroutinestate(one) == made), None)
+        if forgotten is None:
+            return
+        delivery.failing = True
+        raise ForgottenAwaitError(
+            f"action {step.action.name!r} ended without awaiting {told(forgotten)}: it was not made",
+            expected="an await, or a task, for each durable call",
+            found="a durable call whose result nobody asked for",
+            fix="write await ctx.durable_execute_async(...); give several to await ctx.gather(...); "
+            "close() the one that is not to be made",
+        )
 
     def finish(self, step: ActionRun) -> Coroutine[Any, Any, None] | None:
         """End an execution; returns what is to be awaited where calls of it go on behind its end."""
@@ -307,7 +337,7 @@ class DurableCalls:
         step.run.write(MemoryScope.SHORT_TERM, record.short_term)
         step.run.write(MemoryScope.SENSORY, record.sensory)
         for kind, content in record.events:
-            step.emit(self._shared.events.unpacked(kind, content))
+            step.emit(self._shared.events.unpacked(kind, content), recorded=True)
         if record.side:
             step.side = [(tag, value) for tag, value in record.side]
         steps.succeed(step)
@@ -345,7 +375,7 @@ def _stuck(step: ActionRun, number: Number, outcome: Outcome) -> None:
     assert delivery is not None
     asked = next((one for one in delivery.deferred if isinstance(one, PendingCall)), None)
     identity = asked.call.identity if asked is not None else "a wait that no outcome ends"
-    mismatch = delivery.calls.refuse(Mismatch(number, told(outcome), identity))
+    mismatch = delivery.calls.refuse(Mismatch(number, told_outcome(outcome), identity))
     step.calls = delivery.calls
     if asked is not None:
         asked.refuse(mismatch_error(step, mismatch))

@@ -22,13 +22,10 @@ from flink_agents.api.context import RunnerContext
 from flink_agents.api.durable import DurableCallable
 from flink_agents.api.errors import (
     ContextMisuseError,
-    EventLimitError,
     MemoryPathError,
-    NotAnEventError,
-    UnknownEventError,
     UnknownSideOutputError,
 )
-from flink_agents.api.events import Event, Lineage, lineage_of_sent, stamp, with_lineage
+from flink_agents.api.events import Event, Lineage, OutputEvent, lineage_of_sent, stamp, with_lineage
 from flink_agents.api.memory import MemoryObject, MemoryRef, MemoryScope
 from flink_agents.api.metrics import MetricGroup
 from flink_agents.api.observers import Phase
@@ -44,7 +41,13 @@ from flink_agents.runtime.execution.delivery import Delivery, current_delivery
 from flink_agents.runtime.execution.limits import LeaveThread, Slot
 from flink_agents.runtime.execution.phases import RunState
 from flink_agents.runtime.execution.retry import Trial
-from flink_agents.runtime.execution.routing import Route
+from flink_agents.runtime.execution.routing import (
+    Route,
+    given_client,
+    no_event,
+    too_many_events,
+    unknown_event,
+)
 from flink_agents.runtime.execution.run import Run
 from flink_agents.runtime.execution.shared import Durable, RunEnvironment
 from flink_agents.runtime.execution.waits.action_waits import in_turn
@@ -209,50 +212,35 @@ class ActionRun:
             fix="await what the action starts, and keep values instead of ctx or memory objects",
         )
 
-    def emit(self, event: Event) -> None:
-        """Add an event to what the action sent."""
+    def emit(self, event: Event, recorded: bool = False) -> None:
+        """Add an event to what the action sent.
+
+        Args:
+            event: The event.
+            recorded: Whether it comes from a record, so that it was checked when it was sent.
+        """
         self.guard()
         route = self.shared.routes.of(event)
         if route is None:
-            raise self._no_event(event)
-        self.take(event, route)
+            raise no_event(self.action.name, event)
+        self.take(event, route, recorded)
 
-    def take(self, event: Event, route: Route) -> None:
+    def take(self, event: Event, route: Route, recorded: bool = False) -> None:
         """Add an event that goes by ``route`` to what the action sent, or has returned."""
         sent = self.sent
         if self.run.emitted + len(sent) >= self.shared.max_events:
-            raise self._too_many_events()
+            raise too_many_events(self.shared.max_events)
         lineage = Lineage(lineage_of_sent(self.event), self.action.name, len(sent))
         if route.leaves:
+            if not recorded:
+                self.shared.output_checks.check(self.action.name, cast("OutputEvent", event).output)
             # No action sees it, so that it needs no copy where it is sent twice.
             stamp(event, lineage)
         elif route.actions:
             event = with_lineage(event, lineage)
         else:
-            raise self._unknown(event)
+            raise unknown_event(self.action.name, event, self.shared.routes)
         sent.append(event)
-
-    def _too_many_events(self) -> EventLimitError:
-        return EventLimitError(
-            f"a run emitted more than {self.shared.max_events} events",
-            fix="end the loop between the actions, or raise the option run.max-events",
-        )
-
-    def _no_event(self, value: object) -> NotAnEventError:
-        return NotAnEventError(
-            f"action {self.action.name!r} emits something that is no event",
-            expected="an instance of an Event class, or None",
-            found=f"{type(value).__qualname__} {value!r}"[:300],
-            fix="wrap it: OutputEvent(output=...) leaves the agent",
-        )
-
-    def _unknown(self, event: Event) -> UnknownEventError:
-        return UnknownEventError(
-            f"action {self.action.name!r} emits {event.event_type!r}, which no action takes",
-            expected="one of " + ", ".join(sorted(self.shared.routes.known_types())),
-            found=event.event_type,
-            fix="add an action with that trigger, or emit an OutputEvent",
-        )
 
 
 class ActionRunContext(RunnerContext):
@@ -313,14 +301,7 @@ class ActionRunContext(RunnerContext):
                 found=repr(tag),
                 fix=f"declare it on the agent: side_outputs = {{{tag!r}: str}}",
             )
-        if value is None:
-            # PyFlink puts a map behind each side output, and Flink takes no null from it.
-            raise ContextMisuseError(
-                f"action {self._of.action.name!r} emits None to side output {tag!r}, which cannot carry it",
-                expected="a value",
-                found="None",
-                fix="emit a value that says that there is none, such as False or {}",
-            )
+        self._of.shared.output_checks.check(self._of.action.name, value, tag)
         if self._of.side is None:
             self._of.side = []
         self._of.side.append((tag, value))
@@ -390,11 +371,15 @@ class ActionRunContext(RunnerContext):
     # -- durable calls ----------------------------------------------------------------
 
     def _call_durably(self, what: DurableCallable, args: tuple[Any, ...], kwargs: Mapping[str, Any]) -> Any:
+        if what.clients:
+            self._check_clients(what, kwargs)
         return self._durable.call_from_thread(self._of, what, args, kwargs)
 
     def _call_durably_async(
         self, what: DurableCallable, args: tuple[Any, ...], kwargs: Mapping[str, Any]
     ) -> Awaitable[Any]:
+        if what.clients:
+            self._check_clients(what, kwargs)
         return self._durable.call(self._of, what, args, kwargs)
 
     @override
@@ -408,6 +393,14 @@ class ActionRunContext(RunnerContext):
     @override
     def _chatted(self, model: str, result: ChatResult[Any]) -> None:
         self._of.run.note(self._of, "chat", model, result.new_messages)
+
+    def _check_clients(self, what: DurableCallable, kwargs: Mapping[str, Any]) -> None:
+        """Check that the agent has the clients of a call, and that nobody else gives them."""
+        self._of.guard()
+        for name in what.clients:
+            self._of.shared.clients.check(name)
+            if name in kwargs:
+                raise given_client(what.identity, name)
 
     @property
     def _durable(self) -> Durable:

@@ -123,6 +123,7 @@ class Delivery:
         interrupted: How often the execution was cancelled, since it could not go on.
         main: The task that executes the action; None where a thread does.
         tasks: Tasks that the action made, in the order in which it made them.
+        unawaited: Coroutines of durable calls that nobody has begun to await, by the number of the call.
         children: How many of them the action made itself.
         now: Seconds since the begin of the execution, as it sees them: they stand still between two outcomes,
             so that a replay sees the same.
@@ -158,6 +159,7 @@ class Delivery:
         self.others: list[asyncio.Task[Any]] = []
         self.performing: list[Pending] = []
         self.tasks: list[ActionTask] = []
+        self.unawaited: dict[Number, Coroutine[Any, Any, Any]] = {}
 
     def _open(self) -> None:
         """Make what an execution needs that waits for more than one call after the other."""
@@ -392,6 +394,9 @@ class Delivery:
             self.main = None
         if self.tasks:
             self.tasks = []
+        for coroutine in self.unawaited.values():
+            coroutine.close()
+        self.unawaited.clear()
 
     # -- what is no outcome -----------------------------------------------------------
 

@@ -1,11 +1,24 @@
-"""Which actions an event triggers."""
+"""Where an event goes that an action emits, and errors about what it gives away."""
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Sequence
+import inspect
+from collections.abc import Iterable, Mapping, Sequence
 from typing import TYPE_CHECKING, Any
 
+from flink_agents.api.errors import (
+    AgentConfigurationError,
+    ContextMisuseError,
+    EventLimitError,
+    ForgottenAwaitError,
+    NotAnEventError,
+    OutputTypeError,
+    RunError,
+    UnknownEventError,
+)
 from flink_agents.api.events import Event, NamedEvent, OutputEvent
+from flink_agents.runtime.serde.awaitables import AWAIT_IT, is_awaitable, told
+from flink_agents.runtime.serde.declared_types import Check, check_of, type_text
 
 if TYPE_CHECKING:
     from flink_agents.plan import BoundAction
@@ -66,3 +79,108 @@ class Routes:
         for action in self._actions:
             if event.event_type in action.trigger_types or isinstance(event, action.trigger_classes):
                 yield action
+
+
+class OutputChecks:
+    """Checks what leaves the agent, where an action puts it out.
+
+    Args:
+        output_type: The declared type of outputs; None for any.
+        side_outputs: The declared types of side outputs, by tag.
+    """
+
+    __slots__ = ("_checks", "_types")
+
+    def __init__(self, output_type: Any, side_outputs: Mapping[str, Any]) -> None:
+        self._types: dict[str | None, Any] = {None: output_type, **side_outputs}
+        checks = {tag: check_of(kind) for tag, kind in self._types.items()}
+        self._checks: dict[str | None, Check] = {tag: one for tag, one in checks.items() if one is not None}
+
+    def check(self, action: str, value: Any, tag: str | None = None) -> None:
+        """Check a value of the main output, or of the side output ``tag``.
+
+        Raises:
+            ForgottenAwaitError: It is a coroutine.
+            ContextMisuseError: It is None, which a side output cannot carry.
+            OutputTypeError: It is not of the declared type.
+        """
+        if is_awaitable(value):
+            raise not_awaited(action, "puts out", value)
+        if value is None and tag is not None:
+            # PyFlink puts a map behind each side output, and Flink takes no null from it.
+            raise ContextMisuseError(
+                f"action {action!r} emits None to side output {tag!r}, which cannot carry it",
+                expected="a value",
+                found="None",
+                fix="emit a value that says that there is none, such as False or {}",
+            )
+        compare = self._checks.get(tag) if self._checks else None
+        problem = compare(value) if compare is not None else None
+        if problem is None:
+            return
+        declared = "output_type" if tag is None else f"side_outputs[{tag!r}]"
+        raise OutputTypeError(
+            f"action {action!r} puts out a value that is not of the agent's {declared}",
+            expected=f"a value of the type {type_text(self._types[tag])}, as declared",
+            found=problem,
+            fix=f"make the value of that type, or correct {declared}",
+        )
+
+
+def too_many_events(limit: int) -> EventLimitError:
+    """The error of a run that emitted more than ``limit`` events."""
+    return EventLimitError(
+        f"a run emitted more than {limit} events",
+        fix="end the loop between the actions, or raise the option run.max-events",
+    )
+
+
+def no_event(action: str, value: object) -> RunError:
+    """The error of an action that emits ``value``, which is no event."""
+    if is_awaitable(value):
+        return not_awaited(action, "emits", value)
+    return NotAnEventError(
+        f"action {action!r} emits something that is no event",
+        expected="an instance of an Event class, or None",
+        found=f"{type(value).__qualname__} {value!r}"[:300],
+        fix="wrap it: OutputEvent(output=...) leaves the agent",
+    )
+
+
+def not_awaited(action: str, does: str, value: object) -> ForgottenAwaitError:
+    """The error of an action that gives away what it should have awaited.
+
+    Args:
+        action: Its name.
+        does: What it does with ``value``, as a verb.
+        value: The coroutine, which is closed: Python need not warn of it as well.
+    """
+    error = ForgottenAwaitError(
+        f"action {action!r} {does} something that was not awaited",
+        expected="what it returns",
+        found=told(value),
+        fix=AWAIT_IT,
+    )
+    if inspect.iscoroutine(value):
+        value.close()
+    return error
+
+
+def given_client(function: str, name: str) -> AgentConfigurationError:
+    """The error of an action that gives ``function`` the client ``name`` as an argument."""
+    return AgentConfigurationError(
+        f"a durable call of {function} has the argument {name!r}, which is a client",
+        expected="the other arguments of the function: the runtime gives it the open client",
+        found=f"durable_execute(..., {name}=...)",
+        fix=f"leave {name}=... out",
+    )
+
+
+def unknown_event(action: str, event: Event, routes: Routes) -> UnknownEventError:
+    """The error of an action that emits an event which nobody takes."""
+    return UnknownEventError(
+        f"action {action!r} emits {event.event_type!r}, which no action takes",
+        expected="one of " + ", ".join(sorted(routes.known_types())),
+        found=event.event_type,
+        fix="add an action with that trigger, or emit an OutputEvent",
+    )

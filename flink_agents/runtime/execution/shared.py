@@ -21,7 +21,7 @@ from flink_agents.runtime.concurrency.bridge import CLIENT_CLOSE_SECONDS
 from flink_agents.runtime.concurrency.clients import Clients
 from flink_agents.runtime.execution.event_records import EventRecords
 from flink_agents.runtime.execution.limits import Limits
-from flink_agents.runtime.execution.routing import Routes
+from flink_agents.runtime.execution.routing import OutputChecks, Routes
 from flink_agents.runtime.journal.journals import Journals
 from flink_agents.runtime.metrics.metrics import LocalMetricGroup
 from flink_agents.runtime.metrics.observers import OBSERVER_ERRORS, Observers
@@ -104,6 +104,7 @@ class RunEnvironment:
         limits: Limits of actions and tools.
         clients: Clients of the subtask.
         events: Writes events into records.
+        output_checks: Compares what leaves with the declared types.
         may_record: Whether there is a store, and any action of the agent may make a durable call.
         traces_memory: Whether runs note what they read of memory: a replay may find it expired.
         may_wait: Whether actions may wait for what outlasts their execution, so that runs are suspended.
@@ -148,6 +149,7 @@ class RunEnvironment:
         self.max_events: int = config.get(AgentOptions.MAX_EVENTS)
         self.routes = Routes(agent.actions)
         self.side_outputs: Mapping[str, Any] = agent.side_outputs
+        self.output_checks = OutputChecks(agent.output_type, agent.side_outputs)
         self.limits = Limits(agent)
         self.clients = Clients(agent)
         self._resources: dict[tuple[str, ResourceType], Any] = {}

@@ -35,6 +35,7 @@ from flink_agents.runtime.execution.retry import Trial, is_retryable, next_trial
 from flink_agents.runtime.execution.run import Run
 from flink_agents.runtime.execution.shared import RunEnvironment
 from flink_agents.runtime.execution.ways import HandOver, Inline, Way
+from flink_agents.runtime.serde.awaitables import AWAIT_IT, shows_forgotten_await
 from flink_agents.runtime.serde.tracebacks import text_of, users_place, users_traceback
 from flink_agents.runtime.serde.typenames import shorten
 
@@ -373,6 +374,8 @@ class StepExecutor:
         if isinstance(error, AgentsError):
             details = {"expected": error.expected, "found": error.found, "fix": error.fix}
             message = error.message
+        elif shows_forgotten_await(error):
+            details = {"fix": f"{AWAIT_IT}: a coroutine stands where its result should"}
         retry = self._retry_of(step.action) if attempts else None
         # Where the last error is one that is not tried again, the attempts did not run out.
         ran_out = retry is not None and is_retryable(retry, error)

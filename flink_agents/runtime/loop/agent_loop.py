@@ -201,6 +201,10 @@ class AgentLoop:
         runs = f"runs go on: {'; '.join(told)}" if told else ""
         return ". ".join(filter(None, (runs, self.replays.held_back())))
 
+    def told(self) -> str:
+        """What the runs do that go on: action, key, and the stack of what they wait for."""
+        return "\n".join(self._watch.told())
+
     def close(self, wait: bool = True) -> None:
         """Cancel all that runs; no step begins any more.
 

@@ -126,6 +126,7 @@ class Attempts:
             if limiter is not None:
                 limiter.release()
         if durable is not None:
+            durable.check_awaited(step)
             if (going_on := durable.finish(step)) is not None:
                 await going_on
             if step.calls is not None and step.suspended is None:

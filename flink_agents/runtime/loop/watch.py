@@ -49,6 +49,8 @@ MAX_TASKS = 5
 WINDOW_SECONDS = 30.0
 """After so long without a run the thread sleeps; ``loop_lag_ms`` looks back once or twice as far."""
 
+_REPORT = "%s: %s, runs for %.3g s so far, and waits for %s\n%s"
+
 _FIX = "await what waits; call what blocks or computes by asyncio.to_thread or in a def action, blocking=True"
 _NEVER = float("inf")
 _RUN: Any = getattr(asyncio.Handle, "_run", None)
@@ -163,7 +165,23 @@ class Watch:
             text = "agent %s: %d more runs take longer than %.3g s: keys %s%s"
             self._note(logging.WARNING, text, self._agent, len(others), self.stuck_after, keys, more)
 
+    def told(self) -> list[str]:
+        """What the runs do that go on, each with its stack; of many, the first. For any thread."""
+        now, texts = self._loop.time(), list[str]()
+        for task, actor in list(self._runs.items())[:MAX_TASKS]:
+            state = actor.state
+            if state is not None and state.action_run is not None:
+                told = self._told(task, state, state.action_run, now - state.started)
+                texts.append(_REPORT % told)
+        return texts
+
     def _report(self, task: asyncio.Task[Any], state: RunState, step: ActionRun, seconds: float) -> None:
+        self._note(logging.WARNING, _REPORT, *self._told(task, state, step, seconds))
+
+    def _told(
+        self, task: asyncio.Task[Any], state: RunState, step: ActionRun, seconds: float
+    ) -> tuple[Any, ...]:
+        """What a report says of a run: place, action, seconds, what it waits for, stack."""
         in_thread = step.thread != self._loop_thread and state.phase is not Phase.THREAD
         stack = Stack.of_thread(step.thread) if in_thread else Stack.of(step.task or task)
         waits, wait = stack.awaits, state.wait
@@ -175,10 +193,8 @@ class Watch:
                 stack += inner
         if in_thread:
             waits = "its thread of the pool" + (f", and that for {waits}" if wait is not None else "")
-        text = "%s: %s, runs for %.3g s so far, and waits for %s\n%s"
         where = stack.where or step.action.where
-        seen = stack.seen(_other_tasks(step, stack))
-        self._note(logging.WARNING, text, where, _describe(step), seconds, waits, seen)
+        return where, _describe(step), seconds, waits, stack.seen(_other_tasks(step, stack))
 
     def _inside(self, wait: Wait, step: ActionRun) -> Stack | None:
         """The stack of what leads to the end of a wait; None where that is not known."""

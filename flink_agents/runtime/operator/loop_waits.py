@@ -123,13 +123,15 @@ class LoopWaits:
         """Wait until there is more progress than was seen; for tests.
 
         Raises:
-            TimeoutError: There is none in time; the text says which inputs wait for others.
+            TimeoutError: There is none in time; the text says what each run does, and which inputs wait for
+                others.
         """
         until = clock() + seconds
         while not self.loop.wait_for_progress(seen, min(seconds, FLINK_SLICE_SECONDS)):
             if clock() >= until:
-                held = self.loop.held_back()
-                raise TimeoutError(f"no run ended within {seconds:g} s" + (held and f": {held}"))
+                held, told = self.loop.held_back(), self.loop.told()
+                text = f"no run ended within {seconds:g} s" + (held and f": {held}")
+                raise TimeoutError("\n".join(filter(None, (text, told))))
 
     def _wait_while_full(self, until: float) -> None:
         began = clock()

@@ -22,10 +22,13 @@ from datetime import timedelta
 
 from flink_agents.api.errors import NoWatermarksError, TimestampRangeError
 from flink_agents.api.event_time import LATE_TAG, EventTime, LateOutputs
+from flink_agents.api.logs import bounded_logger
 from flink_agents.api.metrics import MetricGroup
 from flink_agents.runtime.execution.run import Run
 from flink_agents.runtime.operator.emission import Emission
 from flink_agents.runtime.state.keyed_state import Timers
+
+_log = bounded_logger("flink_agents.event_time")
 
 BEHIND = "event_time_behind_ms"
 STRAGGLERS = "event_time_stragglers"
@@ -96,6 +99,7 @@ class LowWatermark:
         self._timeout = event_time.hold_timeout // timedelta(milliseconds=1)
         self._alive = max(1, event_time.idle_timeout // timedelta(milliseconds=3))
         self._stragglers = metrics.get_counter(STRAGGLERS)
+        self._warned = False
         self._behind = metrics.get_gauge(BEHIND)
         self._keys: dict[str, _Waiting] = {}
         self._holding = 0
@@ -215,10 +219,29 @@ class LowWatermark:
                 waiting.passed.discard(number)
                 if run.timestamp is not None and run.timestamp <= self.low:
                     self._stragglers.inc()
+                    self._tell(run)
                     self._straggle(run)
             if not (waiting.holding or waiting.passed):
                 del self._keys[run.key_text]
         emission.take_timed(run)
+
+    def _tell(self, run: Run) -> None:
+        """Say once what a straggler is and what helps; the others are counted."""
+        if self._warned:
+            return
+        self._warned = True
+        _log.warning(
+            "key %r: a run with event time %s came to its end behind the low watermark, which waits for %g s "
+            "(hold_timeout) at most: its outputs are late, and the policy is late=%r. Raise hold_timeout "
+            "above what runs take, with their retries and what is queued before them in a key, or let "
+            "actions and calls end sooner by timeout=...; late='side' keeps such outputs. Further ones are "
+            "counted in %s",
+            run.key,
+            run.timestamp,
+            self._timeout / 1000,
+            self.event_time.late.value,
+            STRAGGLERS,
+        )
 
     def _straggle(self, run: Run) -> None:
         late = self.event_time.late

@@ -59,11 +59,21 @@ class PruneExecutor:
         self._task: asyncio.Task[None] | None = None
         self._closed = False
         self._warned = False
+        self._given = self._added = 0
 
     def take(self, journals: Mapping[JournalKey, tuple[int, int]], delay: float) -> None:
         """Prune each of them, in some seconds. For any thread."""
+        self._given += 1
         with contextlib.suppress(RuntimeError):  # the loop is closed
             self._loop.call_soon_threadsafe(self._loop.call_later, delay, self._add, journals)
+
+    def wait(self, seconds: float) -> None:
+        """Wait until all was pruned that was given, or could not be; for tests, and no thread of the loop."""
+        asyncio.run_coroutine_threadsafe(self._at_rest(), self._loop).result(seconds)
+
+    async def _at_rest(self) -> None:
+        while not self._closed and (self._added < self._given or self._task is not None):
+            await asyncio.sleep(PAUSE_SECONDS / 10)
 
     async def close(self) -> None:
         """Stop."""
@@ -73,6 +83,7 @@ class PruneExecutor:
             await asyncio.wait([self._task])
 
     def _add(self, journals: Mapping[JournalKey, tuple[int, int]]) -> None:
+        self._added += 1
         if self._closed:
             return
         failed, self._failed = self._failed, {}

@@ -240,6 +240,11 @@ class Pruner(Listener):
         if self._executor is not None:
             await self._executor.close()
 
+    def wait_until_pruned(self, seconds: float) -> None:
+        """Wait until all that is due was pruned; for tests."""
+        if self._executor is not None:
+            self._executor.wait(seconds)
+
     # -- for the thread that asks -----------------------------------------------------
 
     @override

@@ -29,6 +29,7 @@ import msgpack
 from pydantic import BaseModel, ValidationError
 
 from flink_agents.api.errors import StateError, StateFormatError, UnserializableValueError
+from flink_agents.runtime.serde.awaitables import AWAIT_IT, is_awaitable, told
 from flink_agents.runtime.serde.copies import NotPlain, plain_copy
 from flink_agents.runtime.serde.typenames import resolve_type, shorten, type_name
 
@@ -137,6 +138,12 @@ class ValueCodec:
         if writer is not None:
             code, content = writer(value)
             return {_TAGS[code]: content}
+        if is_awaitable(value):
+            raise UnserializableValueError(
+                f"state cannot hold {told(value)}, which was not awaited",
+                expected="what it returns",
+                fix=AWAIT_IT,
+            )
         if not self.allow_pickle:
             raise UnserializableValueError(
                 f"state cannot hold a value of type {kind.__module__}.{kind.__qualname__}",

@@ -142,3 +142,28 @@ def test_a_setting_that_the_function_does_not_take_is_one(function: Any, make: A
 def test_settings_of_the_call_go_before_those_of_the_callable() -> None:
     act = calling(DurableCallable(plainly, name="theirs", result_type=int), result_type=str)
     assert OperatorHarness(one_action(act)).push("7") == ["7"]
+
+
+def test_wrong_result_says_which_type_was_wanted_and_where_it_differs() -> None:
+    act = calling(DurableCallable(counts, result_type=dict[str, int]))
+    with OperatorHarness(one_action(act)) as harness, pytest.raises(ActionFailedError) as caught:
+        harness.push("x")
+    text = str(caught.value)
+    assert "expected: a result of the type dict[str, int]" in text
+    assert "dict {'a': 1, 'b': 'many'}: at b: Input should be a valid integer" in text
+    assert "correct result_type. The call took effect and is not repeated" in text
+
+
+@pytest.mark.executes_once
+def test_result_type_that_is_none_is_refused_before_the_call() -> None:
+    act = calling(DurableCallable(counts, result_type=3))
+    EFFECTS.clear()
+    with OperatorHarness(one_action(act)) as harness, pytest.raises(ActionFailedError) as caught:
+        harness.push("x")
+    assert "has a wrong result_type" in str(caught.value)
+    assert EFFECTS == []
+
+
+def counts(event: Any) -> dict[str, Any]:
+    EFFECTS.append(event)
+    return {"a": 1, "b": "many"}

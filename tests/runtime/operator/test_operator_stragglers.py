@@ -20,7 +20,9 @@ MakeHarness = Callable[..., OperatorHarness]
 
 @pytest.mark.executes_once
 @pytest.mark.parametrize("late", LateOutputs)
-def test_stragglers_follow_the_policy(hold_harness: MakeHarness, late: LateOutputs) -> None:
+def test_stragglers_follow_the_policy(
+    hold_harness: MakeHarness, late: LateOutputs, caplog: pytest.LogCaptureFixture
+) -> None:
     CLOSED.add("slow")
     harness = hold_harness(event_time=EventTime.hold(hold_timeout="1 s", late=late))
     harness.push(("a", "slow"), timestamp=10)
@@ -41,6 +43,10 @@ def test_stragglers_follow_the_policy(hold_harness: MakeHarness, late: LateOutpu
     assert [record for _, record in harness.side_output("seen")] == ["slow", "behind", "after"]
     assert harness.memory("a") == {"count": 3}
     assert harness.run_metrics[STRAGGLERS] == 2
+    (warning,) = [one for one in caplog.records if one.name == "flink_agents.event_time"]
+    text = warning.getMessage()
+    assert text.startswith("key 'a': a run with event time 10 came to its end behind the low watermark")
+    assert "waits for 1 s" in text and f"late={late.value!r}" in text and "Raise hold_timeout" in text
 
 
 @pytest.mark.executes_once

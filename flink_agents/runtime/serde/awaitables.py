@@ -1,0 +1,28 @@
+"""Recognises what somebody forgot to await: it stands where its result should."""
+
+from __future__ import annotations
+
+from typing import Any
+
+AWAIT_IT = "write await before the call that made it"
+"""The fix, for errors about such a value."""
+
+
+def is_awaitable(value: object) -> bool:
+    """Tell whether ``value`` is a coroutine, a future or anything else that has to be awaited."""
+    return hasattr(type(value), "__await__")
+
+
+def told(value: object) -> str:
+    """Describe an awaitable for people: what it is, and of what function."""
+    frame: Any = getattr(value, "cr_frame", None)
+    owner = frame.f_locals.get("self") if frame is not None else None
+    # A durable call knows what it calls; the name of its coroutine would say nothing to an author.
+    described = getattr(owner, "awaited_as", None)
+    name = getattr(value, "__qualname__", None)
+    return described or f"{type(value).__name__}{f' {name}' if name else ''}"
+
+
+def shows_forgotten_await(error: BaseException) -> bool:
+    """Tell whether Python raised ``error`` because a coroutine was used in place of its result."""
+    return isinstance(error, TypeError | AttributeError) and "'coroutine'" in str(error)

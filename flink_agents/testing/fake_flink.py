@@ -1,0 +1,96 @@
+"""What Flink's REST interface says of checkpoints, as a test has taken, completed and aborted them."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from datetime import timedelta
+from itertools import count
+
+from flink_agents.api.durable import Prune
+from flink_agents.api.errors import AgentConfigurationError
+from flink_agents.api.options import AgentOptions, Configuration
+from flink_agents.runtime.metrics.run_metrics import RunMetrics
+from flink_agents.runtime.retention.checkpoints import CheckpointPoller, CheckpointView, Listener
+from flink_agents.runtime.retention.pruning import CHANGES, Pruner
+
+PRUNE_SECONDS = 60.0
+"""How long the harness waits until records are removed."""
+
+
+class FakeFlink(CheckpointPoller):
+    """Tells pruners which checkpoints a test took, completed and aborted, as Flink's REST interface does.
+
+    Of completed checkpoints, the latest is retained.
+    """
+
+    def __init__(self) -> None:
+        super().__init__((), "")
+        self._told: list[Pruner] = []
+        self._numbers = count(1)
+        self._answers = count(1)
+        self._triggered = self._discarded = 0
+        self._aborted: set[int] = set()
+
+    def pruner(self, config: Configuration, clock: Callable[[], int], metrics: RunMetrics) -> Pruner | None:
+        """Return the pruner of a subtask, by the harness's clock; None where nothing is pruned."""
+        policy, retention = Prune(config.get(AgentOptions.PRUNE)), config.get(AgentOptions.RETENTION)
+        if policy is Prune.NEVER:
+            return None
+        kept: timedelta = retention
+        return Pruner(policy, kept.total_seconds(), metrics, self, True, lambda: clock() / 1000)
+
+    def listen(self, listener: Listener) -> None:
+        """Tell ``listener`` of all answers from now on; nobody else asks."""
+        assert isinstance(listener, Pruner)
+        self._told.append(listener)
+
+    def forget(self, listener: Listener) -> None:
+        """Tell it nothing more."""
+        self._told = [one for one in self._told if one is not listener]
+
+    def trigger(self) -> int:
+        """Take a checkpoint; returns its number. What was committed before belongs to it."""
+        number = next(self._numbers)
+        for _ in range(CHANGES + 1):
+            # Its id is the least that those can be bound by which were committed before.
+            self._triggered = number
+            self._answer()
+        return number
+
+    def complete(self, number: int) -> None:
+        """Let a checkpoint complete: earlier ones are discarded, and what only they ask for is pruned.
+
+        Raises:
+            AgentConfigurationError: It was aborted.
+        """
+        self.check(number)
+        self._discarded = max(self._discarded, number)
+        self._answer()
+        for pruner in list(self._told):
+            pruner.wait_until_pruned(PRUNE_SECONDS)
+
+    def abort(self, number: int) -> None:
+        """Let a checkpoint never complete."""
+        self._aborted.add(number)
+
+    def check(self, number: int) -> None:
+        """Check that a checkpoint was not aborted.
+
+        Raises:
+            AgentConfigurationError: It was.
+        """
+        if number in self._aborted:
+            raise AgentConfigurationError(
+                "the checkpoint was aborted",
+                expected="a snapshot that may complete, or has completed",
+                found=f"the aborted checkpoint {number}",
+                fix="take another snapshot",
+            )
+
+    def _answer(self) -> None:
+        view = CheckpointView(
+            1, next(self._answers), highest=self._triggered, discarded=self._discarded, progress=()
+        )
+        for pruner in list(self._told):
+            pruner.asking()
+            pruner.answered(view)

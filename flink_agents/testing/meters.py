@@ -1,0 +1,67 @@
+"""What an agent and its runtime measured, as if one operator had done each thing once."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping, Sequence
+
+from flink_agents.runtime.metrics.metrics import LocalMetricGroup
+from flink_agents.testing.driver import Subtask
+from flink_agents.testing.snapshots import gauges_of, sum_of
+
+Values = Mapping[str, int | float]
+"""Values of metrics by dotted name."""
+
+
+class Meters:
+    """Counts over operators that stand for one another; a gauge has its present value.
+
+    Args:
+        before: What was counted before the present operator.
+        left_out: What the present operator counted of things that are counted already.
+    """
+
+    def __init__(self, before: Counted | None = None, left_out: Counted | None = None) -> None:
+        self._before = before or Counted({}, {})
+        self._left_out = left_out or Counted({}, {})
+
+    def read(self, subtasks: Sequence[Subtask]) -> Counted:
+        """What was measured up to now, by the present operator's ``subtasks`` and those before."""
+        before, left_out = self._before, self._left_out
+        return Counted(
+            _together(before.agent, left_out.agent, subtasks, _of_agent),
+            _together(before.runtime, left_out.runtime, subtasks, _of_runtime),
+        )
+
+
+class Counted:
+    """Values of metrics.
+
+    Args:
+        agent: What the agent measures.
+        runtime: What the runtime measures.
+    """
+
+    def __init__(self, agent: Values, runtime: Values) -> None:
+        self.agent = dict(agent)
+        self.runtime = dict(runtime)
+
+
+def _of_agent(subtask: Subtask) -> LocalMetricGroup:
+    return subtask.shared.metrics
+
+
+def _of_runtime(subtask: Subtask) -> LocalMetricGroup:
+    return subtask.shared.run_metrics.group
+
+
+def _together(
+    before: Values, left_out: Values, subtasks: Sequence[Subtask], of: Callable[[Subtask], LocalMetricGroup]
+) -> Values:
+    present = sum_of(map(of, subtasks))
+    gauges = {name for subtask in subtasks for name in gauges_of(of(subtask))}
+    counts = {
+        name: before.get(name, 0) + value - left_out.get(name, 0)
+        for name, value in present.items()
+        if name not in gauges
+    }
+    return {**before, **present, **counts}

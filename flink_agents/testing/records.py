@@ -1,0 +1,158 @@
+"""What an operator has recorded of durable calls, and what checkpoints do with it, for a test."""
+
+from __future__ import annotations
+
+import asyncio
+import threading
+from collections.abc import Awaitable, Callable
+from dataclasses import dataclass
+from typing import Any, TypeVar
+
+from flink_agents.api.action_state import ActionStateStore, Record
+from flink_agents.api.errors import AgentConfigurationError
+from flink_agents.api.options import AgentOptions
+from flink_agents.runtime.journal.calls import steps_of
+from flink_agents.runtime.journal.names import split_journal_name
+from flink_agents.runtime.journal.records import CallRecord
+from flink_agents.runtime.serde import exceptions as failures
+from flink_agents.runtime.serde.codec import ValueCodec
+from flink_agents.runtime.serde.keys import encode_key
+from flink_agents.testing.building import Builder
+from flink_agents.testing.fake_flink import FakeFlink
+from flink_agents.testing.snapshots import Snapshot
+
+T = TypeVar("T")
+
+
+@dataclass(frozen=True)
+class RecordedCall:
+    """A durable call of which the store has a record.
+
+    Attributes:
+        sequence_number: Number of the run within its key.
+        action: Name of the action that made the call.
+        function: What was called, as records name it: ``module:qualname``, or the name of its settings.
+        request: The arguments as a text for people.
+        value: What the call returned; None where it raised.
+        error: What it raised; None where it returned.
+        attempts: How many attempts it took.
+    """
+
+    sequence_number: int
+    action: str
+    function: str
+    request: str
+    value: Any
+    error: BaseException | None
+    attempts: int
+
+
+def calls_of(codec: ValueCodec, records: list[Record]) -> list[RecordedCall]:
+    """Return the calls among the records of a journal, in the order of their ends in each run."""
+    runs: dict[int, list[Record]] = {}
+    for record in records:
+        runs.setdefault(record.seq, []).append(record)
+    found: list[RecordedCall] = []
+    for number, of_run in sorted(runs.items()):
+        for path, step in steps_of(codec, of_run).items():
+            action = path.rpartition("/")[2]
+            found += [
+                _call_of(codec, number, action, outcome)
+                for _, outcome in step.in_order()
+                if isinstance(outcome, CallRecord)
+            ]
+    return found
+
+
+def _call_of(codec: ValueCodec, number: int, action: str, ended: CallRecord) -> RecordedCall:
+    value = None if ended.value is None else codec.decode(ended.value)
+    error = None if ended.error is None else failures.rebuild(codec, ended.error)
+    request = ended.call.request or ""
+    return RecordedCall(number, action, ended.call.function, request, value, error, ended.attempts)
+
+
+async def records_of(make: Callable[[], ActionStateStore], agent: str, key: Any) -> list[Record]:
+    """Read what is recorded of a key; nobody who appends is disturbed.
+
+    Args:
+        make: Makes the store.
+        agent: Name of the agent.
+        key: The key.
+    """
+    store, text, found = make(), encode_key(key), list[Record]()
+    await store.open(None)
+    try:
+        await store.rebuild()
+        for info in await store.journals():
+            journal = info.journal
+            if journal.key == text and split_journal_name(journal.journal_id)[1] == agent:
+                found += await store.scan(journal)
+    finally:
+        await store.close()
+    return found
+
+
+def answer_of(question: Callable[[], Awaitable[T]]) -> T:
+    """Await ``question`` in a thread of its own: the caller's may have a loop already."""
+    answers: list[T] = []
+    failed: list[BaseException] = []
+
+    async def ask() -> None:
+        answers.append(await question())
+
+    def run() -> None:
+        try:
+            asyncio.run(ask())
+        except BaseException as error:
+            failed.append(error)
+
+    thread = threading.Thread(target=run, name="harness-records", daemon=True)
+    thread.start()
+    thread.join()
+    if failed:
+        raise failed[0]
+    return answers[0]
+
+
+class Records(Builder):
+    """Shows what was recorded, and lets checkpoints complete. ``OperatorHarness`` fills it."""
+
+    def recorded_calls(self, key: Any = 0) -> list[RecordedCall]:
+        """Return the recorded calls of a key, by run and in the order of their ends.
+
+        Calls of runs that are pruned are gone, and so are those of the last attempt where it failed before it
+        went on.
+        """
+        make = self._make_store
+        if make is None:
+            return []
+        found = answer_of(lambda: records_of(make, self.plan.name, key))
+        return calls_of(ValueCodec(self._config.get(AgentOptions.ALLOW_PICKLE)), found)
+
+    def complete(self, snapshot: Snapshot) -> None:
+        """Let a checkpoint complete, so that what was recorded before it is pruned as in a job.
+
+        Earlier snapshots are not retained from then on: a restore from one may miss records.
+
+        Raises:
+            AgentConfigurationError: It was aborted, or the harness was made without ``checkpoints=True``.
+        """
+        self._checkpoints().complete(snapshot.number)
+
+    def abort(self, snapshot: Snapshot) -> None:
+        """Let a checkpoint fail: nothing is pruned for it, and it cannot be restored.
+
+        Raises:
+            AgentConfigurationError: The harness was made without ``checkpoints=True``.
+        """
+        self._checkpoints().abort(snapshot.number)
+
+    def _checkpoints(self) -> FakeFlink:
+        if self._flink is None:
+            raise AgentConfigurationError(
+                "the harness does not prune records, so that no checkpoint completes",
+                expected="a harness with checkpoints",
+                found="checkpoints=False, the default",
+                fix="write OperatorHarness(..., checkpoints=True)",
+            )
+        return self._flink
