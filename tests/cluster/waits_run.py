@@ -185,6 +185,8 @@ def sleeps(cluster: FlinkCluster, directory: Path, inputs: int, seconds: float, 
     time.sleep(chance.uniform(0, 0.3))
     run.kill(job)
     run.wait_for_output(job, inputs)
+    # The second kill may have come behind the last output.
+    run.wait_for_restore(job, 1)
     return run.report(job)
 
 
