@@ -54,7 +54,7 @@ from flink_agents.api.decorators import (
 from flink_agents.api.durable import NOT_DONE, DurableCallable, OnMismatch, RetryableError, TerminalError
 from flink_agents.api.errors import AgentsError
 from flink_agents.api.event_time import EventTime
-from flink_agents.api.events import Event, InputEvent, NamedEvent, OutputEvent
+from flink_agents.api.events import AskEvent, Event, InputEvent, NamedEvent, OutputEvent
 from flink_agents.api.history import ConversationHistory, Summary
 from flink_agents.api.mcp import MCPServer
 from flink_agents.api.memory import MemoryObject, MemoryRef, MemoryScope
@@ -91,6 +91,7 @@ __all__ = [
     "ApprovalOutcome",
     "ApprovalRequest",
     "ApprovalResponse",
+    "AskEvent",
     "CallResult",
     "ChatMessage",
     "ChatModel",

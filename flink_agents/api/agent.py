@@ -22,12 +22,14 @@ what must be remembered belongs into ``ctx.short_term_memory``.
 from __future__ import annotations
 
 import copy
+import inspect
 from collections.abc import Callable, Mapping, Sequence
 from typing import Any, ClassVar, Self, Unpack, overload
 
 from flink_agents.api.context import RunnerContext
-from flink_agents.api.decorators import ActionMark, Trigger
+from flink_agents.api.decorators import ActionMark, ClassAttribute, Trigger, tool
 from flink_agents.api.errors import DuplicateNameError
+from flink_agents.api.events import InputEvent
 from flink_agents.api.places import caller_place, place_of
 from flink_agents.api.policies import OnError, RetryPolicy
 from flink_agents.api.resources import ResourceType, check_resource_type
@@ -80,6 +82,30 @@ class Agent:
     def __init__(self, name: str | None = None) -> None:
         if name is not None:
             self.agent_name = name
+
+    def as_tool(self, description: str | None = None, *, input_type: Any = str) -> Any:
+        """Make a tool of the agent, by which a model asks it as ``ctx.ask`` does.
+
+        In the body of another agent's class: ``check = Checker().as_tool("Checks an order.")``; or
+        ``agent.add_resource("check", "tool", Checker().as_tool())``. What the model is told is the value of
+        the agent's ``OutputEvent``. Each durable call of the agent is recorded, as one of the action that
+        talks with the model.
+
+        Args:
+            description: Tells the model what the tool is for. Default: the first paragraph of the class's
+                docstring.
+            input_type: Type of the argument ``request``, which becomes the input: a pydantic model, a
+                dataclass, any other type that pydantic describes.
+        """
+
+        async def ask(request: Any, ctx: RunnerContext) -> Any:
+            return await ctx.ask(self, InputEvent(input=request))
+
+        ask.__annotations__ = {"request": input_type, "ctx": RunnerContext, "return": Any}
+        name = self.agent_name or type(self).__name__
+        own = inspect.getdoc(type(self)) if type(self) is not Agent else None
+        ask.__doc__ = description or own or f"Hands a request over to {name}, and returns the answer."
+        return ClassAttribute(tool(ask))
 
     @overload
     def add_action(

@@ -10,6 +10,7 @@ from collections.abc import AsyncIterator, Awaitable, Callable, Iterable, Mappin
 from datetime import datetime, timedelta
 from typing import Any, Literal, TypeVar, Unpack, overload
 
+from flink_agents.api.ask_methods import AskMethods
 from flink_agents.api.chat import ChatInput, ChatResult, ConversationOptions
 from flink_agents.api.durable import NOT_GIVEN, DurableCallable, durable_callable
 from flink_agents.api.events import Event
@@ -28,7 +29,7 @@ from flink_agents.api.wait_methods import WaitMethods
 _T = TypeVar("_T")
 
 
-class RunnerContext(ServerMethods, WaitMethods):
+class RunnerContext(AskMethods, ServerMethods, WaitMethods):
     """An action's view of the run that it belongs to.
 
     A context belongs to one execution of one action. After that execution, or from another
@@ -198,7 +199,12 @@ class RunnerContext(ServerMethods, WaitMethods):
         """
         resource = self.get_resource(model, ResourceType.CHAT_MODEL)
         said = await messages if isinstance(messages, FilledPrompt) else messages
-        return await resource.chat(self, said, output_type=output_type, **options)
+        result: ChatResult[Any] = await resource.chat(self, said, output_type=output_type, **options)
+        self._chatted(model, result)
+        return result
+
+    def _chatted(self, model: str, result: ChatResult[Any]) -> None:
+        """Note a conversation that has ended."""
 
     def conversation(self, name: str = "default") -> KeptConversation:
         """The history ``name`` of the key's conversations, to be read or cleared.

@@ -289,3 +289,17 @@ mcp_server = _resource(ResourceType.MCP_SERVER)
 
 skills = _resource(ResourceType.SKILLS)
 """Mark a method that returns ``Skills``, or another ``ResourceDescriptor`` of them."""
+
+
+class ClassAttribute(staticmethod):  # type: ignore[type-arg]
+    """A function that can be found again by the class whose attribute it is, as one that is written there.
+
+    Classes of agents are sent to the workers of a job by their names, which must lead to their actions and
+    tools.
+    """
+
+    def __set_name__(self, owner: type, name: str) -> None:
+        function = self.__func__
+        function.__module__ = owner.__module__
+        function.__name__ = name
+        function.__qualname__ = f"{owner.__qualname__}.{name}"

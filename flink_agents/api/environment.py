@@ -12,6 +12,7 @@ from flink_agents.api.agent import Agent
 from flink_agents.api.event_time import EventTime
 from flink_agents.api.observers import ObserverSource
 from flink_agents.api.options import Configuration
+from flink_agents.api.tables import OnChange
 
 _IMPLEMENTATION = "flink_agents.runtime.flink.environment"
 
@@ -30,15 +31,19 @@ class AgentStream(ABC):
         """
 
     @abstractmethod
-    def to_table(self, schema: Any = None) -> Any:
+    def to_table(self, schema: Any = None, *, rowtime: str | None = None) -> Any:
         """Return the outputs as a PyFlink ``Table``.
 
         Args:
             schema: Column names and types (a pydantic model, a ``DataTypes.ROW`` or a mapping
                 of names to Python types). Default: what the agent declares.
+            rowtime: Name of a further column with the event time of each output, which carries the
+                watermarks of the stream, for windows in SQL. The agent is applied with
+                ``EventTime.hold()``. Default: no such column.
 
         Raises:
-            UnsupportedTableError: No columns are known, or the environment has no tables.
+            UnsupportedTableError: No columns are known, the environment has no tables, or the outputs have no
+                event time.
         """
 
     @abstractmethod
@@ -182,11 +187,28 @@ class AgentsExecutionEnvironment(ABC):
         """Return a PyFlink ``DataStream``; ``key_selector`` gives the key of a record."""
 
     @abstractmethod
-    def from_table(self, table: Any, key_selector: Callable[[Any], Any] | str) -> AgentInput:
-        """Return an insert-only PyFlink ``Table``; records are ``Row``, the key may be a column name.
+    def from_table(
+        self,
+        table: Any,
+        key_selector: Callable[[Any], Any] | str,
+        *,
+        value: Any = None,
+        changes: OnChange = "refuse",
+    ) -> AgentInput:
+        """Return the rows of a PyFlink ``Table`` as inputs, with their event time and watermarks.
+
+        Args:
+            table: The table.
+            key_selector: Gives the key of an input, or names the column that is the key.
+            value: What a row becomes: a pydantic model, a dataclass, any other type that pydantic makes of
+                the columns. Default: a ``Row`` with names.
+            changes: What becomes of updates and deletes. ``"refuse"``: the table has none. ``"latest"``: each
+                row as it is after an insert or update; deletes are dropped. ``"all"``: each change, as a
+                ``TableChange``.
 
         Raises:
-            UnsupportedTableError: The table has updates or deletes.
+            UnsupportedTableError: The table has updates or deletes, and the policy refuses them; or there is
+                no such policy.
         """
 
     @abstractmethod

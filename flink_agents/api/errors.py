@@ -63,8 +63,9 @@
     │   ├── NoMoreSignalsError           FA4019
     │   ├── ApprovalDeniedError          FA4020
     │   ├── RunDeadlineError             FA4021  (also a TimeoutError)
-    │   ├── ForgottenAwaitError          FA4022  (also a TypeError)
-    │   └── OutputTypeError              FA4023  (also a TypeError)
+    │   ├── AskedOutputsError            FA4022
+    │   ├── ForgottenAwaitError          FA4023  (also a TypeError)
+    │   └── OutputTypeError              FA4024  (also a TypeError)
     ├── StateError                       FA5000  a value cannot enter or leave Flink's state
     │   ├── KeyEncodingError             FA5001
     │   ├── UnserializableValueError     FA5002
@@ -91,6 +92,7 @@
     ├── KafkaStreamError                 FA7100  a Kafka source or sink of a job cannot work
     │   ├── KafkaConnectorError          FA7101
     │   └── KafkaValueError              FA7102  (also a ValueError)
+    ├── EnvelopeError                    FA7200  a message between jobs (also a ValueError)
     ├── RecoveryDifferenceError          FA8000  found by the test kit  (also an AssertionError)
     ├── ModelError                       FA9000  a chat model did not come to an answer
     │   ├── ModelRequestError            FA9001
@@ -137,6 +139,7 @@ from flink_agents.api.job_errors import (
     UnknownJobError as UnknownJobError,
 )
 from flink_agents.api.kafka_errors import (
+    EnvelopeError as EnvelopeError,
     KafkaConnectorError as KafkaConnectorError,
     KafkaStreamError as KafkaStreamError,
     KafkaValueError as KafkaValueError,
@@ -175,6 +178,7 @@ from flink_agents.api.run_errors import (
     ActionInterruptedError as ActionInterruptedError,
     ActionTimeoutError as ActionTimeoutError,
     ApprovalDeniedError as ApprovalDeniedError,
+    AskedOutputsError as AskedOutputsError,
     BranchesRecordedEarlierError as BranchesRecordedEarlierError,
     ContextMisuseError as ContextMisuseError,
     DurableCallMismatchError as DurableCallMismatchError,
@@ -335,7 +339,7 @@ class JobDefinitionError(AgentsError):
 
 
 class AgentCycleError(JobDefinitionError):
-    """The output of an agent flows back into the same agent inside one job."""
+    """The output of an agent flows back into the same agent inside one job, or an agent asks itself."""
 
     code = "FA3001"
 

@@ -102,6 +102,28 @@ class InputLineage(Lineage):
         return f"{self._journal_id}\x00{self._key_text}"
 
 
+class AskLineage(Lineage):
+    """The lineage of an event that an action gave to an agent which it asked.
+
+    Args:
+        parent: Lineage of the event that the action handles.
+        action: Name of the action.
+        agent: Name of the asked agent.
+        task: The task of the action that asks, by the way to it.
+        number: How many asks of that task came before.
+    """
+
+    __slots__ = ("_agent", "_task")
+
+    def __init__(self, parent: Lineage | None, action: str, agent: str, task: str, number: int) -> None:
+        super().__init__(parent, action, number)
+        self._agent = agent
+        self._task = task
+
+    def _step(self) -> str:
+        return f"{self.action}\x00ask\x00{self._agent}\x00{self._task}"
+
+
 class Event(BaseModel):
     """Base of all events. Subclasses declare their payload as pydantic fields.
 
@@ -222,6 +244,13 @@ class OutputEvent(Event):
     EVENT_TYPE = "_output_event"
 
     output: Any
+
+
+class AskEvent(Event):
+    """Base of events by which other agents ask an agent: ``ctx.ask(agent, event)``.
+
+    No action of the agent itself has to emit them.
+    """
 
 
 class NamedEvent(Event):

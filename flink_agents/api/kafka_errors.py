@@ -1,4 +1,4 @@
-"""Exceptions of the Kafka sources and sinks of a job; the tree is in ``errors``."""
+"""Exceptions of what a job reads from other jobs and writes for them; the tree is in ``errors``."""
 
 from __future__ import annotations
 
@@ -21,3 +21,9 @@ class KafkaValueError(KafkaStreamError, ValueError):
     """A record of Kafka does not have the declared type, or a value cannot be written as a record."""
 
     code = "FA7102"
+
+
+class EnvelopeError(AgentsError, ValueError):
+    """A line is no envelope of a message between jobs, or a value cannot be written into one."""
+
+    code = "FA7200"

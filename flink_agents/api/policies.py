@@ -137,6 +137,7 @@ class DeadLetter(BaseModel):
         where: The user's own place, ``file:line in function``.
         traceback: The traceback as text.
         attempts: Every attempt, oldest first, where the action was tried again.
+        run_input: The input of the run, where the event is another one.
     """
 
     model_config = ConfigDict(frozen=True, arbitrary_types_allowed=True)
@@ -153,3 +154,9 @@ class DeadLetter(BaseModel):
     where: str
     traceback: str
     attempts: tuple[FailedAttempt, ...] = ()
+    run_input: Any = None
+
+    @property
+    def record(self) -> Any:
+        """The input of the run, which can be put in again."""
+        return self.event.input if self.event_type == "_input_event" else self.run_input

@@ -5,7 +5,7 @@ from __future__ import annotations
 import json
 from enum import StrEnum
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated
+from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
@@ -66,6 +66,57 @@ def kafka_connector() -> None:
     from flink_agents.connectors.kafka.connector_jar import connector_jar
 
     typer.echo(connector_jar())
+
+
+@kafka_app.command("put-back")
+@prints_errors
+def kafka_put_back(
+    dead_letters: Annotated[str, typer.Argument(help="The topic of dead letters.")],
+    client: Annotated[
+        str,
+        typer.Option(
+            "--client",
+            metavar="HOST:PORT|JSON",
+            help="How the brokers are reached: their addresses, or options of kafka-python as JSON.",
+        ),
+    ],
+    to: Annotated[
+        str | None, typer.Option("--to", help="Topic they go into. Default: the one each came from.")
+    ] = None,
+    agent: Annotated[str | None, typer.Option(help="Only those of this agent.")] = None,
+    error_type: Annotated[str | None, typer.Option(help="Only those with this class of error.")] = None,
+    limit: Annotated[int | None, typer.Option(min=1, help="Read no more than so many.")] = None,
+    dry_run: Annotated[bool, typer.Option("--dry-run", help="Show them, and write nothing.")] = False,
+) -> None:
+    """Put dead letters back into the topic that a job reads, each once.
+
+    Those that the options leave out are passed by: they stay in the topic, and are not looked at again.
+    """
+    from flink_agents.connectors.kafka.put_back import Letter, put_back
+
+    def choose(letter: Letter) -> bool:
+        return (agent is None or letter.agent == agent) and error_type in (None, letter.error_type)
+
+    def tell(letter: Letter, topic: str | None) -> None:
+        typer.echo(f"{letter.place} -> {topic or 'left out'}: {letter.error.splitlines()[0]}")
+
+    options = json.loads(client) if client.startswith("{") else {"bootstrap_servers": client}
+    done = put_back(
+        dead_letters,
+        to,
+        choose=choose,
+        limit=limit,
+        dry_run=dry_run,
+        told=tell if dry_run else _tell_nobody,
+        **options,
+    )
+    for topic, count in sorted(done.topics.items()):
+        typer.echo(f"{count} {'would go' if dry_run else 'went'} back into {topic}")
+    typer.echo(f"{sum(done.topics.values())} in all, {done.left_out} left out")
+
+
+def _tell_nobody(letter: Any, topic: str | None) -> None:
+    """Say nothing of single letters."""
 
 
 @kafka_app.command("stop")

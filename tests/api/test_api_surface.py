@@ -9,7 +9,7 @@ import flink_agents
 
 PUBLIC = """
 NOT_DONE Agent AgentOptions AgentsError AgentsExecutionEnvironment ApprovalDeniedEvent ApprovalOutcome
-ApprovalRequest ApprovalResponse CallResult ChatMessage ChatModel
+ApprovalRequest ApprovalResponse AskEvent CallResult ChatMessage ChatModel
 ChatModelConnection ChatRequestEvent ChatResponseEvent ChatResult ChatUsage ConfigOption Configuration
 ContextRetrievalRequestEvent ContextRetrievalResponseEvent
 ConversationHistory DeadLetter DeclaredResource Document DocumentUpdate DurableCallable Event EventTime

@@ -69,6 +69,29 @@ def test_workflow_single_agent(tmp_path: Path) -> None:
     assert "alan: 'much' is no amount" in messages
 
 
+def test_workflow_multiple_agent(tmp_path: Path) -> None:
+    assert run_example(tmp_path, "workflow_multiple_agent.py").splitlines()[-5:] == [
+        "kettle: [-1, 1, 1], better, 3 left",
+        "kettle: [1], the same, 3 left",
+        "lamp: [-1], the same, stock unknown",
+        "lamp: [-1], worse, stock unknown",
+        "lamp: [1], better, stock unknown",
+    ]
+
+
+def test_validator(tmp_path: Path) -> None:
+    assert run_example(tmp_path, "validator.py").splitlines()[-8:] == [
+        "accepted: We are sorry: The kettle leaks. 40 back",
+        "accepted: We are sorry: The lamp is broken. 45 back",
+        "rejected: alan, after 1 attempts: eve: half is too much",
+        "rejected: grace, after 3 attempts: 75 above the limit",
+        "for review: ada 0: accept; 2 steps",
+        "for review: alan 0: again, accept; 4 steps",
+        "for review: alan 2: reject; 2 steps",
+        "for review: grace 0: again, again, again; 6 steps",
+    ]
+
+
 def test_payments(tmp_path: Path) -> None:
     *receipts, charged = run_example(tmp_path, "payments.py").splitlines()[-4:]
     assert [receipt.partition(": receipt ")[0] for receipt in receipts] == ["ada 400", "ada 50", "alan 25"]
@@ -155,6 +178,18 @@ def test_review_analysis_comes_to_the_same_with_and_without_a_failure(tmp_path: 
     assert "snippet 33 of 33 analysed" in plain
     assert "was restored from its checkpoint" in failed
     assert (tmp_path / "failed.jsonl").read_text() == (tmp_path / "plain.jsonl").read_text() != ""
+
+
+def test_two_jobs_over_kafka(tmp_path: Path) -> None:
+    """The first one is killed: nothing is lost, nothing is done twice, and the lineage is complete."""
+    killed, *lines = run_example(tmp_path, "two_jobs_over_kafka.py").splitlines()[-5:]
+    assert killed.startswith("job 1 killed after ")
+    assert lines[:3] == [
+        "40 orders priced, 40 shipped, each once: True",
+        "prices asked for 40 orders, one key each: True",
+        "the parcels come from 40 messages of the topic orders",
+    ]
+    assert lines[3].startswith("the last one: orders/0/") and lines[3].endswith(" -> Pricing -> Shipping")
 
 
 def test_kafka_in_out(tmp_path: Path) -> None:

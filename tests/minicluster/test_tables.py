@@ -2,16 +2,20 @@
 
 from __future__ import annotations
 
+import asyncio
 from collections.abc import Callable
 from datetime import date, datetime, time
 from decimal import Decimal
+from pathlib import Path
 from typing import Any
 
 import pytest
 from pydantic import BaseModel
+from pyflink.common import WatermarkStrategy
+from pyflink.common.watermark_strategy import TimestampAssigner
 
-from flink_agents import Agent, AgentsExecutionEnvironment, InputEvent, OutputEvent, action
-from flink_agents.api.errors import UnsupportedTableError
+from flink_agents import Agent, AgentsExecutionEnvironment, EventTime, InputEvent, OutputEvent, action
+from flink_agents.api.errors import JobFailedError, UnsupportedTableError
 
 pytestmark = pytest.mark.minicluster
 
@@ -122,3 +126,155 @@ def test_columns_must_be_known(agents_environment: MakeEnvironment, schema: Any,
     stream = env.from_list([1], str).apply(AmountAgent)
     with pytest.raises(UnsupportedTableError, match=text):
         stream.to_table(schema)
+
+
+class Amount(BaseModel):
+    customer: str
+    amount: int
+
+
+class ModelAgent(Agent):
+    @action(InputEvent)
+    def show(self, event: InputEvent, ctx: Any) -> OutputEvent:
+        return OutputEvent(output=(ctx.key, event.input))
+
+
+def totals_of(env: AgentsExecutionEnvironment) -> Any:
+    """A table that changes: the sum of each customer."""
+    tables: Any = env.table_env
+    env.stream_env.set_parallelism(1)
+    orders = tables.from_elements([("a", 1), ("b", 2), ("a", 3)], ["customer", "amount"])
+    tables.create_temporary_view("summed", orders)
+    return tables.sql_query(
+        "SELECT customer, CAST(SUM(amount) AS BIGINT) AS amount FROM summed GROUP BY customer"
+    )
+
+
+def test_rows_become_values_of_a_type(agents_environment: MakeEnvironment) -> None:
+    env = agents_environment()
+    table = env.table_env.from_elements([("a", 1), ("b", 2)], ["customer", "amount"])
+    outputs = env.from_table(table, "customer", value=Amount).apply(ModelAgent).to_list()
+    env.execute()
+    assert sorted(outputs) == [
+        ("a", Amount(customer="a", amount=1)),
+        ("b", Amount(customer="b", amount=2)),
+    ]
+
+
+def test_a_row_that_does_not_fit_its_type_is_named(agents_environment: MakeEnvironment) -> None:
+    env = agents_environment()
+    table = env.table_env.from_elements([("a", "much")], ["customer", "amount"])
+    env.from_table(table, "customer", value=Amount).apply(ModelAgent).to_list()
+    with pytest.raises(JobFailedError, match="does not have the declared type"):
+        env.execute()
+
+
+def test_the_latest_rows_of_a_table_that_changes(agents_environment: MakeEnvironment) -> None:
+    env = agents_environment()
+    applied = env.from_table(totals_of(env), "customer", value=Amount, changes="latest").apply(ModelAgent)
+    outputs = applied.to_list()
+    env.execute()
+    assert [one.amount for key, one in outputs if key == "a"] == [1, 4]
+    assert [one.amount for key, one in outputs if key == "b"] == [2]
+
+
+def test_all_changes_of_a_table(agents_environment: MakeEnvironment) -> None:
+    env = agents_environment()
+    applied = env.from_table(totals_of(env), "customer", changes="all").apply(ChangeAgent)
+    outputs = applied.to_list()
+    env.execute()
+    assert [one for one in outputs if one[0] == "a"] == [
+        ("a", "insert", 1),
+        ("a", "update-before", 1),
+        ("a", "update-after", 4),
+    ]
+
+
+class ChangeAgent(Agent):
+    @action(InputEvent)
+    def show(self, event: InputEvent, ctx: Any) -> OutputEvent:
+        change = event.input
+        return OutputEvent(output=(ctx.key, change.kind, change.value["amount"]))
+
+
+def test_a_policy_that_there_is_not(agents_environment: MakeEnvironment) -> None:
+    env = agents_environment()
+    policy: Any = "sometimes"
+    with pytest.raises(UnsupportedTableError, match="no such policy"):
+        env.from_table(totals_of(env), "customer", changes=policy)
+
+
+class At(TimestampAssigner):
+    def extract_timestamp(self, value: Any, record_timestamp: int) -> int:
+        return value[0]
+
+
+class SlowAgent(Agent):
+    output_type = Amount
+
+    @action(InputEvent)
+    async def act(self, event: InputEvent, ctx: Any) -> OutputEvent:
+        # The first ones take longest.
+        await asyncio.sleep(0.3 if event.input[0] < 5000 else 0.0)
+        return OutputEvent(output=Amount(customer=event.input[1], amount=event.input[2]))
+
+
+RECORDS = [(1000, "a", 1), (4000, "b", 2), (9000, "a", 4), (12000, "a", 8), (15000, "b", 16)]
+
+
+def test_event_time_passes_an_agent_into_windows_of_tables(agents_environment: MakeEnvironment) -> None:
+    env = agents_environment()
+    env.stream_env.set_parallelism(1)
+    strategy = WatermarkStrategy.for_monotonous_timestamps().with_timestamp_assigner(At())
+    stream = env.stream_env.from_collection(RECORDS).assign_timestamps_and_watermarks(strategy)
+    applied = env.from_datastream(stream, lambda one: one[1]).apply(SlowAgent, event_time=EventTime.hold())
+    tables: Any = env.table_env
+    tables.create_temporary_view("amounts", applied.to_table(rowtime="at"))
+    windows = tables.sql_query(
+        "SELECT CAST(window_start AS STRING) AS begun, CAST(SUM(amount) AS BIGINT) AS amount FROM "
+        "TABLE(TUMBLE(TABLE amounts, DESCRIPTOR(`at`), INTERVAL '10' SECONDS)) "
+        "GROUP BY window_start, window_end"
+    )
+    outputs = env.from_table(windows, "begun").apply(RowsAgent).to_list()
+    env.execute()
+    assert sorted(amount for _, amount in outputs) == [7, 24]
+
+
+class RowsAgent(Agent):
+    @action(InputEvent)
+    def show(self, event: InputEvent, ctx: Any) -> OutputEvent:
+        return OutputEvent(output=(ctx.key, event.input["amount"]))
+
+
+class TimesAgent(Agent):
+    @action(InputEvent)
+    def show(self, event: InputEvent, ctx: Any) -> OutputEvent:
+        return OutputEvent(output=(event.input["customer"], ctx.timestamp))
+
+
+@pytest.mark.parametrize("kind", ["TIMESTAMP(3)", "TIMESTAMP_LTZ(3)"])
+def test_a_watermark_column_is_the_event_time_of_inputs(
+    agents_environment: MakeEnvironment, tmp_path: Path, kind: str
+) -> None:
+    env = agents_environment()
+    env.stream_env.set_parallelism(1)
+    lines = ["1970-01-01 00:00:01,a", "1970-01-01 00:00:12,b"]
+    (tmp_path / "rows.csv").write_text("\n".join(lines) + "\n")
+    tables: Any = env.table_env
+    tables.get_config().set("table.local-time-zone", "UTC")
+    tables.execute_sql(
+        "CREATE TEMPORARY TABLE timed (written TIMESTAMP(3), customer STRING, "
+        f"`at` AS CAST(written AS {kind}), WATERMARK FOR `at` AS `at`) "
+        f"WITH ('connector' = 'filesystem', 'path' = '{tmp_path}', 'format' = 'csv')"
+    )
+    timed = tables.sql_query("SELECT `at`, customer FROM timed")
+    outputs = env.from_table(timed, "customer").apply(TimesAgent, event_time=EventTime.hold()).to_list()
+    env.execute()
+    assert sorted(outputs) == [("a", 1000), ("b", 12000)]
+
+
+def test_outputs_without_event_time_have_no_such_column(agents_environment: MakeEnvironment) -> None:
+    env = agents_environment()
+    applied = env.from_list([CUSTOMER], lambda record: record.name).apply(CustomerAgent)
+    with pytest.raises(UnsupportedTableError, match="cannot have the event-time column"):
+        applied.to_table(rowtime="at")

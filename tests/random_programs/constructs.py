@@ -4,9 +4,10 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
-from collections.abc import AsyncIterator, Coroutine
+from collections.abc import AsyncIterator, Awaitable, Coroutine
 from typing import Any
 
+from flink_agents import Agent, InputEvent, OutputEvent, RunnerContext
 from tests.random_programs.calls import CallFailed
 from tests.random_programs.execution import CONSTRUCTS, Construct, Execution, expect, name_of, short
 from tests.random_programs.programs import Block
@@ -118,6 +119,35 @@ async def generator(x: Execution, here: str, branches: Branches, settings: list[
             yield await x.block(f"{here}/{number}", branch)
 
     return [result async for result in results()]
+
+
+@construct("ask")
+async def ask(x: Execution, here: str, branches: Branches, settings: list[Any]) -> Any:
+    """Branches that are actions of an asked agent."""
+    return await x.ctx.gather(*asks(x, here, branches))
+
+
+def asks(x: Execution, here: str, branches: Branches) -> list[Awaitable[Any]]:
+    """One ask for each branch."""
+    return [
+        x.ctx.ask(ASKED[x.depth], (x, f"{here}/{number}", branch)) for number, branch in enumerate(branches)
+    ]
+
+
+async def answer(event: InputEvent, ctx: RunnerContext) -> OutputEvent:
+    """Execute a branch as the action of an asked agent."""
+    x, here, branch = event.input
+    return OutputEvent(output=await x.within(ctx).block(here, branch))
+
+
+class AskedAgent(Agent):
+    """Executes branches of programs."""
+
+    side_outputs = {"audit": tuple}
+
+
+ASKED = [AskedAgent(name=f"asked{depth}").add_action("answer", [InputEvent], answer) for depth in range(8)]
+"""One for each depth: an agent cannot ask itself."""
 
 
 # -- timers and cancellations that come to the same each time -----------------------------------
@@ -278,6 +308,17 @@ async def wait_timeout(x: Execution, here: str, branches: Branches, settings: li
     x.note("in time", here, ended)
     after = await one_more(x, f"{here}+", ended)
     return [ended, after, *await settled(x, tasks, settings[1])]
+
+
+@construct("join")
+async def join(x: Execution, here: str, branches: Branches, settings: list[Any]) -> Any:
+    joined = await x.ctx.join(*asks(x, here, branches), timeout=settings[0])
+    for one in joined:
+        if isinstance(one, BaseException):
+            expect(one)
+    results = [name_of(one) if isinstance(one, BaseException) else one for one in joined]
+    x.note("joined", here, [short(one) for one in results])
+    return [results, await one_more(x, f"{here}+", results)]
 
 
 @construct("as completed")

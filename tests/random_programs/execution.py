@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import copy
 import zlib
 from collections.abc import Awaitable, Callable
 from typing import Any
@@ -57,10 +58,18 @@ class Execution:
         self.name = name
         self.entries: list[Entry] = World.begin(label)
         self.sent: list[Any] = []
+        self.depth = 0
 
     def note(self, *entry: Any) -> None:
         """Note something that was seen."""
         self.entries.append(entry)
+
+    def within(self, ctx: Any) -> Execution:
+        """The same execution, in an action of an agent that it asks."""
+        inner = copy.copy(self)
+        inner.ctx = ctx
+        inner.depth += 1
+        return inner
 
     # -- blocks -------------------------------------------------------------------------
 

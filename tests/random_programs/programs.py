@@ -41,7 +41,7 @@ MEMORY = (
     ["read", "last"],
 )
 
-SIMPLE = ("gather", "ctx gather", "group", "wait all", "tasks", "shield", "generator")
+SIMPLE = ("gather", "ctx gather", "group", "wait all", "tasks", "shield", "generator", "ask", "ask")
 """Constructs whose result does not depend on which branch is faster."""
 CERTAIN = ("expires", "in time", "cancel never")
 """Timers and cancellations that come to the same each time."""
@@ -62,6 +62,7 @@ RACY = (
     "try",
     "reraise",
     "ctx gather failing",
+    "join",
 )
 
 
@@ -301,6 +302,7 @@ class _Maker:
             "wait for": 1,
             "try": 1,
             "reraise": 1,
+            "ask": chance.choice((1, 1, 2)),
         }.get(kind, chance.randint(2, 3))
         if kind == "shield in time":
             count = 1
@@ -319,6 +321,7 @@ class _Maker:
         ]
         settings = {
             "first": [chance.choice(("cancel", "await"))],
+            "join": [chance.choice((0.0005, 0.001, 60.0))],
             "wait timeout": [chance.choice((0.0, 0.0005, 0.001, 60.0)), chance.choice(("cancel", "await"))],
             "first exception": [chance.choice(("cancel", "await"))],
             "timeout": [chance.choice((0.0, 0.0005, 0.001, 60.0))],

@@ -10,8 +10,10 @@ from collections.abc import Mapping
 from typing import TYPE_CHECKING
 
 from flink_agents.api.lineage import OutputLineage
+from flink_agents.runtime.serde.keys import encode_key
 
 if TYPE_CHECKING:
+    from flink_agents.api.policies import DeadLetter
     from flink_agents.connectors.kafka.records import KafkaDeadLetter
 
 PREFIX = "flink-agents-"
@@ -26,6 +28,26 @@ PARENT = f"{PREFIX}parent"
 ERROR = f"{PREFIX}error"
 ERROR_TYPE = f"{PREFIX}error-type"
 ORIGIN = f"{PREFIX}origin"
+FAILED_AGENT = f"{PREFIX}failed-agent"
+FAILED_KEY = f"{PREFIX}failed-key"
+FAILED_SEQUENCE = f"{PREFIX}failed-sequence"
+ACTION = f"{PREFIX}action"
+EVENT = f"{PREFIX}event"
+WHERE = f"{PREFIX}where"
+TRACEBACK = f"{PREFIX}traceback"
+ATTEMPTS = f"{PREFIX}attempts"
+
+LETTER = frozenset(
+    (ERROR, ERROR_TYPE, ORIGIN, FAILED_AGENT, FAILED_KEY, FAILED_SEQUENCE)
+    + (ACTION, EVENT, WHERE, TRACEBACK, ATTEMPTS)
+)
+"""What only a message in a topic of dead letters has."""
+
+PUT_BACK = f"{PREFIX}put-back"
+"""How often a message was put back from a topic of dead letters."""
+
+MAX_TRACEBACK = 4000
+"""How many characters of a traceback go into a header: the end, where the error is."""
 
 
 def lineage_headers(lineage: OutputLineage) -> dict[str, bytes]:
@@ -54,6 +76,36 @@ def read_lineage(headers: Mapping[str, bytes]) -> OutputLineage | None:
 def letter_headers(letter: KafkaDeadLetter) -> dict[str, bytes]:
     """Return what a message in a topic of dead letters says beside its own headers."""
     return _encoded({ERROR: letter.error, ERROR_TYPE: letter.error_type, ORIGIN: letter.record.place})
+
+
+def agent_letter_headers(letter: DeadLetter, origin: str | None) -> dict[str, bytes]:
+    """Return what the message of an agent's dead letter says beside the headers of the input.
+
+    Args:
+        letter: The dead letter.
+        origin: Where the input was read from, ``topic/partition/offset``, or None.
+    """
+    texts = {
+        ERROR: letter.error_message,
+        ERROR_TYPE: letter.error_type,
+        ORIGIN: origin,
+        FAILED_AGENT: letter.agent,
+        FAILED_KEY: encode_key(letter.key),
+        FAILED_SEQUENCE: str(letter.sequence_number),
+        ACTION: letter.action,
+        EVENT: letter.event_type,
+        WHERE: letter.where,
+        TRACEBACK: letter.traceback[-MAX_TRACEBACK:],
+        ATTEMPTS: str(len(letter.attempts) or 1),
+    }
+    return _encoded(texts)
+
+
+def without_letter(headers: Mapping[str, bytes]) -> dict[str, bytes]:
+    """Return the headers that a dead letter had before it was one, and how often it was put back."""
+    own = {name: content for name, content in headers.items() if name not in LETTER}
+    before = own.get(PUT_BACK, b"0")
+    return own | {PUT_BACK: str(int(before) + 1 if before.isdigit() else 1).encode()}
 
 
 def _encoded(texts: Mapping[str, str | None]) -> dict[str, bytes]:

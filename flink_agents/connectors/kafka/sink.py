@@ -16,7 +16,13 @@ from pyflink.datastream import DataStream, ProcessFunction, RuntimeContext
 
 from flink_agents.api.errors import KafkaStreamError, KafkaValueError
 from flink_agents.api.lineage import TracedOutput
-from flink_agents.connectors.kafka.headers import PREFIX, letter_headers, lineage_headers
+from flink_agents.api.policies import DeadLetter
+from flink_agents.connectors.kafka.headers import (
+    PREFIX,
+    agent_letter_headers,
+    letter_headers,
+    lineage_headers,
+)
 from flink_agents.connectors.kafka.records import KafkaDeadLetter, KafkaRecord
 from flink_agents.connectors.kafka.tables import RAW_FORMATS, Connection
 from flink_agents.connectors.kafka.values import write_value
@@ -47,8 +53,9 @@ def kafka_sink(
 
     Text and bytes are written as they are, None as a record without a value (a deletion), all else as JSON.
     The values may be :class:`KafkaRecord`, with key, headers and timestamp of their own; outputs of an agent
-    with ``lineage=True``, whose origin goes into headers; and dead letters of a source, which are written as
-    they were. A record has the timestamp of its value in the stream, else the time at which it is written.
+    with ``lineage=True``, whose origin goes into headers; and dead letters of a source or of an agent: the
+    record, or the input of the run, as it came, with headers that say why. A record has the timestamp of its
+    value in the stream, else the time at which it is written.
 
     Args:
         topic: The topic.
@@ -202,12 +209,24 @@ def as_record(value: Any, key_of: KeyOf | None = None) -> KafkaRecord[Any]:
         headers, value = lineage_headers(value.lineage), value.value
     if isinstance(value, KafkaDeadLetter):
         headers, value = headers | letter_headers(value), value.record
+    if isinstance(value, DeadLetter):
+        headers, value = _letter(value)
     record: KafkaRecord[Any] = value if isinstance(value, KafkaRecord) else KafkaRecord(value)
     # An agent may put out the record that it got, whose headers speak of another run.
     own = {name: one for name, one in record.headers.items() if not (traced and name.startswith(PREFIX))}
     found = {name: _header(name, content) for name, content in {**own, **headers}.items()}
     key = record.key if key_of is None else key_of(record.value)
     return KafkaRecord(record.value, key, found, record.timestamp)
+
+
+def _letter(letter: DeadLetter) -> tuple[dict[str, Any], Any]:
+    """The headers of an agent's dead letter, and the input, which is written as it came."""
+    record = letter.record
+    origin = record.place if isinstance(record, KafkaRecord) else None
+    headers: dict[str, Any] = {**agent_letter_headers(letter, origin)}
+    if isinstance(record, TracedOutput):
+        headers, record = headers | lineage_headers(record.lineage), record.value
+    return headers, record
 
 
 def _header(name: str, content: Any) -> bytes:

@@ -9,7 +9,7 @@ from pydantic_ai import Agent, RunContext, Tool
 from pydantic_ai.run import AgentRunResult
 
 from flink_agents.api.context import RunnerContext
-from flink_agents.api.decorators import Trigger, action
+from flink_agents.api.decorators import ClassAttribute, Trigger, action
 from flink_agents.api.durable import waits_durably
 from flink_agents.api.errors import AgentDefinitionError
 from flink_agents.api.events import Event, InputEvent, OutputEvent
@@ -23,19 +23,6 @@ def _prompt_of(event: Any) -> str:
 
 def _output_of(result: AgentRunResult[Any], event: Event) -> Event:
     return OutputEvent(output=result.output)
-
-
-class _Attribute(staticmethod):  # type: ignore[type-arg]
-    """A function that can be found again by the class whose attribute it is, as one that is written there.
-
-    Classes of agents are sent to the workers of a job by their names, which must lead to their actions.
-    """
-
-    def __set_name__(self, owner: type, name: str) -> None:
-        function = self.__func__
-        function.__module__ = owner.__module__
-        function.__name__ = name
-        function.__qualname__ = f"{owner.__qualname__}.{name}"
 
 
 def action_of(
@@ -81,7 +68,7 @@ def action_of(
 
     if durability.asks_people:
         waits_durably(run)
-    return _Attribute(action(*triggers, name=called, emits=emits, **settings)(run))
+    return ClassAttribute(action(*triggers, name=called, emits=emits, **settings)(run))
 
 
 def as_tool(

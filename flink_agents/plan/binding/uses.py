@@ -12,10 +12,12 @@ from collections.abc import Callable, Iterable, Iterator, Mapping
 from types import CodeType, FunctionType, ModuleType
 from typing import Any
 
+from flink_agents.api.agent import Agent
 from flink_agents.api.built_in_actions import BUILT_IN_ACTIONS
 from flink_agents.api.durable import is_known_to_call_durably, is_known_to_wait_durably
 from flink_agents.api.resources import ResourceType
 from flink_agents.plan.binding.bind import BoundAgent
+from flink_agents.plan.compile.declarations import actions_of
 from flink_agents.plan.references import FunctionRef
 
 _MAX_FOLLOWED = 10_000
@@ -28,6 +30,9 @@ _LIBRARIES = (
 
 _DURABLE = frozenset({"durable_execute", "durable_execute_async", "chat"})
 """Methods of the context that make durable calls."""
+
+_ASKS = frozenset({"ask", "ask_all", "ask_traced", "as_tool"})
+"""Methods by which code hands over to other agents, whose durable calls are its own."""
 
 _WAITS = frozenset({"sleep", "wait_for", "request_approval"})
 """Methods of the context that wait for what outlasts an execution. Modules have functions of these names."""
@@ -81,7 +86,8 @@ def mark_durable_actions(agent: BoundAgent) -> None:
 
 def _may_make_calls(action: Callable[..., Any], agent: BoundAgent) -> bool:
     """Tell whether any code of the author's that an action leads to names a durable call."""
-    durable = _durable_names(agent)
+    # Agents that are asked have resources of their own.
+    durable = _DURABLE.union(*_OF_RESOURCES.values()) if _asks(action) else _durable_names(agent)
 
     def names_call(function: FunctionType) -> bool:
         return not durable.isdisjoint(_names(function.__code__))
@@ -106,6 +112,8 @@ def _leads_to(
         found = ahead.pop()
         if known is not None and any(map(known, _with_contents([found]))):
             return True
+        if isinstance(found, Agent):
+            ahead += [one.function for one in actions_of(found)]
         found = inspect.unwrap(found) if callable(found) else found
         found = getattr(found, "__func__", getattr(found, "func", found))
         if not isinstance(found, FunctionType | type | ModuleType):
@@ -120,6 +128,11 @@ def _leads_to(
                 return True
             ahead += _named(set(_names(found.__code__)), found)
     return False
+
+
+def _asks(function: Callable[..., Any]) -> bool:
+    code = getattr(inspect.unwrap(function), "__code__", None)
+    return isinstance(code, CodeType) and not _ASKS.isdisjoint(_names(code))
 
 
 def _named(names: set[str], function: FunctionType) -> Iterator[Any]:
@@ -237,6 +250,8 @@ def _makes_calls(action: Callable[..., Any], agent: BoundAgent) -> bool:
         values = (*_named(names, function), *(attributes[name] for name in names & attributes.keys()))
         values += tuple(inspect.getattr_static(owner, name, None) for owner in owners for name in names)
         if names & durable or any(map(is_known_to_call_durably, _with_contents(values))):
+            return True
+        if names & _ASKS and _may_make_calls(function, agent):
             return True
         ahead += _functions(names, function, owners)
     return False

@@ -143,7 +143,7 @@ def _added_resource(name: str, kind: ResourceType, value: Any, place: str) -> Re
             place=place,
             settings=value.settings,
         )
-    return ResourceDeclaration(name, kind, value, "function", place=place)
+    return ResourceDeclaration(name, kind, unwrap(value), "function", place=place)
 
 
 def _marked(agent_class: type[Agent], attribute: str) -> Iterator[tuple[str, Any, Any]]:

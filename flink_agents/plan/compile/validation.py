@@ -25,7 +25,7 @@ from flink_agents.api.errors import (
     UnknownTriggerError,
 )
 from flink_agents.api.event_time import LATE_TAG
-from flink_agents.api.events import Event, InputEvent, OutputEvent
+from flink_agents.api.events import AskEvent, Event, InputEvent, OutputEvent
 from flink_agents.api.places import describe, place_of_class
 from flink_agents.api.policies import DEAD_LETTER_TAG
 from flink_agents.api.resources import (
@@ -244,12 +244,18 @@ def check_flow(
             where=where,
         )
     everything = emissions.together()
-    everything.events.add(InputEvent)
+    everything.events |= _entries(actions)
     for action in actions:
         for trigger in action.mark.triggers:
             if not everything.opaque and not _accepts(trigger, everything):
                 raise _never_emitted(action, trigger, everything, known)
     _warn_unreachable(actions, emissions)
+
+
+def _entries(actions: Sequence[ActionDeclaration]) -> set[type[Event]]:
+    """Return the events that come from outside: inputs, and what other agents ask with."""
+    triggers = [trigger for action in actions for trigger in action.mark.triggers]
+    return {InputEvent, *(one for one in triggers if isinstance(one, type) and issubclass(one, AskEvent))}
 
 
 def _accepts(trigger: type[Event] | str, reading: Reading) -> bool:
@@ -285,7 +291,7 @@ def _never_emitted(
 
 def _warn_unreachable(actions: Sequence[ActionDeclaration], emissions: Emissions) -> None:
     reached: set[str] = set()
-    flowing = Reading(events={InputEvent})
+    flowing = Reading(events=_entries(actions))
     flowing.update(emissions.anywhere)
     changed = True
     while changed and not flowing.opaque:

@@ -405,7 +405,11 @@ _SECTION = 2
 
 def _shown(at_: Location, value: object) -> str:
     """What an error shows of a wrong value: of a description its kind alone, since it may be a secret."""
-    if len(at_) > _SECTION and at_[_SECTION] in (*_DESCRIBED, "resources"):
+    if (
+        len(at_) > _SECTION
+        and at_[_SECTION] in (*_DESCRIBED, "resources")
+        and at_[-1] not in ("name", "type")
+    ):
         return f"a {type(value).__name__}"
     return repr(value)
 

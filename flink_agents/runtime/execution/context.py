@@ -6,7 +6,7 @@ import asyncio
 import hashlib
 import random
 import uuid
-from collections.abc import Awaitable, Callable, Mapping
+from collections.abc import Awaitable, Mapping
 from datetime import UTC, datetime
 from functools import lru_cache
 from threading import get_ident
@@ -14,7 +14,10 @@ from typing import Any, cast
 
 from typing_extensions import override
 
+from flink_agents.api.agent import Agent
 from flink_agents.api.approvals import ApprovalOutcome, Check
+from flink_agents.api.ask_methods import Answer
+from flink_agents.api.chat import ChatResult
 from flink_agents.api.context import RunnerContext
 from flink_agents.api.durable import DurableCallable
 from flink_agents.api.errors import (
@@ -31,7 +34,9 @@ from flink_agents.api.resources import ResourceType, Tool
 from flink_agents.api.signals import SignalWait
 from flink_agents.plan import BoundAction
 from flink_agents.runtime.concurrency.clients import Clients
+from flink_agents.runtime.execution.asked.asked_run import root_of
 from flink_agents.runtime.execution.call_scope import inside, name_of
+from flink_agents.runtime.execution.chance import GuardedRandom
 from flink_agents.runtime.execution.delivery import Delivery, current_delivery
 from flink_agents.runtime.execution.limits import LeaveThread, Slot
 from flink_agents.runtime.execution.phases import RunState
@@ -75,6 +80,7 @@ class ActionRun:
         calls: Its durable calls, or None.
         delivery: Gives it what it waits for, in order; None where nothing can be recorded.
         context: What its code was given; None before that and behind its end.
+        asks: How many agents each of its tasks asked, by the way to the task, or None.
         suspended: What it waits for where its run is being suspended, or None.
     """
 
@@ -83,6 +89,7 @@ class ActionRun:
         "_path",
         "_thread",
         "action",
+        "asks",
         "awaited",
         "calls",
         "context",
@@ -114,6 +121,7 @@ class ActionRun:
         self.delivery: Delivery | None = None
         self.mark = run.mark()
         self.context: RunnerContext | None = None
+        self.asks: dict[str, int] | None = None
         self.suspended: list[OpenWait] | None = None
         self._thread = get_ident()
         self._active = True
@@ -233,36 +241,6 @@ class ActionRun:
         else:
             raise unknown_event(self.action.name, event, self.shared.routes)
         sent.append(event)
-
-
-class _Random(random.Random):
-    """A generator that draws only where the context may be used. What it draws is that of its base."""
-
-    guard: Callable[[], None] | None = None
-
-    def random(self) -> float:
-        """Draw a number below 1."""
-        if self.guard is not None:
-            self.guard()
-        return super().random()
-
-    def getrandbits(self, k: int, /) -> int:
-        """Draw bits."""
-        if self.guard is not None:
-            self.guard()
-        return super().getrandbits(k)
-
-    def seed(self, a: Any = None, version: int = 2) -> None:
-        """Begin another sequence."""
-        if self.guard is not None:
-            self.guard()
-        super().seed(a, version)
-
-    def setstate(self, state: Any) -> None:
-        """Go on where another generator was."""
-        if self.guard is not None:
-            self.guard()
-        super().setstate(state)
 
 
 class ActionRunContext(RunnerContext):
@@ -412,6 +390,18 @@ class ActionRunContext(RunnerContext):
             if name in kwargs:
                 raise given_client(what.identity, name)
 
+    @override
+    def _ask(self, agent: Agent | type[Agent], event: Any, traced: bool = False) -> Awaitable[Answer]:
+        self._of.guard()
+        if self._of.shared.asking is None:
+            self._of.slot()
+        assert self._of.shared.asking is not None
+        return self._of.shared.asking.ask(self._of, agent, event, traced)
+
+    @override
+    def _chatted(self, model: str, result: ChatResult[Any]) -> None:
+        self._of.run.note(self._of, "chat", model, result.new_messages)
+
     @property
     def _durable(self) -> Durable:
         self._of.guard()
@@ -438,7 +428,7 @@ class ActionRunContext(RunnerContext):
         """Seed a generator by BLAKE2b from the path of the event."""
         self._of.guard()
         if self._random is None:
-            self._random = _Random(int.from_bytes(self._digest("random"), "big"))
+            self._random = GuardedRandom(int.from_bytes(self._digest("random"), "big"))
             self._random.guard = self._of.guard
         return self._random
 
@@ -451,14 +441,15 @@ class ActionRunContext(RunnerContext):
     @override
     def _wait(self, name: str | None, signal_type: Any, seconds: float | None) -> SignalWait[Any]:
         self._of.guard()
-        return wait_of(self._of, current_delivery.get(), name, signal_type, seconds)
+        # What an asked agent waits for, the action that asks waits for.
+        return wait_of(root_of(self._of), current_delivery.get(), name, signal_type, seconds)
 
     @override
     def _approval(
         self, what: str, arguments: Mapping[str, Any], seconds: float | None, check: Check | None
     ) -> Awaitable[ApprovalOutcome]:
         self._of.guard()
-        return approval_of(self._of, current_delivery.get(), Asked(what, arguments, seconds, check))
+        return approval_of(root_of(self._of), current_delivery.get(), Asked(what, arguments, seconds, check))
 
     # -- metrics ----------------------------------------------------------------------
 

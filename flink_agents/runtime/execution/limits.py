@@ -230,6 +230,10 @@ class Limits:
         """Belong to the loop that ``bridge`` leads to, which runs in ``thread``."""
         self._bridge, self._thread = bridge, thread
 
+    def open_as(self, other: Limits) -> None:
+        """Belong to the loop that ``other`` belongs to."""
+        self._bridge, self._thread = other._bridge, other._thread
+
     def of_action(self, action: BoundAction) -> Limiter | None:
         """The limits of ``action``, if it has any."""
         return self._actions.get(action.name)
@@ -258,7 +262,7 @@ class Limits:
     ) -> Callable[..., Any]:
         @functools.wraps(function)
         async def call(*args: Any, **kwargs: Any) -> Any:
-            async with _entered(limiter, slot()):
+            async with entered(limiter, slot()):
                 return await function(*args, **kwargs)
 
         return call
@@ -293,7 +297,13 @@ class Limits:
 
 
 @asynccontextmanager
-async def _entered(limiter: Limiter, slot: Slot | None) -> AsyncIterator[None]:
+async def entered(limiter: Limiter, slot: Slot | None) -> AsyncIterator[None]:
+    """Be one of those that ``limiter`` counts; wait in an action's order until there is room.
+
+    Args:
+        limiter: The limits.
+        slot: The slot of the action that waits, which others have meanwhile; None where it has none.
+    """
     if limiter in _within.get():
         yield
         return

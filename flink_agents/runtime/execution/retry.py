@@ -42,7 +42,7 @@ class Trial:
 
     Attributes:
         failed: The attempts before it, oldest first.
-        since: Time of the first failure (``time.monotonic``).
+        since: Time of the first failure, by the clock of the attempts.
         delay: Seconds to wait before it.
         slot: Its slot among what is executed; None until it has one.
     """
@@ -53,7 +53,9 @@ class Trial:
     slot: Slot | None = None
 
 
-def next_trial(policy: RetryPolicy, trial: Trial | None, error: BaseException, seed: str) -> Trial | None:
+def next_trial(
+    policy: RetryPolicy, trial: Trial | None, error: BaseException, seed: str, now: float | None = None
+) -> Trial | None:
     """The attempt that follows one that raised; None where ``policy`` has none.
 
     Args:
@@ -61,12 +63,13 @@ def next_trial(policy: RetryPolicy, trial: Trial | None, error: BaseException, s
         trial: The attempt that raised; None for a first one.
         error: What it raised.
         seed: What the jitter derives from: equal for attempts of one step in one run.
+        now: The present, by the clock of the attempts. Default: ``time.monotonic()``.
     """
     failed = trial.failed if trial is not None else ()
     number = len(failed) + 1
     if not is_retryable(policy, error) or (policy.max_attempts is not None and number >= policy.max_attempts):
         return None
-    now = time.monotonic()
+    now = time.monotonic() if now is None else now
     since = trial.since if trial is not None and failed else now
     delay = max(pause(policy, number, seed), retry_after(error) or 0.0)
     if policy.max_duration is not None and now + delay - since > policy.max_duration:

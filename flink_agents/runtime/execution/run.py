@@ -9,7 +9,7 @@ from __future__ import annotations
 import copy
 from collections import deque
 from collections.abc import Iterator, Mapping
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, Literal
 
 from flink_agents.api.events import Event, InputEvent, InputLineage, stamp
 from flink_agents.api.lineage import message_id_of
@@ -57,6 +57,7 @@ class Run:
         short_term: Memory of the key.
         journal: Its records; None where nothing can be recorded.
         lineage: What the ids of its events follow from.
+        record: Its input.
         parent: Id of the message that was its input, where outputs are traced and the input has one.
         waits: What its actions may wait for; None where none of the agent's actions waits.
     """
@@ -75,6 +76,7 @@ class Run:
         "outputs",
         "parent",
         "queue",
+        "record",
         "sequence_number",
         "short_term",
         "side_outputs",
@@ -123,6 +125,7 @@ class Run:
         self._key: Any = _MISSING
         self.lineage = InputLineage(self.identity, key_text, sequence_number)
         self.parent: str | None = None
+        self.record: Any = None
 
     @property
     def recorded(self) -> bool:
@@ -159,6 +162,7 @@ class Run:
     def input_event(self, record: Any) -> Event:
         """The event that starts the run; its id follows from job, key and sequence number."""
         event = InputEvent(input=record)
+        self.record = record
         if self._shared.traces_outputs:
             self.parent = message_id_of(record)
         stamp(event, self.lineage)
@@ -176,6 +180,9 @@ class Run:
             outputs, side = self.waits.put_out(path, outputs, side)
         self.outputs += outputs
         self.side_outputs += side
+
+    def note(self, step: ActionRun, kind: Literal["event", "chat"], name: str, content: Any) -> None:
+        """Note something that an action did: nobody wants to know."""
 
     def fork(self) -> Run:
         """This run with a memory of its own, for a step that may have to be left behind."""

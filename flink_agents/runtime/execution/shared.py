@@ -8,6 +8,7 @@ from typing import Any, Protocol
 
 from typing_extensions import override
 
+from flink_agents.api.ask_methods import Answer
 from flink_agents.api.durable import DurableCallable
 from flink_agents.api.errors import StoreNotConfiguredError
 from flink_agents.api.logs import bounded_logger
@@ -44,6 +45,18 @@ class Durable(Protocol):
         self, step: Any, what: DurableCallable, args: tuple[Any, ...], kwargs: Mapping[str, Any]
     ) -> Any:
         """Make a call of an action that runs in a thread, and wait for its end."""
+        ...
+
+
+class Asking(Protocol):
+    """Lets actions ask other agents. Steps are ``context.ActionRun``."""
+
+    def ask(self, asker: Any, agent: Any, event: Any, traced: bool) -> Awaitable[Answer]:
+        """Let ``agent`` handle ``event``; gives what it came to, to be awaited."""
+        ...
+
+    async def close(self) -> None:
+        """Close what the asked agents opened."""
         ...
 
 
@@ -86,6 +99,7 @@ class RunEnvironment:
     Attributes:
         observers: Everybody who is told what runs do.
         durable: Makes durable calls.
+        asking: Lets actions ask other agents; None before there is an agent loop.
         run_metrics: See above.
         limits: Limits of actions and tools.
         clients: Clients of the subtask.
@@ -127,6 +141,7 @@ class RunEnvironment:
         waits: bool | None = config.get(AgentOptions.WAITS)
         self.may_wait = may_wait(agent) if waits is None else waits
         self.durable: Durable = NothingDurable()
+        self.asking: Asking | None = None
         self._around_durable = around_durable
         self.memory_expires = config.get(AgentOptions.SHORT_TERM_TTL) is not None
         self.may_record = journals is not None and any(one.may_be_recorded for one in agent.actions)
@@ -138,6 +153,23 @@ class RunEnvironment:
         self.limits = Limits(agent)
         self.clients = Clients(agent)
         self._resources: dict[tuple[str, ResourceType], Any] = {}
+
+    def for_asked(self, agent: BoundAgent, durable: Durable) -> RunEnvironment:
+        """Make what all runs share of an agent that actions of this one ask, in the same subtask.
+
+        Args:
+            agent: The asked agent.
+            durable: Makes the durable calls of its actions.
+        """
+        name = agent.plan.name
+        metrics, observers = self.metrics.get_sub_group(name), self.observers.others
+        made = type(self)(
+            agent, name, self.config, metrics, self.run_metrics, self.codec, observers=observers
+        )
+        made.durable = durable
+        made.asking = self.asking
+        made.limits.open_as(self.limits)
+        return made
 
     def leaves_thread(self, action: BoundAction) -> None:
         """Note that an action must not begin on Flink's thread any more."""

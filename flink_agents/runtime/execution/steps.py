@@ -8,6 +8,7 @@ which must not wait, the step is handed over to the agent loop.
 from __future__ import annotations
 
 import inspect
+import time
 from collections.abc import AsyncGenerator, Awaitable, Iterable, Iterator
 from contextlib import aclosing, closing
 from itertools import chain
@@ -22,7 +23,7 @@ from flink_agents.api.errors import (
     RetriesExhaustedError,
     UnhandledEventError,
 )
-from flink_agents.api.events import Event, OutputEvent
+from flink_agents.api.events import Event, InputEvent, OutputEvent
 from flink_agents.api.logs import bounded_logger
 from flink_agents.api.options import AgentOptions
 from flink_agents.api.policies import DEAD_LETTER_TAG, DeadLetter, FailedAttempt, OnError, RetryPolicy
@@ -206,7 +207,7 @@ class StepExecutor:
         retry = self._retry_of(step.action)
         if retry is not None and not isinstance(error, ENDS):
             seed = f"{step.event.id}\x00{step.action.name}"
-            trial = next_trial(retry, step.trial, error, seed)
+            trial = next_trial(retry, step.trial, error, seed, self.now())
             if trial is not None:
                 return self._again(step, error, trial)
         self.fail(step, error)
@@ -242,7 +243,7 @@ class StepExecutor:
         self._take_back(step)
         action, event = step.action, step.event
         where = users_place(error, action)
-        policy = action.settings.on_error or self._on_error
+        policy = self._policy_of(action)
         attempts = _attempts(step, error)
         if policy in (OnError.FAIL, OnError.RETRY) or isinstance(error, ENDS):
             raise self._action_failed(step, error, where, attempts) from error
@@ -267,9 +268,16 @@ class StepExecutor:
 
     # -- attempts ---------------------------------------------------------------------
 
+    def now(self) -> float:
+        """The present, in seconds of the clock that attempts are measured by."""
+        return time.monotonic()
+
+    def _policy_of(self, action: BoundAction) -> OnError:
+        return OnError(action.settings.on_error or self._on_error)
+
     def _retry_of(self, action: BoundAction) -> RetryPolicy | None:
         retry = action.settings.retry or self._retry
-        if retry is None and (action.settings.on_error or self._on_error) is OnError.RETRY:
+        if retry is None and self._policy_of(action) is OnError.RETRY:
             return RetryPolicy()
         return retry
 
@@ -451,6 +459,7 @@ class StepExecutor:
             where=where,
             traceback=users_traceback(error),
             attempts=attempts,
+            run_input=None if isinstance(event, InputEvent) else run.record,
         )
 
 

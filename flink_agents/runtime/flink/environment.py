@@ -18,12 +18,13 @@ from flink_agents.api.errors import (
     UnsupportedTableError,
 )
 from flink_agents.api.options import AgentOptions, Configuration
+from flink_agents.api.tables import ON_CHANGE, OnChange
 from flink_agents.runtime.flink import compat as flink_compat
 from flink_agents.runtime.flink.inputs.sources import list_source
 from flink_agents.runtime.flink.job import Job
 from flink_agents.runtime.flink.launch import gateway
 from flink_agents.runtime.flink.launch.packages import check_conflicting_packages
-from flink_agents.runtime.flink.rows import Column, NameFields
+from flink_agents.runtime.flink.rows import Column, ReadRows, is_latest
 from flink_agents.runtime.flink.shipping.main_module import ShippedFunction
 from flink_agents.runtime.flink.streams import FlinkAgentInput
 
@@ -109,22 +110,46 @@ class FlinkAgentsEnvironment(AgentsExecutionEnvironment):
         return FlinkAgentInput(self._job, self._agents, stream, key_selector)
 
     @override
-    def from_table(self, table: Any, key_selector: Callable[[Any], Any] | str) -> AgentInput:
+    def from_table(
+        self,
+        table: Any,
+        key_selector: Callable[[Any], Any] | str,
+        *,
+        value: Any = None,
+        changes: OnChange = "refuse",
+    ) -> AgentInput:
+        stream = self._rows_of(table, changes)
+        if changes == "latest":
+            stream = stream.filter(ShippedFunction(is_latest))
+        uses = [] if value is None else [value]
+        read = ReadRows(stream.get_type(), value, changes == "all")
+        rows = stream.map(ShippedFunction(read, uses))
+        selector = Column(key_selector) if isinstance(key_selector, str) else key_selector
+        return FlinkAgentInput(self._job, self._agents, rows, selector)
+
+    def _rows_of(self, table: Any, changes: OnChange) -> DataStream:
+        """Return the rows of a table, or its changes, with timestamps and watermarks."""
         from pyflink.util.exceptions import TableException
 
+        if changes not in ON_CHANGE:
+            raise UnsupportedTableError(
+                "there is no such policy for a table that changes",
+                expected=", ".join(map(repr, ON_CHANGE)),
+                found=repr(changes),
+                fix="correct changes=",
+            )
+        if changes != "refuse":
+            return self.table_env.to_changelog_stream(table)
         try:
-            stream = self.table_env.to_data_stream(table)
+            return self.table_env.to_data_stream(table)
         except TableException as error:
             raise UnsupportedTableError(
                 "the table has updates or deletes",
                 expected="an insert-only table",
                 found=str(error).split("\n", 1)[0],
-                fix="give a table without updating aggregation, or convert it by to_changelog_stream "
-                "and from_datastream",
+                fix="say what becomes of them: from_table(..., changes='latest') or changes='all'; or give a "
+                "table without updating aggregation",
             ) from error
-        named = stream.map(ShippedFunction(NameFields(stream.get_type())))
-        selector = Column(key_selector) if isinstance(key_selector, str) else key_selector
-        return FlinkAgentInput(self._job, self._agents, named, selector)
 
     @override
     def from_list(self, records: Iterable[Any], key_selector: Callable[[Any], Any]) -> AgentInput:

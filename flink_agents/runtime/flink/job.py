@@ -131,8 +131,9 @@ class Job:
         if flink_compat.transformation_id(other.stream) in flink_compat.transformation_ids_before(source):
             raise AgentCycleError(
                 f"the output of agent {name!r} flows back into agent {name!r}",
-                fix="let the agent loop by events inside itself; or, for two stages with the same code, "
-                "apply the second one with another name=",
+                fix="let the agent loop by events inside itself, which run.max-events bounds; for two "
+                "stages with the same code, apply the second one with another name=; or send what goes "
+                "round through a topic of Kafka",
             )
         raise DuplicateAgentError(
             f"the job applies two agents named {name!r}",

@@ -5,10 +5,17 @@ from __future__ import annotations
 from collections.abc import Callable, Sequence
 from typing import Any
 
-from pyflink.common import Row, TypeInformation
+from pydantic import TypeAdapter, ValidationError
+from pyflink.common import Row, RowKind, TypeInformation
 from pyflink.common.typeinfo import ListTypeInfo, ObjectArrayTypeInfo, RowTypeInfo
 
+from flink_agents.api.errors import UnsupportedTableError
+from flink_agents.api.tables import ChangeKind, TableChange
+
 Namer = Callable[[Any], None]
+
+MAX_ERROR = 2000
+"""How many characters of what is wrong with a row are shown."""
 
 
 class NameFields:
@@ -67,6 +74,74 @@ class _EachNamer:
             self._namer(item)
 
 
+CHANGES: dict[RowKind, ChangeKind] = {
+    RowKind.INSERT: "insert",
+    RowKind.UPDATE_BEFORE: "update-before",
+    RowKind.UPDATE_AFTER: "update-after",
+    RowKind.DELETE: "delete",
+}
+
+
+def is_latest(row: Any) -> bool:
+    """Tell whether a change of a table leaves this row there."""
+    return row.get_row_kind() in (RowKind.INSERT, RowKind.UPDATE_AFTER)
+
+
+class ReadRows:
+    """Makes inputs of the rows of a table.
+
+    Args:
+        kind: The type of the stream of rows.
+        value: What a row becomes: a type that pydantic knows; None for a row with names.
+        changes: Whether each is a ``TableChange``.
+    """
+
+    def __init__(self, kind: TypeInformation, value: Any, changes: bool) -> None:
+        self._name = NameFields(kind)
+        self._value = value
+        self._changes = changes
+        self._adapter: TypeAdapter[Any] | None = None
+
+    def __getstate__(self) -> dict[str, Any]:
+        return {**self.__dict__, "_adapter": None}
+
+    def __call__(self, row: Any) -> Any:
+        """Return the input that ``row`` becomes.
+
+        Raises:
+            UnsupportedTableError: It does not have the declared type.
+        """
+        named = self._name(row)
+        made = named if self._value is None else self._made(named)
+        return TableChange(CHANGES[row.get_row_kind()], made) if self._changes else made
+
+    def _made(self, row: Any) -> Any:
+        if self._adapter is None:
+            self._adapter = TypeAdapter(self._value)
+        columns = row.as_dict(recursive=True)
+        try:
+            return self._adapter.validate_python(columns)
+        except ValidationError as error:
+            raise UnsupportedTableError(
+                "a row of a table does not have the declared type",
+                expected=getattr(self._value, "__qualname__", None) or str(self._value),
+                found=str(error)[:MAX_ERROR],
+                fix="declare another type for its columns: from_table(..., value=...)",
+            ) from error
+
+
+def rowtime_schema(name: str) -> Any:
+    """Return the schema of a table with its columns and one more: event time, with the stream's watermarks.
+
+    Args:
+        name: Name of that column.
+    """
+    from pyflink.table import DataTypes, Schema
+
+    made = Schema.new_builder().column_by_metadata(name, DataTypes.TIMESTAMP_LTZ(3), "rowtime")
+    return made.watermark(name, "SOURCE_WATERMARK()").build()
+
+
 class Column:
     """Key selector by column name.
 
@@ -78,8 +153,10 @@ class Column:
         self._name = name
 
     def __call__(self, row: Any) -> Any:
-        """Return the row's value in the column."""
-        return row[self._name]
+        """Return the row's value in the column, also of what was made of the row."""
+        if isinstance(row, TableChange):
+            row = row.value
+        return row[self._name] if isinstance(row, Row | dict) else getattr(row, self._name)
 
 
 class ToRow:

@@ -19,6 +19,7 @@ from flink_agents.api.errors import (
     JobDefinitionError,
     ObserverError,
     UnknownSideOutputError,
+    UnsupportedTableError,
 )
 from flink_agents.api.event_time import LATE_TAG, EventTime
 from flink_agents.api.lineage import TracedOutput
@@ -32,7 +33,7 @@ from flink_agents.runtime.flink.function import ActionExecutionOperator
 from flink_agents.runtime.flink.inputs.signals import KeyOfEither, joined
 from flink_agents.runtime.flink.job import AppliedAgent, Job
 from flink_agents.runtime.flink.restamp import envelope_type, restamp
-from flink_agents.runtime.flink.rows import ToRow
+from flink_agents.runtime.flink.rows import ToRow, rowtime_schema
 from flink_agents.runtime.flink.shipping.main_module import ShippedFunction
 from flink_agents.runtime.flink.stores import StoreChoice
 from flink_agents.runtime.flink.types import columns_of, row_type, stream_type
@@ -212,11 +213,15 @@ class FlinkAgentStream(AgentStream):
         return self._stream.map(ShippedFunction(self._value), output_type=stream_type(output_type))
 
     @override
-    def to_table(self, schema: Any = None) -> Any:
+    def to_table(self, schema: Any = None, *, rowtime: str | None = None) -> Any:
         columns = columns_of(schema if schema is not None else self._bound.output_type)
         values = self._stream.map(ShippedFunction(self._value)) if self._applied.lineage else self._stream
         rows = values.map(ShippedFunction(ToRow(list(columns))), output_type=row_type(columns))
-        return self._job.table_env.from_data_stream(rows)
+        if rowtime is None:
+            return self._job.table_env.from_data_stream(rows)
+        if not self._applied.event_time.holds or rowtime in columns:
+            raise _no_rowtime(self._applied.name, rowtime, list(columns))
+        return self._job.table_env.from_data_stream(rows, rowtime_schema(rowtime))
 
     @override
     def to_list(self) -> list[Any]:
@@ -279,6 +284,16 @@ class FlinkAgentStream(AgentStream):
             tables = self._job.tables_idle_after(self._applied.event_time.idle_timeout)
             return restamp(tables, self._applied.stream, tag, kind)
         return self._applied.stream.get_side_output(OutputTag(tag, kind))
+
+
+def _no_rowtime(agent: str, rowtime: str, columns: list[str]) -> UnsupportedTableError:
+    taken = rowtime in columns
+    return UnsupportedTableError(
+        f"the outputs of agent {agent!r} cannot have the event-time column {rowtime!r}",
+        expected="a name that no other column has" if taken else "outputs with event time",
+        found=", ".join(columns) if taken else "an agent that was applied with EventTime.none()",
+        fix="choose another name" if taken else "apply it with event_time=EventTime.hold()",
+    )
 
 
 def _shippable(observers: Sequence[ObserverSource]) -> Sequence[ObserverSource]:

@@ -24,6 +24,7 @@ from flink_agents.api.options import AgentOptions
 from flink_agents.runtime.concurrency.bridge import CANCEL_SECONDS, CLIENT_CLOSE_SECONDS, Bridge
 from flink_agents.runtime.concurrency.timeouts import LoopThreads, WorkerPool
 from flink_agents.runtime.durable.durable_calls import DurableCalls
+from flink_agents.runtime.execution.asked.agents import AskedAgents
 from flink_agents.runtime.execution.limits import RunSuspended, Slots
 from flink_agents.runtime.execution.phases import RunState
 from flink_agents.runtime.execution.run import Run
@@ -102,6 +103,7 @@ class AgentLoop:
             self._durable = DurableCalls(shared, self._bridge, self._pool, self._fail, on_mismatch)
             if shared.journals is not None:
                 shared.register_durable(self._durable)
+        shared.asking = AskedAgents(shared, self._loop)
         slots = Slots(shared.config.get(AgentOptions.MAX_IN_FLIGHT))
         self._attempts = Attempts(
             shared, steps, slots, self._pool, self._durable, lambda: self._closing or self.failure is not None
@@ -252,6 +254,8 @@ class AgentLoop:
         await cancel_tasks(self._tasks)
         for actor in actors:
             actor.abandon()
+        if self._shared.asking is not None:
+            await self._shared.asking.close()
         await self._shared.clients.close()
         await self._shared.close_resources()
         await self._close_store()

@@ -261,6 +261,48 @@ class MemoryTree:
         self._known.update(changes)
 
 
+class ScopedTree(MemoryTree):
+    """The nodes below one object of another tree, as a tree of its own whose writes are kept apart.
+
+    Args:
+        outer: The other tree.
+        path: Path of the object in it; it need not be there.
+        undo: Log of the writes to this tree.
+    """
+
+    __slots__ = ("_outer", "_root")
+
+    def __init__(self, outer: MemoryTree, path: str, undo: Undo) -> None:
+        super().__init__(outer.scope, outer._codec, None, undo, outer._expires)
+        self._outer = outer
+        self._root = path
+
+    @override
+    def raw(self, path: str) -> bytes | None:
+        written = self._written
+        return written[path] if path in written else self._outer.raw(f"{self._root}.{path}")
+
+    @override
+    def below(self, path: str) -> list[str]:
+        start = len(self._root) + 1
+        nodes = {one[start:] for one in self._outer.below(self._root)} | self._written.keys()
+        prefix = path + "." if path else ""
+        return sorted(one for one in nodes if one.startswith(prefix) and self.raw(one) is not None)
+
+    def hand_over(self) -> None:
+        """Write to the other tree what was written to this one.
+
+        Raises:
+            MemoryPathError: A plain value is by now where an object was.
+        """
+        for path, data in self._written.items():
+            full = f"{self._root}.{path}"
+            if data is not None:
+                self._outer.make_parents(full)
+            if data is not None or self._outer.raw(full) is not None:
+                self._outer.put(full, data)
+
+
 def write_nodes(slot: MapSlot[str], nodes: dict[str, bytes | None]) -> None:
     """Write nodes to state; None removes one."""
     for path, data in nodes.items():

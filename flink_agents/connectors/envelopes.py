@@ -1,0 +1,117 @@
+"""Messages between jobs as lines of JSON: a typed value, and where it comes from.
+
+For connectors that have no place for lineage beside the value, as files have none. ``kafka_sink`` writes
+lineage into headers, and needs no envelopes.
+
+::
+
+    prices.to_datastream().map(write_envelope, output_type=Types.STRING()).sink_to(file_sink)
+    ...
+    lines.map(EnvelopeReader(Price))    # in the next job: a stream of Message
+"""
+
+from __future__ import annotations
+
+import json
+from dataclasses import asdict, dataclass
+from functools import cached_property
+from typing import Any, Generic, TypeVar
+
+from pydantic import TypeAdapter, ValidationError
+from pydantic_core import PydanticSerializationError, to_jsonable_python
+
+from flink_agents.api.errors import EnvelopeError
+from flink_agents.api.lineage import OutputLineage, TracedOutput
+
+T = TypeVar("T")
+
+VERSION = 1
+"""Version of the format that is written."""
+
+MAX_SHOWN = 500
+"""How many characters of a line that cannot be read an error shows."""
+
+
+@dataclass(frozen=True, slots=True)
+class Message(Generic[T]):
+    """A message that another job has put out.
+
+    Attributes:
+        value: What the agent put out.
+        lineage: The run that put it out; None where the agent was applied without ``lineage=True``.
+    """
+
+    value: T
+    lineage: OutputLineage | None = None
+
+    @property
+    def message_id(self) -> str | None:
+        """The id that outputs of the next agent name as their parent."""
+        return None if self.lineage is None else self.lineage.id
+
+
+def write_envelope(output: Any) -> str:
+    """Return an output of an agent as a line of JSON.
+
+    Args:
+        output: A ``TracedOutput``, or a value of an agent that was applied without ``lineage=True``.
+
+    Raises:
+        EnvelopeError: The value is no JSON.
+    """
+    traced = isinstance(output, TracedOutput)
+    value, lineage = (output.value, output.lineage) if isinstance(output, TracedOutput) else (output, None)
+    try:
+        plain = to_jsonable_python(value, inf_nan_mode="constants")
+        written = {"version": VERSION, "lineage": asdict(lineage) if lineage is not None else None}
+        return json.dumps({**written, "value": plain}, allow_nan=False, separators=(",", ":"))
+    except (PydanticSerializationError, ValueError, TypeError) as error:
+        raise EnvelopeError(
+            "a value cannot be written into an envelope",
+            expected="a pydantic model, a dataclass, or values of JSON",
+            found=f"{type(value).__qualname__}: {error}"[:MAX_SHOWN],
+            fix="put out a model or a dataclass" + ("" if traced else ", or make text of it before"),
+        ) from error
+
+
+class EnvelopeReader(Generic[T]):
+    """Makes a :class:`Message` of a line; to be given to ``map`` of a stream of texts.
+
+    Args:
+        kind: Type of the values: any that pydantic knows.
+    """
+
+    def __init__(self, kind: type[T]) -> None:
+        self.kind = kind
+
+    def __reduce__(self) -> tuple[Any, ...]:
+        return EnvelopeReader, (self.kind,)
+
+    @cached_property
+    def _validate(self) -> TypeAdapter[T]:
+        return TypeAdapter(self.kind)
+
+    def __call__(self, line: str) -> Message[T]:
+        """Return the message.
+
+        Raises:
+            EnvelopeError: The line is no envelope, is one of a later version, or has a value of another type.
+        """
+        try:
+            found = json.loads(line)
+            if found["version"] != VERSION:
+                raise self._error(line, f"version {found['version']!r}")
+            lineage = found["lineage"]
+            # As from JSON: texts become dates, and what else JSON has no values for.
+            value = self._validate.validate_json(json.dumps(found["value"]))
+            return Message(value, None if lineage is None else OutputLineage(**lineage))
+        except (ValidationError, ValueError, KeyError, TypeError) as error:
+            raise self._error(line, f"{type(error).__name__}: {error}") from error
+
+    def _error(self, line: str, found: str) -> EnvelopeError:
+        return EnvelopeError(
+            "a line is no envelope with a value of the declared type",
+            expected=f"version {VERSION} with a value of {getattr(self.kind, '__qualname__', self.kind)}",
+            found=f"{found[:MAX_SHOWN]} in {line[:MAX_SHOWN]!r}",
+            fix="write it by write_envelope, or declare the type that was written",
+        )

@@ -1,0 +1,208 @@
+"""Puts dead letters back: from the topic of dead letters into the topic that a job reads.
+
+Each letter is put back once, also where this is interrupted: what is written, and how far the topic was read,
+belong to one transaction.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator, Mapping
+from dataclasses import dataclass, field
+from itertools import chain
+from typing import Any
+
+from flink_agents.api.errors import KafkaStreamError
+from flink_agents.connectors.kafka.headers import ERROR, ERROR_TYPE, FAILED_AGENT, ORIGIN, without_letter
+
+GROUP = "flink-agents-put-back"
+"""Begins the name of the consumer group that remembers how far a topic was read."""
+
+BATCH = 500
+"""How many letters one transaction puts back, at most."""
+
+
+@dataclass(frozen=True)
+class Letter:
+    """A message in a topic of dead letters.
+
+    Attributes:
+        value: Its value as it lies there.
+        key: Its key.
+        headers: Its headers by name.
+        timestamp: Milliseconds since 1970.
+        place: Where it lies: ``topic/partition/offset``.
+    """
+
+    value: bytes | None
+    key: bytes | None
+    headers: Mapping[str, bytes]
+    timestamp: int
+    place: str
+
+    @property
+    def error(self) -> str:
+        """What was wrong: class and text of the error."""
+        return f"{self._text(ERROR_TYPE)}: {self._text(ERROR)}"
+
+    @property
+    def error_type(self) -> str:
+        """Class of the error."""
+        return self._text(ERROR_TYPE)
+
+    @property
+    def agent(self) -> str:
+        """Name of the agent that could not handle it; empty where a source could not read it."""
+        return self._text(FAILED_AGENT)
+
+    @property
+    def origin(self) -> str | None:
+        """The topic that it came from, where that is known."""
+        return self._text(ORIGIN).rsplit("/", 2)[0] or None
+
+    def _text(self, name: str) -> str:
+        return (self.headers.get(name) or b"").decode("utf-8", "replace")
+
+
+@dataclass
+class PutBack:
+    """What was done.
+
+    Attributes:
+        topics: How many letters went back into each topic.
+        left_out: How many were not chosen.
+    """
+
+    topics: dict[str, int] = field(default_factory=dict[str, int])
+    left_out: int = 0
+
+
+def put_back(
+    dead_letters: str,
+    to: str | None = None,
+    *,
+    choose: Callable[[Letter], bool] = lambda letter: True,
+    limit: int | None = None,
+    dry_run: bool = False,
+    told: Callable[[Letter, str | None], None] = lambda letter, topic: None,
+    **client: Any,
+) -> PutBack:
+    """Put the dead letters that are there now back in.
+
+    A letter goes back with its value, key, timestamp and own headers, and a header ``flink-agents-put-back``
+    that counts how often it did. Letters that are not chosen are passed by: they stay in the topic, and are
+    not looked at again.
+
+    Args:
+        dead_letters: The topic of dead letters.
+        to: The topic that they go into. Default: for each the one that it came from.
+        choose: Tells whether a letter is put back.
+        limit: How many to read, at most. Default: all that are there.
+        dry_run: Only look: nothing is written, and all letters are there the next time.
+        told: Told of each letter that was read, and of the topic it goes into; None for one that is left out.
+        **client: Options of kafka-python, ``bootstrap_servers`` among them.
+
+    Raises:
+        KafkaStreamError: The topic is not there, or a letter came from nowhere that is known.
+    """
+    from kafka import KafkaConsumer, KafkaProducer
+
+    group = f"{GROUP}-{dead_letters}"
+    options: dict[str, Any] = {"enable_auto_commit": False, "isolation_level": "read_committed", **client}
+    consumer = KafkaConsumer(group_id=group, max_poll_records=BATCH, **options)
+    producer: Any = None if dry_run else KafkaProducer(transactional_id=group, **client)
+    done = PutBack()
+    try:
+        if producer is not None:
+            # Ends another one that is at the same topic, before its offsets are read.
+            producer.init_transactions()
+        for records, offsets in _batches(consumer, dead_letters, limit):
+            chosen = [(one, _topic_of(one, to) if choose(one) else None) for one in map(_letter, records)]
+            for letter, topic in chosen:
+                told(letter, topic)
+                if topic is None:
+                    done.left_out += 1
+                else:
+                    done.topics[topic] = done.topics.get(topic, 0) + 1
+            if producer is not None:
+                _commit(producer, group, chosen, offsets)
+    finally:
+        consumer.close()
+        if producer is not None:
+            producer.close()
+    return done
+
+
+def _commit(
+    producer: Any, group: str, chosen: list[tuple[Letter, str | None]], offsets: Mapping[Any, Any]
+) -> None:
+    """Write letters and how far the topic was read, or nothing of both."""
+    producer.begin_transaction()
+    try:
+        sent = [
+            producer.send(
+                topic,
+                value=letter.value,
+                key=letter.key,
+                headers=list(without_letter(letter.headers).items()),
+                timestamp_ms=letter.timestamp,
+            )
+            for letter, topic in chosen
+            if topic is not None
+        ]
+        producer.flush()
+        for one in sent:
+            one.get()
+        producer.send_offsets_to_transaction(offsets, group)
+        producer.commit_transaction()
+    except BaseException:
+        producer.abort_transaction()
+        raise
+
+
+def _batches(consumer: Any, topic: str, limit: int | None) -> Iterator[tuple[list[Any], dict[Any, Any]]]:
+    """Yield what lies in a topic now, in portions, each with the offsets behind it."""
+    from kafka.structs import OffsetAndMetadata, TopicPartition
+
+    numbers = consumer.partitions_for_topic(topic)
+    if not numbers:
+        raise KafkaStreamError(
+            f"there is no topic {topic!r} of dead letters",
+            expected="a topic of these brokers",
+            found=", ".join(sorted(consumer.topics())) or "no topics",
+            fix="name the topic that dead_letters= of the source, or the sink of dead letters, writes",
+        )
+    partitions = [TopicPartition(topic, number) for number in sorted(numbers)]
+    consumer.assign(partitions)
+    ends, begins = consumer.end_offsets(partitions), consumer.beginning_offsets(partitions)
+    for one in partitions:
+        committed = consumer.committed(one)
+        consumer.seek(one, begins[one] if committed is None else max(committed, begins[one]))
+    left = limit
+    while left != 0 and any(consumer.position(one) < ends[one] for one in partitions):
+        polled = consumer.poll(timeout_ms=500)
+        records = [
+            one for one in chain(*polled.values()) if one.offset < ends[TopicPartition(topic, one.partition)]
+        ]
+        if left is not None:
+            records, left = records[:left], left - min(left, len(records))
+        offsets = {TopicPartition(topic, one.partition): one.offset + 1 for one in records}
+        if records:
+            yield records, {one: OffsetAndMetadata(offset, "", -1) for one, offset in offsets.items()}
+
+
+def _letter(record: Any) -> Letter:
+    headers = {name: content or b"" for name, content in record.headers}
+    place = f"{record.topic}/{record.partition}/{record.offset}"
+    return Letter(record.value, record.key, headers, record.timestamp, place)
+
+
+def _topic_of(letter: Letter, to: str | None) -> str:
+    topic = to or letter.origin
+    if topic is None:
+        raise KafkaStreamError(
+            f"nothing says where the dead letter {letter.place} came from",
+            expected=f"the topic to put it into, or a header {ORIGIN}",
+            found=f"headers: {', '.join(letter.headers) or 'none'}",
+            fix="name the topic with --to; with records=True of the source, letters of agents tell it",
+        )
+    return topic

@@ -1,0 +1,179 @@
+"""The agents that the actions of a subtask ask: each compiled and bound at its first use."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Awaitable, Callable, Coroutine, Mapping
+from dataclasses import dataclass
+from typing import Any
+
+from typing_extensions import override
+
+from flink_agents.api.agent import Agent
+from flink_agents.api.ask_methods import Answer
+from flink_agents.api.durable import DurableCallable
+from flink_agents.api.errors import (
+    AgentCycleError,
+    ContextMisuseError,
+    UnknownEventError,
+    UnknownSideOutputError,
+)
+from flink_agents.api.events import Event, InputEvent
+from flink_agents.plan import AgentCode, AgentPlan, bind, compile_agent
+from flink_agents.plan.compile.configuration import instance_of
+from flink_agents.runtime.execution.asked.asked_run import AskedRun, agents_of, root_of
+from flink_agents.runtime.execution.asked.executor import AskedExecutor
+from flink_agents.runtime.execution.context import ActionRun
+from flink_agents.runtime.execution.delivery import current_delivery
+from flink_agents.runtime.execution.shared import Durable, RunEnvironment
+
+
+@dataclass(frozen=True)
+class AskedAgent:
+    """An agent that can be asked.
+
+    Attributes:
+        plan: Its plan.
+        functions: The functions of its actions.
+        shared: What all of its runs share.
+        executor: Executes them.
+    """
+
+    plan: AgentPlan
+    functions: tuple[Callable[..., Any], ...]
+    shared: RunEnvironment
+    executor: AskedExecutor
+
+
+class AskedAgents:
+    """The agents that actions of a subtask ask. All of it runs on the agent loop.
+
+    Args:
+        shared: What all runs of the subtask share.
+        loop: The agent loop.
+    """
+
+    def __init__(self, shared: RunEnvironment, loop: asyncio.AbstractEventLoop) -> None:
+        self._shared = shared
+        self._loop = loop
+        # What was asked is kept, so that its identity is that of no other object.
+        self._known: dict[int, tuple[Agent | type[Agent], AskedAgent]] = {}
+        self._made: list[AskedAgent] = []
+
+    def ask(
+        self, asker: ActionRun, agent: Agent | type[Agent], event: Any, traced: bool
+    ) -> Coroutine[Any, Any, Answer]:
+        """Let ``agent`` handle ``event``; gives what it came to, to be awaited.
+
+        The ask has its number among those of the running task from this call on.
+
+        Args:
+            asker: The action run that asks.
+            agent: An instance, or a class.
+            event: An event, or an input.
+            traced: Whether the answer says what the agent did.
+        """
+        if not asker.action.is_async:
+            raise ContextMisuseError(
+                f"action {asker.action.name!r} asks an agent, but is no async def",
+                expected="an async def action: the asked agent is executed while the action waits",
+                found="a def action",
+                fix="write async def, and answer = await ctx.ask(...)",
+            )
+        asked = self._of(agent)
+        self._check(asker, asked, event)
+        delivery = current_delivery.get()
+        task = delivery.task_path() if delivery is not None else ""
+        asker.asks = asker.asks or {}
+        number = asker.asks.get(task, 0)
+        asker.asks[task] = number + 1
+        run = AskedRun(asked.shared, asker, traced)
+        return _answer(asked, run, run.take(event, task, number))
+
+    async def close(self) -> None:
+        """Close the clients and resources of all agents that were asked, the latest first."""
+        for asked in reversed(self._made):
+            await asked.shared.clients.close()
+            await asked.shared.close_resources()
+
+    def _of(self, agent: Agent | type[Agent]) -> AskedAgent:
+        known = self._known.get(id(agent))
+        if known is not None:
+            return known[1]
+        instance = instance_of(agent)
+        plan, code = compile_agent(instance), AgentCode.of(instance)
+        functions = tuple(one.function for one in code.actions)
+        for asked in self._made:
+            if asked.plan == plan and asked.functions == functions:
+                # One that is made anew for each ask is not kept each time.
+                return asked
+        asked = self._make(plan, code, functions)
+        self._made.append(asked)
+        self._known[id(agent)] = agent, asked
+        return asked
+
+    def _make(
+        self, plan: AgentPlan, code: AgentCode, functions: tuple[Callable[..., Any], ...]
+    ) -> AskedAgent:
+        shared = self._shared.for_asked(bind(plan, code), _OfRoot())
+        shared.clients.open(self._loop)
+        return AskedAgent(plan, functions, shared, AskedExecutor(shared))
+
+    def _check(self, asker: ActionRun, asked: AskedAgent, event: Any) -> None:
+        waiting, name = agents_of(asker), asked.plan.name
+        if name in waiting:
+            raise AgentCycleError(
+                f"agent {name!r} is asked while it waits for this answer: {' asks '.join((*waiting, name))}",
+                expected="agents of which none asks itself, by whatever way",
+                fix="loop by events inside one agent, which run.max-events bounds; give a second stage with "
+                "the same code another name; or send what goes round through a topic of Kafka",
+            )
+        kind = event if isinstance(event, Event) else InputEvent(input=event)
+        route = asked.shared.routes.of(kind)
+        if route is None or not route.actions:
+            raise UnknownEventError(
+                f"agent {name!r} is asked with {kind.event_type!r}, which none of its actions takes",
+                expected="one of " + ", ".join(sorted(asked.shared.routes.known_types())),
+                found=kind.event_type,
+                fix="ask with an event that it takes; any other value is the input of an InputEvent",
+            )
+        missing = sorted(asked.shared.side_outputs.keys() - asker.shared.side_outputs.keys())
+        if missing:
+            raise UnknownSideOutputError(
+                f"the asked agent {name!r} has side outputs that {asker.shared.agent_name!r} has not",
+                expected=", ".join(missing),
+                found=", ".join(asker.shared.side_outputs) or "none declared",
+                fix=f"declare them on {asker.shared.agent_name}: by it leaves what an asked agent emits",
+            )
+
+
+async def _answer(asked: AskedAgent, run: AskedRun, event: Event) -> Answer:
+    outputs = await asked.executor.answer(run, event)
+    run.hand_over()
+    return Answer(asked.plan.name, outputs, run.transcript or [])
+
+
+class _OfRoot(Durable):
+    """Makes the durable calls of asked agents as calls of the action that asks."""
+
+    @override
+    def call(
+        self, step: ActionRun, what: DurableCallable, args: tuple[Any, ...], kwargs: Mapping[str, Any]
+    ) -> Awaitable[Any]:
+        root = root_of(step)
+        root.guard()
+        if not root.action.journalled:
+            root.shared.makes_calls(root.action)
+        return root.shared.durable.call(root, what, args, kwargs)
+
+    @override
+    def call_from_thread(
+        self, step: ActionRun, what: DurableCallable, args: tuple[Any, ...], kwargs: Mapping[str, Any]
+    ) -> Any:
+        raise ContextMisuseError(
+            f"action {step.action.name!r} of the asked agent {step.shared.agent_name!r} makes a durable "
+            "call, but is no async def",
+            expected="an async def action: the asked agent is executed on the agent loop",
+            found="a def action",
+            fix="write async def, and await ctx.durable_execute_async(...)",
+        )
