@@ -201,7 +201,9 @@ def changed_event(event: Event, arguments: Mapping[str, Any]) -> Event:
     return type(event).model_validate(values)
 
 
-def _typed_as(present: Any, annotation: Any, value: Any) -> Any:
+def _typed_as(present: object, annotation: Any, value: Any) -> Any:
     """Return a JSON value with the type that a field has: the one declared, else that of its value."""
-    kind = present.__class__ if annotation is Any and present is not None else annotation
+    kind: Any = annotation
+    if annotation is Any and present is not None:
+        kind = type(present)
     return TypeAdapter[Any](kind).validate_python(value)

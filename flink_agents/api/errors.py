@@ -63,9 +63,9 @@
     │   ├── NoMoreSignalsError           FA4019
     │   ├── ApprovalDeniedError          FA4020
     │   ├── RunDeadlineError             FA4021  (also a TimeoutError)
-    │   ├── AskedOutputsError            FA4022
-    │   ├── ForgottenAwaitError          FA4023  (also a TypeError)
-    │   └── OutputTypeError              FA4024  (also a TypeError)
+    │   ├── ForgottenAwaitError          FA4022  (also a TypeError)
+    │   ├── OutputTypeError              FA4023  (also a TypeError)
+    │   └── AskedOutputsError            FA4024
     ├── StateError                       FA5000  a value cannot enter or leave Flink's state
     │   ├── KeyEncodingError             FA5001
     │   ├── UnserializableValueError     FA5002

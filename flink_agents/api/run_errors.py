@@ -188,20 +188,20 @@ class RunDeadlineError(RunError, TimeoutError):
     code = "FA4021"
 
 
-class AskedOutputsError(RunError):
-    """An agent that an action asked put out another number of values than one."""
+class ForgottenAwaitError(RunError, TypeError):
+    """An action uses a coroutine in place of its result, or ends without awaiting a durable call."""
 
     code = "FA4022"
 
 
-class ForgottenAwaitError(RunError, TypeError):
-    """An action uses a coroutine in place of its result, or ends without awaiting a durable call."""
+class OutputTypeError(RunError, TypeError):
+    """An output is not of the type that the agent declares."""
 
     code = "FA4023"
 
 
-class OutputTypeError(RunError, TypeError):
-    """An output is not of the type that the agent declares."""
+class AskedOutputsError(RunError):
+    """An agent that an action asked put out another number of values than one."""
 
     code = "FA4024"
 

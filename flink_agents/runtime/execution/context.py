@@ -382,14 +382,6 @@ class ActionRunContext(RunnerContext):
             self._check_clients(what, kwargs)
         return self._durable.call(self._of, what, args, kwargs)
 
-    def _check_clients(self, what: DurableCallable, kwargs: Mapping[str, Any]) -> None:
-        """Check that the agent has the clients of a call, and that nobody else gives them."""
-        self._of.guard()
-        for name in what.clients:
-            self._of.shared.clients.check(name)
-            if name in kwargs:
-                raise given_client(what.identity, name)
-
     @override
     def _ask(self, agent: Agent | type[Agent], event: Any, traced: bool = False) -> Awaitable[Answer]:
         self._of.guard()
@@ -401,6 +393,14 @@ class ActionRunContext(RunnerContext):
     @override
     def _chatted(self, model: str, result: ChatResult[Any]) -> None:
         self._of.run.note(self._of, "chat", model, result.new_messages)
+
+    def _check_clients(self, what: DurableCallable, kwargs: Mapping[str, Any]) -> None:
+        """Check that the agent has the clients of a call, and that nobody else gives them."""
+        self._of.guard()
+        for name in what.clients:
+            self._of.shared.clients.check(name)
+            if name in kwargs:
+                raise given_client(what.identity, name)
 
     @property
     def _durable(self) -> Durable:

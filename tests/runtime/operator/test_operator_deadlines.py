@@ -9,6 +9,7 @@ from typing import Any
 import pytest
 
 from flink_agents import Agent, InputEvent, OutputEvent, action
+from flink_agents.api.approvals import APPROVALS_TAG
 from flink_agents.api.errors import ActionFailedError, RunDeadlineError
 from flink_agents.testing import OperatorHarness
 
@@ -98,6 +99,25 @@ def test_a_run_that_does_not_catch_it_fails(agent_harness: Make) -> None:
     harness.push("a")
     with pytest.raises(ActionFailedError, match="taken for too long"):
         harness.advance(3_600_000)
+
+
+def test_a_request_for_an_approval_expires_with_its_run(agent_harness: Make) -> None:
+    class Pays(Agent):
+        @action(InputEvent)
+        async def pay(self, event: InputEvent, ctx: Any) -> OutputEvent:
+            try:
+                await ctx.request_approval("pay", {}, timeout=7200)
+            except RunDeadlineError:
+                return OutputEvent(output="given up")
+            return OutputEvent(output="paid")
+
+    harness = agent_harness(Pays, config=HOUR)
+    begun = harness.current_time
+    harness.push("a")
+    [request] = harness.side_output(APPROVALS_TAG)
+    assert request.expires_at == begun + 3_600_000
+    assert harness.advance(3_600_000) == ["given up"]
+    assert [str(one.decision) for one in harness.side_output(APPROVALS_TAG)[1:]] == ["expired"]
 
 
 def test_another_deadline_counts_for_runs_that_go_on(agent_harness: Make) -> None:
