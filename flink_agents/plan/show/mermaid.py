@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 
-from flink_agents.api.resources import ResourceType
+from flink_agents.api.resources import ResourceKind, ResourceType
 from flink_agents.plan.model import AgentPlan
 from flink_agents.plan.show.flow import INPUT, OUTPUT, Node, flow_of
 from flink_agents.plan.show.text import one_line
@@ -42,7 +42,9 @@ def to_mermaid(plan: AgentPlan) -> str:
     return "\n".join(lines)
 
 
-def _uses(plan: AgentPlan, ids: Mapping[str, str], numbers: Mapping[tuple[str, str], str]) -> list[str]:
+def _uses(
+    plan: AgentPlan, ids: Mapping[str, str], numbers: Mapping[tuple[ResourceKind, str], str]
+) -> list[str]:
     """Return the dotted arrows from actions to the clients that they use."""
     return [
         f"    {ids[f'action:{action.name}']} -.-> {numbers[ResourceType.CLIENT, name]}"
