@@ -249,7 +249,7 @@ def check_text(value: object, what: str) -> None:
 
 
 def _several(values: str | Sequence[str]) -> list[str]:
-    several = values if isinstance(values, list | tuple) else [values]
+    several: list[Any] = list(values) if isinstance(values, list | tuple) else [values]
     for one in several:
         check_text(one, "a text or an id for a long-term memory")
-    return list(several)
+    return several

@@ -15,6 +15,8 @@ from flink_agents.testing import OperatorHarness
 
 Make = Callable[..., OperatorHarness]
 HALF = "half of a character: \ud83d"
+NUMBER: Any = 3
+ONE: Any = Document("x", "one")
 ASKED: list[Callable[[RunnerContext], Any]] = []
 
 
@@ -42,7 +44,7 @@ async def kept(ctx: RunnerContext) -> Any:
         (lambda ctx: ctx.long_term_memory().add("x", ids=3), "a text or an id"),
         (lambda ctx: ctx.vector_store("docs").add("text"), "something else than a Document"),
         (lambda ctx: ctx.vector_store("docs").add(["text"]), "something else than a Document"),
-        (lambda ctx: ctx.vector_store("docs").add(Document("x", 3)), "the id of document 3 is no text"),
+        (lambda ctx: ctx.vector_store("docs").add(Document("x", NUMBER)), "the id of document 3 is no text"),
         (
             lambda ctx: ctx.vector_store("docs").update([Document("x")]),
             "else than a DocumentUpdate",
@@ -68,5 +70,5 @@ def test_it_is_refused(
 
 def test_one_document_may_stand_without_a_list(agent_harness: Make, tmp_path: Path) -> None:
     harness = agent_harness(Asks(str(tmp_path / "v.sqlite")), config={"job-identifier": "j"})
-    ASKED[:] = [lambda ctx: ctx.vector_store("docs").add(Document("x", "one"))]
+    ASKED[:] = [lambda ctx: ctx.vector_store("docs").add(ONE)]
     assert harness.push("go") == [["one"]]
