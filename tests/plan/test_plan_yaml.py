@@ -169,7 +169,7 @@ BAD_FORMAT = [
     ),
     (
         more("    resources:\n      - {name: r, type: tool, class: 'm:C'}"),
-        "a dict",  # whose arguments may be secrets
+        "{'name': 'r', 'type': 'tool', 'class': 'm:C'}",
         8,
         "resources.0: Value error, a tool stands under tools",
     ),

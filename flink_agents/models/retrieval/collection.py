@@ -6,9 +6,9 @@ record: documents are written under ids that are the same then, so that the repe
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import replace
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, TypeVar
 
 import numpy as np
 from typing_extensions import override
@@ -29,6 +29,8 @@ from flink_agents.api.vector_store import (
 
 if TYPE_CHECKING:
     from flink_agents.models.retrieval.resources import VectorStoreResource
+
+T = TypeVar("T")
 
 
 class StoreCollection(Collection):
@@ -51,7 +53,7 @@ class StoreCollection(Collection):
 
     @override
     async def add(self, documents: Sequence[Document]) -> list[str]:
-        documents = list(documents)
+        documents = _all_of(Document, documents)
         for one in documents:
             check_document(one if one.id else replace(one, id="(derived)"))
         if not documents:
@@ -67,7 +69,7 @@ class StoreCollection(Collection):
 
     @override
     async def update(self, updates: Sequence[DocumentUpdate]) -> list[str]:
-        updates = list(updates)
+        updates = _all_of(DocumentUpdate, updates)
         for one in updates:
             check_document(one)
         asked = [one for one in updates if one.text is not None or one.embedding is not None]
@@ -156,6 +158,21 @@ class StoreCollection(Collection):
     @override
     async def count(self, filter: Filter | None = None) -> int:
         return await self._call(self._resource.calls.count, _checked(filter))
+
+
+def _all_of(kind: type[T], given: Any) -> list[T]:
+    """What is given, as a list, if it is objects of a kind."""
+    many = isinstance(given, Iterable) and not isinstance(given, str)
+    several: list[Any] = list(given) if many else [given]
+    for one in several:
+        if not isinstance(one, kind):
+            raise DocumentError(
+                f"a vector store is given something else than a {kind.__name__}",
+                expected=f"a list of {kind.__name__} objects",
+                found=f"{type(one).__name__} {one!r}"[:200],
+                fix=f"write [{kind.__name__}(...)]",
+            )
+    return several
 
 
 def _ids(ids: Sequence[str] | None) -> list[str] | None:

@@ -77,7 +77,9 @@ class StoredMemory(LongTermMemory):
                 fix="set job-identifier",
             )
         self._ctx = ctx
+        check_text(scope, "the scope of a long-term memory")
         self._subject = subject_text(ctx.key if subject is None else subject)
+        check_text(self._subject, "the subject of a long-term memory")
         self._prefix = hashlib.blake2b(self._subject.encode(), digest_size=12).hexdigest() + ":"
         self._chat_model = chat_model
         self._written = written or itertools.count()
@@ -228,5 +230,26 @@ def _authors(metadata: Mapping[str, Scalar]) -> dict[str, Scalar]:
     return {name: value for name, value in metadata.items() if not name.startswith(_OWN)}
 
 
+def check_text(value: object, what: str) -> None:
+    """Check that a value is a text that stores can keep.
+
+    Raises:
+        DocumentError: It is none, or has half of a character.
+    """
+    found = f"{type(value).__name__} {value!r}"[:200]
+    if isinstance(value, str):
+        try:
+            value.encode()
+            return
+        except UnicodeEncodeError as error:
+            found = str(error)
+    raise DocumentError(
+        f"{what} is no text", expected="a text that is UTF-8", found=found, fix="make one of it"
+    )
+
+
 def _several(values: str | Sequence[str]) -> list[str]:
-    return [values] if isinstance(values, str) else list(values)
+    several: list[Any] = list(values) if isinstance(values, list | tuple) else [values]
+    for one in several:
+        check_text(one, "a text or an id for a long-term memory")
+    return several

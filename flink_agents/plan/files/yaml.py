@@ -21,7 +21,7 @@ from __future__ import annotations
 import inspect
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from pathlib import Path
-from typing import Any, TypeVar
+from typing import Any, TypeVar, cast
 
 from pydantic import BaseModel, ConfigDict, Field, ValidationError, model_validator
 
@@ -405,13 +405,15 @@ _SECTION = 2
 
 def _shown(at_: Location, value: object) -> str:
     """What an error shows of a wrong value: of a description its kind alone, since it may be a secret."""
-    if (
-        len(at_) > _SECTION
-        and at_[_SECTION] in (*_DESCRIBED, "resources")
-        and at_[-1] not in ("name", "type")
-    ):
-        return f"a {type(value).__name__}"
-    return repr(value)
+    section = at_[_SECTION] if len(at_) > _SECTION else None
+    if section == "resources" and not at_[_SECTION + 2 :]:
+        # The entry itself, without what describes the resource.
+        said = cast("Mapping[str, object]", value) if isinstance(value, Mapping) else {}
+        return repr({name: one for name, one in said.items() if name in ("name", "type", "class")})
+    described = section in _DESCRIBED or (
+        section == "resources" and at_[_SECTION + 2] not in ("name", "type")
+    )
+    return f"a {type(value).__name__}" if described else repr(value)
 
 
 def _described(
