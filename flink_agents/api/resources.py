@@ -9,9 +9,7 @@ from __future__ import annotations
 
 import copy
 import inspect
-import re
-import string
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from enum import StrEnum
 from importlib.metadata import entry_points
 from pathlib import Path
@@ -35,6 +33,7 @@ from flink_agents.api.errors import AgentDefinitionError
 from flink_agents.api.places import caller_place
 from flink_agents.api.prompt_files import read_prompt_file
 from flink_agents.api.settings import LimitOptions, ToolSettings, check_settings
+from flink_agents.api.templates import fill_template, template_variables
 from flink_agents.api.tool_schema import (
     annotate,
     arguments_model,
@@ -294,7 +293,7 @@ class MCPPromptSource(BaseModel):
         """
         if self.arguments is None:
             return {name: str(value) for name, value in values.items()}
-        return {name: _fill(text, values, what) for name, text in self.arguments.items()}
+        return {name: fill_template(text, values, what) for name, text in self.arguments.items()}
 
 
 class Prompt(BaseModel):
@@ -423,71 +422,13 @@ class Prompt(BaseModel):
                 else suggest(unknown[0], known, f"leave out {', '.join(unknown)}"),
             )
         return [
-            ChatMessage(role=message.role, content=_fill(message.content, variables, what))
+            ChatMessage(role=message.role, content=fill_template(message.content, variables, what))
             for message in self.messages
         ]
 
     def format_string(self, /, **variables: Any) -> str:
         """Return the texts of all messages with ``variables`` filled in, a line break between them."""
         return "\n".join(message.content for message in self.format_messages(**variables))
-
-
-_FIELD = re.compile(r"(?P<name>[^\W\d][^.\[\]{}]*)(?:\.[^.\[\]{}]+|\[[^\[\]{}]+\])*")
-
-
-def template_variables(text: str, what: str = "a prompt", where: str | None = None) -> set[str]:
-    """Return the names of the variables in a template.
-
-    Args:
-        text: The template.
-        what: What has it, for the error.
-        where: Its place in the code, if known.
-
-    Raises:
-        AgentDefinitionError: It cannot be filled in, whatever the values.
-    """
-    names: set[str] = set()
-    try:
-        for field in _fields(text):
-            match = _FIELD.fullmatch(field)
-            if match is None:
-                raise ValueError(f"the variable {{{field}}}")
-            names.add(match["name"])
-    except ValueError as error:
-        raise AgentDefinitionError(
-            f"{what} has a template that cannot be filled in",
-            expected="variables such as {order}, {order.total}, {tags[0]} or {total:>10}, "
-            "and {{ and }} for braces",
-            found=f"{error} in {text!r}",
-            fix="name the variable, or double the braces",
-            where=where,
-        ) from None
-    return names
-
-
-def _fields(text: str, depth: int = 2) -> Iterator[str]:
-    """Yield what stands in the braces, also in those inside a format such as ``{total:>{width}}``."""
-    for _, field, spec, conversion in string.Formatter().parse(text):
-        if field is None:
-            continue
-        if depth == 0:
-            raise ValueError("braces in the format of a format")
-        if conversion not in (None, "a", "r", "s"):
-            raise ValueError(f"the conversion !{conversion}")
-        yield field
-        yield from _fields(spec or "", depth - 1)
-
-
-def _fill(text: str, variables: Mapping[str, Any], what: str) -> str:
-    try:
-        return text.format(**variables)
-    except Exception as error:  # whatever an attribute or a __format__ of a value raises
-        raise AgentDefinitionError(
-            f"{what} cannot be filled in with these values",
-            expected="values with the attributes, entries and formats that the template takes",
-            found=f"{type(error).__name__}: {error} in {text!r}",
-            fix="pass other values, or change what the template takes of them",
-        ) from error
 
 
 TOOL_SOURCES = (ResourceType.MCP_SERVER, ResourceType.SKILLS)
