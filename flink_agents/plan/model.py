@@ -146,8 +146,9 @@ class ActionPlan(PlainSettings, Named):
 
     @model_serializer(mode="wrap")
     def _write(self, handler: SerializerFunctionWrapHandler) -> dict[str, Any]:
-        # Plans of agents without them stay as older versions wrote them.
-        written = handler(self)
+        # Plans of agents without them stay as older versions wrote them. A class has one serializer,
+        # so this one also does what that of the settings does.
+        written = super()._write(handler)
         return {name: value for name, value in written.items() if name not in ("calls", "clients") or value}
 
     @property
