@@ -15,7 +15,7 @@ ON_CHANGE: tuple[OnChange, ...] = ("refuse", "latest", "all")
 ChangeKind = Literal["insert", "update-before", "update-after", "delete"]
 
 
-@dataclass(frozen=True, slots=True)
+@dataclass(frozen=True)  # with slots, TableChange[int](...) would fail
 class TableChange(Generic[T]):
     """One change of a table, as ``from_table(..., changes="all")`` gives it.
 

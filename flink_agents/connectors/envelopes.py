@@ -32,7 +32,7 @@ MAX_SHOWN = 500
 """How many characters of a line that cannot be read an error shows."""
 
 
-@dataclass(frozen=True, slots=True)
+@dataclass(frozen=True)  # with slots, Message[int](...) would fail
 class Message(Generic[T]):
     """A message that another job has put out.
 

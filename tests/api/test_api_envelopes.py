@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import dataclasses
 import json
 import pickle
 from dataclasses import dataclass
@@ -14,7 +15,9 @@ from pydantic import BaseModel
 from flink_agents import Agent, InputEvent, OutputEvent, RunnerContext, action
 from flink_agents.api.errors import EnvelopeError
 from flink_agents.api.lineage import OutputLineage, TracedOutput
+from flink_agents.api.tables import TableChange
 from flink_agents.connectors.envelopes import EnvelopeReader, Message, write_envelope
+from flink_agents.connectors.kafka.records import KafkaRecord
 from flink_agents.testing import OperatorHarness
 
 
@@ -90,3 +93,10 @@ def test_what_is_no_envelope_is_named(line: str, found: str) -> None:
 def test_what_is_no_json_is_named() -> None:
     with pytest.raises(EnvelopeError, match="cannot be written"):
         write_envelope(object())
+
+
+@pytest.mark.parametrize("record", [TableChange, KafkaRecord, Message])
+def test_a_generic_record_is_made_with_its_type(record: Any) -> None:
+    """Python 3.11 cannot set the type of a frozen object with slots."""
+    values = {field.name: None for field in dataclasses.fields(record)}
+    assert record[int](**values) == record(**values)

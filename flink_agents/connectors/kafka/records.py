@@ -12,7 +12,7 @@ from flink_agents.connectors.kafka.headers import ID, read_lineage
 T = TypeVar("T")
 
 
-@dataclass(frozen=True, slots=True)
+@dataclass(frozen=True)  # with slots, KafkaRecord[int](...) would fail
 class KafkaRecord(Generic[T]):
     """A record of a topic, read by ``kafka_source(..., records=True)`` or written by ``kafka_sink``.
 
