@@ -207,7 +207,7 @@ def test_scripts_are_executable_and_parse() -> None:
 
 MODELS = "tests/models --ignore-glob=*_mcp* --ignore-glob=*_vector_*"
 CI = {
-    "with Flink": ["test -m minicluster", "demo", "compose-on-host"],
+    "with Flink": ["test -m minicluster", "demo", "compose-on-host", "first-hour"],
     "without": ["test -m not minicluster", "lint", "docs"],
     "under conditions": [
         f"test -q -m not minicluster tests/runtime tests/examples {MODELS} replay,restart",
@@ -220,7 +220,7 @@ CI = {
 
 @pytest.mark.parametrize("failing", ["", *(step for steps in CI.values() for step in steps)])
 def test_ci_runs_all_and_stops_each_of_its_parts_at_a_failure(checkout: Checkout, failing: str) -> None:
-    for name in ("setup", "test", "lint", "docs", "demo", "compose-on-host"):
+    for name in ("setup", "test", "lint", "docs", "demo", "compose-on-host", "first-hour"):
         script = checkout.root / "scripts" / name
         lines = [
             "#!/bin/sh",

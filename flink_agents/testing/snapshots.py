@@ -42,6 +42,7 @@ def sum_of(groups: Iterable[LocalMetricGroup]) -> dict[str, int | float]:
 
 def gauges_of(group: LocalMetricGroup, prefix: str = "") -> Iterator[str]:
     """Return the dotted names of the gauges of a group."""
-    yield from (prefix + name for name, metric in group.metrics.items() if isinstance(metric, Gauge))
-    for name, inner in group.groups.items():
+    # The agent loop adds some meanwhile.
+    yield from (prefix + name for name, metric in list(group.metrics.items()) if isinstance(metric, Gauge))
+    for name, inner in list(group.groups.items()):
         yield from gauges_of(inner, f"{prefix}{name}.")

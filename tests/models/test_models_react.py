@@ -208,6 +208,27 @@ def test_it_works_beside_other_actions(agent_harness: Make) -> None:
     assert harness.push([Order("tea", 1), Order("milk", 2)]) == [("tea", True), ("milk", True)]
 
 
+class Brief(ReActAgent):
+    """Puts out something else than the answer, and has no constructor of its own."""
+
+    output_type = str
+
+    @action(InputEvent)
+    async def react(self, event: InputEvent, ctx: RunnerContext) -> OutputEvent:
+        return OutputEvent(output=(await self.answer(event.input, ctx)).reason)
+
+
+@pytest.mark.parametrize("kind", [Verdict, f"{__name__}:Verdict"])
+def test_a_replaced_action_puts_out_what_its_class_declares(agent_harness: Make, kind: Any) -> None:
+    script(FINAL)
+    agent = Brief(model=MODEL, tools=[price_of], output_type=kind)
+    plan = compile_agent(agent)
+    made = bind(type(plan).model_validate_json(plan.model_dump_json()))
+    assert made.output_type is str
+    assert isinstance(made.instance, Brief) and made.instance._answer_type() is Verdict
+    assert agent_harness(agent).push(Order("tea", 1)) == ["cheap"]
+
+
 # -- what the model is told ------------------------------------------------------------------
 
 

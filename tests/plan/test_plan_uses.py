@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import importlib
+import os
 import sys
 from pathlib import Path
 from types import FunctionType
@@ -12,6 +13,7 @@ import pytest
 
 from flink_agents import Agent, InputEvent, OutputEvent, RunnerContext, action
 from flink_agents.plan import AgentCode, bind, compile_agent
+from flink_agents.plan.binding import uses as plan_uses
 from flink_agents.plan.binding.uses import makes_durable_calls, may_make_durable_calls
 
 NO_CALL = "def decide(value):\n    return value\n"
@@ -89,6 +91,25 @@ def test_an_import_in_a_function_of_the_action(monkeypatch: pytest.MonkeyPatch, 
 )
 def test_libraries_and_missing_modules_make_no_calls(monkeypatch: pytest.MonkeyPatch, code: str) -> None:
     assert uses(monkeypatch, code) == (False, False)
+
+
+@pytest.mark.parametrize("loaded", [False, True])
+@pytest.mark.parametrize("authors", [False, True])
+def test_packages_without_an_init(
+    monkeypatch: pytest.MonkeyPatch, tmp_path: Path, loaded: bool, authors: bool
+) -> None:
+    """Distributions share such a package; what is not there yet may be the author's if a part of it is."""
+    library = tmp_path / "library"
+    places = [library, tmp_path / "own"] if authors else [library]
+    for place in places:
+        (place / "shared_by_parts").mkdir(parents=True)
+        monkeypatch.syspath_prepend(str(place))
+    monkeypatch.setattr(plan_uses, "_LIBRARIES", (*plan_uses._LIBRARIES, f"{library}{os.sep}"))
+    monkeypatch.delitem(sys.modules, "shared_by_parts", raising=False)
+    if loaded:
+        importlib.import_module("shared_by_parts")
+    assert uses(monkeypatch, "import shared_by_parts.missing")[1] == authors
+    monkeypatch.delitem(sys.modules, "shared_by_parts", raising=False)
 
 
 def test_a_loaded_module_without_calls_makes_none(monkeypatch: pytest.MonkeyPatch, module: str) -> None:

@@ -97,14 +97,14 @@ class Execution:
             await self.ctx.sleep(args[0])
             self.note("napped", here)
             return None
-        if kind == "ask":
-            return await self.ask(here, args[0])
+        if kind == "listen":
+            return await self.listen(here, args[0])
         if kind in CONSTRUCTS:
             branches, *settings = args
             return await CONSTRUCTS[kind](self, here, branches, settings)
         return self.at_once(here, kind, args, seen)
 
-    async def ask(self, here: str, timeout: float | None) -> Any:
+    async def listen(self, here: str, timeout: float | None) -> Any:
         """Wait for a signal that is named by the place, or as all of its key are."""
         try:
             answer = await self.ctx.wait_for(here, str, timeout=timeout)

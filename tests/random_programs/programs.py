@@ -131,7 +131,7 @@ class Program:
         return "\n".join(lines)
 
 
-WAITS = (["nap", 1.0], ["nap", 1.0], ["nap", 5.0], ["ask", None], ["ask", None], ["ask", 4.0])
+WAITS = (["nap", 1.0], ["nap", 1.0], ["nap", 5.0], ["listen", None], ["listen", None], ["listen", 4.0])
 """Pauses in seconds, and waits for a signal, with what they wait at most."""
 
 MIXED = 9

@@ -3,7 +3,9 @@
 from __future__ import annotations
 
 import dataclasses
+import inspect
 import json
+import pkgutil
 from collections.abc import Mapping, Sequence
 from typing import Annotated, Any, cast
 
@@ -63,7 +65,9 @@ class ReActAgent(Agent):
             Fields of the input fill it in, and ``{input}`` is all of it as text. Where it takes nothing of
             the input, that follows as a message of the user. Default: the input as text.
         tools: Names of tools, functions or ``Tool`` objects, besides the tools of the chat model.
-        output_type: Type of the answer: whatever ``ctx.chat`` takes. Default: a text.
+        output_type: Type of the answer: whatever ``ctx.chat`` takes, or ``"module:Class"``. Default: the
+            class attribute ``output_type``; without one, a text. It is the type of the agent's outputs, too,
+            unless ``react`` is replaced: then only the class attribute declares what the agent puts out.
         output_mode: How the model is brought to give it. Default: the chat model's.
         max_steps: How many requests the model gets for an input.
         limits: What the conversation of an input may use. Default: the limits of the chat model.
@@ -92,7 +96,10 @@ class ReActAgent(Agent):
         on_error: OnError | str | None = None,
     ) -> None:
         super().__init__(name)
-        if output_type is not None:
+        if isinstance(output_type, str):
+            output_type = pkgutil.resolve_name(output_type)
+        self._given_type = output_type
+        if output_type is not None and not self._puts_out_its_own():
             self.output_type = output_type
         if on_error is not None:
             self.on_error = on_error
@@ -138,7 +145,7 @@ class ReActAgent(Agent):
         """
         try:
             messages = self._messages(value, ctx)
-            result = await ctx.chat(self._model, messages, output_type=self.output_type, **self._options)
+            result = await ctx.chat(self._model, messages, output_type=self._answer_type(), **self._options)
             return result.output
         except Exception as error:
             foreign = not isinstance(error, AgentsError)
@@ -168,11 +175,20 @@ class ReActAgent(Agent):
         # It needs pydantic-ai, which an agent is declared without.
         from flink_agents.models.chat.output import OutputType
 
-        if self.output_type in (None, str):
+        kind = self._answer_type()
+        if kind in (None, str):
             return self._fallback
-        return OutputType(self.output_type, OutputMode.TOOL).of_json(self._fallback)
+        return OutputType(kind, OutputMode.TOOL).of_json(self._fallback)
 
     # -- what it was given -------------------------------------------------------------
+
+    def _answer_type(self) -> Any:
+        return self.output_type if self._given_type is None else self._given_type
+
+    @classmethod
+    def _puts_out_its_own(cls) -> bool:
+        """Whether an action of the class's own takes the place of ``react``, or nothing does."""
+        return cls.react is not ReActAgent.react
 
     def _named(self, name: str, kind: ResourceType, given: Any) -> Any:
         """The name of a resource, which is added where it was given itself."""
@@ -199,8 +215,11 @@ class ReActAgent(Agent):
             "tools": self._tools,
             "fallback": self._fallback,
         }
-        # Type and policy have places of their own in the plan.
-        left_out = ("output_type", "on_error")
+        # Policy and type have places of their own in the plan, but for a type that is only that of answers.
+        left_out = ["on_error", "output_type"]
+        if self._puts_out_its_own() and inspect.isclass(self._given_type):
+            named["output_type"] = f"{self._given_type.__module__}:{self._given_type.__qualname__}"
+            left_out.remove("output_type")
         written = {name: named.get(name, value) for name, value in given.items() if name not in left_out}
         self.__dict__["__arguments__"] = ((), written)
 

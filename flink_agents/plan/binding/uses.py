@@ -174,7 +174,7 @@ def _is_unseen(module: str) -> bool:
     spec = importlib.util.find_spec(top)
     if spec is None:
         return False
-    return not _is_in_library(next(iter(spec.submodule_search_locations or [spec.origin or ""])))
+    return not all(map(_is_in_library, spec.submodule_search_locations or [spec.origin or ""]))
 
 
 def _is_authors(found: Any) -> bool:
@@ -183,9 +183,13 @@ def _is_authors(found: Any) -> bool:
         file = found.__code__.co_filename
     else:
         module = found.__name__ if isinstance(found, ModuleType) else found.__module__
-        file = getattr(sys.modules.get(module), "__file__", None) or ""
         if module in sys.builtin_module_names:
             return False
+        loaded = sys.modules.get(module)
+        file = getattr(loaded, "__file__", None) or ""
+        if not file:
+            # A package without __init__ has places instead.
+            return not all(map(_is_in_library, getattr(loaded, "__path__", None) or [""]))
     return not _is_in_library(file)
 
 

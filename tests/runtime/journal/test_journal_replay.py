@@ -126,7 +126,7 @@ async def take_order(event: InputEvent, ctx: Any) -> None:
     try:
         SEEN.append(await ctx.durable_execute_async(make_dict, event.input, result_type=Order))
     except DurableResultError as error:
-        SEEN.append(("refused", error.found))
+        SEEN.append(("refused", error.expected, error.found))
 
 
 def test_a_result_is_of_the_declared_type_the_first_time_as_well() -> None:
@@ -138,7 +138,7 @@ def test_a_result_is_of_the_declared_type_the_first_time_as_well() -> None:
 def test_a_result_that_is_not_of_the_declared_type_is_refused_each_time() -> None:
     crash_and_replay(one_action(take_order), "five")
     assert [seen[0] for seen in SEEN] == ["refused", "refused"]
-    assert "Order" in SEEN[0][1]
+    assert SEEN[0][1].endswith("Order") and "at number" in SEEN[0][2]
     assert SEEN[0] == SEEN[1]
     assert EFFECTS == ["five"]
 
