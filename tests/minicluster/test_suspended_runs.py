@@ -140,3 +140,36 @@ def test_suspended_runs_survive_a_failure(
     assert strays == []
     assert sorted((number, answer) for number, _, answer in outputs) == [(n, 10 * n) for n in range(KEYS)]
     assert min(slept for _, slept, _ in outputs) >= NAP - 0.001
+
+
+def slowly(number: int) -> int:
+    """A number that comes long after the inputs have ended."""
+    time.sleep(1.0)
+    return number
+
+
+class AsksEach(Agent):
+    @action(InputEvent)
+    async def ask(self, event: InputEvent, ctx: Any) -> OutputEvent:
+        return OutputEvent(output=(event.input, await ctx.wait_for("answer", int)))
+
+
+def answer(number: int) -> Signal:
+    return Signal("answer", 10 * number, key=number)
+
+
+@pytest.mark.parametrize("keyed", [False, True], ids=["plain", "keyed"])
+def test_signals_that_stay_away_are_no_end_of_the_input(
+    agents_environment: MakeEnvironment, keyed: bool
+) -> None:
+    env = agents_environment(parallelism=2)
+    flink: Any = env.stream_env
+    inputs = flink.from_collection([0, 1])
+    # The task that sleeps is another one than that of the signals, which has nothing to do meanwhile.
+    signals = flink.from_collection([0, 1]).map(slowly).disable_chaining().map(answer)
+    if keyed:
+        signals = signals.key_by(lambda one: one.key)
+    stream = env.from_datastream(inputs, lambda number: number).with_signals(signals).apply(AsksEach)
+    outputs = stream.to_list()
+    env.execute()
+    assert sorted(outputs) == [(0, 0), (1, 10)]
