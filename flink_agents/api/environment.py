@@ -96,8 +96,8 @@ class AgentInput(ABC):
     def with_signals(self, signals: Any, key_selector: Callable[[Any], Any] | None = None) -> AgentInput:
         """Return the same stream, with signals for runs that wait.
 
-        A stream of signals that is silent does not hold event time back. State is the same with and without
-        signals, so that they can be added to a job and taken away.
+        A stream of signals that is silent does not hold event time back, and is no end of a bounded input.
+        State is the same with and without signals, so that they can be added to a job and taken away.
 
         Args:
             signals: A PyFlink ``DataStream`` of :class:`Signal`.

@@ -309,7 +309,7 @@ def test_times_of_sql_arrive_as_those_of_python(agents_environment: MakeEnvironm
         date(2024, 2, 29),
         time(6, 30),
         None,
-        [at, [date(2024, 2, 29)]],
+        [at, (date(2024, 2, 29),)],
     )
 
 
@@ -366,8 +366,8 @@ def test_a_table_with_several_watermarks_is_refused(
     tables: Any = env.table_env
     tables.create_temporary_view("others", orders_of(env, tmp_path))
     both = tables.sql_query(
-        "SELECT one.`at` AS first_at, two.`at` AS second_at, one.customer FROM orders AS one, others AS two "
-        "WHERE one.customer = two.customer AND one.`at` BETWEEN two.`at` - INTERVAL '1' SECOND AND two.`at`"
+        "SELECT a.`at` AS first_at, b.`at` AS second_at, a.customer FROM orders AS a, others AS b "
+        "WHERE a.customer = b.customer AND a.`at` BETWEEN b.`at` - INTERVAL '1' SECOND AND b.`at`"
     )
     with pytest.raises(UnsupportedTableError, match="several columns with watermarks"):
         env.from_table(both, "customer")
