@@ -11,7 +11,7 @@ from pyflink.common.typeinfo import ListTypeInfo, ObjectArrayTypeInfo, RowTypeIn
 
 from flink_agents.api.errors import UnsupportedTableError
 from flink_agents.api.tables import ChangeKind, TableChange
-from flink_agents.runtime.flink.java_values import read_row
+from flink_agents.runtime.flink.inputs.java_values import read_row
 
 Namer = Callable[[Any], None]
 
