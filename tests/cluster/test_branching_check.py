@@ -58,7 +58,9 @@ def executed(directory: Path, numbers: list[int], expire: bool = False, crashes:
     effects, chance = directory / "effects", random.Random(7)
 
     def choose(asked: int, journal: JournalKey, records: object) -> Fault | None:
-        return chance.choice([Fault.REFUSED, Fault.UNACKNOWLEDGED]) if chance.random() < crashes else None
+        # How many appends there are depends on how many come together; two of them fail at any rate.
+        fails = crashes > 0 and (asked in (40, 80) or chance.random() < crashes)
+        return chance.choice([Fault.REFUSED, Fault.UNACKNOWLEDGED]) if fails else None
 
     faults = Faults(choose)
     agent = BranchingAgent(3, str(effects))
