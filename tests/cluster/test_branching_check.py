@@ -58,15 +58,16 @@ def executed(directory: Path, numbers: list[int], expire: bool = False, crashes:
     effects, chance = directory / "effects", random.Random(7)
 
     def choose(asked: int, journal: JournalKey, records: object) -> Fault | None:
-        # How many appends there are depends on how many come together; two of them fail at any rate.
-        fails = crashes > 0 and (asked in (40, 80) or chance.random() < crashes)
-        return chance.choice([Fault.REFUSED, Fault.UNACKNOWLEDGED]) if fails else None
+        return chance.choice([Fault.REFUSED, Fault.UNACKNOWLEDGED]) if chance.random() < crashes else None
 
     faults = Faults(choose)
     agent = BranchingAgent(3, str(effects))
     with OperatorHarness(agent, WORK.key_of, config=TTL, store=faults.store, settle=False) as harness:
         for begin in range(0, len(numbers), BATCH):
             batch, saved = numbers[begin : begin + BATCH], harness.snapshot()
+            if expire and begin + BATCH >= len(numbers):
+                # How many crashes there are depends on how many appends come together.
+                harness.advance(60_000)
             while not gone_through(harness, batch):
                 batch = again(batch, chance)
                 harness.restore(saved)
