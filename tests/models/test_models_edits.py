@@ -157,7 +157,8 @@ def shop(
 
     tools = {"price_of": price_of} if tools is None else tools
     agent = Agent(name="Shop").add_action("ask", [InputEvent], ask)
-    spec = ChatModel(clazz=f"{__name__}:{made_by}", tools=[*tools], prompt="role", **options or {})
+    more: dict[str, Any] = options or {}
+    spec = ChatModel(clazz=f"{__name__}:{made_by}", tools=[*tools], prompt="role", **more)
     agent.add_resource(chat_model, "chat_model", spec)
     agent.add_resource("role", "prompt", Prompt.from_text(prompt))
     agent.add_resource("spare", "chat_model", ChatModel(clazz=f"{__name__}:model", prompt="role"))

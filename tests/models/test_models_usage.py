@@ -1,4 +1,4 @@
-"""What conversations use: it is counted once for each recorded answer, and limits hold before anything follows."""
+"""What conversations use: each recorded answer counts once, and limits hold before anything follows."""
 
 from __future__ import annotations
 
