@@ -12,6 +12,7 @@ from typing import Any
 
 import pytest
 from pydantic import BaseModel
+from pydantic_ai import Agent as ModelAgent, Tool as ModelTool
 from pydantic_ai.messages import (
     ModelMessage,
     ModelRequest,
@@ -36,6 +37,7 @@ from flink_agents import (
     UsageLimits,
 )
 from flink_agents.api.action_state import RecordKind
+from flink_agents.api.durable import calls_durably
 from flink_agents.api.errors import (
     AgentsError,
     DurableCallMismatchError,
@@ -43,6 +45,7 @@ from flink_agents.api.errors import (
     UsageLimitExceededError,
 )
 from flink_agents.models.chat.messages import Transcript, messages_of
+from flink_agents.models.engine import FlinkDurability
 from flink_agents.testing import OperatorHarness
 from flink_agents.testing.faults import Fault, Faults, at_record
 
@@ -301,6 +304,66 @@ def test_change_by_which_the_chat_fails(change: str, policy: str) -> None:
     with pytest.raises(AgentsError) as caught:
         go_on(former, changed, policy)
     assert isinstance(caught.value.__cause__, kind)
+    assert DONE == []
+
+
+# -- whole agents --------------------------------------------------------------------------
+
+
+JUDGES: list[ModelAgent[None, str]] = []
+"""Agents of pydantic-ai, which stand in a module, as they cannot be sent to workers."""
+
+
+async def judged(number: int) -> str:
+    """What one of them says."""
+    return (await JUDGES[number].run("tea?")).output
+
+
+def whole(tool: Any = price_of, **options: Any) -> Agent:
+    """An agent that lets one of pydantic-ai answer."""
+    judge: ModelAgent[None, str] = ModelAgent(
+        model(),
+        name="judge",
+        tools=[ModelTool(tool, name="price_of", description="Say what an item costs.")],
+        capabilities=[FlinkDurability()],
+        **options,
+    )
+
+    JUDGES.append(judge)
+    number = len(JUDGES) - 1
+
+    async def ask(event: Any, ctx: RunnerContext) -> OutputEvent:
+        return OutputEvent(output=await judged(number))
+
+    return Agent(name="Shop").add_action("ask", [InputEvent], calls_durably(ask))
+
+
+def cheap(item: str) -> float:
+    """Say what an item costs."""
+    DONE.append(f"cheap {item}")
+    return 0.5
+
+
+def test_a_whole_agent_may_have_other_code_in_its_tools() -> None:
+    with go_on(whole(), whole(cheap)) as harness:
+        assert harness.outputs == ["good"]
+    assert DONE == []
+
+
+@pytest.mark.parametrize(
+    "changed",
+    [
+        whole(price_of_many),
+        whole(instructions="Be brief."),
+        whole(system_prompt="You judge."),
+        whole(model_settings={"max_tokens": 5}),
+    ],
+    ids=["schema", "instructions", "prompt", "settings"],
+)
+def test_requests_of_a_whole_agent_are_compared_as_a_whole(changed: Agent) -> None:
+    with pytest.raises(AgentsError) as caught:
+        go_on(whole(), changed)
+    assert isinstance(caught.value.__cause__, DurableCallMismatchError)
     assert DONE == []
 
 
