@@ -48,6 +48,7 @@ from flink_agents.models.chat.messages import Transcript, messages_of
 from flink_agents.models.engine import FlinkDurability
 from flink_agents.testing import OperatorHarness
 from flink_agents.testing.faults import Fault, Faults, at_record
+from tests.runtime.durable_tools import calls_of, journal
 
 pytestmark = pytest.mark.executes_once
 
@@ -386,6 +387,15 @@ def test_times_and_ids_of_messages_are_no_part_of_what_is_said() -> None:
     with go_on(former, changed) as harness:
         assert harness.outputs == ["good"]
     assert DONE == []
+
+
+def test_names_in_records() -> None:
+    """Journals have them, so that they can never change."""
+    faults = Faults()
+    with OperatorHarness(shop(), store=faults.store) as harness:
+        harness.push("i1")
+    names = [record.call.function for record in calls_of(journal(faults))]
+    assert names == ["chat:analyst", "tool:price_of", "chat:analyst"]
 
 
 def test_digests_stay_those_of_records_that_exist() -> None:
