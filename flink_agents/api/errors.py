@@ -100,7 +100,8 @@
     │   ├── ModelOutputError             FA9003
     │   ├── HistoryError                 FA9004
     │   ├── UnrecordedAgentError         FA9005
-    │   └── ApprovalUnavailableError     FA9006
+    │   ├── ApprovalUnavailableError     FA9006
+    │   └── NestedChatsError             FA9007
     ├── ToolError                        FA9100  a tool that a model called ended the conversation
     │   ├── ToolRetriesExceededError     FA9101
     │   └── ToolResultError              FA9102
@@ -157,6 +158,7 @@ from flink_agents.api.model_errors import (
     ModelError as ModelError,
     ModelOutputError as ModelOutputError,
     ModelRequestError as ModelRequestError,
+    NestedChatsError as NestedChatsError,
     SkillError as SkillError,
     ToolError as ToolError,
     ToolResultError as ToolResultError,
