@@ -23,6 +23,7 @@ from flink_agents.runtime.serde.awaitables import AWAIT_IT
 from flink_agents.runtime.state.keyed_state import Head
 from flink_agents.testing.behind import Behind
 from flink_agents.testing.crashes import Crashes
+from flink_agents.testing.delayed import delayed_in
 from flink_agents.testing.fake_state import FakeBackend, KeyState
 from flink_agents.testing.signals import suspended_in
 
@@ -51,11 +52,12 @@ class Clock:
     def __init__(self) -> None:
         self.time = START
         self._step = 0
+        self._for_all = False
         self._flown = 0.0
 
     def __call__(self) -> int:
         """Return the time."""
-        if self._step and threading.current_thread().name == "agent-loop":
+        if self._step and (self._for_all or threading.current_thread().name == "agent-loop"):
             now = time.monotonic()
             if now - self._flown >= FLAP_SECONDS:
                 # A run that sleeps has looked.
@@ -65,9 +67,13 @@ class Clock:
         return self.time
 
     @contextmanager
-    def flying(self) -> Iterator[None]:
-        """Let time fly: the end of a bounded input waits for runs that sleep."""
-        self._step = FLYING_MS
+    def flying(self, for_all: bool) -> Iterator[None]:
+        """Let time fly: the end of a bounded input waits for runs that sleep.
+
+        Args:
+            for_all: Whoever asks for the time; else only runs, which sleep.
+        """
+        self._step, self._for_all = FLYING_MS, for_all
         try:
             yield
         finally:
@@ -166,21 +172,23 @@ class Driver:
 
     def _works(self, state: KeyState) -> bool:
         """Tell whether a key has inputs that wait for more than the end of a suspended run."""
-        if not state.pending or state.head is None:
+        head = None if state.head is None else Head.unpack(state.head)
+        if head is not None and head.delayed_due is not None and head.delayed_due <= self._clock.time:
+            return True
+        if not state.pending or head is None:
             return bool(state.pending)
-        head = Head.unpack(state.head)
         if head.suspended is None:
             return head.has_pending
         due = head.suspended[2]
         return due is not None and due <= self._clock.time
 
     def _timers_now(self, state: KeyState) -> set[int]:
-        """Return the timers of a key without those that a suspended run, or its signals, wait for."""
+        """Return the timers of a key without those that its suspended run, signals or delayed events have."""
         timers = state.processing_timers
         if state.head is None or not timers:
             return timers
         head = Head.unpack(state.head)
-        if head.suspended is None and head.mail_expires is None:
+        if head.suspended is None and head.mail_expires is None and head.delayed_due is None:
             return timers
         now = self._clock.time
         # A run that goes on may be looked at by a timer of that very time.
@@ -192,6 +200,8 @@ class Driver:
         awaited = set() if head.mail_expires is None else {head.mail_expires}
         if head.suspended is not None and head.suspended[2] is not None:
             awaited.add(head.suspended[2])
+        if head.delayed_due is not None:
+            awaited |= {one.due for one in delayed_in(state)}
         for run in suspended_in(state):
             awaited |= {one.deadline for one in run.waits if one.deadline is not None}
         return awaited

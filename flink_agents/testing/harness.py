@@ -234,9 +234,10 @@ class OperatorHarness(WaitsShown, Records):
 
     def end_input(self) -> list[Any]:
         """End a bounded input: the last watermark comes, and no processing-time timer fires."""
-        if not any(subtask.shared.may_wait for subtask in self._subtasks):
+        delays = any(one.delayed for task in self._subtasks for one in task.backend.keys.values())
+        if not delays and not any(subtask.shared.may_wait for subtask in self._subtasks):
             return self.watermark(LAST_WATERMARK)
-        with self._clock.flying():
+        with self._clock.flying(for_all=delays):
             return self.watermark(LAST_WATERMARK)
 
     def close(self) -> None:

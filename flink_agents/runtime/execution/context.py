@@ -7,7 +7,7 @@ import hashlib
 import random
 import uuid
 from collections.abc import Awaitable, Mapping
-from datetime import UTC, datetime
+from datetime import UTC, datetime, timedelta
 from functools import lru_cache
 from threading import get_ident
 from typing import Any, cast
@@ -37,6 +37,7 @@ from flink_agents.runtime.concurrency.clients import Clients
 from flink_agents.runtime.execution.asked.asked_run import root_of
 from flink_agents.runtime.execution.call_scope import inside, name_of
 from flink_agents.runtime.execution.chance import GuardedRandom
+from flink_agents.runtime.execution.delayed import send_later
 from flink_agents.runtime.execution.delivery import Delivery, current_delivery
 from flink_agents.runtime.execution.limits import LeaveThread, Slot
 from flink_agents.runtime.execution.phases import RunState
@@ -288,8 +289,11 @@ class ActionRunContext(RunnerContext):
     # -- events -----------------------------------------------------------------------
 
     @override
-    def send_event(self, event: Event) -> None:
-        self._of.emit(event)
+    def send_event(self, event: Event, delay: float | timedelta | None = None) -> None:
+        if delay is None:
+            self._of.emit(event)
+        else:
+            send_later(self._of, event, delay)
 
     @override
     def emit_to(self, tag: str, value: Any) -> None:

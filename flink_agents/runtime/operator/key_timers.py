@@ -14,11 +14,11 @@ from flink_agents.runtime.metrics.run_metrics import clock as seconds
 from flink_agents.runtime.operator.emission import Emission
 from flink_agents.runtime.operator.harvest import DRAIN, START, next_look
 from flink_agents.runtime.operator.low_watermark import LowWatermark
-from flink_agents.runtime.operator.processor import AgentProcessor
+from flink_agents.runtime.operator.delaying import DelayingProcessor
 from flink_agents.runtime.state.keyed_state import KeyedState, Keys, Timers
 
 
-class TimerProcessor(AgentProcessor):
+class TimerProcessor(DelayingProcessor):
     """Commits the runs of a key when a timer of that key fires. Each call returns what leaves.
 
     Args:
@@ -62,11 +62,12 @@ class TimerProcessor(AgentProcessor):
         """Commit what the current key's actor has finished, and see that it goes on."""
         if self._low is not None and timestamp < START:
             self._low.look(timestamp, timers, self._is_held_back)
+        self._deliver(key_text, timestamp, timers)
         emission = self._tend(key_text, timestamp, timers)
-        if timestamp >= START and self._shared.may_wait:
-            self._end_input()
+        if timestamp >= START:
+            self._end(key_text, timestamp, timers)
         actor = self._actor(key_text, timers)
-        if actor is None:
+        if actor is None and not (timestamp == DRAIN and self._awaits_delays(key_text)):
             if timestamp >= START:
                 self._end_signals(key_text, emission, timers)
             self._forget(key_text, timestamp, timers)
@@ -74,13 +75,13 @@ class TimerProcessor(AgentProcessor):
         if timestamp == START:
             self._waits.loop.end_of_input()
             timers.register_event_time_timer(DRAIN)
-        elif timestamp != DRAIN and not (actor.finished or actor.parked or actor.suspended):
+        elif timestamp != DRAIN and actor and not (actor.finished or actor.parked or actor.suspended):
             self._look_again(actor, timestamp, timers)
             return emission
         if timestamp == DRAIN:
-            if not self._drain(actor, emission, timers):
+            if not self._drain(key_text, emission, timers):
                 timers.register_event_time_timer(DRAIN)
-        else:
+        elif actor is not None:
             self._commit(actor, emission, timers)
             if self._actors.get(key_text) is actor:
                 self._feed(actor)
@@ -90,6 +91,21 @@ class TimerProcessor(AgentProcessor):
         if timestamp == DRAIN and key_text not in self._actors:
             self._end_signals(key_text, emission, timers)
         return emission
+
+    def _end(self, key_text: str, timestamp: int, timers: Timers) -> None:
+        """Let what waits of the current key go on, or come in: the input has ended."""
+        if self._shared.may_wait:
+            self._end_input()
+        if timestamp == START and self._come_in_at_end(key_text, timers) is not None:
+            timers.register_event_time_timer(DRAIN)
+        if timestamp == DRAIN:
+            # All keys have been looked at.
+            self._delays.leaves = self._delays.skips
+
+    def _awaits_delays(self, key_text: str) -> bool:
+        """Whether the end of the input waits for delayed events of the current key."""
+        head = self._head_of(key_text)
+        return head is not None and head.delayed_due is not None and not self._delays.leaves
 
     def _see_the_end(self, timers: Timers) -> None:
         timers.register_event_time_timer(START)
@@ -107,20 +123,23 @@ class TimerProcessor(AgentProcessor):
 
     def _let_go(self, actor: KeyActor, timers: Timers) -> None:
         super()._let_go(actor, timers)
-        if actor.head.mail_expires is None:
+        if actor.head.mail_expires is None and actor.head.delayed_due is None:
             self._ignore_the_end(timers)
 
-    def _drain(self, actor: KeyActor, emission: Emission, timers: Timers) -> bool:
+    def _drain(self, key_text: str, emission: Emission, timers: Timers) -> bool:
         """Wait for all runs of the key; whether they have ended before a stream behind needs a sign."""
         until = self._waits.next_sign()
         while True:
             seen = self._waits.loop.progress
-            self._commit(actor, emission, timers)
+            if (actor := self._actors.get(key_text)) is not None:
+                self._commit(actor, emission, timers)
             # Where its run was suspended just before the end of the input, another one lets it go on.
-            actor = self._actors[actor.key_text]
-            if not actor.head.has_pending:
+            awaited = self._come_in_at_end(key_text, timers)
+            actor = self._actors.get(key_text)
+            if awaited is None and not (actor is not None and actor.head.has_pending):
                 return True
-            self._feed(actor)
+            if actor is not None:
+                self._feed(actor)
             if seconds() >= until:
                 return False
             self._waits.wait(seen)
