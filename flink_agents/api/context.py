@@ -81,9 +81,9 @@ class RunnerContext(AskMethods, ServerMethods, WaitMethods):
     def send_event(self, event: Event, delay: float | timedelta | None = None) -> None:
         """Emit ``event``: to the actions that it triggers, or out of the agent.
 
-        With a delay, the event is kept in state when the run is committed, or suspended. When its time has come
-        it begins a run of its own for the key, behind the inputs that wait then. It does so once, and never
-        before its time.
+        With a delay, the event is kept in state when the run is committed, or suspended. When its time
+        has come it begins a run of its own for the key, behind the inputs that wait then. It does so once,
+        and never before its time.
 
         Args:
             event: The event. With a delay, its content is written at once.

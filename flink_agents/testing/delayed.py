@@ -29,7 +29,7 @@ class PendingDelayed:
 
 
 class Due(NamedTuple):
-    """An event of state: its time in milliseconds since the epoch, and the bytes of the input that it will be."""
+    """When an event is due, in milliseconds since the epoch, and the bytes of the input that it will be."""
 
     due: int
     packed: bytes

@@ -52,12 +52,12 @@ class Clock:
     def __init__(self) -> None:
         self.time = START
         self._step = 0
-        self._for_all = False
         self._flown = 0.0
+        self._next_due: Callable[[], int | None] = lambda: None
 
     def __call__(self) -> int:
         """Return the time."""
-        if self._step and (self._for_all or threading.current_thread().name == "agent-loop"):
+        if self._step and threading.current_thread().name == "agent-loop":
             now = time.monotonic()
             if now - self._flown >= FLAP_SECONDS:
                 # A run that sleeps has looked.
@@ -67,17 +67,23 @@ class Clock:
         return self.time
 
     @contextmanager
-    def flying(self, for_all: bool) -> Iterator[None]:
-        """Let time fly: the end of a bounded input waits for runs that sleep.
+    def flying(self, next_due: Callable[[], int | None]) -> Iterator[None]:
+        """Let time fly: the end of a bounded input waits for runs that sleep, and for delayed events.
 
         Args:
-            for_all: Whoever asks for the time; else only runs, which sleep.
+            next_due: Gives when the first delayed event is due, or None.
         """
-        self._step, self._for_all = FLYING_MS, for_all
+        self._step, self._next_due = FLYING_MS, next_due
         try:
             yield
         finally:
-            self._step = 0
+            self._step, self._next_due = 0, lambda: None
+
+    def waited(self) -> None:
+        """Let time fly to the next delayed event: the operator's thread has waited."""
+        due = self._next_due()
+        if due is not None:
+            self.time = max(self.time, due)
 
 
 def leaving(driver: Driver, backend: FakeBackend) -> Callable[[Emission], None]:
@@ -205,6 +211,12 @@ class Driver:
         for run in suspended_in(state):
             awaited |= {one.deadline for one in run.waits if one.deadline is not None}
         return awaited
+
+    def _next_due(self) -> int | None:
+        """Return when the first delayed event of any key is due; None where there is none."""
+        states = [state for subtask in self._subtasks for state in subtask.backend.keys.values()]
+        heads = [Head.unpack(state.head) for state in states if state.head is not None]
+        return min((head.delayed_due for head in heads if head.delayed_due is not None), default=None)
 
     @property
     def low_watermark(self) -> int | None:

@@ -1,8 +1,8 @@
 """Delayed events: what an action sends that is to be delivered later, and the run that it begins then.
 
-What an execution sends so stands among its side outputs under a tag of its own. So it is recorded, replayed,
-taken back and handed over as those are, and it costs nothing where there is none. What leaves the operator has
-none of them: the commit puts them into state (``operator.delayed``).
+What an execution sends so stands among its side outputs under a tag of its own. So it is recorded, replayed
+and taken back as those are, and it costs nothing where there is none. What leaves the operator has none of
+them: the commit puts them into state (``operator.delayed``).
 """
 
 from __future__ import annotations

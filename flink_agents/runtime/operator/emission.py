@@ -54,7 +54,8 @@ NOTHING = Emission()
 def trace_outputs(run: Run, agent: str) -> None:
     """Put each output of a run, side outputs too, in an envelope with its lineage, but for dead letters.
 
-    Delayed events, which stay in state, are counted all the same: what has left of a suspended run counts them.
+    Delayed events, which stay in state, are counted all the same: what has left of a suspended run counts
+    them.
     """
     run_id, number, side = run.lineage.id, 0, ""
 

@@ -18,10 +18,10 @@ from flink_agents.runtime.execution.shared import RunEnvironment
 from flink_agents.runtime.journal.unpruned import UnprunedKeys
 from flink_agents.runtime.loop.actor import KeyActor
 from flink_agents.runtime.metrics.run_metrics import clock
+from flink_agents.runtime.operator.delaying import AwaitedKeys, DelayingProcessor
 from flink_agents.runtime.operator.emission import NOTHING, Emission
 from flink_agents.runtime.operator.harvest import DRAIN, START, next_beat
 from flink_agents.runtime.operator.low_watermark import LowWatermark
-from flink_agents.runtime.operator.delaying import AwaitedKeys, DelayingProcessor
 from flink_agents.runtime.operator.waits.suspended import is_something
 from flink_agents.runtime.state.keyed_state import KeyedState, Keys, Timers
 
@@ -157,7 +157,7 @@ class HeartbeatProcessor(DelayingProcessor):
             self._restored.extend(self._keys.waiting())
 
     def _end_delays(self, timers: Timers) -> None:
-        """Find the keys with delayed events, which the end of the input waits for, or lets come in at once."""
+        """Find the keys with delayed events: the end of the input waits for these, or lets them come in."""
         if self._awaited is not None or not self._delays.active:
             return
         self._awaited = AwaitedKeys()

@@ -11,10 +11,10 @@ from collections.abc import Callable
 from flink_agents.runtime.execution.shared import RunEnvironment
 from flink_agents.runtime.loop.actor import KeyActor
 from flink_agents.runtime.metrics.run_metrics import clock as seconds
+from flink_agents.runtime.operator.delaying import DelayingProcessor
 from flink_agents.runtime.operator.emission import Emission
 from flink_agents.runtime.operator.harvest import DRAIN, START, next_look
 from flink_agents.runtime.operator.low_watermark import LowWatermark
-from flink_agents.runtime.operator.delaying import DelayingProcessor
 from flink_agents.runtime.state.keyed_state import KeyedState, Keys, Timers
 
 
@@ -67,7 +67,10 @@ class TimerProcessor(DelayingProcessor):
         if timestamp >= START:
             self._end(key_text, timestamp, timers)
         actor = self._actor(key_text, timers)
-        if actor is None and not (timestamp == DRAIN and self._awaits_delays(key_text)):
+        if timestamp == DRAIN and (actor is not None or self._awaits_delays(key_text)):
+            self._drain_key(key_text, emission, timers)
+            return emission
+        if actor is None:
             if timestamp >= START:
                 self._end_signals(key_text, emission, timers)
             self._forget(key_text, timestamp, timers)
@@ -75,22 +78,26 @@ class TimerProcessor(DelayingProcessor):
         if timestamp == START:
             self._waits.loop.end_of_input()
             timers.register_event_time_timer(DRAIN)
-        elif timestamp != DRAIN and actor and not (actor.finished or actor.parked or actor.suspended):
+        elif not (actor.finished or actor.parked or actor.suspended):
             self._look_again(actor, timestamp, timers)
             return emission
-        if timestamp == DRAIN:
-            if not self._drain(key_text, emission, timers):
-                timers.register_event_time_timer(DRAIN)
-        elif actor is not None:
-            self._commit(actor, emission, timers)
-            if self._actors.get(key_text) is actor:
-                self._feed(actor)
+        self._commit(actor, emission, timers)
+        if self._actors.get(key_text) is actor:
+            self._feed(actor)
         present = self._actors.get(key_text)
         if present is not None:
             self._go_on(present, timestamp, timers)
-        if timestamp == DRAIN and key_text not in self._actors:
-            self._end_signals(key_text, emission, timers)
         return emission
+
+    def _drain_key(self, key_text: str, emission: Emission, timers: Timers) -> None:
+        """Wait for all runs and delayed events of the current key, or for another timer that does."""
+        if not self._drain(key_text, emission, timers):
+            timers.register_event_time_timer(DRAIN)
+        present = self._actors.get(key_text)
+        if present is not None:
+            self._go_on(present, DRAIN, timers)
+        if key_text not in self._actors:
+            self._end_signals(key_text, emission, timers)
 
     def _end(self, key_text: str, timestamp: int, timers: Timers) -> None:
         """Let what waits of the current key go on, or come in: the input has ended."""
