@@ -15,6 +15,9 @@ from tests.random_programs.calls import CALLS, CallFailed
 from tests.random_programs.programs import Block
 from tests.random_programs.world import Entry, World, wait_inside
 
+LATER_SECONDS = 2.0
+"""The delay of all delayed events."""
+
 EXPECTED = (CallFailed, TimeoutError, ExceptionGroup, RecordedFailureError)
 
 
@@ -147,6 +150,10 @@ class Execution:
         elif kind == "send":
             data = {"from": here, "seen": short(seen)}
             self.send(events.Nested(name=self.name, place=f"{here}n", ops=args[0][0], data=data))
+        elif kind == "later":
+            data = {"from": here, "seen": short(seen)}
+            later = events.Nested(name=self.name, place=f"{here}l", ops=args[0][0], data=data)
+            self.ctx.send_event(later, delay=LATER_SECONDS)
         elif kind == "spoil":
             self.event.data["spoiled"] = self.event.data.get("spoiled", 0) + 1
         elif kind == "raise":

@@ -1,0 +1,73 @@
+"""Delayed events in a job that fails before some of them come, by both ways of the operator's timers."""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from flink_agents import Agent, AgentsExecutionEnvironment, Event, InputEvent, OutputEvent, action
+from tests.minicluster.test_suspended_runs import FailsOnce
+
+pytestmark = pytest.mark.minicluster
+
+KEYS = 30
+DELAY = 1.0
+
+
+class Later(Event):
+    """What comes later.
+
+    Attributes:
+        number: The input.
+        due: When it may come, in seconds since the epoch.
+    """
+
+    number: int
+    due: float
+
+
+class Sends(Agent):
+    """Sends an event later, and puts out how much later it came."""
+
+    @action(InputEvent)
+    def take(self, event: InputEvent, ctx: Any) -> OutputEvent:
+        # The inputs come slowly, so that the job fails while events are pending.
+        time.sleep(0.05)
+        delay = DELAY * (1 + event.input % 3)
+        ctx.send_event(Later(number=event.input, due=time.time() + delay), delay=delay)
+        return OutputEvent(output=("taken", event.input, 0.0))
+
+    @action(Later)
+    def later(self, event: Later, ctx: Any) -> OutputEvent:
+        return OutputEvent(output=("came", event.number, time.time() - event.due))
+
+
+@pytest.mark.parametrize("fast", [True, False], ids=["fast path", "public path"])
+def test_delayed_events_come_once_and_not_early(
+    agents_environment: Callable[..., AgentsExecutionEnvironment], fast: bool, tmp_path: Path
+) -> None:
+    env = agents_environment(
+        parallelism=2,
+        config={"run.fast-path": fast},
+        flink={
+            "execution.checkpointing.interval": "200 ms",
+            "execution.checkpointing.dir": (tmp_path / "checkpoints").as_uri(),
+            "restart-strategy.type": "fixed-delay",
+            "restart-strategy.fixed-delay.attempts": "1",
+            "restart-strategy.fixed-delay.delay": "100 ms",
+        },
+    )
+    inputs = env.stream_env.from_collection(list(range(KEYS)))
+    stream = env.from_datastream(inputs, lambda number: number % 10).apply(Sends)
+    outputs = env.collect(stream.to_datastream().map(FailsOnce(tmp_path)))
+    env.execute()
+
+    assert (tmp_path / "failed").exists()
+    for what in ("taken", "came"):
+        assert sorted(number for kind, number, _ in outputs if kind == what) == list(range(KEYS))
+    # The time of the event is that of an execution which may have been repeated.
+    assert min(late for kind, _, late in outputs if kind == "came") >= -0.001
