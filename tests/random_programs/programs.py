@@ -160,8 +160,8 @@ def _sending_later(made: Program) -> Program:
     """A program some of whose inputs send events with a delay, which call first when they come.
 
     They stand behind a call, and all have the same delay: so something is recorded of each run that sends,
-    and of each that comes of it, and their order is that in which they were sent. Where such a run comes before
-    the inputs that are read again after a crash, the program comes to something else than without.
+    and of each that comes of it, and their order is that in which they were sent. Where such a run comes
+    before inputs that are read again after a crash, the program comes to something else than without.
     """
     chance, sends = random.Random(-7 - made.seed), False
     for one in made.inputs:
