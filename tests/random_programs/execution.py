@@ -160,7 +160,9 @@ class Execution:
     def pass_on(self, here: str, kind: str, ops: Block, seen: list[Any]) -> None:
         """Have the next action execute operations, in this run or in one that an event begins later."""
         data = {"from": here, "seen": short(seen)}
-        event = events.Nested(name=self.name, place=f"{here}{kind[0]}", ops=ops, data=data)
+        event = events.Nested(
+            name=self.name, place=f"{here}{'n' if kind == 'send' else 'l'}", ops=ops, data=data
+        )
         if kind == "later":
             self.ctx.send_event(event, delay=LATER_SECONDS)
         else:

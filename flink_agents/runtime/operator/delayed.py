@@ -109,8 +109,6 @@ class Delays:
             if self._low is not None:
                 self._low.delayed(key_text, head.next_pending, self._shared.codec.decode(packed)[1])
             head.next_pending += 1
-        if head.suspended is not None and self._low is not None:
-            self._low.park(key_text)
         self._state.head.update(head.pack())
         if head.delayed_due is not None:
             timers.register_processing_time_timer(max(head.delayed_due, self._clock() + 1))

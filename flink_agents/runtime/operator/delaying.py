@@ -87,6 +87,8 @@ class DelayingProcessor(AgentProcessor):
             self._fed(actor, timers)
         elif head.suspended is None:
             self._wake(head, key_text, pending, timers)
+        elif self._low is not None:
+            self._low.park(key_text)
 
     def _come_in_at_end(self, key_text: str, timers: Timers) -> int | None:
         """Let delayed events of the current key come in as the end of a bounded input has it.
@@ -99,7 +101,7 @@ class DelayingProcessor(AgentProcessor):
             When the next event is due that is waited for; None where there is none.
         """
         head = self._head_of(key_text)
-        if head is None or head.delayed_due is None or self._delays.leaves:
+        if head is None or head.delayed_due is None:
             return None
         if self._delays.skips or self._delays.is_due(head):
             self._come_in(head, key_text, timers, early=self._delays.skips)

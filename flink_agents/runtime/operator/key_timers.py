@@ -43,6 +43,8 @@ class TimerProcessor(DelayingProcessor):
     ) -> None:
         super().__init__(shared, state, job_id, clock, check_cancelled, low, None, None)
         self._keys = keys
+        # Keys whose delayed events have come in since the input has ended.
+        self._skipped: set[str] = set()
 
     def open(self, timers: Timers | None = None) -> None:
         """Open the store, and see that keys go on of which a heartbeat took the savepoint."""
@@ -103,16 +105,19 @@ class TimerProcessor(DelayingProcessor):
         """Let what waits of the current key go on, or come in: the input has ended."""
         if self._shared.may_wait:
             self._end_input()
-        if timestamp == START and self._come_in_at_end(key_text, timers) is not None:
+        self._delays.leaves = self._delays.skips
+        if timestamp != START or key_text in self._skipped:
+            return
+        if self._delays.skips:
+            # The actors that are made now have this timer fire again.
+            self._skipped.add(key_text)
+        if self._come_in_at_end(key_text, timers) is not None:
             timers.register_event_time_timer(DRAIN)
-        if timestamp == DRAIN:
-            # All keys have been looked at.
-            self._delays.leaves = self._delays.skips
 
     def _awaits_delays(self, key_text: str) -> bool:
         """Whether the end of the input waits for delayed events of the current key."""
         head = self._head_of(key_text)
-        return head is not None and head.delayed_due is not None and not self._delays.leaves
+        return head is not None and head.delayed_due is not None and not self._delays.skips
 
     def _see_the_end(self, timers: Timers) -> None:
         timers.register_event_time_timer(START)
@@ -141,7 +146,7 @@ class TimerProcessor(DelayingProcessor):
             if (actor := self._actors.get(key_text)) is not None:
                 self._commit(actor, emission, timers)
             # Where its run was suspended just before the end of the input, another one lets it go on.
-            awaited = self._come_in_at_end(key_text, timers)
+            awaited = None if self._delays.skips else self._come_in_at_end(key_text, timers)
             actor = self._actors.get(key_text)
             if awaited is None and not (actor is not None and actor.head.has_pending):
                 return True
