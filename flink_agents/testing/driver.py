@@ -53,7 +53,7 @@ class Clock:
         self.time = START
         self._step = 0
         self._flown = 0.0
-        self._next_due: Callable[[], int | None] = lambda: None
+        self._next_due: Callable[[int], int | None] = lambda after: None
 
     def __call__(self) -> int:
         """Return the time."""
@@ -67,23 +67,23 @@ class Clock:
         return self.time
 
     @contextmanager
-    def flying(self, next_due: Callable[[], int | None]) -> Iterator[None]:
+    def flying(self, next_due: Callable[[int], int | None]) -> Iterator[None]:
         """Let time fly: the end of a bounded input waits for runs that sleep, and for delayed events.
 
         Args:
-            next_due: Gives when the first delayed event is due, or None.
+            next_due: Gives the first time behind another one at which a delayed event is due, or None.
         """
         self._step, self._next_due = FLYING_MS, next_due
         try:
             yield
         finally:
-            self._step, self._next_due = 0, lambda: None
+            self._step, self._next_due = 0, lambda after: None
 
     def waited(self) -> None:
         """Let time fly to the next delayed event: the operator's thread has waited."""
-        due = self._next_due()
+        due = self._next_due(self.time)
         if due is not None:
-            self.time = max(self.time, due)
+            self.time = due
 
 
 def leaving(driver: Driver, backend: FakeBackend) -> Callable[[Emission], None]:
@@ -212,11 +212,12 @@ class Driver:
             awaited |= {one.deadline for one in run.waits if one.deadline is not None}
         return awaited
 
-    def _next_due(self) -> int | None:
-        """Return when the first delayed event of any key is due; None where there is none."""
+    def _next_due(self, after: int = 0) -> int | None:
+        """Return the first time behind ``after`` at which a key has a delayed event to come, or None."""
         states = [state for subtask in self._subtasks for state in subtask.backend.keys.values()]
         heads = [Head.unpack(state.head) for state in states if state.head is not None]
-        return min((head.delayed_due for head in heads if head.delayed_due is not None), default=None)
+        times = [head.delayed_due for head in heads if head.delayed_due is not None]
+        return min((at for at in times if at > after), default=None)
 
     @property
     def low_watermark(self) -> int | None:

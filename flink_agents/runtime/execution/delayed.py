@@ -80,8 +80,10 @@ def _milliseconds(action: str, delay: object) -> int:
     problem = None
     if isinstance(seconds, bool) or not isinstance(seconds, int | float):
         problem = f"{type(delay).__qualname__} {delay!r}"[:200]
-    elif math.isnan(seconds) or not 0 <= seconds <= LONGEST.total_seconds():
-        problem = f"{seconds!r} seconds" if abs(seconds) < 1e15 else f"{seconds:.3g} seconds"
+    elif not 0 <= seconds <= LONGEST.total_seconds():
+        # This is so for NaN, too. A long int has no text.
+        is_long = isinstance(seconds, int) and seconds.bit_length() > 64
+        problem = f"an int of {seconds.bit_length()} bits" if is_long else f"{seconds!r} seconds"
     if problem is None:
         return math.ceil(cast("float", seconds) * 1000)
     raise InvalidDelayError(

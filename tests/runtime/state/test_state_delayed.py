@@ -28,7 +28,7 @@ class Entries(dict[int, bytes]):
         self.pop(key, None)
 
 
-AGENDA_1 = bytes.fromhex("01940300929205009205029191070100")
+AGENDA_1 = bytes.fromhex("01940301929205009205029193070100")
 PAGE_1 = bytes.fromhex("0191920701")
 
 
@@ -74,9 +74,9 @@ def test_random_events_come_in_order_and_leave_nothing(seed: int) -> None:
     assert (len(found), following, entries) == (len(model), None, {})
 
 
-@pytest.mark.parametrize("order", ["rising", "falling", "mixed"])
-def test_one_of_ten_thousand_events_is_sent_and_comes_by_a_few_reads(order: str) -> None:
-    times = list(range(10_000))
+@pytest.mark.parametrize(("order", "count"), [("rising", 1_000), ("falling", 1_000), ("mixed", 10_000)])
+def test_one_of_many_events_is_sent_and_comes_by_a_few_reads(order: str, count: int) -> None:
+    times = list(range(count))
     if order == "mixed":
         random.Random(1).shuffle(times)
     elif order == "falling":
@@ -89,9 +89,9 @@ def test_one_of_ten_thousand_events_is_sent_and_comes_by_a_few_reads(order: str)
         assert entries.reads <= 2
     index = {number: data for number, data in entries.items() if number < 0}
     assert max(map(len, index.values())) < 40 * MOST_IN_PAGE
-    for due in range(10_000):
+    for due in range(count):
         entries.reads = 0
-        assert events.pop(1, due) == ([b"x" * 100], due + 1 if due < 9_999 else None)
+        assert events.pop(1, due) == ([b"x" * 100], due + 1 if due < count - 1 else None)
         assert entries.reads <= 3
     assert entries == {}
 
