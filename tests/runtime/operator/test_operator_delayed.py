@@ -305,7 +305,7 @@ def test_an_action_that_fails_has_sent_nothing(make: Make) -> None:
 
 def test_an_action_that_is_tried_again_has_sent_once(make: Make) -> None:
     class Flaky(Agent):
-        @action(InputEvent, retry=RetryPolicy(initial_interval=timedelta(0), max_attempts=3))
+        @action(InputEvent, retry=RetryPolicy(initial_interval=0, max_attempts=3))
         def take(self, event: InputEvent, ctx: Any) -> None:
             ctx.send_event(Later(what=event.input), delay=10)
             if not calls:
