@@ -10,6 +10,9 @@ from flink_agents.api.errors import ResourceUnavailableError
 
 T = TypeVar("T")
 
+_RUNS_AGENTS = ("flink_agents.runtime.", "flink_agents.testing.")
+"""Where a thread is that waits for agents to run."""
+
 
 def made_by(clazz: str, kind: type[T], what: str, *arguments: Any, **named: Any) -> T:
     """Return what ``clazz`` names, or what the class or function of that name makes.
@@ -65,8 +68,24 @@ def found(name: str, what: str) -> Any:
 
 def _imported(name: str) -> Any:
     module, _, qualname = name.partition(":")
-    # A main script that still runs is there, and cannot be imported: its import would wait for its end.
-    there: Any = sys.modules.get(module) or importlib.import_module(module)
+    there: Any = sys.modules.get(module)
+    if there is None or not _waits_for_agents(there):
+        # Another thread may have imported only a part of it so far, for which this waits.
+        there = importlib.import_module(module)
     for part in qualname.split("."):
         there = getattr(there, part)
     return there
+
+
+def _waits_for_agents(module: Any) -> bool:
+    """Whether a module still runs, and waits for its agents: an import of it would wait for its end."""
+    if not getattr(module.__spec__, "_initializing", False):
+        return False
+    for innermost in sys._current_frames().values():
+        frame, of_agents = innermost, False
+        while frame is not None:
+            of_agents = of_agents or str(frame.f_globals.get("__name__")).startswith(_RUNS_AGENTS)
+            if frame.f_globals is vars(module) and frame.f_code.co_name == "<module>":
+                return of_agents
+            frame = frame.f_back
+    return False
