@@ -24,6 +24,9 @@ from pydantic import BaseModel, ConfigDict
 from flink_agents.api.errors import AgentDefinitionError
 from flink_agents.api.places import place_of_class
 
+DELAYED_TAG = "delayed-events"
+"""An execution keeps what it sends with a delay among its side outputs, and in its record, by this tag."""
+
 
 class Lineage:
     """The origin of a sent event, which the runtime notes and ``Event`` shows.

@@ -65,7 +65,7 @@ def ends_not_kept(before: Any) -> Any:
 @mutation("delayed-sent-again", "runtime.execution.waits.run_waits:RunWaits.put_out", waits=True)
 def delayed_sent_again(before: Any) -> Any:
     """What was sent with a delay before a run was suspended is sent once more when it goes on."""
-    from flink_agents.runtime.state.delayed import DELAYED_TAG
+    from flink_agents.api.events import DELAYED_TAG
 
     def put_out(self: Any, path: str, outputs: Any, side: Any) -> Any:
         later = [one for one in side if one[0] == DELAYED_TAG]

@@ -12,12 +12,12 @@ from datetime import timedelta
 from typing import TYPE_CHECKING, Any, cast
 
 from flink_agents.api.errors import ContextMisuseError, InvalidDelayError
-from flink_agents.api.events import DelayedLineage, Event, OutputEvent, stamp
+from flink_agents.api.events import DELAYED_TAG, DelayedLineage, Event, OutputEvent, stamp
 from flink_agents.runtime.execution.asked.asked_run import root_of
 from flink_agents.runtime.execution.routing import no_event, too_many_events, unknown_event
 from flink_agents.runtime.execution.run import Run
 from flink_agents.runtime.execution.shared import RunEnvironment
-from flink_agents.runtime.state.delayed import DELAYED_TAG, DelayedInput
+from flink_agents.runtime.state.delayed import DelayedInput
 
 if TYPE_CHECKING:
     from flink_agents.runtime.execution.context import ActionRun

@@ -2,10 +2,10 @@
 
 from __future__ import annotations
 
+from flink_agents.api.events import DELAYED_TAG
 from flink_agents.api.lineage import OutputLineage, TracedOutput
 from flink_agents.api.policies import DEAD_LETTER_TAG
 from flink_agents.runtime.execution.run import Run
-from flink_agents.runtime.state.delayed import DELAYED_TAG
 
 
 class Emission:

@@ -17,9 +17,6 @@ import msgpack
 from flink_agents.api.errors import StateFormatError
 from flink_agents.runtime.state.slots import MapSlot
 
-DELAYED_TAG = "delayed-events"
-"""An execution keeps what it sends with a delay among its side outputs, and in its record, by this tag."""
-
 MOST_IN_PAGE = 128
 """So many times stand in the agenda, and in each of its pages, at most."""
 

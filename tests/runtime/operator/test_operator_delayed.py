@@ -14,7 +14,9 @@ import pytest
 from flink_agents import Agent, Event, EventTime, InputEvent, OnError, OutputEvent, RetryPolicy, action
 from flink_agents.api.errors import ActionFailedError
 from flink_agents.api.events import DelayedLineage
+from flink_agents.connectors.action_state.memory.store import MemoryPlace, MemoryStore
 from flink_agents.testing import OperatorHarness
+from flink_agents.testing.run_replay import replay_run
 
 Make = Callable[..., OperatorHarness]
 
@@ -556,3 +558,15 @@ def test_a_key_without_delayed_events_has_nothing_of_them(make: Make) -> None:
     harness.push(("a",))
     state = harness.state()
     assert (state.delayed, state.processing_timers) == ({}, set())
+
+
+def test_a_run_of_a_delayed_event_is_replayed_for_debugging(make: Make) -> None:
+    place = MemoryPlace()
+    harness = make(Calls, store=lambda: MemoryStore(place))
+    harness.push(1)
+    assert harness.advance(10_000) == [(10, 1010)]
+    [(key, journal)] = place.journals.items()
+    found = replay_run(Calls, key, journal.runs[1])
+    assert found.outputs == [(10, 1010)]
+    assert found.ended is None
+    assert found.memory == {"count": 1}
