@@ -47,12 +47,12 @@ def test_events_come_by_their_time_and_then_in_the_order_in_which_they_were_sent
     assert entries == {}
 
 
-@pytest.mark.parametrize("seed", range(30))
+@pytest.mark.parametrize("seed", range(12))
 def test_random_events_come_in_order_and_leave_nothing(seed: int) -> None:
     chance = random.Random(seed)
     entries, model, sent, now = Entries(), list[tuple[int, int]](), 0, 0
     spread = chance.choice((1, 50, 10_000))
-    for _ in range(chance.choice((20, 400))):
+    for _ in range(chance.choice((20, 60))):
         if chance.random() < 0.6:
             for _ in range(chance.choice((1, 1, 1, 300))):
                 due = now + chance.randrange(spread)
@@ -74,7 +74,7 @@ def test_random_events_come_in_order_and_leave_nothing(seed: int) -> None:
     assert (len(found), following, entries) == (len(model), None, {})
 
 
-@pytest.mark.parametrize(("order", "count"), [("rising", 1_000), ("falling", 1_000), ("mixed", 10_000)])
+@pytest.mark.parametrize(("order", "count"), [("rising", 500), ("falling", 500), ("mixed", 3_000)])
 def test_one_of_many_events_is_sent_and_comes_by_a_few_reads(order: str, count: int) -> None:
     times = list(range(count))
     if order == "mixed":
