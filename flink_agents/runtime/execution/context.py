@@ -37,7 +37,6 @@ from flink_agents.runtime.concurrency.clients import Clients
 from flink_agents.runtime.execution.asked.asked_run import root_of
 from flink_agents.runtime.execution.call_scope import inside, name_of
 from flink_agents.runtime.execution.chance import GuardedRandom
-from flink_agents.runtime.execution.delayed import send_later
 from flink_agents.runtime.execution.delivery import Delivery, current_delivery
 from flink_agents.runtime.execution.limits import LeaveThread, Slot
 from flink_agents.runtime.execution.phases import RunState
@@ -54,6 +53,7 @@ from flink_agents.runtime.execution.shared import Durable, RunEnvironment
 from flink_agents.runtime.execution.waits.action_waits import in_turn
 from flink_agents.runtime.execution.waits.approvals import Asked, approval_of
 from flink_agents.runtime.execution.waits.awaited import wait_of
+from flink_agents.runtime.execution.waits.delayed import send_later
 from flink_agents.runtime.journal.calls import StepCalls
 from flink_agents.runtime.state.memory import TreeObject
 from flink_agents.runtime.state.suspended import OpenWait

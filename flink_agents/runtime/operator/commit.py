@@ -26,11 +26,11 @@ from flink_agents.runtime.execution.shared import RunEnvironment
 from flink_agents.runtime.journal.unpruned import UnprunedKeys
 from flink_agents.runtime.loop.actor import KeyActor
 from flink_agents.runtime.metrics.run_metrics import clock
-from flink_agents.runtime.operator.delayed import Delays
 from flink_agents.runtime.operator.emission import Emission, trace_outputs
 from flink_agents.runtime.operator.forgetting import Forgetting
 from flink_agents.runtime.operator.low_watermark import LowWatermark
 from flink_agents.runtime.operator.overtaken import Overtaken
+from flink_agents.runtime.operator.waits.delayed import Delays
 from flink_agents.runtime.operator.waits.suspended import SuspendedRuns
 from flink_agents.runtime.state.keyed_state import Head, KeyedState, Timers
 from flink_agents.runtime.state.memory import write_nodes

@@ -11,10 +11,10 @@ from collections.abc import Callable
 from flink_agents.runtime.execution.shared import RunEnvironment
 from flink_agents.runtime.loop.actor import KeyActor
 from flink_agents.runtime.metrics.run_metrics import clock as seconds
-from flink_agents.runtime.operator.delaying import DelayingProcessor
 from flink_agents.runtime.operator.emission import Emission
 from flink_agents.runtime.operator.harvest import DRAIN, START, next_look
 from flink_agents.runtime.operator.low_watermark import LowWatermark
+from flink_agents.runtime.operator.waits.delaying import DelayingProcessor
 from flink_agents.runtime.state.keyed_state import KeyedState, Keys, Timers
 
 

@@ -28,7 +28,6 @@ from flink_agents.runtime.journal.other_jobs import origins_of
 from flink_agents.runtime.journal.unpruned import UnprunedKeys
 from flink_agents.runtime.loop.actor import KeyActor, Unread, Waiting, load_of
 from flink_agents.runtime.operator.commit import Commits
-from flink_agents.runtime.operator.delayed import Delays
 from flink_agents.runtime.operator.emission import NOTHING, Emission
 from flink_agents.runtime.operator.feeding import Feeder, InputRefused, Intake
 from flink_agents.runtime.operator.forgetting import Forgetting
@@ -38,6 +37,7 @@ from flink_agents.runtime.operator.kept_keys import KeptKeys
 from flink_agents.runtime.operator.loop_waits import LoopWaits
 from flink_agents.runtime.operator.low_watermark import LowWatermark
 from flink_agents.runtime.operator.overtaken import Overtaken
+from flink_agents.runtime.operator.waits.delayed import Delays
 from flink_agents.runtime.operator.waits.suspended import SuspendedRuns
 from flink_agents.runtime.serde.keys import unescape
 from flink_agents.runtime.state.keyed_state import Head, KeyedState, Timers

@@ -25,10 +25,10 @@ from flink_agents.runtime.execution.shared import RunEnvironment
 from flink_agents.runtime.execution.waits.run_waits import LiveMail
 from flink_agents.runtime.journal.calls import task_of
 from flink_agents.runtime.loop.actor import KeyActor, Waiting
-from flink_agents.runtime.operator.delayed import Delays
 from flink_agents.runtime.operator.emission import Emission, trace_outputs
 from flink_agents.runtime.operator.low_watermark import LowWatermark
 from flink_agents.runtime.operator.overtaken import Overtaken
+from flink_agents.runtime.operator.waits.delayed import Delays
 from flink_agents.runtime.state.keyed_state import Head, KeyedState, Timers
 from flink_agents.runtime.state.mailbox import OF_ID, Mail, Mailbox
 from flink_agents.runtime.state.suspended import Suspension, run_of, wait_id

@@ -15,9 +15,9 @@ from flink_agents.api.events import DELAYED_TAG
 from flink_agents.api.logs import bounded_logger
 from flink_agents.api.options import AgentOptions
 from flink_agents.api.signals import SleepsAtEnd
-from flink_agents.runtime.execution.delayed import delayed_input
 from flink_agents.runtime.execution.run import Run
 from flink_agents.runtime.execution.shared import RunEnvironment
+from flink_agents.runtime.execution.waits.delayed import delayed_input
 from flink_agents.runtime.operator.low_watermark import LowWatermark
 from flink_agents.runtime.state.keyed_state import Head, KeyedState, Timers
 

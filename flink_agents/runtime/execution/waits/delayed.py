@@ -2,7 +2,7 @@
 
 What an execution sends so stands among its side outputs under a tag of its own. So it is recorded, replayed
 and taken back as those are, and it costs nothing where there is none. What leaves the operator has none of
-them: the commit puts them into state (``operator.delayed``).
+them: the commit puts them into state (``operator.waits.delayed``).
 """
 
 from __future__ import annotations
