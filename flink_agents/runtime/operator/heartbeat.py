@@ -113,7 +113,7 @@ class HeartbeatProcessor(DelayingProcessor):
         self._forget_current(timestamp, timers)
         if timestamp >= START:
             self._end_waits()
-            self._end_delays(timers)
+            self._end_delays(timestamp, timers)
         if self._unpruned is not None:
             self._unpruned.clear()
         if timestamp == DRAIN:
@@ -156,11 +156,15 @@ class HeartbeatProcessor(DelayingProcessor):
             self._end_input()
             self._restored.extend(self._keys.waiting())
 
-    def _end_delays(self, timers: Timers) -> None:
+    def _end_delays(self, timestamp: int, timers: Timers) -> None:
         """Find the keys with delayed events: the end of the input waits for these, or lets them come in."""
         if self._awaited is not None or not self._delays.active:
             return
         self._awaited = AwaitedKeys()
+        if self._delays.skips and timestamp != START:
+            # All that was pending has come in before a restart.
+            self._delays.leaves = True
+            return
         for key in self._keys.delaying():
             self._keys.switch(key)
             key_text = self._keys.text()

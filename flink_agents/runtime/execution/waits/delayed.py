@@ -82,8 +82,8 @@ def _milliseconds(action: str, delay: object) -> int:
         problem = f"{type(delay).__qualname__} {delay!r}"[:200]
     elif not 0 <= seconds <= LONGEST.total_seconds():
         # This is so for NaN, too. A long int has no text.
-        is_long = isinstance(seconds, int) and seconds.bit_length() > 64
-        problem = f"an int of {seconds.bit_length()} bits" if is_long else f"{seconds!r} seconds"
+        bits = seconds.bit_length() if isinstance(seconds, int) else 0
+        problem = f"an int of {bits} bits" if bits > 64 else f"{seconds!r} seconds"
     if problem is None:
         return math.ceil(cast("float", seconds) * 1000)
     raise InvalidDelayError(
