@@ -206,13 +206,14 @@ def test_scripts_are_executable_and_parse() -> None:
 
 
 MODELS = "tests/models --ignore-glob=*_mcp* --ignore-glob=*_vector_*"
+SLOWEST = "--durations=15 --durations-min=2"
 CI = {
-    "with Flink": ["test -m minicluster", "demo", "compose-on-host", "first-hour"],
-    "without": ["test -m not minicluster", "lint", "docs"],
+    "with Flink": [f"test {SLOWEST} -m minicluster", "demo", "compose-on-host", "first-hour"],
+    "without": [f"test {SLOWEST} -m not minicluster", "lint", "docs"],
     "under conditions": [
-        f"test -q -m not minicluster tests/runtime tests/examples {MODELS} replay,restart",
-        f"test -q -m not minicluster tests/runtime tests/examples {MODELS} crash",
-        "test -q -m not minicluster tests/runtime timers",
+        f"test -q {SLOWEST} -m not minicluster tests/runtime tests/examples {MODELS} replay,restart",
+        f"test -q {SLOWEST} -m not minicluster tests/runtime tests/examples {MODELS} crash",
+        f"test -q {SLOWEST} -m not minicluster tests/runtime timers",
     ],
 }
 """What CI runs beside each other, each in its order."""

@@ -213,6 +213,9 @@ class Attempts:
             state.end_wait(wait)
             step.adopt()
             self._steps.call(step)
+            if step.over:
+                # Nobody waited for this thread any more.
+                step.let_go()
 
         with state.waiting(Phase.THREAD, "a thread of the pool") as wait:
             if deadline is None:

@@ -3,7 +3,10 @@
 from __future__ import annotations
 
 import asyncio
+import inspect
 import threading
+import time
+from collections.abc import Coroutine
 from typing import Any
 
 import pytest
@@ -117,3 +120,43 @@ def test_an_action_that_goes_on_when_the_attempt_ends_records_nothing() -> None:
         harness.push("second")
         harness.settle(60)
         assert harness.outputs == ["called again"]
+
+
+MADE: list[Coroutine[Any, Any, Event]] = []
+
+
+async def later() -> Event:
+    return OutputEvent(output="later")
+
+
+def return_late(event: InputEvent, ctx: Any) -> Any:
+    REACHED.set()
+    assert GO_ON.wait(60)
+    MADE.append(later())
+    return MADE[-1]
+
+
+@pytest.mark.parametrize("end", ["timeout", "restart"])
+def test_a_coroutine_that_comes_when_nobody_waits_for_it_is_closed(end: str) -> None:
+    """A function of a thread cannot be interrupted: it returns behind the end of its attempt."""
+    for each in (REACHED, GO_ON):
+        each.clear()
+    MADE.clear()
+    options: dict[str, Any] = {"timeout": 0.05, "on_error": "dead-letter"} if end == "timeout" else {}
+    agent = Agent(name="late").add_action("return_late", [InputEvent], return_late, **options)
+    with OperatorHarness(agent, config={"run.inline": False}, settle=False) as harness:
+        before = harness.snapshot()
+        harness.push("first")
+        assert REACHED.wait(60)
+        if end == "timeout":
+            harness.settle(60)
+            assert [letter.error_type for letter in harness.dead_letters] == ["ActionTimeoutError"]
+        else:
+            threading.Timer(0.1, GO_ON.set).start()
+            harness.restore(before)
+        GO_ON.set()
+        for _ in range(6000):
+            if MADE and inspect.getcoroutinestate(MADE[0]) == inspect.CORO_CLOSED:
+                return
+            time.sleep(0.01)
+    raise AssertionError("the coroutine was left to the collector of garbage")
