@@ -65,7 +65,8 @@
     │   ├── RunDeadlineError             FA4021  (also a TimeoutError)
     │   ├── ForgottenAwaitError          FA4022  (also a TypeError)
     │   ├── OutputTypeError              FA4023  (also a TypeError)
-    │   └── AskedOutputsError            FA4024
+    │   ├── AskedOutputsError            FA4024
+    │   └── InvalidDelayError            FA4025  (also a ValueError)
     ├── StateError                       FA5000  a value cannot enter or leave Flink's state
     │   ├── KeyEncodingError             FA5001
     │   ├── UnserializableValueError     FA5002
@@ -187,6 +188,7 @@ from flink_agents.api.run_errors import (
     DurableResultError as DurableResultError,
     EventLimitError as EventLimitError,
     ForgottenAwaitError as ForgottenAwaitError,
+    InvalidDelayError as InvalidDelayError,
     MemoryPathError as MemoryPathError,
     NoMoreSignalsError as NoMoreSignalsError,
     NotAnEventError as NotAnEventError,
