@@ -8,7 +8,8 @@
 answers in a random order: a third before a kill, a third during the restart, a third behind it.
 ``savepoint`` stops the job while all runs wait, and goes on at another parallelism.
 
-Exit code 1 if a run was lost or repeated, slept for too short a time, or got another answer than its own.
+Exit code 1 if a run was lost or repeated, slept for too short a time, or got another answer than its own, or
+if the job failed by anything but the death of a process.
 """
 
 from __future__ import annotations

@@ -96,8 +96,8 @@ class AgentInput(ABC):
     def with_signals(self, signals: Any, key_selector: Callable[[Any], Any] | None = None) -> AgentInput:
         """Return the same stream, with signals for runs that wait.
 
-        A stream of signals that is silent does not hold event time back. State is the same with and without
-        signals, so that they can be added to a job and taken away.
+        A stream of signals that is silent does not hold event time back, and is no end of a bounded input.
+        State is the same with and without signals, so that they can be added to a job and taken away.
 
         Args:
             signals: A PyFlink ``DataStream`` of :class:`Signal`.
@@ -197,6 +197,10 @@ class AgentsExecutionEnvironment(ABC):
     ) -> AgentInput:
         """Return the rows of a PyFlink ``Table`` as inputs.
 
+        Where a column of the table carries watermarks, its time is the event time of the inputs, and the
+        watermarks are theirs. Dates and times of SQL are those of Python: ``TIMESTAMP`` is a ``datetime``
+        without zone, ``TIMESTAMP_LTZ`` one in UTC, both to the microsecond.
+
         Args:
             table: The table.
             key_selector: Gives the key of an input, or names the column that is the key.
@@ -207,8 +211,8 @@ class AgentsExecutionEnvironment(ABC):
                 ``TableChange``.
 
         Raises:
-            UnsupportedTableError: The table has updates or deletes, and the policy refuses them; or there is
-                no such policy.
+            UnsupportedTableError: The table has updates or deletes, and the policy refuses them; several of
+                its columns carry watermarks; or there is no such policy.
         """
 
     @abstractmethod

@@ -73,6 +73,11 @@ class ClusterJob:
             entry["taskManagerId"] for entry in self._failures() if INTERRUPTED_START in entry["stacktrace"]
         }
 
+    def python_failures(self) -> list[str]:
+        """What made the job fail in its own code, and not by the death of a process; newest first."""
+        texts = [entry["stacktrace"] for entry in self._failures()]
+        return [text.split("\n", 1)[0] for text in texts if text.startswith("pemja.core.PythonException")]
+
     def exceptions(self) -> str:
         """What made the job fail, newest first, each with the Python side first."""
         history = self._failures()

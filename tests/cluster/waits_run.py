@@ -35,6 +35,7 @@ class WaitsReport:
         wrong: Lines of runs that have another answer than their own.
         strays: Answers that no run took, and why.
         asked_twice: Numbers that asked more than once.
+        failures: What made the job fail, apart from the death of processes.
         bytes_per_run: What a savepoint of runs that all wait has for each of them; 0 where none was taken.
     """
 
@@ -46,13 +47,14 @@ class WaitsReport:
     wrong: Sequence[str] = ()
     strays: Sequence[str] = ()
     asked_twice: Sequence[int] = ()
+    failures: Sequence[str] = ()
     bytes_per_run: float = 0.0
 
     @property
     def clean(self) -> bool:
         """Whether there is no difference, and state is as small as it should be."""
-        differs = self.lost or self.repeated or self.early or self.wrong or self.strays or self.asked_twice
-        return not differs and self.bytes_per_run <= MOST_BYTES
+        wrong_runs = self.lost or self.repeated or self.early or self.wrong or self.asked_twice
+        return not (wrong_runs or self.strays or self.failures) and self.bytes_per_run <= MOST_BYTES
 
 
 class WaitsRun:
@@ -139,7 +141,7 @@ class WaitsRun:
     def report(self, job: ClusterJob) -> WaitsReport:
         """End the job, and judge what it has put out."""
         time.sleep(QUIET_SECONDS)
-        restored = job.checkpoints()["restored"]
+        restored, failures = job.checkpoints()["restored"], job.python_failures()
         job.cancel()
         lines = self.output.lines()
         counts = Counter(int(line.split(" ")[0]) for line in lines)
@@ -153,6 +155,7 @@ class WaitsRun:
             [line for line in lines if self._is_wrong(line)],
             self.strays.lines(),
             sorted(number for number, times in asked.items() if times > 1),
+            failures,
         )
 
     def _is_early(self, line: str) -> bool:
@@ -219,6 +222,7 @@ def rescaled(
     run.wait_for_questions(job, inputs)
     savepoint = job.stop_with_savepoint(directory / "savepoints")
     cluster.wait_for("the end of the stopped job", lambda: job.state() == "FINISHED", job)
+    failures = job.python_failures()
     order = chance.sample(range(inputs), inputs)
     # Some answers come while the job is not there.
     run.answer(order[: inputs // 2])
@@ -226,7 +230,8 @@ def rescaled(
     _answer_in_parts(run, chance, order[inputs // 2 :])
     run.wait_for_output(resumed, inputs)
     written = sum(file.stat().st_size for file in (directory / "savepoints").rglob("*") if file.is_file())
-    return replace(run.report(resumed), bytes_per_run=round(written / inputs, 1))
+    report = run.report(resumed)
+    return replace(report, failures=[*failures, *report.failures], bytes_per_run=round(written / inputs, 1))
 
 
 def _answer_in_parts(run: WaitsRun, chance: random.Random, numbers: Sequence[int]) -> None:

@@ -56,6 +56,11 @@ def test_own_tables(tmp_path: Path) -> None:
     assert run_example(tmp_path, "own_tables.py").splitlines()[-2:] == ["ada 8", "alan 4"]
 
 
+def test_table_windows(tmp_path: Path) -> None:
+    printed = run_example(tmp_path, "table_windows.py")
+    assert printed.splitlines()[-2:] == ["12:00 70", "12:01 50"]
+
+
 def test_workflow_single_agent(tmp_path: Path) -> None:
     orders = tmp_path / "orders.txt"
     orders.write_text("ada 400\nada 50.5\nalan much\nada 100\n", encoding="utf-8")

@@ -9,12 +9,16 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+from pyflink.common import Time, WatermarkStrategy
+from pyflink.common.watermark_strategy import TimestampAssigner
+from pyflink.datastream.window import TumblingEventTimeWindows
 
 from flink_agents import (
     Agent,
     AgentsExecutionEnvironment,
     ApprovalOutcome,
     ApprovalRequest,
+    EventTime,
     InputEvent,
     OutputEvent,
     Signal,
@@ -140,3 +144,98 @@ def test_suspended_runs_survive_a_failure(
     assert strays == []
     assert sorted((number, answer) for number, _, answer in outputs) == [(n, 10 * n) for n in range(KEYS)]
     assert min(slept for _, slept, _ in outputs) >= NAP - 0.001
+
+
+def slowly(number: int) -> int:
+    """A number that comes long after the inputs have ended."""
+    time.sleep(1.0)
+    return number
+
+
+class AsksEach(Agent):
+    @action(InputEvent)
+    async def ask(self, event: InputEvent, ctx: Any) -> OutputEvent:
+        return OutputEvent(output=(event.input, await ctx.wait_for("answer", int)))
+
+
+def answer(number: int) -> Signal:
+    return Signal("answer", 10 * number, key=number)
+
+
+@pytest.mark.parametrize("keyed", [False, True], ids=["plain", "keyed"])
+def test_signals_that_stay_away_are_no_end_of_the_input(
+    agents_environment: MakeEnvironment, keyed: bool
+) -> None:
+    env = agents_environment(parallelism=2)
+    flink: Any = env.stream_env
+    inputs = flink.from_collection([0, 1])
+    # The task that sleeps is another one than that of the signals, which has nothing to do meanwhile.
+    signals = flink.from_collection([0, 1]).map(slowly).disable_chaining().map(answer)
+    if keyed:
+        signals = signals.key_by(lambda one: one.key)
+    stream = env.from_datastream(inputs, lambda number: number).with_signals(signals).apply(AsksEach)
+    outputs = stream.to_list()
+    env.execute()
+    assert sorted(outputs) == [(0, 0), (1, 10)]
+
+
+class Passes(Agent):
+    """Gives back what it gets, and waits for an answer where that is nothing."""
+
+    @action(InputEvent)
+    async def work(self, event: InputEvent, ctx: Any) -> OutputEvent:
+        number = event.input[1]
+        return OutputEvent(output=number if number else await ctx.wait_for("answer", int))
+
+
+def test_signals_that_stay_away_hold_no_window_open(
+    agents_environment: MakeEnvironment, tmp_path: Path
+) -> None:
+    env = agents_environment(parallelism=1)
+    flink: Any = env.stream_env
+    strategy = WatermarkStrategy.for_monotonous_timestamps().with_timestamp_assigner(At())
+    # The last input comes when the window of those before it has ended, and the answer behind that.
+    # Both are held back in tasks of their own, so that what is before them goes on.
+    inputs = flink.from_collection([(1000, 1), (4000, 2), (20_000, 4), (30_000, 0)]).map(Behind(tmp_path))
+    timed = inputs.disable_chaining().assign_timestamps_and_watermarks(strategy)
+    signals = flink.from_collection([0]).map(Behind(tmp_path)).disable_chaining().map(answer)
+    keyed = env.from_datastream(timed, lambda one: one[1]).with_signals(signals)
+    outputs = keyed.apply(Passes, event_time=EventTime.hold()).to_datastream(int)
+    ten_seconds = TumblingEventTimeWindows.of(Time.seconds(10))
+    sums = outputs.key_by(lambda number: 0).window(ten_seconds).reduce(lambda one, other: one + other)
+    found = env.collect(sums.map(Ended(tmp_path)))
+    env.execute()
+    assert found[0] == 3
+    assert sorted(found) == [0, 3, 4]
+
+
+class At(TimestampAssigner):
+    def extract_timestamp(self, value: Any, record_timestamp: int) -> int:
+        return value[0]
+
+
+class Ended:
+    """Tells that a window has ended."""
+
+    def __init__(self, directory: Path) -> None:
+        self._marker = directory / "ended"
+
+    def __call__(self, result: int) -> int:
+        self._marker.touch()
+        return result
+
+
+class Behind:
+    """Holds signals, and the last input, back until a window has ended."""
+
+    def __init__(self, directory: Path) -> None:
+        self._marker = directory / "ended"
+
+    def __call__(self, record: Any) -> Any:
+        last = record == 0 or record[1] == 0
+        deadline = time.monotonic() + 60
+        while last and not self._marker.exists():
+            if time.monotonic() > deadline:
+                raise AssertionError("no window has ended, while the signals stayed away")
+            time.sleep(0.05)
+        return record

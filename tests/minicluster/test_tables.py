@@ -4,8 +4,9 @@ from __future__ import annotations
 
 import asyncio
 from collections.abc import Callable
-from datetime import date, datetime, time
+from datetime import UTC, date, datetime, time, timedelta
 from decimal import Decimal
+from pathlib import Path
 from typing import Any
 
 import pytest
@@ -250,3 +251,123 @@ def test_outputs_without_event_time_have_no_such_column(agents_environment: Make
     applied = env.from_list([CUSTOMER], lambda record: record.name).apply(CustomerAgent)
     with pytest.raises(UnsupportedTableError, match="cannot have the event-time column"):
         applied.to_table(rowtime="at")
+
+
+# -- tables with watermarks --------------------------------------------------------------------------
+
+
+ORDERS = [
+    ("2024-02-29 12:00:01.123456", "a", 1),
+    ("2024-02-29 12:00:04", "b", 2),
+    ("2024-02-29 12:00:12", "a", 4),
+    ("2024-02-29 12:00:25", "b", 8),
+]
+
+
+def orders_of(env: AgentsExecutionEnvironment, directory: Path) -> Any:
+    """A table of SQL whose column ``at`` carries watermarks, with columns of all kinds of time."""
+    env.stream_env.set_parallelism(1)
+    file = directory / "orders.csv"
+    file.write_text("".join(f"{at},{customer},{amount}\n" for at, customer, amount in ORDERS))
+    tables: Any = env.table_env
+    tables.get_config().set("table.local-time-zone", "Asia/Kolkata")
+    tables.execute_sql(
+        f"""
+        CREATE TEMPORARY TABLE orders (
+            `text` STRING, customer STRING, amount BIGINT,
+            `at` AS CAST(`text` AS TIMESTAMP(3)),
+            exact AS CAST(`text` AS TIMESTAMP(6)),
+            moment AS TO_TIMESTAMP_LTZ(1709209815123, 3),
+            `day` AS CAST(`text` AS DATE),
+            clock AS CAST('06:30:00' AS TIME),
+            missing AS CAST(NULL AS TIMESTAMP(3)),
+            nested AS ROW(CAST(`text` AS TIMESTAMP(3)), ARRAY[CAST(`text` AS DATE)]),
+            WATERMARK FOR `at` AS `at`
+        ) WITH ('connector' = 'filesystem', 'path' = '{file.as_uri()}', 'format' = 'csv')
+        """
+    )
+    return tables.from_path("orders")
+
+
+class TimesAgent(Agent):
+    @action(InputEvent)
+    def show(self, event: InputEvent, ctx: Any) -> OutputEvent:
+        row = event.input
+        names = ("at", "exact", "moment", "day", "clock", "missing")
+        return OutputEvent(output=(*(row[name] for name in names), list(row["nested"])))
+
+
+def test_times_of_sql_arrive_as_those_of_python(agents_environment: MakeEnvironment, tmp_path: Path) -> None:
+    env = agents_environment()
+    outputs = env.from_table(orders_of(env, tmp_path), "customer").apply(TimesAgent).to_list()
+    env.execute()
+    at = datetime(2024, 2, 29, 12, 0, 1, 123000)
+    assert outputs[0] == (
+        at,
+        datetime(2024, 2, 29, 12, 0, 1, 123456),
+        datetime(2024, 2, 29, 12, 30, 15, 123000, tzinfo=UTC),
+        date(2024, 2, 29),
+        time(6, 30),
+        None,
+        [at, (date(2024, 2, 29),)],
+    )
+
+
+class OrderRow(BaseModel):
+    customer: str
+    amount: int
+    at: datetime
+
+
+class SlowOrders(Agent):
+    output_type = Amount
+
+    @action(InputEvent)
+    async def act(self, event: InputEvent, ctx: Any) -> OutputEvent:
+        order = event.input
+        # The first ones take longest, and end behind those of later windows.
+        await asyncio.sleep(0.3 if order.at.second < 5 else 0.0)
+        return OutputEvent(output=Amount(customer=order.customer, amount=order.amount))
+
+
+@pytest.mark.parametrize("changes", ["refuse", "latest"])
+def test_watermarks_of_a_table_pass_an_agent(
+    agents_environment: MakeEnvironment, tmp_path: Path, changes: Any
+) -> None:
+    env = agents_environment()
+    inputs = env.from_table(orders_of(env, tmp_path), "customer", value=OrderRow, changes=changes)
+    table = inputs.apply(SlowOrders, event_time=EventTime.hold()).to_table(rowtime="at")
+    tables: Any = env.table_env
+    tables.create_temporary_view("amounts", table)
+    windows = tables.sql_query(
+        "SELECT window_start AS begun, CAST(SUM(amount) AS BIGINT) AS amount FROM "
+        "TABLE(TUMBLE(TABLE amounts, DESCRIPTOR(`at`), INTERVAL '10' SECONDS)) "
+        "GROUP BY window_start, window_end"
+    )
+    outputs = env.from_table(windows, lambda row: 0).apply(BegunAgent).to_list()
+    env.execute()
+    # Times without a zone are those of UTC in event time; tables show them in the zone of the session.
+    begun = datetime(2024, 2, 29, 17, 30)
+    assert sorted(outputs) == [
+        (begun + timedelta(seconds=10 * n), amount) for n, amount in enumerate((3, 4, 8))
+    ]
+
+
+class BegunAgent(Agent):
+    @action(InputEvent)
+    def show(self, event: InputEvent, ctx: Any) -> OutputEvent:
+        return OutputEvent(output=(event.input["begun"], event.input["amount"]))
+
+
+def test_a_table_with_several_watermarks_is_refused(
+    agents_environment: MakeEnvironment, tmp_path: Path
+) -> None:
+    env = agents_environment()
+    tables: Any = env.table_env
+    tables.create_temporary_view("others", orders_of(env, tmp_path))
+    both = tables.sql_query(
+        "SELECT a.`at` AS first_at, b.`at` AS second_at, a.customer FROM orders AS a, others AS b "
+        "WHERE a.customer = b.customer AND a.`at` BETWEEN b.`at` - INTERVAL '1' SECOND AND b.`at`"
+    )
+    with pytest.raises(UnsupportedTableError, match="several columns with watermarks"):
+        env.from_table(both, "customer")

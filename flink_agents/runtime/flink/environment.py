@@ -31,6 +31,8 @@ from flink_agents.runtime.flink.streams import FlinkAgentInput
 _EXECUTION_MODE = "python.execution-mode"
 _BUFFER_TIMEOUT = "execution.buffer-timeout.interval"
 _FLINKS_BUFFER_TIMEOUT_MS = 100
+_SEVERAL_TIMES = "more than one rowtime attribute"
+"""What Flink says of a table with several columns that carry watermarks."""
 
 
 def create(
@@ -138,18 +140,11 @@ class FlinkAgentsEnvironment(AgentsExecutionEnvironment):
                 found=repr(changes),
                 fix="correct changes=",
             )
-        if changes != "refuse":
-            return self.table_env.to_changelog_stream(table)
+        tables = self.table_env
         try:
-            return self.table_env.to_data_stream(table)
+            return tables.to_data_stream(table) if changes == "refuse" else tables.to_changelog_stream(table)
         except TableException as error:
-            raise UnsupportedTableError(
-                "the table has updates or deletes",
-                expected="an insert-only table",
-                found=str(error).split("\n", 1)[0],
-                fix="say what becomes of them: from_table(..., changes='latest') or changes='all'; or give a "
-                "table without updating aggregation",
-            ) from error
+            raise _refused_table(str(error).split("\n", 1)[0]) from error
 
     @override
     def from_list(self, records: Iterable[Any], key_selector: Callable[[Any], Any]) -> AgentInput:
@@ -178,3 +173,21 @@ class FlinkAgentsEnvironment(AgentsExecutionEnvironment):
     @override
     def execute(self, job_name: str | None = None) -> Any:
         return self._job.execute(job_name)
+
+
+def _refused_table(found: str) -> UnsupportedTableError:
+    """What is wrong with a table that Flink makes no stream of, by what it says."""
+    if _SEVERAL_TIMES in found:
+        return UnsupportedTableError(
+            "the table has several columns with watermarks",
+            expected="one, which becomes the event time of the inputs",
+            found=found,
+            fix="cast the others in the query: CAST(... AS TIMESTAMP(3))",
+        )
+    return UnsupportedTableError(
+        "the table has updates or deletes",
+        expected="an insert-only table",
+        found=found,
+        fix="say what becomes of them: from_table(..., changes='latest') or changes='all'; or give a "
+        "table without updating aggregation",
+    )

@@ -11,6 +11,7 @@ from pyflink.common.typeinfo import ListTypeInfo, ObjectArrayTypeInfo, RowTypeIn
 
 from flink_agents.api.errors import UnsupportedTableError
 from flink_agents.api.tables import ChangeKind, TableChange
+from flink_agents.runtime.flink.inputs.java_values import read_row
 
 Namer = Callable[[Any], None]
 
@@ -109,9 +110,10 @@ class ReadRows:
         """Return the input that ``row`` becomes.
 
         Raises:
-            UnsupportedTableError: It does not have the declared type.
+            UnsupportedTableError: It does not have the declared type, or Python lacks one of its values.
         """
         named = self._name(row)
+        read_row(named)
         made = named if self._value is None else self._made(named)
         return TableChange(CHANGES[row.get_row_kind()], made) if self._changes else made
 

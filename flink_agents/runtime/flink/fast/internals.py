@@ -28,6 +28,7 @@ BACKENDS = ("HeapKeyedStateBackend", "RocksDBKeyedStateBackend")
 """Keyed state backends between whose keys the operator may go. That of batch jobs has one key only."""
 
 OPERATOR = "org.apache.flink.streaming.api.operators.python.embedded.EmbeddedPythonKeyedProcessOperator"
+PLAIN_OPERATOR = "org.apache.flink.streaming.api.operators.python.embedded.EmbeddedPythonProcessOperator"
 ITERATOR = "org.apache.flink.streaming.api.operators.python.embedded.EmbeddedPythonIterator"
 COLLECTOR = "org.apache.flink.streaming.api.operators.TimestampedCollector"
 
@@ -300,6 +301,34 @@ class Outlet:
         """What Flink has to iterate over."""
         waiting, self.waiting = self.waiting, []
         yield from waiting
+
+
+# -- watermarks -----------------------------------------------------------------------------
+
+
+def emit_watermark(timestamp: int) -> None:
+    """Let a watermark leave an operator that has no key; to be called where its function is opened.
+
+    No public function of PyFlink emits a watermark, and no strategy of Flink has one before the first record.
+
+    Args:
+        timestamp: The watermark.
+
+    Raises:
+        Unfit: A part is missing, or is not known here.
+    """
+    check_version()
+    from pyflink.fn_execution.embedded import operations
+
+    main: Any = _attribute(_caller(operations.OneInputFunctionOperation), "_main_operation")
+    closed = inspect.getclosurevars(_attribute(main, "_process_element_func")).nonlocals
+    inner: Any = _attribute(closed.get("function_context"), "_j_context")
+    if _class_name(inner) != f"{PLAIN_OPERATOR}$ContextImpl":
+        raise Unfit(f"the context is a {_class_name(inner)}")
+    operator = _field(inner, "this$0").get(inner)
+    pemja: Any = importlib.import_module("pemja")
+    watermark = pemja.findClass("org.apache.flink.streaming.api.watermark.Watermark")(timestamp)
+    _method(_field(operator, "output").get(operator), "emitWatermark")(watermark)
 
 
 # -- looking --------------------------------------------------------------------------------

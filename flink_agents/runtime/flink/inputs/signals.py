@@ -2,8 +2,9 @@
 
 An operator with two inputs would be of another kind, and a silent one would hold its watermark. So signals
 travel among the inputs, each in a :class:`TaggedSignal`. The union of two streams has the lower of their
-watermarks. A stream of signals has none of its own: its records get a time behind all others, and until the
-first one comes, the stream counts as idle.
+watermarks. That of the signals is behind any input from the first moment to their end, so that it holds
+nothing back, and only the end of both streams is the end of the input. An idle stream would not do: at the
+end of a bounded input, Flink would take the union for ended, while answers are still to come.
 """
 
 from __future__ import annotations
@@ -12,21 +13,21 @@ from collections.abc import Callable
 from dataclasses import replace
 from typing import Any
 
-from pyflink.common import Duration, Types, WatermarkStrategy
-from pyflink.common.watermark_strategy import TimestampAssigner
-from pyflink.datastream import DataStream
+from pyflink.common import Types, WatermarkStrategy
+from pyflink.datastream import DataStream, KeyedStream, MapFunction, RuntimeContext
 from typing_extensions import override
 
 from flink_agents.api.errors import AgentConfigurationError
+from flink_agents.api.logs import bounded_logger
 from flink_agents.api.signals import Signal, TaggedSignal
 from flink_agents.runtime.flink import compat as flink_compat
+from flink_agents.runtime.flink.fast.internals import emit_watermark
 from flink_agents.runtime.flink.shipping.main_module import ShippedFunction
 
 FAR = 2**63 - 2**45
-"""Event time of all signals: behind any input, and before the timers at the end of the input."""
+"""The watermark of signals: behind any input, and before the timers at the end of the input."""
 
-IDLE_MS = 100
-"""After so long without a signal, a stream that had none yet holds nothing back."""
+_log = bounded_logger("flink_agents.signals")
 
 
 class KeyOfEither:
@@ -68,12 +69,26 @@ class _Tag:
         return TaggedSignal(signal)
 
 
-class _Far(TimestampAssigner):
-    """Gives each signal the same time."""
+class _Tagging(MapFunction):
+    """Tags signals, and gives their stream its watermark.
+
+    Args:
+        key_selector: Gives the key of a signal; None where the signal has it.
+    """
+
+    def __init__(self, key_selector: Callable[[Any], Any] | None) -> None:
+        self._tag = ShippedFunction(_Tag(key_selector), [] if key_selector is None else [key_selector])
 
     @override
-    def extract_timestamp(self, value: Any, record_timestamp: int) -> int:
-        return FAR
+    def open(self, runtime_context: RuntimeContext) -> None:
+        try:
+            emit_watermark(FAR)
+        except Exception as error:  # whatever another version raises
+            _log.warning("the stream of signals has no watermark, and holds event time back: %s", error)
+
+    @override
+    def map(self, value: Any) -> Any:
+        return self._tag(value)
 
 
 def joined(stream: DataStream, signals: DataStream, key_selector: Callable[[Any], Any] | None) -> DataStream:
@@ -88,15 +103,12 @@ def joined(stream: DataStream, signals: DataStream, key_selector: Callable[[Any]
     pickled, parallelism = Types.PICKLED_BYTE_ARRAY(), flink_compat.parallelism_of(stream)
     if stream.get_type() != pickled:
         stream = stream.map(ShippedFunction(_itself), output_type=pickled).set_parallelism(parallelism)
-    uses = [] if key_selector is None else [key_selector]
-    tagged = signals.map(ShippedFunction(_Tag(key_selector), uses), output_type=pickled)
-    strategy = (
-        WatermarkStrategy.for_monotonous_timestamps()
-        .with_timestamp_assigner(_Far())
-        .with_idleness(Duration.of_millis(IDLE_MS))
-    )
-    timed = tagged.set_parallelism(parallelism).assign_timestamps_and_watermarks(strategy)
-    return stream.union(timed.set_parallelism(parallelism))
+    if isinstance(signals, KeyedStream):
+        signals = signals.map(ShippedFunction(_itself), output_type=pickled)
+    # A watermark or an idleness that the stream of signals may have says nothing of the inputs.
+    plain = signals.assign_timestamps_and_watermarks(WatermarkStrategy.no_watermarks())
+    tagged = plain.map(_Tagging(key_selector), output_type=pickled)
+    return stream.union(tagged.set_parallelism(parallelism))
 
 
 def _itself(record: Any) -> Any:

@@ -1,0 +1,77 @@
+"""Values of Java that a table hands to Python as they are, as values of Python.
+
+PyFlink's thread mode converts the classes of ``java.sql`` alone. A column of SQL has those of ``java.time``.
+Of these, Python gets a handle that belongs to the interpreter of its task, and can neither be stored nor sent
+on.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from datetime import date, datetime, time, timedelta
+from decimal import Decimal
+from typing import Any
+
+from pyflink.common import Row
+
+from flink_agents.api.errors import UnsupportedTableError
+
+_PLAIN = frozenset({int, str, float, bool, bytes, type(None), Decimal, datetime, date, time})
+
+
+def _duration(java: Any) -> timedelta:
+    return timedelta(seconds=java.getSeconds(), microseconds=java.getNano() // 1000)
+
+
+_READ: dict[str, Callable[[Any], Any]] = {
+    # Python takes digits behind those of microseconds, and leaves them out.
+    "java.time.LocalDateTime": lambda java: datetime.fromisoformat(str(java.toString())),
+    "java.time.Instant": lambda java: datetime.fromisoformat(str(java.toString())),
+    "java.time.LocalDate": lambda java: date.fromisoformat(str(java.toString())),
+    "java.time.LocalTime": lambda java: time.fromisoformat(str(java.toString())),
+    "java.time.Duration": _duration,
+}
+
+
+def read_row(row: Row) -> None:
+    """Put values of Python in the place of those of Java, in the row and what it holds.
+
+    Raises:
+        UnsupportedTableError: Python has no value for one.
+    """
+    for index, value in enumerate(row):
+        if type(value) not in _PLAIN:
+            row[index] = _read(value)
+
+
+def _read(value: Any) -> Any:
+    if isinstance(value, Row):
+        read_row(value)
+    elif isinstance(value, list):
+        return [_read(each) for each in value]
+    elif isinstance(value, tuple):
+        return tuple(_read(each) for each in value)
+    elif isinstance(value, dict):
+        return {_read(key): _read(each) for key, each in value.items()}
+    elif type(value).__name__ == "PyJObject":
+        return _of_java(value)
+    return value
+
+
+def _of_java(java: Any) -> Any:
+    name = str(java.getClass().getName())
+    if name not in _READ:
+        raise _refused(name, str(java.toString()))
+    try:
+        return _READ[name](java)
+    except (ValueError, OverflowError) as error:
+        raise _refused(name, str(java.toString())) from error
+
+
+def _refused(name: str, text: str) -> UnsupportedTableError:
+    return UnsupportedTableError(
+        "a row of a table has a value that Python has not",
+        expected="dates and times of the years 1 to 9999, durations, and what else Flink gives to Python",
+        found=f"{text[:200]}, of the class {name}",
+        fix="cast the column in the query: CAST(... AS STRING)",
+    )
