@@ -78,12 +78,24 @@ class RunnerContext(AskMethods, ServerMethods, WaitMethods):
     # -- events -----------------------------------------------------------------------
 
     @abstractmethod
-    def send_event(self, event: Event) -> None:
+    def send_event(self, event: Event, delay: float | timedelta | None = None) -> None:
         """Emit ``event``: to the actions that it triggers, or out of the agent.
+
+        With a delay, the event is kept in state when the run is committed, or suspended. When its time
+        has come it begins a run of its own for the key, behind the inputs that wait then. It does so once,
+        and never before its time.
+
+        Args:
+            event: The event. With a delay, its content is written at once.
+            delay: The time from now on, in seconds or as a timedelta. 0 is a run of its own as soon as
+                possible. Default: no delay; the event belongs to this run.
 
         Raises:
             NotAnEventError: ``event`` is no event.
             UnknownEventError: No action of the agent takes events of that type.
+            InvalidDelayError: ``delay`` is negative, no number, or longer than 365,000 days.
+            UnserializableValueError: State cannot hold the event, which has a delay.
+            ContextMisuseError: The action has ended; or there is a delay, and another agent asks this one.
         """
 
     @abstractmethod

@@ -65,7 +65,8 @@
     │   ├── RunDeadlineError             FA4021  (also a TimeoutError)
     │   ├── ForgottenAwaitError          FA4022  (also a TypeError)
     │   ├── OutputTypeError              FA4023  (also a TypeError)
-    │   └── AskedOutputsError            FA4024
+    │   ├── AskedOutputsError            FA4024
+    │   └── InvalidDelayError            FA4025  (also a ValueError)
     ├── StateError                       FA5000  a value cannot enter or leave Flink's state
     │   ├── KeyEncodingError             FA5001
     │   ├── UnserializableValueError     FA5002
@@ -100,7 +101,8 @@
     │   ├── ModelOutputError             FA9003
     │   ├── HistoryError                 FA9004
     │   ├── UnrecordedAgentError         FA9005
-    │   └── ApprovalUnavailableError     FA9006
+    │   ├── ApprovalUnavailableError     FA9006
+    │   └── NestedChatsError             FA9007
     ├── ToolError                        FA9100  a tool that a model called ended the conversation
     │   ├── ToolRetriesExceededError     FA9101
     │   └── ToolResultError              FA9102
@@ -157,6 +159,7 @@ from flink_agents.api.model_errors import (
     ModelError as ModelError,
     ModelOutputError as ModelOutputError,
     ModelRequestError as ModelRequestError,
+    NestedChatsError as NestedChatsError,
     SkillError as SkillError,
     ToolError as ToolError,
     ToolResultError as ToolResultError,
@@ -185,6 +188,7 @@ from flink_agents.api.run_errors import (
     DurableResultError as DurableResultError,
     EventLimitError as EventLimitError,
     ForgottenAwaitError as ForgottenAwaitError,
+    InvalidDelayError as InvalidDelayError,
     MemoryPathError as MemoryPathError,
     NoMoreSignalsError as NoMoreSignalsError,
     NotAnEventError as NotAnEventError,

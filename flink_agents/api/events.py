@@ -24,6 +24,9 @@ from pydantic import BaseModel, ConfigDict
 from flink_agents.api.errors import AgentDefinitionError
 from flink_agents.api.places import place_of_class
 
+DELAYED_TAG = "delayed-events"
+"""An execution keeps what it sends with a delay among its side outputs, and in its record, by this tag."""
+
 
 class Lineage:
     """The origin of a sent event, which the runtime notes and ``Event`` shows.
@@ -65,6 +68,16 @@ class Lineage:
         assert self._digest is not None
         return self._digest
 
+    @property
+    def upstream_id(self) -> str | None:
+        """Id of the event whose action sent the event; None for an input."""
+        return self.parent.id if self.parent is not None else None
+
+    @property
+    def upstream_action(self) -> str | None:
+        """Name of the action that sent the event; None for an input."""
+        return self.action if self.parent is not None else None
+
     def _step(self) -> str:
         """Return what led to the event from its parent."""
         return self.action
@@ -100,6 +113,53 @@ class InputLineage(Lineage):
         # Every id of the run is computed from this one first.
         self.known = True
         return f"{self._journal_id}\x00{self._key_text}"
+
+
+class DelayedLineage(InputLineage):
+    """The lineage of a delayed event, which begins a run as an input does.
+
+    Args:
+        journal_id: Identity of the job that the key's runs belong to.
+        key_text: Canonical text of the key.
+        sequence_number: Number of the run that the event begins.
+        action: Name of the action that sent it.
+        upstream: Id of the event which that action handled.
+        run_id: Id of the run that sent it.
+        sender: Number of the run that sent it.
+
+    Attributes:
+        run_id: See above.
+        sender: See above.
+    """
+
+    __slots__ = ("_upstream", "_upstream_action", "run_id", "sender")
+
+    def __init__(
+        self,
+        journal_id: str,
+        key_text: str,
+        sequence_number: int,
+        *,
+        action: str,
+        upstream: str,
+        run_id: str,
+        sender: int,
+    ) -> None:
+        super().__init__(journal_id, key_text, sequence_number)
+        self._upstream = upstream
+        self._upstream_action = action
+        self.run_id = run_id
+        self.sender = sender
+
+    @property
+    def upstream_id(self) -> str | None:
+        """Id of the event whose action sent this one, in another run."""
+        return self._upstream
+
+    @property
+    def upstream_action(self) -> str | None:
+        """Name of the action that sent this one, in another run."""
+        return self._upstream_action
 
 
 class AskLineage(Lineage):
@@ -162,13 +222,13 @@ class Event(BaseModel):
     def upstream_event_id(self) -> str | None:
         """Id of the event whose action sent this one; None for inputs and unsent events."""
         lineage = self.lineage
-        return lineage.parent.id if lineage is not None and lineage.parent is not None else None
+        return lineage.upstream_id if lineage is not None else None
 
     @property
     def upstream_action_name(self) -> str | None:
         """Name of the action that sent this event; None for inputs and unsent events."""
         lineage = self.lineage
-        return lineage.action if lineage is not None and lineage.parent is not None else None
+        return lineage.upstream_action if lineage is not None else None
 
     @property
     def lineage(self) -> Lineage | None:

@@ -21,7 +21,8 @@ class OutputLineage:
         agent: Name of the agent in its job.
         key: Canonical text of the key.
         sequence_number: Number of the run within the key.
-        parent: Id of the message that was the input: its ``message_id``. None where it had none.
+        parent: Id of the message that was the input: its ``message_id``. None where it had none. Of a run
+            that a delayed event began, the ``run_id`` of the run that sent it.
     """
 
     id: str

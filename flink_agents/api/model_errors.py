@@ -47,6 +47,12 @@ class ApprovalUnavailableError(ModelError):
     code = "FA9006"
 
 
+class NestedChatsError(ModelError):
+    """Too many conversations lie in one another: a tool leads back to the model that called it."""
+
+    code = "FA9007"
+
+
 class ToolError(AgentsError):
     """A tool that a model called ended the conversation."""
 

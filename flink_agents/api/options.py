@@ -80,8 +80,8 @@ class AgentOptions:
         "of such agents keep what they recorded in memory, and none of them begins on Flink's thread."
     )
     SLEEPS_AT_END = option("run.sleeps-at-end", SleepsAtEnd, SleepsAtEnd.WAIT)(
-        "What becomes of runs that sleep when a bounded input ends. wait: the job ends when they have. "
-        "skip: they go on at once."
+        "What becomes of runs that sleep, and of delayed events, when a bounded input ends. wait: the job "
+        "ends when they have ended. skip: they go on at once."
     )
     RUN_DEADLINE = option("run.deadline", timedelta, minimum="1 ms")(
         "How long a run may take that sleeps or waits for signals, from its begin. Then its waits end with "

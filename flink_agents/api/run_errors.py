@@ -206,6 +206,12 @@ class AskedOutputsError(RunError):
     code = "FA4024"
 
 
+class InvalidDelayError(RunError, ValueError):
+    """An action sends an event with a delay that is no time from now on."""
+
+    code = "FA4025"
+
+
 class RecordedFailureError(RunError):
     """A durable call failed in an earlier attempt, with an exception that cannot be made again.
 

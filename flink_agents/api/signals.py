@@ -66,11 +66,11 @@ class StrayReason(StrEnum):
 
 
 class SleepsAtEnd(StrEnum):
-    """Policy for runs that sleep when a bounded input ends.
+    """Policy for runs that sleep, and for delayed events, when a bounded input ends.
 
     Attributes:
         WAIT: The job ends when they have ended.
-        SKIP: Their pauses end at once.
+        SKIP: Pauses end at once, and delayed events come at once.
     """
 
     WAIT = "wait"

@@ -82,6 +82,7 @@ class Builder(Driver):
             parallelism=parallelism,
             state=backend.keyed_state(),
             clock=self._clock,
+            check_cancelled=self._clock.waited,
             keys=backend,
             outlet=(lambda low: leaving(self, backend)) if self._heartbeat else None,
             make_pruner=self._pruner,

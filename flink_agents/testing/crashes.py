@@ -57,10 +57,10 @@ class _Died(Exception):
     """The operator dies here."""
 
 
-_Progress = tuple[int, int, int, tuple[int, int, int | None] | None, int | None]
-"""What a commit changes in the head of a key, or the suspension of a run does, or a signal."""
+_Progress = tuple[int, int, int, tuple[int, int, int | None] | None, int | None, int | None]
+"""What a commit changes in the head of a key, the suspension of a run, a signal, or a delayed event."""
 
-_NONE: _Progress = (0, 0, 0, None, None)
+_NONE: _Progress = (0, 0, 0, None, None, None)
 
 
 @dataclass
@@ -318,7 +318,8 @@ def _progress(packed: bytes | None) -> _Progress:
     if packed is None:
         return _NONE
     head = Head.unpack(packed)
-    return (head.next_seq, head.first_pending, head.ahead, head.suspended, head.mail_expires)
+    waits = head.suspended, head.mail_expires, head.delayed_due
+    return (head.next_seq, head.first_pending, head.ahead, *waits)
 
 
 def _told(crash: _Crash, done: _Appended | None) -> str:

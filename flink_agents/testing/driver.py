@@ -23,6 +23,7 @@ from flink_agents.runtime.serde.awaitables import AWAIT_IT
 from flink_agents.runtime.state.keyed_state import Head
 from flink_agents.testing.behind import Behind
 from flink_agents.testing.crashes import Crashes
+from flink_agents.testing.delayed import delayed_in
 from flink_agents.testing.fake_state import FakeBackend, KeyState
 from flink_agents.testing.signals import suspended_in
 
@@ -52,6 +53,7 @@ class Clock:
         self.time = START
         self._step = 0
         self._flown = 0.0
+        self._next_due: Callable[[int], int | None] = lambda after: None
 
     def __call__(self) -> int:
         """Return the time."""
@@ -65,13 +67,23 @@ class Clock:
         return self.time
 
     @contextmanager
-    def flying(self) -> Iterator[None]:
-        """Let time fly: the end of a bounded input waits for runs that sleep."""
-        self._step = FLYING_MS
+    def flying(self, next_due: Callable[[int], int | None]) -> Iterator[None]:
+        """Let time fly: the end of a bounded input waits for runs that sleep, and for delayed events.
+
+        Args:
+            next_due: Gives the first time behind another one at which a delayed event is due, or None.
+        """
+        self._step, self._next_due = FLYING_MS, next_due
         try:
             yield
         finally:
-            self._step = 0
+            self._step, self._next_due = 0, lambda after: None
+
+    def waited(self) -> None:
+        """Let time fly to the next delayed event: the operator's thread has waited."""
+        due = self._next_due(self.time)
+        if due is not None:
+            self.time = due
 
 
 def leaving(driver: Driver, backend: FakeBackend) -> Callable[[Emission], None]:
@@ -166,21 +178,23 @@ class Driver:
 
     def _works(self, state: KeyState) -> bool:
         """Tell whether a key has inputs that wait for more than the end of a suspended run."""
-        if not state.pending or state.head is None:
+        head = None if state.head is None else Head.unpack(state.head)
+        if head is not None and head.delayed_due is not None and head.delayed_due <= self._clock.time:
+            return True
+        if not state.pending or head is None:
             return bool(state.pending)
-        head = Head.unpack(state.head)
         if head.suspended is None:
             return head.has_pending
         due = head.suspended[2]
         return due is not None and due <= self._clock.time
 
     def _timers_now(self, state: KeyState) -> set[int]:
-        """Return the timers of a key without those that a suspended run, or its signals, wait for."""
+        """Return the timers of a key without those that its suspended run, signals or delayed events have."""
         timers = state.processing_timers
         if state.head is None or not timers:
             return timers
         head = Head.unpack(state.head)
-        if head.suspended is None and head.mail_expires is None:
+        if head.suspended is None and head.mail_expires is None and head.delayed_due is None:
             return timers
         now = self._clock.time
         # A run that goes on may be looked at by a timer of that very time.
@@ -192,9 +206,18 @@ class Driver:
         awaited = set() if head.mail_expires is None else {head.mail_expires}
         if head.suspended is not None and head.suspended[2] is not None:
             awaited.add(head.suspended[2])
+        if head.delayed_due is not None:
+            awaited |= {one.due for one in delayed_in(state)}
         for run in suspended_in(state):
             awaited |= {one.deadline for one in run.waits if one.deadline is not None}
         return awaited
+
+    def _next_due(self, after: int = 0) -> int | None:
+        """Return the first time behind ``after`` at which a key has a delayed event to come, or None."""
+        states = [state for subtask in self._subtasks for state in subtask.backend.keys.values()]
+        heads = [Head.unpack(state.head) for state in states if state.head is not None]
+        times = [head.delayed_due for head in heads if head.delayed_due is not None]
+        return min((at for at in times if at > after), default=None)
 
     @property
     def low_watermark(self) -> int | None:

@@ -25,6 +25,7 @@ class KeyState:
         processing_timers: Times of the key's processing-time timers.
         event_timers: Times of the key's event-time timers.
         unpruned: The mark of a key whose records are to be pruned, or None.
+        delayed: Entries of its delayed events by number.
     """
 
     head: bytes | None = None
@@ -33,6 +34,7 @@ class KeyState:
     processing_timers: set[int] = field(default_factory=set)
     event_timers: set[int] = field(default_factory=set)
     unpruned: bytes | None = None
+    delayed: dict[int, bytes] = field(default_factory=dict)
 
     def copy(self) -> KeyState:
         """Return an independent copy."""
@@ -66,7 +68,9 @@ class FakeBackend:
 
     def keyed_state(self) -> KeyedState:
         """Return the states as the core takes them."""
-        return KeyedState(_Value(self, "head"), _Pending(self), _Memory(self), _Value(self, "unpruned"))
+        head, unpruned = _Value(self, "head"), _Value(self, "unpruned")
+        pending, delayed = _Entries(self, "pending"), _Entries(self, "delayed")
+        return KeyedState(head, pending, _Memory(self), unpruned, delayed)
 
     def tell(self, low: LowWatermark) -> None:
         """Let streams behind the subtask hear of its low watermark."""
@@ -88,6 +92,10 @@ class FakeBackend:
     def waiting(self) -> list[tuple[str, str]]:
         """Return the keys that have inputs, each twice: as text and as key."""
         return [(key, key) for key, state in self.keys.items() if state.pending]
+
+    def delaying(self, most: int | None = None) -> list[str]:
+        """Return keys that have delayed events."""
+        return [key for key, state in self.keys.items() if state.delayed][:most]
 
     def unpruned(self) -> list[str]:
         """Return the keys whose records are to be pruned."""
@@ -132,18 +140,26 @@ class _Map(Generic[K]):
         self._backend = backend
 
 
-class _Pending(_Map[int]):
+class _Entries(_Map[int]):
+    def __init__(self, backend: FakeBackend, name: str) -> None:
+        super().__init__(backend)
+        self._name = name
+
+    @property
+    def _of_key(self) -> dict[int, bytes]:
+        return getattr(self._backend.current, self._name)
+
     def get(self, key: int) -> bytes | None:
-        return self._backend.current.pending.get(key)
+        return self._of_key.get(key)
 
     def put(self, key: int, value: bytes) -> None:
-        self._backend.current.pending[key] = _as_bytes(value)
+        self._of_key[key] = _as_bytes(value)
 
     def remove(self, key: int) -> None:
-        self._backend.current.pending.pop(key, None)
+        self._of_key.pop(key, None)
 
     def items(self) -> Iterable[tuple[int, bytes]]:
-        return list(self._backend.current.pending.items())
+        return list(self._of_key.items())
 
 
 class _Memory(_Map[str]):

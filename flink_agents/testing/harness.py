@@ -234,9 +234,9 @@ class OperatorHarness(WaitsShown, Records):
 
     def end_input(self) -> list[Any]:
         """End a bounded input: the last watermark comes, and no processing-time timer fires."""
-        if not any(subtask.shared.may_wait for subtask in self._subtasks):
+        if self._next_due() is None and not any(task.shared.may_wait for task in self._subtasks):
             return self.watermark(LAST_WATERMARK)
-        with self._clock.flying():
+        with self._clock.flying(self._next_due):
             return self.watermark(LAST_WATERMARK)
 
     def close(self) -> None:

@@ -11,6 +11,7 @@ from flink_agents.api.policies import DeadLetter
 from flink_agents.runtime.serde.codec import ValueCodec
 from flink_agents.runtime.serde.keys import unescape
 from flink_agents.runtime.state.keyed_state import OBJECT, Head
+from flink_agents.testing.delayed import delayed_in
 
 if TYPE_CHECKING:
     from flink_agents.testing.harness import OperatorHarness
@@ -30,11 +31,13 @@ class Outcome:
         left: What left, by name and key: the order among keys is nobody's promise.
         memory: Encoded short-term memory by key and path.
         runs: Number of committed runs by key.
+        delayed: Times and bytes of the events that are to be delivered later, by key.
     """
 
     left: dict[tuple[str, str], list[Any]]
     memory: dict[str, dict[str, bytes]]
     runs: dict[str, int]
+    delayed: dict[str, list[tuple[int, bytes]]]
     codec: ValueCodec
 
     @classmethod
@@ -53,7 +56,9 @@ class Outcome:
             key: {path: data for path, (data, _) in state.memory.items()} for key, state in keys.items()
         }
         heads = {key: Head.unpack(state.head) for key, state in keys.items() if state.head is not None}
-        return cls(lists, memory, {key: head.next_seq for key, head in heads.items()}, harness.codec)
+        delayed = {key: [(one.due, one.packed) for one in delayed_in(state)] for key, state in keys.items()}
+        runs = {key: head.next_seq for key, head in heads.items()}
+        return cls(lists, memory, runs, delayed, harness.codec)
 
 
 @dataclass
@@ -95,6 +100,10 @@ def difference(expected: Outcome, found: Outcome, ordered: bool = True) -> Diffe
         if expected.runs.get(each, 0) != found.runs.get(each, 0):
             counts = f"{expected.runs.get(each, 0)} runs", f"{found.runs.get(each, 0)} runs"
             return Difference("number of runs", each, *counts)
+    for each in sorted({*expected.delayed, *found.delayed}):
+        later = sorted(expected.delayed.get(each, [])), sorted(found.delayed.get(each, []))
+        if later[0] != later[1]:
+            return Difference("delayed events", each, _text(later[0]), _text(later[1]))
     return None
 
 

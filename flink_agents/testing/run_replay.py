@@ -25,7 +25,9 @@ from flink_agents.runtime.journal.records import RunHeader
 from flink_agents.runtime.operator.assembly import Host
 from flink_agents.runtime.serde.codec import ValueCodec
 from flink_agents.runtime.serde.keys import decode_key, escape
+from flink_agents.runtime.state.delayed import DelayedInput
 from flink_agents.runtime.state.keyed_state import Head
+from flink_agents.runtime.state.pending import pack_input
 from flink_agents.testing.fake_state import FakeBackend, KeyState
 from flink_agents.testing.harness import OperatorHarness
 
@@ -90,10 +92,18 @@ def replay_run(
         memory: dict[str, tuple[bytes, int | None]] = {
             escape(path): (data, None) for path, data in (header.memory or {}).items()
         }
+        packed = header.input or b""
+        record, timestamp = codec.decode(packed)
+        state = KeyState(head=head.pack(), memory=memory)
+        if isinstance(record, DelayedInput):
+            # No stream brings it: it is in state, as behind its time.
+            head.next_pending += 1
+            state.head, state.pending = head.pack(), {0: pack_input(packed)}
         start = harness.snapshot()
-        harness.restore(replace(start, keys={journal.key: KeyState(head=head.pack(), memory=memory)}))
+        harness.restore(replace(start, keys={journal.key: state}))
         try:
-            harness.push(*codec.decode(header.input or b""))
+            if not isinstance(record, DelayedInput):
+                harness.push(record, timestamp)
             harness.settle()
         except EndOfReplay as end:
             found.ended = str(end)

@@ -10,6 +10,7 @@ from flink_agents.api.approvals import APPROVALS_TAG, ApprovalOutcome, ApprovalR
 from flink_agents.api.signals import STRAYS_TAG, Signal, StraySignal
 from flink_agents.runtime.serde.keys import encode_key
 from flink_agents.testing.building import Builder
+from flink_agents.testing.delayed import PendingDelayed, shown
 from flink_agents.testing.fake_state import KeyState
 from flink_agents.testing.signals import PendingWait, waits_in, waits_of
 
@@ -31,6 +32,12 @@ class WaitsShown(Builder):
         if live is not None:
             return waits_of(live)
         return waits_in(subtask.backend.keys.get(text, KeyState()), text)
+
+    def delayed(self, key: Any = 0) -> list[PendingDelayed]:
+        """Return the events of ``key`` that are to be delivered later, in the order of their time."""
+        text = encode_key(key)
+        subtask = self._subtask_of(text)
+        return shown(subtask.backend.keys.get(text, KeyState()), subtask.shared)
 
     @property
     def strays(self) -> list[StraySignal]:

@@ -123,6 +123,7 @@ CODES = {
     "HistoryError": "FA9004",
     "UnrecordedAgentError": "FA9005",
     "ApprovalUnavailableError": "FA9006",
+    "NestedChatsError": "FA9007",
     "ToolError": "FA9100",
     "ToolRetriesExceededError": "FA9101",
     "ToolResultError": "FA9102",

@@ -53,6 +53,8 @@ def push(make: Make, messages: Any = "hello", script: Any = ("good",), **options
     ("options", "text"),
     [
         ({"temperature": 0.5}, "option 'temperature'"),
+        ({"temperature": 0.5}, "settings={'temperature': ...}"),
+        ({"output": dict}, "one of output_type, tools"),
         ({"limits": 3}, "UsageLimits"),
         ({"limits": {"request": 3}}, "request: Extra inputs"),
         ({"max_requests": 0}, "from 1 on"),

@@ -13,6 +13,7 @@ from typing import Any
 import pytest
 from model_agents import KEY, KEY_VARIABLE, TOOL_REPLIES, Analyst, Judge, by_history, options
 
+from flink_agents import Agent, ChatModel, InputEvent, RunnerContext
 from flink_agents.api.errors import ActionFailedError, ModelRequestError
 from flink_agents.plan import compile_agent
 from flink_agents.testing import OperatorHarness
@@ -243,6 +244,23 @@ def test_secrets_are_nowhere(model_server: Serve, tmp_path: Path, caplog: pytest
     assert json.loads(plan)["resources"]
     for place in (text, plan, state, caplog.text, written.decode("latin-1")):
         assert KEY not in place
+
+
+def test_a_key_that_the_library_finds_by_itself_is_hidden_too(
+    model_server: Serve, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("OPENAI_API_KEY", KEY)
+    server = model_server([Reply(f"wrong key {KEY}", status=401)])
+
+    async def ask(event: InputEvent, ctx: RunnerContext) -> None:
+        await ctx.chat("clerk", event.input)
+
+    agent = Agent(name="Keyless").add_action("ask", [InputEvent], ask)
+    agent.add_resource("clerk", "chat_model", ChatModel("openai-chat:any", base_url=server.base_url))
+    with OperatorHarness(agent, crash=None, forced_replay=False) as harness:
+        text = failure(harness)
+    assert server.requests[0].headers["authorization"] == f"Bearer {KEY}"
+    assert "wrong key ***" in text and KEY not in text
 
 
 def test_a_secret_that_is_not_there(

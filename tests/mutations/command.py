@@ -10,7 +10,7 @@ from collections.abc import Sequence
 from concurrent.futures import ProcessPoolExecutor
 from dataclasses import dataclass
 
-from tests.mutations import table as table, waits as waits
+from tests.mutations import models as models, table as table, waits as waits
 from tests.mutations.mutation import TABLE
 from tests.random_programs.running import first_failure
 
@@ -58,7 +58,13 @@ def try_mutation(name: str, programs: int, seed: int, left_out: frozenset[str]) 
             TABLE[name].apply()
         except (AttributeError, KeyError, ImportError) as error:
             return Finding(name, None, 0, 0.0, f"there is no {TABLE[name].target} any more: {error!r}")
-    failure = first_failure(programs, seed, SETTLE_SECONDS, left_out, name != NOTHING and TABLE[name].waits)
+    if name != NOTHING and TABLE[name].chats:
+        from tests import random_chats
+
+        failure = random_chats.first_failure(programs, seed)
+    else:
+        waiting = name != NOTHING and TABLE[name].waits
+        failure = first_failure(programs, seed, SETTLE_SECONDS, left_out, waiting)
     seconds = time.monotonic() - began
     if failure is None:
         return Finding(name, None, programs, seconds)

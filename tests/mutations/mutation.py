@@ -21,6 +21,7 @@ class Mutation:
         change: What takes its place.
         about: What was wrong, in words.
         waits: Whether only programs find it that pause, and wait for signals.
+        chats: Whether random conversations find it, and not programs.
     """
 
     name: str
@@ -28,6 +29,7 @@ class Mutation:
     change: Change
     about: str
     waits: bool = False
+    chats: bool = False
 
     def apply(self) -> None:
         """Put the defect into this process.
@@ -48,11 +50,11 @@ class Mutation:
 TABLE: dict[str, Mutation] = {}
 
 
-def mutation(name: str, target: str, waits: bool = False) -> Callable[[Change], Change]:
+def mutation(name: str, target: str, waits: bool = False, chats: bool = False) -> Callable[[Change], Change]:
     """Put a mutation into the table; the docstring of the function says what it is about."""
 
     def register(change: Change) -> Change:
-        TABLE[name] = Mutation(name, target, change, (change.__doc__ or "").strip(), waits)
+        TABLE[name] = Mutation(name, target, change, (change.__doc__ or "").strip(), waits, chats)
         return change
 
     return register

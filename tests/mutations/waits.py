@@ -1,4 +1,4 @@
-"""The mutations of pauses and waits for signals, which programs with such operations find."""
+"""The mutations of pauses, waits for signals and delayed events, which programs with these find."""
 
 from __future__ import annotations
 
@@ -60,3 +60,46 @@ def ends_not_kept(before: Any) -> Any:
 
     KeptJournal.keep_outcomes = lambda self, step, outcomes: None
     return before
+
+
+@mutation("delayed-sent-again", "runtime.execution.waits.run_waits:RunWaits.put_out", waits=True)
+def delayed_sent_again(before: Any) -> Any:
+    """What was sent with a delay before a run was suspended is sent once more when it goes on."""
+    from flink_agents.api.events import DELAYED_TAG
+
+    def put_out(self: Any, path: str, outputs: Any, side: Any) -> Any:
+        later = [one for one in side if one[0] == DELAYED_TAG]
+        outputs, rest = before(self, path, outputs, [one for one in side if one[0] != DELAYED_TAG])
+        return outputs, [*rest, *later]
+
+    return put_out
+
+
+@mutation("delayed-not-found-again", "runtime.operator.waits.delayed:delayed_input", waits=True)
+def delayed_not_found_again(before: Any) -> Any:
+    """The input that a delayed event will be is another one in each attempt, so that its run is not found."""
+    import time
+    from dataclasses import replace
+
+    def delayed_input(run: Any, sent: Any) -> Any:
+        made = before(run, sent)
+        return replace(made, upstream=f"{made.upstream} {time.monotonic_ns()}")
+
+    return delayed_input
+
+
+@mutation("delayed-delivered-again", "runtime.operator.waits.delayed:Delays.come_in", waits=True)
+def delayed_delivered_again(before: Any) -> Any:
+    """An event stays in state once it is an input, and comes a second time."""
+
+    def come_in(self: Any, head: Any, key_text: str, timers: Any, early: bool = False) -> None:
+        state = self._state.delayed
+        kept = state.all()
+        before(self, head, key_text, timers, early)
+        if kept and not getattr(self, "came", False):
+            self.came = True
+            head.delayed_due = state.add(*kept[0])
+            self._state.head.update(head.pack())
+            timers.register_processing_time_timer(max(head.delayed_due, self._clock()) + 1)
+
+    return come_in

@@ -249,6 +249,13 @@ def reserved_side_output() -> Any:
     return Shop
 
 
+def side_output_of_delayed_events() -> Any:
+    class Shop(Base):
+        side_outputs = {"delayed-events": str}
+
+    return Shop
+
+
 def side_output_of_late_values() -> Any:
     class Shop(Base):
         side_outputs = {"late-outputs": str}
@@ -329,6 +336,7 @@ AGENTS = [
     (nothing_takes_inputs, "class Shop(Agent):", "'Shop' takes inputs", "@action(InputEvent)"),
     (nothing_built_takes_inputs, 'return Agent(name="Deaf")', "'Deaf' takes inputs", "@action(InputEvent)"),
     (reserved_side_output, "class Shop(Base):", "'dead-letter' has a reserved name", "dead_letters()"),
+    (side_output_of_delayed_events, "class Shop(Base):", "has a reserved name", "sent with a delay"),
     (side_output_of_late_values, "class Shop(Base):", "'late-outputs' has a reserved name", "late_outputs()"),
     (nameless_side_output, "class Shop(Base):", "has no name", "name it"),
     (side_outputs_without_types, "class Shop(Base):", "is no mapping", "side_outputs = {"),

@@ -78,7 +78,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
     parser.add_argument("--jobs", "--workers", type=int, default=2 * (os.cpu_count() or 1))
     parser.add_argument("--keep-going", action="store_true", help="go on behind a program that fails")
     parser.add_argument("--without", default="", help="kinds of operations, with commas between them")
-    parser.add_argument("--waits", action="store_true", help="with pauses and waits for signals")
+    parser.add_argument("--waits", action="store_true", help="with pauses, signals and delayed events")
     options = parser.parse_args(arguments)
     left_out = frozenset(filter(None, options.without.split(",")))
     began = time.perf_counter()

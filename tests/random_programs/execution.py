@@ -15,6 +15,9 @@ from tests.random_programs.calls import CALLS, CallFailed
 from tests.random_programs.programs import Block
 from tests.random_programs.world import Entry, World, wait_inside
 
+LATER_SECONDS = 2.0
+"""The delay of all delayed events."""
+
 EXPECTED = (CallFailed, TimeoutError, ExceptionGroup, RecordedFailureError)
 
 
@@ -144,9 +147,8 @@ class Execution:
         elif kind == "uuid":
             self.note("uuid", here, str(self.ctx.uuid4()))
             return self.entries[-1][-1]
-        elif kind == "send":
-            data = {"from": here, "seen": short(seen)}
-            self.send(events.Nested(name=self.name, place=f"{here}n", ops=args[0][0], data=data))
+        elif kind in ("send", "later"):
+            self.pass_on(here, kind, args[0][0], seen)
         elif kind == "spoil":
             self.event.data["spoiled"] = self.event.data.get("spoiled", 0) + 1
         elif kind == "raise":
@@ -154,6 +156,17 @@ class Execution:
         else:
             raise AssertionError(f"nobody executes {kind}")
         return None
+
+    def pass_on(self, here: str, kind: str, ops: Block, seen: list[Any]) -> None:
+        """Have the next action execute operations, in this run or in one that an event begins later."""
+        data = {"from": here, "seen": short(seen)}
+        event = events.Nested(
+            name=self.name, place=f"{here}{'n' if kind == 'send' else 'l'}", ops=ops, data=data
+        )
+        if kind == "later":
+            self.ctx.send_event(event, delay=LATER_SECONDS)
+        else:
+            self.send(event)
 
     def look(self, here: str, kind: str, path: str, seen: list[Any]) -> Any:
         """Read memory, and put out what is there."""

@@ -10,7 +10,7 @@ from __future__ import annotations
 
 import random
 from collections.abc import Iterable
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any
 
 KEYS = ("a", "b", "c")
@@ -144,7 +144,7 @@ def program(seed: int) -> Program:
 
 
 def waiting_program(seed: int) -> Program:
-    """The program with that seed, with pauses and waits for signals at random places of its async actions."""
+    """The program with that seed, with pauses, waits for signals and delayed events at random places."""
     made, chance = program(seed), random.Random(-1 - seed)
     for one in made.inputs:
         blocks = [] if one.form.startswith("def") else [one.ops]
@@ -153,7 +153,29 @@ def waiting_program(seed: int) -> Program:
             while chance.random() < 0.35:
                 block.insert(chance.randint(0, len(block)), list(chance.choice(WAITS)))
     # A timeout comes before the signal or behind it.
-    return made
+    return _sending_later(made)
+
+
+def _sending_later(made: Program) -> Program:
+    """A program some of whose inputs send events with a delay, which call first when they come.
+
+    They stand behind a call, and all have the same delay: so something is recorded of each run that sends,
+    and of each that comes of it, and their order is that in which they were sent. Where such a run comes
+    before inputs that are read again after a crash, the program comes to something else than without.
+    """
+    chance, sends = random.Random(-7 - made.seed), False
+    for one in made.inputs:
+        calls = [place for place, op in enumerate(one.ops) if op[0] == "call"]
+        if not calls or "later" in LEFT_OUT or chance.random() < 0.6:
+            continue
+        inner: Block = [["call", "async", True]]
+        for _ in range(chance.randint(0, 2)):
+            inner.append(
+                list(chance.choice((*MEMORY, *WAITS, ["call", "def", True], ["call", "keyed", True])))
+            )
+        one.ops.insert(chance.choice(calls) + 1, ["later", [[*inner, ["out"]]]])
+        sends = True
+    return replace(made, calm=False) if sends else made
 
 
 def _blocks(op: Op) -> Iterable[Block]:

@@ -79,7 +79,7 @@ class Runner:
 
     Args:
         seconds: How long a program may stand still.
-        waits: Whether programs pause, and wait for signals.
+        waits: Whether programs pause, wait for signals, and send events with a delay.
     """
 
     def __init__(self, seconds: float = SETTLE_SECONDS, waits: bool = False) -> None:
@@ -165,7 +165,7 @@ class Runner:
         until, before = time.monotonic() + self.seconds, None
         while time.monotonic() < until:
             rests = self._rests()
-            waits = [self.harness.waits(key) for key in KEYS]
+            waits = [(self.harness.waits(key), self.harness.delayed(key)) for key in KEYS]
             if waits != before:
                 until, before = time.monotonic() + self.seconds, waits
             if not self._go_on() and rests:
@@ -182,11 +182,12 @@ class Runner:
         return True
 
     def _go_on(self) -> bool:
-        """Let one thing happen that a run waits for; whether there was any."""
+        """Let one thing happen that a run waits for, or an event come; whether there was any."""
         waits = [(key, wait) for key in KEYS for wait in self.harness.waits(key)]
         asked = [(key, wait) for key, wait in waits if wait.name is not None and wait.deadline is None]
         timed = [wait.deadline for _, wait in waits if wait.deadline is not None]
-        if not waits:
+        timed += [one.due for key in KEYS for one in self.harness.delayed(key)]
+        if not (asked or timed):
             return False
         if asked and (not timed or World.chance.random() < 0.5):
             key, wait = World.chance.choice(asked)

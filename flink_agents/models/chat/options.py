@@ -6,11 +6,13 @@ from collections.abc import Callable, Mapping
 from typing import Any, cast
 
 from pydantic import ValidationError
+from pydantic_ai.settings import ModelSettings
 
 from flink_agents.api.chat import ConversationOptions, OutputMode, UsageLimits, problem
 from flink_agents.api.errors import AgentConfigurationError
 from flink_agents.api.history import ConversationHistory
 
+_CORRECT = "correct the option of ctx.chat"
 _MODES = tuple(mode.value for mode in OutputMode)
 
 
@@ -23,7 +25,7 @@ def checked(options: Mapping[str, Any]) -> ConversationOptions:
     given = {name: value for name, value in options.items() if value is not None}
     for name, value in given.items():
         if name not in _FITS:
-            raise _wrong(name, f"one of {', '.join(_FITS)}", "an option that there is not")
+            raise _unknown(name)
         expected, fits = _FITS[name]
         if not fits(value):
             raise _wrong(name, expected, f"{type(value).__qualname__} {value!r}"[:200])
@@ -35,12 +37,16 @@ def checked(options: Mapping[str, Any]) -> ConversationOptions:
     return cast("ConversationOptions", given)
 
 
-def _wrong(name: str, expected: str, found: str) -> AgentConfigurationError:
+def _unknown(name: str) -> AgentConfigurationError:
+    of_model = name in ModelSettings.__annotations__
+    fix = f"settings of a model stand in settings={{'{name}': ...}}" if of_model else _CORRECT
+    expected = f"one of output_type, {', '.join(_FITS)}"
+    return _wrong(name, expected, "an option that there is not", fix)
+
+
+def _wrong(name: str, expected: str, found: str, fix: str = _CORRECT) -> AgentConfigurationError:
     return AgentConfigurationError(
-        f"a conversation is given the option {name!r} wrongly",
-        expected=expected,
-        found=found,
-        fix="correct the option of ctx.chat",
+        f"a conversation is given the option {name!r} wrongly", expected=expected, found=found, fix=fix
     )
 
 

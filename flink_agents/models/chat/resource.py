@@ -35,6 +35,7 @@ from flink_agents.models.chat.overrides import overridden
 from flink_agents.models.chat.requests import Answer, ModelRequests
 from flink_agents.models.chat.router import choose
 from flink_agents.models.chat.usage import UsageCounter
+from flink_agents.models.setup.nesting import nested
 from flink_agents.models.setup.secrets import Secrets
 from flink_agents.models.tools.calls import ToolPolicy
 from flink_agents.models.tools.skills.resource import with_skills
@@ -124,13 +125,14 @@ class ChatModelResource:
         said = messages_of(messages, now)
         prompt = [] if before else await self._prompt(ctx, spec, options.get("variables", {}))
         hold = partial(self._conversation, ctx, spec, output_type, options, used)
-        if kept is None:
-            return await (await hold([*prompt, *before, *said])).run()
-        check_recordable(options.get("run_tools", True))
-        with kept.alone():
-            result = await (await hold(kept.begin([*prompt, *said]))).run()
-            await kept.end(result.new_messages)
-        return result
+        with nested(f"the chat model {self.name!r}"):
+            if kept is None:
+                return await (await hold([*prompt, *before, *said])).run()
+            check_recordable(options.get("run_tools", True))
+            with kept.alone():
+                result = await (await hold(kept.begin([*prompt, *said]))).run()
+                await kept.end(result.new_messages)
+            return result
 
     async def _conversation(
         self,

@@ -39,6 +39,7 @@ from flink_agents.api.policies import RetryPolicy
 from flink_agents.models.engine.approvals import People, ask_people, asking, named, note_deferred
 from flink_agents.models.engine.digests import digest_of
 from flink_agents.models.engine.model_loop import on_model_loop
+from flink_agents.models.setup.nesting import nested
 
 # What these wait for is done by durable calls, which are no tasks of the action, or by tasks of their own.
 OWN_LOCKS.update(("pydantic_ai", "pydantic_graph"))
@@ -181,7 +182,8 @@ class FlinkDurability(BaseDurabilityCapability[AgentDepsT]):
             self._check_recordable()
             return await super().wrap_run(ctx, handler=handler)
         ordered = self.agent.parallel_tool_call_execution_mode("parallel_ordered_events")
-        with ordered, replay_scope(), asking(self.name, self._people):
+        around = nested(f"the agent {self.name!r} of pydantic-ai")
+        with around, ordered, replay_scope(), asking(self.name, self._people):
             return await super().wrap_run(ctx, handler=handler)
 
     async def handle_deferred_tool_calls(

@@ -25,7 +25,7 @@ from flink_agents.api.errors import (
     UnknownTriggerError,
 )
 from flink_agents.api.event_time import LATE_TAG
-from flink_agents.api.events import AskEvent, Event, InputEvent, OutputEvent
+from flink_agents.api.events import DELAYED_TAG, AskEvent, Event, InputEvent, OutputEvent
 from flink_agents.api.places import describe, place_of_class
 from flink_agents.api.policies import DEAD_LETTER_TAG
 from flink_agents.api.resources import (
@@ -42,8 +42,13 @@ from flink_agents.plan.compile.events import BUILT_IN, Emissions, is_exact, type
 from flink_agents.plan.compile.signatures import check_action, check_condition
 from flink_agents.plan.model import AgentPlan, ResourcePlan
 
-_RESERVED_TAGS = {DEAD_LETTER_TAG: "dead_letters", LATE_TAG: "late_outputs", APPROVALS_TAG: "approvals"}
-"""Side outputs of the runtime, and how they are read."""
+_RESERVED_TAGS = {
+    DEAD_LETTER_TAG: "what goes there is read with dead_letters()",
+    LATE_TAG: "what goes there is read with late_outputs()",
+    APPROVALS_TAG: "what goes there is read with approvals()",
+    DELAYED_TAG: "the runtime keeps events there that are sent with a delay",
+}
+"""Side outputs of the runtime, and what they are."""
 
 
 class AgentPlanWarning(UserWarning):
@@ -329,7 +334,7 @@ def _check_side_outputs(agent: Agent, where: str) -> None:
                 f"the side output {tag!r} has a reserved name" if reserved else "a side output has no name",
                 expected="a text of your own",
                 found=repr(tag),
-                fix=f"rename it; what goes there is read with {reserved}()" if reserved else "name it",
+                fix=f"rename it; {reserved}" if reserved else "name it",
                 where=where,
             )
 

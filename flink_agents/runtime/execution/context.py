@@ -7,7 +7,7 @@ import hashlib
 import random
 import uuid
 from collections.abc import Awaitable, Mapping
-from datetime import UTC, datetime
+from datetime import UTC, datetime, timedelta
 from functools import lru_cache
 from threading import get_ident
 from typing import Any, cast
@@ -53,6 +53,7 @@ from flink_agents.runtime.execution.shared import Durable, RunEnvironment
 from flink_agents.runtime.execution.waits.action_waits import in_turn
 from flink_agents.runtime.execution.waits.approvals import Asked, approval_of
 from flink_agents.runtime.execution.waits.awaited import wait_of
+from flink_agents.runtime.execution.waits.delayed import send_later
 from flink_agents.runtime.journal.calls import StepCalls
 from flink_agents.runtime.state.memory import TreeObject
 from flink_agents.runtime.state.suspended import OpenWait
@@ -288,8 +289,11 @@ class ActionRunContext(RunnerContext):
     # -- events -----------------------------------------------------------------------
 
     @override
-    def send_event(self, event: Event) -> None:
-        self._of.emit(event)
+    def send_event(self, event: Event, delay: float | timedelta | None = None) -> None:
+        if delay is None:
+            self._of.emit(event)
+        else:
+            send_later(self._of, event, delay)
 
     @override
     def emit_to(self, tag: str, value: Any) -> None:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import time
 from collections.abc import Awaitable, Callable, Mapping, Sequence
 from typing import Any, Protocol
 
@@ -81,6 +82,10 @@ class NothingDurable(Durable):
         return self.call(step, what, args, kwargs)
 
 
+def _wall_clock() -> int:
+    return int(time.time() * 1000)
+
+
 class RunEnvironment:
     """What all runs of an operator share.
 
@@ -95,6 +100,7 @@ class RunEnvironment:
         around_durable: Makes what actions call out of what makes durable calls; for tests.
         observers: Who is told what runs do, besides the runtime's metrics.
         traces_outputs: Whether outputs leave with their lineage.
+        clock: The wall-clock time in milliseconds, for any thread.
 
     Attributes:
         observers: Everybody who is told what runs do.
@@ -122,6 +128,7 @@ class RunEnvironment:
         around_durable: Callable[[Durable], Durable] = lambda durable: durable,
         observers: Sequence[RunObserver] = (),
         traces_outputs: bool = False,
+        clock: Callable[[], int] = _wall_clock,
     ) -> None:
         type_modules.know(agent.modules(), config.get(AgentOptions.STATE_MODULES))
         agent.load_providers()
@@ -133,6 +140,7 @@ class RunEnvironment:
         self.observers = Observers(run_metrics, observers, lambda: run_metrics.count(OBSERVER_ERRORS))
         self.codec = codec
         self.traces_outputs = traces_outputs
+        self.clock = clock
         self.events = EventRecords(codec, agent.event_types)
         self.journals = journals
         if journals is not None:
@@ -164,7 +172,14 @@ class RunEnvironment:
         name = agent.plan.name
         metrics, observers = self.metrics.get_sub_group(name), self.observers.others
         made = type(self)(
-            agent, name, self.config, metrics, self.run_metrics, self.codec, observers=observers
+            agent,
+            name,
+            self.config,
+            metrics,
+            self.run_metrics,
+            self.codec,
+            observers=observers,
+            clock=self.clock,
         )
         made.durable = durable
         made.asking = self.asking

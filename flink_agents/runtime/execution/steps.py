@@ -34,10 +34,12 @@ from flink_agents.runtime.execution.limits import RuntimeSignal
 from flink_agents.runtime.execution.retry import Trial, is_retryable, next_trial, record
 from flink_agents.runtime.execution.run import Run
 from flink_agents.runtime.execution.shared import RunEnvironment
+from flink_agents.runtime.execution.waits.delayed import begin_with
 from flink_agents.runtime.execution.ways import HandOver, Inline, Way
 from flink_agents.runtime.serde.awaitables import AWAIT_IT, shows_forgotten_await
 from flink_agents.runtime.serde.tracebacks import text_of, users_place, users_traceback
 from flink_agents.runtime.serde.typenames import shorten
+from flink_agents.runtime.state.delayed import DelayedInput
 
 FAILURES = (BaseException,)
 """What an action can raise: whatever it is, it is the action's failure, with the author's line."""
@@ -79,6 +81,11 @@ class StepExecutor:
     def begin(self, run: Run, record: Any) -> None:
         """Let ``run`` start with ``record``."""
         run.queue.append(run.input_event(record))
+        run.steps = self._walk(run)
+
+    def begin_delayed(self, run: Run, sent: DelayedInput) -> None:
+        """Let ``run`` start with an event that another run sent with a delay."""
+        run.queue.append(begin_with(run, sent, self._shared))
         run.steps = self._walk(run)
 
     def advance(self, run: Run) -> ActionRun | None:

@@ -23,6 +23,7 @@ from pyflink.datastream.state import MapStateDescriptor, StateTtlConfig, ValueSt
 from pyflink.util.java_utils import get_field_value, get_j_env_configuration
 
 from flink_agents.runtime.state.keyed_state import (
+    DELAYED_STATE,
     HEAD_STATE,
     MEMORY_STATE,
     PENDING_STATE,
@@ -139,6 +140,7 @@ def keyed_state(context: RuntimeContext, memory_ttl_ms: int | None) -> KeyedStat
     pending = MapStateDescriptor(PENDING_STATE, Types.LONG(), Types.PICKLED_BYTE_ARRAY())
     memory = MapStateDescriptor(MEMORY_STATE, Types.STRING(), Types.PICKLED_BYTE_ARRAY())
     unpruned = ValueStateDescriptor(UNPRUNED_STATE, Types.PICKLED_BYTE_ARRAY())
+    delayed = MapStateDescriptor(DELAYED_STATE, Types.LONG(), Types.PICKLED_BYTE_ARRAY())
     if memory_ttl_ms is not None:
         memory.enable_time_to_live(_ttl(memory_ttl_ms))
     return KeyedState(
@@ -146,6 +148,7 @@ def keyed_state(context: RuntimeContext, memory_ttl_ms: int | None) -> KeyedStat
         context.get_map_state(pending),
         context.get_map_state(memory),
         context.get_state(unpruned),
+        context.get_map_state(delayed),
     )
 
 

@@ -40,6 +40,7 @@ from flink_agents.runtime.loop.replays import MAX_TOLD, Replays
 from flink_agents.runtime.loop.suspensions import Suspensions
 from flink_agents.runtime.loop.watch import Watch
 from flink_agents.runtime.metrics.run_metrics import clock
+from flink_agents.runtime.state.delayed import DelayedInput
 
 _log = bounded_logger("flink_agents.loop")
 
@@ -404,5 +405,8 @@ class AgentLoop:
             identity_of(waiting.records),
             waiting.state,
         )
-        self._steps.begin(run, waiting.record)
+        if type(waiting.record) is DelayedInput:
+            self._steps.begin_delayed(run, waiting.record)
+        else:
+            self._steps.begin(run, waiting.record)
         return run

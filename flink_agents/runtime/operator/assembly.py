@@ -158,6 +158,7 @@ def assemble(blueprint: Blueprint, host: Host) -> Subtask:
         host.around_durable,
         observers,
         traces_outputs=blueprint.traces_outputs,
+        clock=host.clock,
     )
     low: LowWatermark | None = None
     if blueprint.event_time.holds:

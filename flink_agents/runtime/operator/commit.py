@@ -30,6 +30,7 @@ from flink_agents.runtime.operator.emission import Emission, trace_outputs
 from flink_agents.runtime.operator.forgetting import Forgetting
 from flink_agents.runtime.operator.low_watermark import LowWatermark
 from flink_agents.runtime.operator.overtaken import Overtaken
+from flink_agents.runtime.operator.waits.delayed import Delays
 from flink_agents.runtime.operator.waits.suspended import SuspendedRuns
 from flink_agents.runtime.state.keyed_state import Head, KeyedState, Timers
 from flink_agents.runtime.state.memory import write_nodes
@@ -48,6 +49,7 @@ class Commits:
         forgetting: Removes heads of keys that have nothing left to do; None where they stay.
         unpruned: Marks keys whose records are to be pruned; None where nobody finds them again.
         suspended: Keeps suspended runs and signals in state.
+        delays: Keeps delayed events in state.
     """
 
     def __init__(
@@ -59,8 +61,10 @@ class Commits:
         forgetting: Forgetting | None,
         unpruned: UnprunedKeys | None,
         suspended: SuspendedRuns,
+        delays: Delays,
     ) -> None:
         self._suspended = suspended
+        self._delays = delays
         self._shared = shared
         self._state = state
         self._journals = shared.journals
@@ -73,7 +77,7 @@ class Commits:
         """Commit a run that never waited: neither its input is in state, nor has it a journal."""
         emission = Emission()
         self._memory(changes := run.short_term.changes())
-        self._outputs(run, None, emission)
+        self._outputs(run, None, head, emission, timers)
         self._records(run, head, None)
         self._number(run, head, None)
         self._head(head, timers)
@@ -103,7 +107,7 @@ class Commits:
             self._input(waiting.number, actor)
             if run.waits is not None:
                 self._suspended.committed(run, waiting.number, head, emission, timers)
-            self._outputs(run, waiting.number, emission)
+            self._outputs(run, waiting.number, head, emission, timers)
             self._records(run, head, actor)
             self._number(run, head, actor)
             if head.overtaken or waiting.overtakes:
@@ -142,13 +146,15 @@ class Commits:
         actor.committed += 1
         actor.head.finish(number, self._is_gone)
 
-    def _outputs(self, run: Run, number: int | None, emission: Emission) -> None:
-        """Step 3: collect what the run put out. It does not leave yet.
+    def _outputs(self, run: Run, number: int | None, head: Head, emission: Emission, timers: Timers) -> None:
+        """Step 3: collect what the run put out. It does not leave yet. What was sent with a delay stays.
 
         The low watermark learns here that the input holds it no longer, but only a timer raises it.
         """
         if self._shared.traces_outputs:
             trace_outputs(run, self._shared.agent_name)
+        if run.side_outputs:
+            self._delays.keep(run, head, timers)
         if self._low is None:
             emission.take(run)
         else:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from flink_agents.api.events import DELAYED_TAG
 from flink_agents.api.lineage import OutputLineage, TracedOutput
 from flink_agents.api.policies import DEAD_LETTER_TAG
 from flink_agents.runtime.execution.run import Run
@@ -28,7 +29,8 @@ class Emission:
     def take(self, run: Run) -> None:
         """Let what a run put out leave."""
         self.outputs += run.outputs
-        self.side_outputs += run.side_outputs
+        if run.side_outputs:
+            self.side_outputs += run.side_outputs
 
     def take_timed(self, run: Run) -> None:
         """Let what a run put out leave, each value with the timestamp of the run's input."""
@@ -50,7 +52,11 @@ NOTHING = Emission()
 
 
 def trace_outputs(run: Run, agent: str) -> None:
-    """Put each output of a run, side outputs too, in an envelope with its lineage, but for dead letters."""
+    """Put each output of a run, side outputs too, in an envelope with its lineage, but for dead letters.
+
+    Delayed events, which stay in state, are counted all the same: what has left of a suspended run counts
+    them.
+    """
     run_id, number, side = run.lineage.id, 0, ""
 
     def traced(value: object) -> TracedOutput:
@@ -67,6 +73,9 @@ def trace_outputs(run: Run, agent: str) -> None:
     run.outputs = [traced(value) for value in run.outputs]
     if run.waits is not None:
         number, side = run.waits.side_outputs_left, "side-"
-    run.side_outputs = [
-        (tag, value if tag == DEAD_LETTER_TAG else traced(value)) for tag, value in run.side_outputs
-    ]
+    side_outputs: list[tuple[str, object]] = []
+    for tag, value in run.side_outputs:
+        if tag == DELAYED_TAG:
+            number += 1
+        side_outputs.append((tag, value if tag in (DEAD_LETTER_TAG, DELAYED_TAG) else traced(value)))
+    run.side_outputs = side_outputs

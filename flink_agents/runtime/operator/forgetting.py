@@ -80,6 +80,8 @@ class Forgetting:
         now = self._clock()
         if head.has_pending or head.overtaken or head.idle_since is None:
             return
+        if head.delayed_due is not None:
+            return  # the commit of its run has somebody look again
         if now < (head.idle_since + 1) * self._slot + self._after:
             return  # a later timer looks
         if head.mail_expires is not None:

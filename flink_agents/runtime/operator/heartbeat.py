@@ -21,7 +21,7 @@ from flink_agents.runtime.metrics.run_metrics import clock
 from flink_agents.runtime.operator.emission import NOTHING, Emission
 from flink_agents.runtime.operator.harvest import DRAIN, START, next_beat
 from flink_agents.runtime.operator.low_watermark import LowWatermark
-from flink_agents.runtime.operator.processor import AgentProcessor
+from flink_agents.runtime.operator.waits.delaying import AwaitedKeys, DelayingProcessor
 from flink_agents.runtime.operator.waits.suspended import is_something
 from flink_agents.runtime.state.keyed_state import KeyedState, Keys, Timers
 
@@ -35,7 +35,7 @@ SOON_MS = 2
 """A beat that comes within this time is soon enough for whatever is new."""
 
 
-class HeartbeatProcessor(AgentProcessor):
+class HeartbeatProcessor(DelayingProcessor):
     """Commits with one timer for all keys. What leaves in a beat goes to ``leave``, while its key is current.
 
     Args:
@@ -73,6 +73,7 @@ class HeartbeatProcessor(AgentProcessor):
         self._at: int | None = None
         self._fired = 0
         self._waits_for_end = False
+        self._awaited: AwaitedKeys | None = None
 
     def open(self, timers: Timers | None = None) -> None:
         """Open the store, and find the keys that have inputs in state, or records that nobody has pruned."""
@@ -90,6 +91,12 @@ class HeartbeatProcessor(AgentProcessor):
         elif unpruned is not None and timers is not None:
             self._keys.switch(unpruned)
             self._arm(timers)
+        delaying = self._keys.delaying(1) if timers is not None else ()
+        if delaying and timers is not None:
+            # Their own timers come with the state.
+            self._delays.active = True
+            self._keys.switch(delaying[0])
+            self._see_the_end(timers)
 
     def on_timer(self, key_text: str, timestamp: int, timers: Timers) -> Emission:
         """Beat. The timer may be of an older savepoint, and of any key."""
@@ -99,11 +106,14 @@ class HeartbeatProcessor(AgentProcessor):
     def beat(self, timestamp: int, timers: Timers) -> None:
         """Commit what has finished, of all keys."""
         self._note_time(timestamp, timers)
-        # Both are about the key whose timer has fired.
+        # These are about the key whose timer has fired.
+        if self._delays.active:
+            self._deliver(self._keys.text(), timestamp, timers)
         self._tend_current(timestamp, timers)
         self._forget_current(timestamp, timers)
         if timestamp >= START:
             self._end_waits()
+            self._end_delays(timestamp, timers)
         if self._unpruned is not None:
             self._unpruned.clear()
         if timestamp == DRAIN:
@@ -145,6 +155,28 @@ class HeartbeatProcessor(AgentProcessor):
         if self._shared.may_wait and not self._ending:
             self._end_input()
             self._restored.extend(self._keys.waiting())
+
+    def _end_delays(self, timestamp: int, timers: Timers) -> None:
+        """Find the keys with delayed events: the end of the input waits for these, or lets them come in."""
+        if self._awaited is not None or not self._delays.active:
+            return
+        self._awaited = AwaitedKeys()
+        if self._delays.skips and timestamp != START:
+            # All that was pending has come in before a restart.
+            self._delays.leaves = True
+            return
+        for key in self._keys.delaying():
+            self._keys.switch(key)
+            key_text = self._keys.text()
+            self._awaited.note(key_text, key, self._come_in_at_end(key_text, timers))
+        self._delays.leaves = self._delays.skips
+
+    def _come_in_awaited(self, timers: Timers) -> None:
+        """Let delayed events come in that the end of the input has waited for."""
+        while self._awaited is not None and (key := self._awaited.take(self._clock())) is not None:
+            self._keys.switch(key)
+            key_text = self._keys.text()
+            self._awaited.note(key_text, key, self._come_in_at_end(key_text, timers))
 
     def _tend_current(self, timestamp: int, timers: Timers) -> None:
         """See to suspended runs and signals of the key whose timer has fired."""
@@ -192,6 +224,8 @@ class HeartbeatProcessor(AgentProcessor):
         self._commit(actor, emission, timers)
         if is_something(emission):
             self._leave(emission)
+        if self._awaited is not None and not self._delays.leaves:
+            self._awaited.note(key_text, self._key_of[key_text], actor.head.delayed_due)
         present = self._actors.get(key_text)
         if present is not actor:
             if present is None:
@@ -221,13 +255,15 @@ class HeartbeatProcessor(AgentProcessor):
         """Wait for all runs of all keys; each leaves as it ends."""
         self._wake_restored(len(self._restored), timers)
         until = self._waits.next_sign()
-        while self._actors:
+        while self._actors or self._awaited:
             seen = self._waits.loop.progress
             self._commit_finished(timers)
-            if self._actors and clock() >= until:
+            self._come_in_awaited(timers)
+            goes_on = bool(self._actors or self._awaited)
+            if goes_on and clock() >= until:
                 timers.register_event_time_timer(DRAIN)
                 return
-            if self._actors and not self._done:
+            if goes_on and not self._done:
                 self._waits.wait(seen)
         if self._shared.may_wait:
             self._end_all_signals(timers)
@@ -245,7 +281,8 @@ class HeartbeatProcessor(AgentProcessor):
     def _has_work(self) -> bool:
         """Whether a beat has something to do."""
         unpruned = self._unpruned
-        return bool(self._actors or self._restored or (unpruned is not None and unpruned.is_looking))
+        has_keys = bool(self._actors or self._restored or self._awaited)
+        return has_keys or (unpruned is not None and unpruned.is_looking)
 
     # -- the timer ------------------------------------------------------------------------
 

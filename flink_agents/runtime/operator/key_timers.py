@@ -14,11 +14,11 @@ from flink_agents.runtime.metrics.run_metrics import clock as seconds
 from flink_agents.runtime.operator.emission import Emission
 from flink_agents.runtime.operator.harvest import DRAIN, START, next_look
 from flink_agents.runtime.operator.low_watermark import LowWatermark
-from flink_agents.runtime.operator.processor import AgentProcessor
+from flink_agents.runtime.operator.waits.delaying import DelayingProcessor
 from flink_agents.runtime.state.keyed_state import KeyedState, Keys, Timers
 
 
-class TimerProcessor(AgentProcessor):
+class TimerProcessor(DelayingProcessor):
     """Commits the runs of a key when a timer of that key fires. Each call returns what leaves.
 
     Args:
@@ -43,6 +43,8 @@ class TimerProcessor(AgentProcessor):
     ) -> None:
         super().__init__(shared, state, job_id, clock, check_cancelled, low, None, None)
         self._keys = keys
+        # Keys whose delayed events have come in since the input has ended.
+        self._skipped: set[str] = set()
 
     def open(self, timers: Timers | None = None) -> None:
         """Open the store, and see that keys go on of which a heartbeat took the savepoint."""
@@ -62,10 +64,14 @@ class TimerProcessor(AgentProcessor):
         """Commit what the current key's actor has finished, and see that it goes on."""
         if self._low is not None and timestamp < START:
             self._low.look(timestamp, timers, self._is_held_back)
+        self._deliver(key_text, timestamp, timers)
         emission = self._tend(key_text, timestamp, timers)
-        if timestamp >= START and self._shared.may_wait:
-            self._end_input()
+        if timestamp >= START:
+            self._end(key_text, timestamp, timers)
         actor = self._actor(key_text, timers)
+        if timestamp == DRAIN and (actor is not None or self._awaits_delays(key_text)):
+            self._drain_key(key_text, emission, timers)
+            return emission
         if actor is None:
             if timestamp >= START:
                 self._end_signals(key_text, emission, timers)
@@ -74,22 +80,44 @@ class TimerProcessor(AgentProcessor):
         if timestamp == START:
             self._waits.loop.end_of_input()
             timers.register_event_time_timer(DRAIN)
-        elif timestamp != DRAIN and not (actor.finished or actor.parked or actor.suspended):
+        elif not (actor.finished or actor.parked or actor.suspended):
             self._look_again(actor, timestamp, timers)
             return emission
-        if timestamp == DRAIN:
-            if not self._drain(actor, emission, timers):
-                timers.register_event_time_timer(DRAIN)
-        else:
-            self._commit(actor, emission, timers)
-            if self._actors.get(key_text) is actor:
-                self._feed(actor)
+        self._commit(actor, emission, timers)
+        if self._actors.get(key_text) is actor:
+            self._feed(actor)
         present = self._actors.get(key_text)
         if present is not None:
             self._go_on(present, timestamp, timers)
-        if timestamp == DRAIN and key_text not in self._actors:
-            self._end_signals(key_text, emission, timers)
         return emission
+
+    def _drain_key(self, key_text: str, emission: Emission, timers: Timers) -> None:
+        """Wait for all runs and delayed events of the current key, or for another timer that does."""
+        if not self._drain(key_text, emission, timers):
+            timers.register_event_time_timer(DRAIN)
+        present = self._actors.get(key_text)
+        if present is not None:
+            self._go_on(present, DRAIN, timers)
+        if key_text not in self._actors:
+            self._end_signals(key_text, emission, timers)
+
+    def _end(self, key_text: str, timestamp: int, timers: Timers) -> None:
+        """Let what waits of the current key go on, or come in: the input has ended."""
+        if self._shared.may_wait:
+            self._end_input()
+        self._delays.leaves = self._delays.skips
+        if timestamp != START or key_text in self._skipped:
+            return
+        if self._delays.skips:
+            # The actors that are made now have this timer fire again.
+            self._skipped.add(key_text)
+        if self._come_in_at_end(key_text, timers) is not None:
+            timers.register_event_time_timer(DRAIN)
+
+    def _awaits_delays(self, key_text: str) -> bool:
+        """Whether the end of the input waits for delayed events of the current key."""
+        head = self._head_of(key_text)
+        return head is not None and head.delayed_due is not None and not self._delays.skips
 
     def _see_the_end(self, timers: Timers) -> None:
         timers.register_event_time_timer(START)
@@ -107,20 +135,23 @@ class TimerProcessor(AgentProcessor):
 
     def _let_go(self, actor: KeyActor, timers: Timers) -> None:
         super()._let_go(actor, timers)
-        if actor.head.mail_expires is None:
+        if actor.head.mail_expires is None and (actor.head.delayed_due is None or self._delays.leaves):
             self._ignore_the_end(timers)
 
-    def _drain(self, actor: KeyActor, emission: Emission, timers: Timers) -> bool:
+    def _drain(self, key_text: str, emission: Emission, timers: Timers) -> bool:
         """Wait for all runs of the key; whether they have ended before a stream behind needs a sign."""
         until = self._waits.next_sign()
         while True:
             seen = self._waits.loop.progress
-            self._commit(actor, emission, timers)
+            if (actor := self._actors.get(key_text)) is not None:
+                self._commit(actor, emission, timers)
             # Where its run was suspended just before the end of the input, another one lets it go on.
-            actor = self._actors[actor.key_text]
-            if not actor.head.has_pending:
+            awaited = None if self._delays.skips else self._come_in_at_end(key_text, timers)
+            actor = self._actors.get(key_text)
+            if awaited is None and not (actor is not None and actor.head.has_pending):
                 return True
-            self._feed(actor)
+            if actor is not None:
+                self._feed(actor)
             if seconds() >= until:
                 return False
             self._waits.wait(seen)

@@ -22,6 +22,7 @@ from datetime import timedelta
 
 from flink_agents.api.errors import NoWatermarksError, TimestampRangeError
 from flink_agents.api.event_time import LATE_TAG, EventTime, LateOutputs
+from flink_agents.api.events import DelayedLineage
 from flink_agents.api.logs import bounded_logger
 from flink_agents.api.metrics import MetricGroup
 from flink_agents.runtime.execution.run import Run
@@ -176,6 +177,12 @@ class LowWatermark:
             ]
             heapq.heapify(self._heap)
 
+    def delayed(self, key_text: str, number: int, timestamp: int | None) -> None:
+        """Learn that a delayed event comes in. It is a straggler where the time of its sender has passed."""
+        self.stored(key_text, number, timestamp)
+        if timestamp is not None and timestamp <= self.low:
+            self._keys.setdefault(key_text, _Waiting()).passed.add(number)
+
     def leave(self, run: Run, number: int, emission: Emission) -> None:
         """Let what a run has put out leave, which is suspended now.
 
@@ -219,7 +226,8 @@ class LowWatermark:
                 waiting.passed.discard(number)
                 if run.timestamp is not None and run.timestamp <= self.low:
                     self._stragglers.inc()
-                    self._tell(run)
+                    if not isinstance(run.lineage, DelayedLineage):
+                        self._tell(run)
                     self._straggle(run)
             if not (waiting.holding or waiting.passed):
                 del self._keys[run.key_text]

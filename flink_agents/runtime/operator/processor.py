@@ -37,6 +37,7 @@ from flink_agents.runtime.operator.kept_keys import KeptKeys
 from flink_agents.runtime.operator.loop_waits import LoopWaits
 from flink_agents.runtime.operator.low_watermark import LowWatermark
 from flink_agents.runtime.operator.overtaken import Overtaken
+from flink_agents.runtime.operator.waits.delayed import Delays
 from flink_agents.runtime.operator.waits.suspended import SuspendedRuns
 from flink_agents.runtime.serde.keys import unescape
 from flink_agents.runtime.state.keyed_state import Head, KeyedState, Timers
@@ -89,9 +90,10 @@ class AgentProcessor(ABC):
             self._forgetting = Forgetting(shared, state, clock, waits.ask)
         self._heads = Heads(shared, state, job_id, self._forgetting)
         self._overtaken = Overtaken(shared, clock)
-        self._suspended = SuspendedRuns(shared, state, clock, low, self._overtaken)
+        self._delays = Delays(shared, state, clock, low, self._see_the_end)
+        self._suspended = SuspendedRuns(shared, state, clock, low, self._overtaken, self._delays)
         self._commits = Commits(
-            shared, state, self._overtaken, low, self._forgetting, unpruned, self._suspended
+            shared, state, self._overtaken, low, self._forgetting, unpruned, self._suspended, self._delays
         )
         self._ending = False
         shared.run_metrics.add_gauges("runs", self._load)
@@ -467,7 +469,7 @@ class AgentProcessor(ABC):
             return emission
         had_signals = head.mail_expires is not None
         self._suspended.expire(head, emission, timers)
-        if had_signals and head.mail_expires is None and not head.has_pending:
+        if had_signals and not (head.mail_expires or head.delayed_due or head.has_pending):
             self._ignore_the_end(timers)
         if head.is_unused:
             self._kept.drop(key_text)

@@ -1,12 +1,14 @@
 """What an agent keeps per key in Flink, and the bytes of its head.
 
-Four keyed states, whose names and formats are part of every savepoint:
+Five keyed states, whose names and formats are part of every savepoint:
 
 ``head``     bytes of a :class:`Head`; read and written once an event
 ``pending``  number of arrival -> an entry with its kind, as ``state.pending`` packs it: an input that
              waits, as ``codec`` bytes of ``[record, timestamp]``; below 0 suspended runs and signals
 ``memory``   escaped path -> short-term memory (``codec`` bytes; one zero byte for an object)
 ``unpruned`` a mark of keys whose records are to be pruned; ``journal.unpruned`` writes and removes it
+``delayed``  events that are to be delivered later, as ``state.delayed`` keeps them. They are no entries of
+             ``pending``: an operator that opens wakes all keys of that
 """
 
 from __future__ import annotations
@@ -18,6 +20,7 @@ from typing import Any, Protocol
 import msgpack
 
 from flink_agents.api.errors import StateFormatError
+from flink_agents.runtime.state.delayed import DelayedEvents
 from flink_agents.runtime.state.pending import PendingInputs
 from flink_agents.runtime.state.slots import MapSlot, ValueSlot
 
@@ -25,6 +28,7 @@ HEAD_STATE = "head"
 PENDING_STATE = "pending"
 MEMORY_STATE = "memory"
 UNPRUNED_STATE = "unpruned"
+DELAYED_STATE = "delayed"
 
 OBJECT = b"\x00"
 """The bytes of an object node in memory."""
@@ -85,19 +89,29 @@ class Keys(Protocol):
         """All keys that have a mark in the state ``unpruned``, for :meth:`switch`."""
         ...
 
+    def delaying(self, most: int | None = None) -> Sequence[Any]:
+        """Keys that have delayed events, for :meth:`switch`: all of them, or at most so many."""
+        ...
+
 
 class KeyedState:
-    """The four states of an operator, each bound to whatever key is current."""
+    """The five states of an operator, each bound to whatever key is current."""
 
-    __slots__ = ("head", "memory", "pending", "unpruned")
+    __slots__ = ("delayed", "head", "memory", "pending", "unpruned")
 
     def __init__(
-        self, head: ValueSlot, pending: MapSlot[int], memory: MapSlot[str], unpruned: ValueSlot
+        self,
+        head: ValueSlot,
+        pending: MapSlot[int],
+        memory: MapSlot[str],
+        unpruned: ValueSlot,
+        delayed: MapSlot[int],
     ) -> None:
         self.head = head
         self.unpruned = unpruned
         self.pending = PendingInputs(pending)
         self.memory = memory
+        self.delayed = DelayedEvents(delayed)
 
 
 class Head:
@@ -124,6 +138,7 @@ class Head:
             ``suspended`` the suspended run: number of its input, its sequence number, and when it is to go
                           on, in milliseconds; None where only a signal lets it
             ``mail``      when the first of the key's signals expires, in milliseconds
+            ``delayed``   when the first of the key's delayed events is due, in milliseconds
     """
 
     __slots__ = ("extra", "first_pending", "journal_id", "next_pending", "next_seq")
@@ -244,6 +259,16 @@ class Head:
     def mail_expires(self, at: int | None) -> None:
         if self.mail_expires != at:
             self._set("mail", at)
+
+    @property
+    def delayed_due(self) -> int | None:
+        """When the first of the key's delayed events is due, in milliseconds; None where it has none."""
+        return self.extra.get("delayed") if self.extra is not None else None
+
+    @delayed_due.setter
+    def delayed_due(self, at: int | None) -> None:
+        if self.delayed_due != at:
+            self._set("delayed", at)
 
     @property
     def store(self) -> str | None:

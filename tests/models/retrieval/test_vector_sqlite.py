@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import os
 import sqlite3
 import stat
@@ -29,6 +30,7 @@ from flink_agents.plan import AgentCode, BoundAgent, bind, compile_agent
 
 SPACE = VectorSpace(2)
 WRITER = Path(__file__).with_name("vector_writer.py")
+JOB = Path(__file__).with_name("vector_job.py")
 HERE, THERE = Host("boot-1", "worker-1"), Host("boot-2", "worker-2")
 
 
@@ -58,6 +60,23 @@ def test_two_processes_write_at_once(path: Path) -> None:
     # Both wrote the shared document, and each of its fields is there once.
     assert len(store.get("shared")) == store.count("shared", {"n": {"$gte": 0}}) == 1
     assert len(store.query("c", SPACE, (1.0, 0.0), 300)) == 200
+    check(path)
+
+
+def test_two_jobs_keep_apart_in_one_file(path: Path) -> None:
+    """Both write, search and delete at once, and die at each point."""
+    command = [sys.executable, str(JOB), str(path)]
+    jobs = [
+        subprocess.Popen([*command, name, "3"], stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True)
+        for name in ("anna", "bert")
+    ]
+    for name, job in zip(("anna", "bert"), jobs, strict=True):
+        told, wrong = job.communicate()
+        assert job.returncode == 0, wrong
+        assert json.loads(told.splitlines()[-1]) == [[number, number, name] for number in range(1, 4)]
+    store = store_of(path)
+    assert store.count("docs", {"by": "anna"}) == store.count("docs", {"by": "bert"}) == 3
+    assert len(store.get("docs", ["shared"])) == 1 and store.count("docs") == 7
     check(path)
 
 

@@ -19,7 +19,7 @@ from pyflink.datastream import RuntimeContext
 from pyflink.version import __version__ as pyflink_version
 
 from flink_agents.runtime.flink.stand_ins import not_none
-from flink_agents.runtime.state.keyed_state import PENDING_STATE, UNPRUNED_STATE, Timers
+from flink_agents.runtime.state.keyed_state import DELAYED_STATE, PENDING_STATE, UNPRUNED_STATE, Timers
 
 VERSIONS = ("2.3.",)
 """Versions of PyFlink whose shape was looked at, by their beginning."""
@@ -94,7 +94,11 @@ class FlinkKeys:
         """All keys whose records are to be pruned."""
         return self._keys_of(UNPRUNED_STATE)
 
-    def _keys_of(self, state: str) -> list[Any]:
+    def delaying(self, most: int | None = None) -> list[Any]:
+        """Keys that have delayed events: all of them, or at most so many."""
+        return self._keys_of(DELAYED_STATE, most)
+
+    def _keys_of(self, state: str, most: int | None = None) -> list[Any]:
         """All keys that have something in a state, whose other keys Flink does not look at."""
         pemja: Any = importlib.import_module("pemja")
         namespace = pemja.findClass("org.apache.flink.runtime.state.VoidNamespace").INSTANCE
@@ -102,7 +106,7 @@ class FlinkKeys:
         try:
             iterator = stream.iterator()
             keys: list[Any] = []
-            while iterator.hasNext():
+            while (most is None or len(keys) < most) and iterator.hasNext():
                 keys.append(iterator.next())
         finally:
             stream.close()

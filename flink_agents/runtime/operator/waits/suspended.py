@@ -28,6 +28,7 @@ from flink_agents.runtime.loop.actor import KeyActor, Waiting
 from flink_agents.runtime.operator.emission import Emission, trace_outputs
 from flink_agents.runtime.operator.low_watermark import LowWatermark
 from flink_agents.runtime.operator.overtaken import Overtaken
+from flink_agents.runtime.operator.waits.delayed import Delays
 from flink_agents.runtime.state.keyed_state import Head, KeyedState, Timers
 from flink_agents.runtime.state.mailbox import OF_ID, Mail, Mailbox
 from flink_agents.runtime.state.suspended import Suspension, run_of, wait_id
@@ -42,6 +43,7 @@ class SuspendedRuns:
         clock: The wall-clock time in milliseconds.
         low: The low watermark; None where outputs need no timestamps.
         overtaken: Keeps recorded runs in mind whose inputs did not come in time.
+        delays: Keeps delayed events in state.
     """
 
     def __init__(
@@ -51,6 +53,7 @@ class SuspendedRuns:
         clock: Callable[[], int],
         low: LowWatermark | None,
         overtaken: Overtaken,
+        delays: Delays,
     ) -> None:
         self._shared = shared
         self._codec = shared.codec
@@ -58,6 +61,7 @@ class SuspendedRuns:
         self._clock = clock
         self._low = low
         self._overtaken = overtaken
+        self._delays = delays
         ttl: timedelta = shared.config.get(AgentOptions.SIGNALS_TTL)
         self._ttl = int(ttl.total_seconds() * 1000)
         self._most: int = shared.config.get(AgentOptions.SIGNALS_PER_KEY)
@@ -80,6 +84,8 @@ class SuspendedRuns:
         self._state.pending.suspend(suspension.number, suspension.pack())
         if self._shared.traces_outputs:
             trace_outputs(run, self._shared.agent_name)
+        if run.side_outputs:
+            self._delays.keep(run, head, timers)
         if self._low is None:
             emission.take(run)
         else:

@@ -1,0 +1,129 @@
+"""Delayed events: what an action sends that is to be delivered later, and the run that it begins then.
+
+What an execution sends so stands among its side outputs under a tag of its own. So it is recorded, replayed
+and taken back as those are, and it costs nothing where there is none. What leaves the operator has none of
+them: the commit puts them into state (``operator.waits.delayed``).
+"""
+
+from __future__ import annotations
+
+import math
+from datetime import timedelta
+from typing import TYPE_CHECKING, Any, cast
+
+from flink_agents.api.errors import ContextMisuseError, InvalidDelayError
+from flink_agents.api.events import DELAYED_TAG, DelayedLineage, Event, OutputEvent, stamp
+from flink_agents.runtime.execution.asked.asked_run import root_of
+from flink_agents.runtime.execution.routing import no_event, too_many_events, unknown_event
+from flink_agents.runtime.execution.run import Run
+from flink_agents.runtime.execution.shared import RunEnvironment
+from flink_agents.runtime.state.delayed import DelayedInput
+
+if TYPE_CHECKING:
+    from flink_agents.runtime.execution.context import ActionRun
+
+LONGEST = timedelta(days=365_000)
+"""The longest delay, which is about a thousand years: each time that it leads to has a date."""
+
+
+def send_later(step: ActionRun, event: Event, delay: object) -> None:
+    """Note that an action sends an event which is to be delivered later.
+
+    Args:
+        step: The execution of the action.
+        event: The event, whose content counts as it is now.
+        delay: The delay, in seconds or as a timedelta.
+
+    Raises:
+        InvalidDelayError: The delay is none.
+        ContextMisuseError: The action belongs to an agent that another one asks.
+        NotAnEventError: It is no event.
+        UnknownEventError: No action of the agent takes events of that type.
+        OutputTypeError: It leaves the agent, and is not of the declared type.
+        UnserializableValueError: State cannot hold it.
+    """
+    step.guard()
+    milliseconds = _milliseconds(step.action.name, delay)
+    _check(step, event)
+    shared, side = step.shared, step.side if step.side is not None else []
+    number = sum(tag == DELAYED_TAG for tag, _ in side)
+    if step.run.emitted + len(step.sent) + number >= shared.max_events:
+        raise too_many_events(shared.max_events)
+    packed = shared.codec.encode(shared.events.packed(event))
+    upstream = step.event.id
+    side.append((DELAYED_TAG, [shared.clock() + milliseconds, packed, step.action.name, upstream]))
+    step.side = side
+
+
+def _check(step: ActionRun, event: Event) -> None:
+    """Refuse what could not be delivered when its time comes."""
+    if root_of(step) is not step:
+        raise ContextMisuseError(
+            f"action {step.action.name!r} of the asked agent {step.shared.agent_name!r} sends an event "
+            "with a delay",
+            expected="delay=None: an asked agent has answered before the time comes",
+            found="delay=...",
+            fix="return what is to be sent, and let the agent that asks send it",
+        )
+    route = step.shared.routes.of(event)
+    if route is None:
+        raise no_event(step.action.name, event)
+    if route.leaves:
+        step.shared.output_checks.check(step.action.name, cast("OutputEvent", event).output)
+    elif not route.actions:
+        raise unknown_event(step.action.name, event, step.shared.routes)
+
+
+def _milliseconds(action: str, delay: object) -> int:
+    """A delay in milliseconds, rounded up, so that nothing comes before its time."""
+    seconds = delay.total_seconds() if isinstance(delay, timedelta) else delay
+    problem = None
+    if isinstance(seconds, bool) or not isinstance(seconds, int | float):
+        problem = f"{type(delay).__qualname__} {delay!r}"[:200]
+    elif not 0 <= seconds <= LONGEST.total_seconds():
+        # This is so for NaN, too. A long int has no text.
+        bits = seconds.bit_length() if isinstance(seconds, int) else 0
+        problem = f"an int of {bits} bits" if bits > 64 else f"{seconds!r} seconds"
+    if problem is None:
+        return math.ceil(cast("float", seconds) * 1000)
+    raise InvalidDelayError(
+        f"action {action!r} sends an event with a delay that is none",
+        expected=f"seconds or a timedelta, from 0 to {LONGEST.days} days",
+        found=problem,
+        fix="give the time from now on, such as delay=60 or delay=timedelta(hours=1); "
+        "delay=None delivers the event in this run",
+    )
+
+
+def delayed_input(run: Run, sent: list[Any]) -> DelayedInput:
+    """The input that a delayed event will be.
+
+    Args:
+        run: The run that sent it.
+        sent: What the run has of it besides its time: the event, the action, and the id of what that handled.
+    """
+    event, action, upstream = sent
+    return DelayedInput(event, action, upstream, run.lineage.id, run.sequence_number)
+
+
+def begin_with(run: Run, sent: DelayedInput, shared: RunEnvironment) -> Event:
+    """The event that begins a run, which is that of a delayed event.
+
+    Raises:
+        PlanChangedError: The class of the event is not what it was.
+    """
+    event = shared.events.unpacked(*shared.codec.decode(sent.event))
+    run.lineage = DelayedLineage(
+        run.identity,
+        run.key_text,
+        run.sequence_number,
+        action=sent.action,
+        upstream=sent.upstream,
+        run_id=sent.run_id,
+        sender=sent.sequence_number,
+    )
+    run.record = event
+    if shared.traces_outputs:
+        run.parent = sent.run_id
+    stamp(event, run.lineage)
+    return event

@@ -1,0 +1,227 @@
+"""The delayed events of a key in state, in the order of their time.
+
+Each event is an entry of its own under its number. Which of them comes next is said by an *agenda*: the times
+and numbers of those that come first. Times behind these stand in pages, which the agenda lists. So firing an
+event reads the agenda and the event, and sometimes one page, however many events the key has.
+"""
+
+from __future__ import annotations
+
+from bisect import bisect_right, insort
+from collections.abc import Callable
+from dataclasses import dataclass, field
+from typing import Any, NamedTuple, cast
+
+import msgpack
+
+from flink_agents.api.errors import StateFormatError
+from flink_agents.runtime.state.slots import MapSlot
+
+MOST_IN_PAGE = 128
+"""So many times stand in the agenda, and in each of its pages, at most."""
+
+_VERSION = b"\x01"
+_AGENDA = -1
+
+_pack = cast("Callable[[object], bytes]", msgpack.packb)
+
+Time = tuple[int, int]
+"""When an event is due, in milliseconds since the epoch, and its number."""
+
+
+@dataclass(frozen=True)
+class DelayedInput:
+    """A delayed event as the input of the run that it begins.
+
+    Its name and its fields are part of every savepoint that has one.
+
+    Attributes:
+        event: The event, as ``EventRecords.packed`` gives it, encoded.
+        action: Name of the action that sent it.
+        upstream: Id of the event that this action handled.
+        run_id: Id of the run that sent it.
+        sequence_number: Number of that run within the key.
+    """
+
+    event: bytes
+    action: str
+    upstream: str
+    run_id: str
+    sequence_number: int
+
+
+class _Page(NamedTuple):
+    """The first time of a page, the number of that event, and the number of the page."""
+
+    due: int
+    number: int
+    page: int
+
+
+@dataclass
+class _Agenda:
+    """When the events of a key are due.
+
+    Attributes:
+        following: Number that the next event gets.
+        following_page: Number that the next page gets.
+        first: Times of the first events, in order.
+        pages: Pages with the times of all others, in order.
+    """
+
+    following: int = 0
+    following_page: int = 0
+    first: list[Time] = field(default_factory=list[Time])
+    pages: list[_Page] = field(default_factory=list[_Page])
+
+    def pack(self) -> bytes:
+        return _VERSION + _pack((self.following, self.following_page, self.first, self.pages))
+
+    @classmethod
+    def unpack(cls, data: bytes) -> _Agenda:
+        following, following_page, first, pages = _fields(data)[:4]
+        return cls(following, following_page, _times(first), [_Page(*one) for one in pages])
+
+
+class DelayedEvents:
+    """The delayed events of whatever key is current.
+
+    Args:
+        entries: The entries in state.
+    """
+
+    __slots__ = ("_entries",)
+
+    def __init__(self, entries: MapSlot[int]) -> None:
+        self._entries = entries
+
+    def add(self, due: int, packed: bytes) -> int:
+        """Keep an event until its time; returns when the first event of the key is due.
+
+        Args:
+            due: Its time, in milliseconds since the epoch.
+            packed: The bytes of the input that it will be.
+        """
+        agenda = self._agenda() or _Agenda()
+        time = due, agenda.following
+        agenda.following += 1
+        self._entries.put(time[1], packed)
+        page = bisect_right(agenda.pages, (*time, 0)) - 1
+        if page >= 0:
+            self._add_to_page(agenda, page, time)
+        else:
+            insort(agenda.first, time)
+            if len(agenda.first) > MOST_IN_PAGE:
+                half = MOST_IN_PAGE // 2
+                self._put_page(agenda, 0, agenda.first[half:])
+                del agenda.first[half:]
+        self._entries.put(_AGENDA, agenda.pack())
+        return agenda.first[0][0]
+
+    def pop(self, most: int | None, until: int | None) -> tuple[list[bytes], int | None]:
+        """Remove the first events, in their order.
+
+        Args:
+            most: How many at most; None for any number.
+            until: The last time at which one may be due; None for any.
+
+        Returns:
+            Their bytes, and when the next one is due, or None.
+        """
+        agenda = self._agenda()
+        found: list[bytes] = []
+        while agenda is not None and agenda.first and (most is None or len(found) < most):
+            due, number = agenda.first[0]
+            if until is not None and due > until:
+                break
+            packed = self._entries.get(number)
+            if packed is None:
+                raise StateFormatError(
+                    "state lacks a delayed event whose time it has",
+                    expected=f"event {number} of the key",
+                    found="nothing",
+                    fix="restore from another checkpoint, and report this: state is never written so",
+                )
+            found.append(packed)
+            self._entries.remove(number)
+            del agenda.first[0]
+            if not agenda.first and agenda.pages:
+                self._turn(agenda)
+        if agenda is None or not agenda.first:
+            self._entries.remove(_AGENDA)
+            return found, None
+        if found:
+            self._entries.put(_AGENDA, agenda.pack())
+        return found, agenda.first[0][0]
+
+    def all(self) -> list[tuple[int, bytes]]:
+        """All events of the key with their times, in order; for tests and for people."""
+        agenda = self._agenda()
+        if agenda is None:
+            return []
+        pages = [time for one in agenda.pages for time in self._page(one.page)]
+        return [(due, self._entries.get(number) or b"") for due, number in (*agenda.first, *pages)]
+
+    # -- pages ------------------------------------------------------------------------
+
+    def _add_to_page(self, agenda: _Agenda, place: int, time: Time) -> None:
+        listed = agenda.pages[place]
+        times = self._page(listed.page)
+        insort(times, time)
+        if len(times) <= MOST_IN_PAGE:
+            self._entries.put(_entry_of(listed.page), _VERSION + _pack(times))
+            return
+        half = MOST_IN_PAGE // 2
+        self._entries.put(_entry_of(listed.page), _VERSION + _pack(times[:half]))
+        self._put_page(agenda, place + 1, times[half:])
+
+    def _put_page(self, agenda: _Agenda, place: int, times: list[Time]) -> None:
+        """Write a new page, and list it."""
+        page = agenda.following_page
+        agenda.following_page += 1
+        agenda.pages.insert(place, _Page(*times[0], page))
+        self._entries.put(_entry_of(page), _VERSION + _pack(times))
+
+    def _turn(self, agenda: _Agenda) -> None:
+        """Let the times of the first page be those of the agenda."""
+        page = agenda.pages.pop(0).page
+        agenda.first = self._page(page)
+        self._entries.remove(_entry_of(page))
+
+    def _page(self, page: int) -> list[Time]:
+        packed = self._entries.get(_entry_of(page))
+        if packed is None:
+            raise StateFormatError("state lacks times of delayed events", found=f"no page {page}")
+        return _times(_fields(packed))
+
+    def _agenda(self) -> _Agenda | None:
+        packed = self._entries.get(_AGENDA)
+        return None if packed is None else _Agenda.unpack(packed)
+
+
+def _entry_of(page: int) -> int:
+    """The number of the entry that a page is; those of events are not below 0."""
+    return _AGENDA - 1 - page
+
+
+def _times(found: list[list[int]]) -> list[Time]:
+    return [(due, number) for due, number in found]
+
+
+def _fields(data: bytes) -> Any:
+    """What stands in the bytes of an agenda or of a page.
+
+    Raises:
+        StateFormatError: They are corrupt, or of an unknown version.
+    """
+    if data[:1] != _VERSION:
+        raise StateFormatError(
+            "the delayed events of a key are of a format that this version cannot read",
+            expected=f"version {_VERSION[0]}",
+            found=f"version {data[0]}" if data else "no bytes",
+            fix="run the version of flink-agents-python that wrote it, or a newer one",
+        )
+    try:
+        return msgpack.unpackb(data[1:])
+    except (ValueError, msgpack.UnpackException) as error:
+        raise StateFormatError("the delayed events of a key cannot be read", found=str(error)) from error

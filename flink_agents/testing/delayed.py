@@ -1,0 +1,57 @@
+"""Shows the events of a key that are to be delivered later, as state holds them."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import NamedTuple
+
+from flink_agents.api.events import Event
+from flink_agents.runtime.execution.shared import RunEnvironment
+from flink_agents.runtime.state.delayed import DelayedEvents, DelayedInput
+from flink_agents.testing.fake_state import FakeBackend, KeyState
+
+
+@dataclass(frozen=True)
+class PendingDelayed:
+    """An event that is to be delivered later.
+
+    Attributes:
+        event: The event, which has no id yet.
+        due: When it comes, in milliseconds since the epoch.
+        action: Name of the action that sent it.
+        sequence_number: Number of the run that sent it.
+    """
+
+    event: Event
+    due: int
+    action: str
+    sequence_number: int
+
+
+class Due(NamedTuple):
+    """When an event is due, in milliseconds since the epoch, and the bytes of the input that it will be."""
+
+    due: int
+    packed: bytes
+
+
+def delayed_in(state: KeyState) -> list[Due]:
+    """Return the delayed events of a key, in the order of their time."""
+    return [Due(*one) for one in _events_of(state).all()] if state.delayed else []
+
+
+def shown(state: KeyState, shared: RunEnvironment) -> list[PendingDelayed]:
+    """Return the delayed events of a key for people."""
+    found: list[PendingDelayed] = []
+    for due, packed in delayed_in(state):
+        sent, _ = shared.codec.decode(packed)
+        assert isinstance(sent, DelayedInput)
+        event = shared.events.unpacked(*shared.codec.decode(sent.event))
+        found.append(PendingDelayed(event, due, sent.action, sent.sequence_number))
+    return found
+
+
+def _events_of(state: KeyState) -> DelayedEvents:
+    backend = FakeBackend(lambda: 0, None)
+    backend.keys[""], backend.key = state, ""
+    return backend.keyed_state().delayed
