@@ -15,7 +15,7 @@ from flink_agents import InputEvent, OutputEvent
 from flink_agents.runtime.loop import replays
 from flink_agents.runtime.operator import feeding
 from flink_agents.testing import OperatorHarness
-from flink_agents.testing.fake_state import _Pending
+from flink_agents.testing.fake_state import _Entries
 
 pytestmark = pytest.mark.executes_once
 
@@ -46,7 +46,7 @@ def counting(monkeypatch: pytest.MonkeyPatch) -> Iterator[None]:
 
         monkeypatch.setattr(module, name, counted)
 
-    count(_Pending, "get")
+    count(_Entries, "get")
     count(feeding, "input_digest")
     count(replays, "Waiting")
     yield
