@@ -81,6 +81,7 @@ CODES = {
     "DurableResultError": "FA4014",
     "RecordedFailureError": "FA4015",
     "AskedOutputsError": "FA4024",
+    "InvalidDelayError": "FA4025",
     "ActionInterruptedError": "FA4017",
     "SignalTimeoutError": "FA4018",
     "NoMoreSignalsError": "FA4019",
