@@ -73,6 +73,11 @@ class ClusterJob:
             entry["taskManagerId"] for entry in self._failures() if INTERRUPTED_START in entry["stacktrace"]
         }
 
+    def ended_tasks(self) -> list[str]:
+        """Names of the job's vertices all of whose tasks have come to their end."""
+        vertices = self._rest.get(f"/jobs/{self.id}")["vertices"]
+        return [vertex["name"] for vertex in vertices if vertex["status"] == "FINISHED"]
+
     def python_failures(self) -> list[str]:
         """What made the job fail in its own code, and not by the death of a process; newest first."""
         texts = [entry["stacktrace"] for entry in self._failures()]

@@ -133,6 +133,7 @@ def test_a_sample_has_the_whole_transcript(way: dict[str, Any]) -> None:
         assert (rejected.accepted, rejected.sequence_number) == (False, 1)
 
 
+@pytest.mark.executes_once
 def test_which_runs_are_sampled_follows_from_key_and_sequence() -> None:
     records = [record for key in "abcd" for record in texts(*["long"] * 25, key=key)]
 
