@@ -106,5 +106,5 @@ class ClusterJob:
             return answer["operation"] if answer["status"]["id"] == "COMPLETED" else None
 
         operation = wait_until("the savepoint", completed, SAVEPOINT_SECONDS, self.exceptions)
-        assert "location" in operation, f"the savepoint failed: {operation}"
+        assert "location" in operation, operation["failure-cause"]["stack-trace"][:2000]
         return operation["location"]

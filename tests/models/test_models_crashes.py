@@ -132,8 +132,9 @@ def test_nothing_recorded_is_repeated(model_server: Serve, kind: type[Any], faul
                 outputs = harness.push("tea or coffee?")
                 break
             except Exception:
-                sent, called, recorded = server.count, len(CALLED), calls_recorded(faults)
+                # With it ends what the first attempt had begun.
                 harness.restore(before)
+                sent, called, recorded = server.count, len(CALLED), calls_recorded(faults)
                 outputs = harness.push("tea or coffee?")
         requests = REQUESTS_RECORDED[recorded]
         assert server.count == sent + REQUESTS - requests
