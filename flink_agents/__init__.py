@@ -60,7 +60,14 @@ from flink_agents.api.mcp import MCPServer
 from flink_agents.api.memory import MemoryObject, MemoryRef, MemoryScope
 from flink_agents.api.observers import RunObserver
 from flink_agents.api.options import AgentOptions, ConfigOption, Configuration
-from flink_agents.api.policies import DeadLetter, FailedAttempt, OnError, RateLimit, RetryPolicy
+from flink_agents.api.policies import (
+    DeadLetter,
+    FailedAttempt,
+    OnError,
+    OnSuspend,
+    RateLimit,
+    RetryPolicy,
+)
 from flink_agents.api.resource_providers import DeclaredResource, ResourceProvider
 from flink_agents.api.resources import (
     ChatMessage,
@@ -121,6 +128,7 @@ __all__ = [
     "NamedEvent",
     "OnError",
     "OnMismatch",
+    "OnSuspend",
     "OnToolError",
     "OutputEvent",
     "OutputMode",

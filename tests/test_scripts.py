@@ -205,16 +205,24 @@ def test_scripts_are_executable_and_parse() -> None:
         subprocess.run([shell, "-n", str(script)], check=True)
 
 
+RUNTIME = "tests/runtime --ignore=tests/runtime/flink"
 MODELS = "tests/models --ignore-glob=*_mcp* --ignore-glob=*_vector_*"
 SLOWEST = "--durations=15 --durations-min=2"
+PLAIN = f"test {SLOWEST} -m not minicluster"
+UNDER = f"test -q {SLOWEST} -m not minicluster"
 CI = {
-    "with Flink": [f"test {SLOWEST} -m minicluster", "demo", "compose-on-host", "first-hour"],
-    "without": [f"test {SLOWEST} -m not minicluster", "lint", "docs"],
-    "under conditions": [
-        f"test -q {SLOWEST} -m not minicluster tests/runtime tests/examples {MODELS} replay,restart",
-        f"test -q {SLOWEST} -m not minicluster tests/runtime tests/examples {MODELS} crash",
-        f"test -q {SLOWEST} -m not minicluster tests/runtime timers",
+    "clusters": [f"test {SLOWEST} -m minicluster --ignore=tests/examples"],
+    "examples and models": [
+        f"test {SLOWEST} -m minicluster tests/examples",
+        "demo",
+        "compose-on-host",
+        "first-hour",
+        f"{PLAIN} tests/models",
     ],
+    "runtime": [f"{PLAIN} tests/runtime"],
+    "all else": [f"{PLAIN} --ignore=tests/runtime --ignore=tests/models", "lint"],
+    "twice": [f"{UNDER} {RUNTIME} tests/examples {MODELS} replay,restart", f"{UNDER} {RUNTIME} timers"],
+    "crashing": [f"{UNDER} {RUNTIME} tests/examples {MODELS} crash"],
 }
 """What CI runs beside each other, each in its order."""
 

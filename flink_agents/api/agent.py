@@ -31,7 +31,7 @@ from flink_agents.api.decorators import ActionMark, ClassAttribute, Trigger, too
 from flink_agents.api.errors import DuplicateNameError
 from flink_agents.api.events import InputEvent
 from flink_agents.api.places import caller_place, place_of
-from flink_agents.api.policies import OnError, RetryPolicy
+from flink_agents.api.policies import OnError, OnSuspend, RetryPolicy
 from flink_agents.api.resources import ResourceType, check_resource_type
 from flink_agents.api.settings import ActionOptions, ActionSettings
 
@@ -55,6 +55,7 @@ class Agent:
         output_type: Python type of the values in ``OutputEvent``; None for any.
         on_error: Policy for actions that raise and have none of their own.
         on_unhandled: Policy for events that no action accepts.
+        on_suspend: What the inputs of a key do while one of its runs is suspended: wait, or overtake it.
         retry: Retry policy for actions that have none of their own.
     """
 
@@ -64,6 +65,7 @@ class Agent:
     output_type: Any = None
     on_error: OnError | str | None = None
     on_unhandled: OnError | str | None = None
+    on_suspend: OnSuspend | str | None = None
     retry: RetryPolicy | None = None
 
     def __new__(cls, *args: Any, **kwargs: Any) -> Self:

@@ -2,13 +2,14 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping
+import math
+from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass, field
 from enum import StrEnum
-from typing import Any
+from typing import Any, cast
 
-from pydantic import BaseModel, ConfigDict, TypeAdapter
-from pydantic_core import to_jsonable_python
+from pydantic import BaseModel, ConfigDict, PydanticUserError, TypeAdapter
+from pydantic_core import to_json, to_jsonable_python
 
 from flink_agents.api.events import Event
 from flink_agents.api.signals import Signal
@@ -20,7 +21,7 @@ APPROVAL_SIGNAL = "flink-agents.approval"
 """Name of the signals that answer requests."""
 
 Check = Callable[[Mapping[str, Any]], object]
-"""Raises ``ValueError`` for arguments that what is asked for does not take."""
+"""Raises an exception for arguments that what is asked for does not take."""
 
 
 class Decision(StrEnum):
@@ -30,7 +31,7 @@ class Decision(StrEnum):
         APPROVED: Somebody approved it.
         DENIED: Somebody denied it.
         EXPIRED: Nobody answered in time.
-        ENDED: The input ended before anybody answered.
+        ENDED: The input ended before anybody answered, or the action that asked waits for it no more.
     """
 
     APPROVED = "approved"
@@ -160,7 +161,50 @@ def wait_of_request(request: str) -> str:
 
 def plain(value: Any) -> Any:
     """Return ``value`` as JSON; the text of what JSON does not know."""
-    return to_jsonable_python(value, fallback=str, bytes_mode="base64", inf_nan_mode="strings")
+    try:
+        return to_jsonable_python(value, fallback=_text_of, bytes_mode="base64", inf_nan_mode="strings")
+    except UnicodeEncodeError:
+        return _opened(value)
+
+
+def _opened(value: Any) -> Any:
+    """A value with names that have no UTF-8: what it holds as JSON, piece by piece."""
+    if isinstance(value, Mapping):
+        pieces = cast("Mapping[Any, Any]", value)
+        return {_written(str(name)): plain(one) for name, one in pieces.items()}
+    if isinstance(value, list | tuple | set | frozenset):
+        return [plain(one) for one in cast("Iterable[Any]", value)]
+    return _written(_text_of(value))
+
+
+def writable(value: Any) -> Any:
+    """Return JSON as bytes can hold it: without halves of characters, and without numbers that are none.
+
+    It is no part of :func:`plain`, of whose outcome the ids of requests are made that savepoints wait for.
+    """
+    if isinstance(value, str):
+        return _written(value)
+    if isinstance(value, float):
+        return value if math.isfinite(value) else _NO_NUMBERS.get(value, "NaN")
+    if isinstance(value, list):
+        return [writable(one) for one in cast("list[Any]", value)]
+    if isinstance(value, dict):
+        return {writable(name): writable(one) for name, one in cast("dict[Any, Any]", value).items()}
+    return value
+
+
+def _written(text: str) -> str:
+    return text if text.isascii() else text.encode("utf-8", "backslashreplace").decode()
+
+
+_NO_NUMBERS = {math.inf: "Infinity", -math.inf: "-Infinity"}
+
+
+def _text_of(value: Any) -> str:
+    """The text of a value; the class of one without a text of its own, whose address changes on replay."""
+    kind = cast("type[object]", type(value))
+    has_text = kind.__str__ is not object.__str__ or kind.__repr__ is not object.__repr__
+    return str(value) if has_text else f"{kind.__module__}.{kind.__qualname__}"
 
 
 def outcome_of(request: ApprovalRequest, response: ApprovalResponse) -> ApprovalOutcome:
@@ -188,6 +232,7 @@ def changed_event(event: Event, arguments: Mapping[str, Any]) -> Event:
 
     Raises:
         ValueError: The event has no such field, or a value does not fit.
+        PydanticUserError: A field has a value of a type that JSON says nothing of.
     """
     fields = type(event).model_fields
     unknown = sorted(arguments.keys() - fields.keys())
@@ -206,4 +251,12 @@ def _typed_as(present: object, annotation: Any, value: Any) -> Any:
     kind: Any = annotation
     if annotation is Any and present is not None:
         kind = type(present)
-    return TypeAdapter[Any](kind).validate_python(value)
+    # As from JSON: texts become dates, and bytes again, as the request showed them.
+    return _adapter(kind).validate_json(to_json(value))
+
+
+def _adapter(kind: Any) -> TypeAdapter[Any]:
+    try:
+        return TypeAdapter(kind, config=ConfigDict(val_json_bytes="base64"))
+    except PydanticUserError:
+        return TypeAdapter(kind)  # a type with a configuration of its own takes no other

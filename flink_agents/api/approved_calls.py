@@ -11,6 +11,7 @@ from flink_agents.api.durable import DurableCallable
 from flink_agents.api.errors import ApprovalDeniedError, ContextMisuseError
 
 if TYPE_CHECKING:
+    from flink_agents.api.approvals import ApprovalOutcome, Check
     from flink_agents.api.context import RunnerContext
     from flink_agents.api.resources import Tool
 
@@ -42,20 +43,9 @@ def call_approved(tool: Tool, args: tuple[Any, ...], kwargs: Mapping[str, Any]) 
 async def _call(context: RunnerContext, tool: Tool, arguments: dict[str, Any]) -> Any:
     given = {name: arguments.pop(name) for name in tool.given if name in arguments}
     if tool.needs_approval(arguments):
-        outcome = await context.request_approval(
-            f"tool {tool.name}",
-            arguments,
-            timeout=tool.settings.approval_timeout,
-            check=tool.check_arguments,
+        outcome = await ask(
+            context, tool.name, arguments, tool.settings.approval_timeout, tool.check_arguments
         )
-        if not outcome.approved:
-            raise ApprovalDeniedError(
-                outcome.text,
-                expected="somebody who approves the call",
-                found=outcome.decision,
-                fix="catch ApprovalDeniedError in the action, and go on without the tool",
-                decision=outcome.decision,
-            )
         if outcome.changed:
             before = outcome.request.arguments
             arguments |= {name: one for name, one in outcome.arguments.items() if one != before.get(name)}
@@ -64,6 +54,37 @@ async def _call(context: RunnerContext, tool: Tool, arguments: dict[str, Any]) -
         returned = plain(**given, **arguments)
         return await returned if inspect.isawaitable(returned) else returned
     return await context.durable_execute_async(_recorded(plain), arguments)
+
+
+async def ask(
+    context: RunnerContext,
+    tool: str,
+    arguments: Mapping[str, Any],
+    timeout: float | None,
+    check: Check | None = None,
+) -> ApprovalOutcome:
+    """Wait until somebody has approved a call of a tool.
+
+    Args:
+        context: The context of the action.
+        tool: Name of the tool.
+        arguments: The arguments of the call, as JSON values.
+        timeout: Seconds after which it counts as denied; None for never.
+        check: Raises ``ValueError`` for arguments that an answer must not bring.
+
+    Raises:
+        ApprovalDeniedError: Nobody approved it.
+    """
+    outcome = await context.request_approval(f"tool {tool}", arguments, timeout=timeout, check=check)
+    if not outcome.approved:
+        raise ApprovalDeniedError(
+            outcome.text,
+            expected="somebody who approves the call",
+            found=outcome.decision,
+            fix="catch ApprovalDeniedError in the action, and go on without the tool",
+            decision=outcome.decision,
+        )
+    return outcome
 
 
 def _recorded(tool: Tool) -> DurableCallable:

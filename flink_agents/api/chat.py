@@ -10,6 +10,7 @@ from typing import Any, Generic, TypedDict, TypeVar, Unpack
 
 from pydantic import BaseModel, ConfigDict, Field, ValidationError, field_validator, model_validator
 
+from flink_agents.api.error_base import suggest
 from flink_agents.api.errors import AgentDefinitionError
 from flink_agents.api.history import ConversationHistory
 from flink_agents.api.places import caller_place
@@ -319,9 +320,19 @@ def written(
             f"{what} is described wrongly",
             expected=f"the options that {page} describes",
             found=problem(error),
-            fix="correct the option",
+            fix=_fix(kind, error),
             where=caller_place(1),
         ) from None
+
+
+def _fix(kind: type[BaseModel], error: ValidationError) -> str:
+    first = error.errors(include_url=False, include_input=False, include_context=False)[0]
+    if first["type"] != "extra_forbidden" or len(first["loc"]) != 1:
+        return "correct the option"
+    otherwise = "leave it out"
+    if "settings" in kind.model_fields:
+        otherwise += "; what the provider is told, such as a temperature, stands in settings={...}"
+    return suggest(str(first["loc"][0]), kind.model_fields, otherwise)
 
 
 def problem(error: ValidationError) -> str:

@@ -22,6 +22,7 @@ from flink_agents.api.settings import (
     ActionSettings,
     LimitOptions,
     ToolSettings,
+    check_asks,
     check_settings,
 )
 
@@ -71,6 +72,7 @@ class ActionMark:
         """
         emitted = check_event_types(emits, what, "an entry of emits", where)
         checked = check_settings(ActionSettings, what, where, settings, ("name", "config", "emits"))
+        check_asks(what, where, settings)
         if checked.needs_approval and ApprovalDeniedEvent not in emitted:
             emitted = (*emitted, ApprovalDeniedEvent)
         return cls(
@@ -232,11 +234,12 @@ def tool(func: Any = None, /, *, name: str | None = None, **limits: Unpack[Limit
             ``needs_approval`` and ``approval_timeout``.
 
     Raises:
-        AgentDefinitionError: A limit is none.
+        AgentDefinitionError: A limit is none, or there is a timeout of an approval and no approval.
     """
 
     def decorate(target: Any) -> Any:
         settings = check_settings(ToolSettings, "@tool", place_of(target), limits, ("name",))
+        check_asks("@tool", place_of(target), limits)
         setattr(unwrap(target), RESOURCE_MARK, ResourceMark(ResourceType.TOOL, name, settings))
         return target
 

@@ -103,6 +103,9 @@ class AgentInput(ABC):
             signals: A PyFlink ``DataStream`` of :class:`Signal`.
             key_selector: Gives the key of a signal, of the type that the keys of the stream have. Default:
                 ``Signal.key``.
+
+        Raises:
+            JobDefinitionError: One of them is something else.
         """
 
     @abstractmethod
@@ -184,7 +187,11 @@ class AgentsExecutionEnvironment(ABC):
 
     @abstractmethod
     def from_datastream(self, stream: Any, key_selector: Callable[[Any], Any]) -> AgentInput:
-        """Return a PyFlink ``DataStream``; ``key_selector`` gives the key of a record."""
+        """Return a PyFlink ``DataStream``; ``key_selector`` gives the key of a record.
+
+        Raises:
+            JobDefinitionError: One of them is something else, or the stream is keyed already.
+        """
 
     @abstractmethod
     def from_table(
@@ -213,6 +220,7 @@ class AgentsExecutionEnvironment(ABC):
         Raises:
             UnsupportedTableError: The table has updates or deletes, and the policy refuses them; several of
                 its columns carry watermarks; or there is no such policy.
+            JobDefinitionError: There is no table, or no key selector.
         """
 
     @abstractmethod

@@ -66,7 +66,8 @@
     │   ├── ForgottenAwaitError          FA4022  (also a TypeError)
     │   ├── OutputTypeError              FA4023  (also a TypeError)
     │   ├── AskedOutputsError            FA4024
-    │   └── InvalidDelayError            FA4025  (also a ValueError)
+    │   ├── InvalidDelayError            FA4025  (also a ValueError)
+    │   └── NoVerdictError               FA4026  (also a TypeError)
     ├── StateError                       FA5000  a value cannot enter or leave Flink's state
     │   ├── KeyEncodingError             FA5001
     │   ├── UnserializableValueError     FA5002
@@ -192,6 +193,7 @@ from flink_agents.api.run_errors import (
     MemoryPathError as MemoryPathError,
     NoMoreSignalsError as NoMoreSignalsError,
     NotAnEventError as NotAnEventError,
+    NoVerdictError as NoVerdictError,
     OutputTypeError as OutputTypeError,
     RecordedFailureError as RecordedFailureError,
     ResourceNotFoundError as ResourceNotFoundError,

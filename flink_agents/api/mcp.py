@@ -5,6 +5,7 @@ from __future__ import annotations
 from abc import ABC, abstractmethod
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
+from datetime import timedelta
 from typing import Any, Literal, TypedDict, Unpack
 from urllib.parse import urlsplit
 
@@ -13,13 +14,13 @@ from pydantic import Field, model_validator
 from flink_agents.api.chat import Secret, written
 from flink_agents.api.policies import RateLimit, RetryTimes
 from flink_agents.api.resources import ChatMessage, ResourceDescriptor
-from flink_agents.api.settings import Limits
+from flink_agents.api.settings import ToolSourceLimits
 
 Transport = Literal["stdio", "streamable-http", "sse"]
 """How messages come to a server."""
 
 
-class MCPServerSpec(Limits):
+class MCPServerSpec(ToolSourceLimits):
     """All that can be said about an MCP server. ``docs/mcp.md`` explains each."""
 
     command: str | None = Field(default=None, min_length=1, description="The program that is the server.")
@@ -76,6 +77,8 @@ class MCPServerOptions(TypedDict, total=False):
     retry: RetryTimes | Mapping[str, Any]
     max_concurrency: int | None
     rate_limit: RateLimit | None
+    needs_approval: bool | Sequence[str]
+    approval_timeout: float | timedelta | None
 
 
 class MCPServer(ResourceDescriptor):
@@ -168,6 +171,7 @@ class MCPServerClient(ABC):
         """Call a tool, by the name that the server gives it; returns JSON values, and bytes as bytes.
 
         Raises:
+            ApprovalDeniedError: The tool needs an approval, and nobody approved it.
             MCPServerUnavailableError: The server could not be reached in any attempt.
             MCPRequestError: The tool failed, or the server has none of that name.
             MCPOutcomeUnknownError: The connection was lost in the middle, or the server gave no answer in

@@ -87,6 +87,10 @@ class AgentOptions:
         "How long a run may take that sleeps or waits for signals, from its begin. Then its waits end with "
         "an error, and so does each further one. Default: for ever."
     )
+    ASIDE_PER_KEY = option("run.set-aside-per-key", int, 100, minimum=1)(
+        "How many suspended runs of a key its inputs may overtake, with on_suspend = 'overtake'. Behind so "
+        "many, further inputs wait in state until one of those runs has ended."
+    )
     SIGNALS_PER_KEY = option("signals.max-per-key", int, 100, minimum=1)(
         "How many signals of a key may wait for a run. Further ones are strays."
     )

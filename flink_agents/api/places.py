@@ -7,6 +7,8 @@ import inspect
 import os
 from typing import Any, cast
 
+from flink_agents.api.identity import IdentityCache
+
 
 def place_of(func: Any) -> str:
     """Return where ``func`` is written, as ``file:line in name``; the file relative where that is shorter."""
@@ -28,12 +30,20 @@ def place_of(func: Any) -> str:
 def place_of_class(target: type) -> str:
     """Return ``file:line in Class``, or the full name where the source is not at hand."""
     name = target.__qualname__
-    try:
-        _, line = inspect.getsourcelines(target)
-        path = inspect.getsourcefile(target) or inspect.getfile(target)
-    except (OSError, TypeError):
-        return f"{target.__module__}.{name}"
+    found = _CLASS_LINES.get(target)
+    if found is None:
+        try:
+            _, line = inspect.getsourcelines(target)
+            path = inspect.getsourcefile(target) or inspect.getfile(target)
+        except (OSError, TypeError):
+            return f"{target.__module__}.{name}"
+        found = _CLASS_LINES.put(target, (path, line))
+    path, line = found
     return f"{short_path(path)}:{line} in {name}"
+
+
+_CLASS_LINES: IdentityCache[tuple[str, int]] = IdentityCache()
+"""Where classes stand: to find one, Python parses its whole file."""
 
 
 def caller_place(depth: int) -> str:

@@ -26,6 +26,17 @@ class OnError(StrEnum):
     """As ``IGNORE``, and a :class:`DeadLetter` goes to the side output of that name."""
 
 
+class OnSuspend(StrEnum):
+    """Policy for the inputs of a key behind a suspended run, which waits for a pause or a signal."""
+
+    WAIT = "wait"
+    """They wait until the run has ended, so that they keep their order."""
+
+    OVERTAKE = "overtake"
+    """They run. What the run wrote before it waits is committed, and what it reads behind that is the
+    memory that the key has by then."""
+
+
 class OnUnhandled(StrEnum):
     """The policies for an event that no action accepts; see :class:`OnError`."""
 

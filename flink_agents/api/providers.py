@@ -29,6 +29,10 @@ class Providers:
     error: type[AgentsError]
     built_in: Mapping[str, str]
 
+    def __contains__(self, name: str) -> bool:
+        # Finding entry points reads a file of each installed distribution.
+        return name in self.built_in or name in self.names()
+
     def names(self) -> list[str]:
         """Return all names that have a provider, sorted."""
         return sorted({*self.built_in, *(point.name for point in entry_points(group=self.group))})

@@ -189,7 +189,7 @@ class RunDeadlineError(RunError, TimeoutError):
 
 
 class ForgottenAwaitError(RunError, TypeError):
-    """An action uses a coroutine in place of its result, or ends without awaiting a durable call."""
+    """An action uses a coroutine in place of its result, or ends without awaiting a call or a wait."""
 
     code = "FA4022"
 
@@ -207,9 +207,15 @@ class AskedOutputsError(RunError):
 
 
 class InvalidDelayError(RunError, ValueError):
-    """An action sends an event with a delay that is no time from now on."""
+    """An action gives a time that is none: as a delay, for a pause, or for how long it waits at most."""
 
     code = "FA4025"
+
+
+class NoVerdictError(RunError, TypeError):
+    """A validator put out what is no verdict."""
+
+    code = "FA4026"
 
 
 class RecordedFailureError(RunError):

@@ -11,6 +11,7 @@ from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass
 from datetime import timedelta
 from enum import StrEnum
+from fnmatch import fnmatchcase
 from typing import Annotated, Any, TypedDict, TypeVar
 
 from pydantic import (
@@ -20,6 +21,7 @@ from pydantic import (
     Field,
     SerializerFunctionWrapHandler,
     SkipValidation,
+    StrictBool,
     ValidationError,
     WithJsonSchema,
     model_serializer,
@@ -27,7 +29,7 @@ from pydantic import (
 
 from flink_agents.api.error_base import suggest
 from flink_agents.api.errors import AgentDefinitionError
-from flink_agents.api.policies import OnError, OnUnhandled, RateLimit, RetryPolicy
+from flink_agents.api.policies import OnError, OnSuspend, OnUnhandled, RateLimit, RetryPolicy
 
 S = TypeVar("S", bound=BaseModel)
 Condition = Callable[[Any], bool]
@@ -63,7 +65,7 @@ def _approval(value: object) -> object:
 
 
 class Limits(BaseModel):
-    """What a call waits for before it begins: limits for all keys of a subtask together, and an approval."""
+    """What a call waits for before it begins: limits for all keys of a subtask together."""
 
     model_config = ConfigDict(frozen=True, extra="forbid")
 
@@ -75,6 +77,21 @@ class Limits(BaseModel):
         RateLimit | None,
         Setting("a RateLimit", "rate_limit=RateLimit(10, per=1)", "at most {0.calls} per {0.per:g} s"),
     ] = Field(default=None, description="How many may begin in a time in a subtask.")
+
+    def texts(self) -> list[str]:
+        """Return what is set, in a few words each."""
+        kind = type(self)
+        said = {name: value for name, value in self if value != kind.model_fields[name].default}
+        return [
+            one.shown.format(said[name])
+            for name, one in settings_of(kind).items()
+            if one.shown and name in said
+        ]
+
+
+class ApprovedLimits(Limits):
+    """Limits, and whether somebody has to approve each call."""
+
     needs_approval: Annotated[
         Any,
         BeforeValidator(_approval),
@@ -100,18 +117,26 @@ class Limits(BaseModel):
                 del written[name]
         return written
 
-    def texts(self) -> list[str]:
-        """Return what is set, in a few words each."""
-        kind = type(self)
-        said = {name: value for name, value in self if value != kind.model_fields[name].default}
-        return [
-            one.shown.format(said[name])
-            for name, one in settings_of(kind).items()
-            if one.shown and name in said
-        ]
+
+class ToolSourceLimits(Limits):
+    """Limits of a source of tools, and which of these tools somebody has to approve."""
+
+    needs_approval: StrictBool | tuple[str, ...] = Field(
+        default=False,
+        description="Whether somebody has to approve calls, or of which tools: 'delete_*'.",
+    )
+    approval_timeout: Annotated[float | None, BeforeValidator(_seconds)] = Field(
+        default=None, gt=0, allow_inf_nan=False, description="Seconds after which a call counts as denied."
+    )
+
+    def is_approved(self, name: str) -> bool:
+        """Tell whether a call of the tool ``name`` goes on without anybody's approval."""
+        if isinstance(self.needs_approval, bool):
+            return not self.needs_approval
+        return not any(fnmatchcase(name, pattern) for pattern in self.needs_approval)
 
 
-class PlainSettings(Limits):
+class PlainSettings(ApprovedLimits):
     """The settings of an action that are the same in code, in YAML and in a plan."""
 
     on_error: Annotated[OnError | None, _one_of(OnError, "on_error", "on error {}")] = Field(
@@ -131,7 +156,7 @@ class PlainSettings(Limits):
         return {name: getattr(self, name) for name in PlainSettings.model_fields}
 
 
-class ToolSettings(Limits):
+class ToolSettings(ApprovedLimits):
     """The settings of a tool."""
 
     model_config = ConfigDict(strict=True)
@@ -155,6 +180,9 @@ class AgentSettings(BaseModel):
     on_error: Annotated[OnError | None, _one_of(OnError, "on_error")] = Field(default=None, strict=False)
     # An event that nobody accepts is not accepted the next time either.
     on_unhandled: Annotated[OnUnhandled | None, _one_of(OnUnhandled, "on_unhandled")] = Field(
+        default=None, strict=False
+    )
+    on_suspend: Annotated[OnSuspend | None, _one_of(OnSuspend, "on_suspend")] = Field(
         default=None, strict=False
     )
     retry: Annotated[RetryPolicy | None, Setting("a RetryPolicy", "retry=RetryPolicy(max_attempts=3)")] = None
@@ -236,3 +264,24 @@ def check_settings(
         fix=f"write {setting.example}, or leave it out",
         where=where,
     )
+
+
+def check_asks(what: str, where: str | None, given: Mapping[str, Any]) -> None:
+    """Check that what has a timeout for its approval asks for one.
+
+    Args:
+        what: What has the settings, for the error.
+        where: Its place in the code, if known.
+        given: What the author wrote.
+
+    Raises:
+        AgentDefinitionError: It does not: it would be executed without anybody's approval.
+    """
+    if given.get("approval_timeout") is not None and "needs_approval" not in given:
+        raise AgentDefinitionError(
+            f"{what} has an approval_timeout, and asks nobody for an approval",
+            expected="needs_approval beside it",
+            found=f"approval_timeout={given['approval_timeout']!r}",
+            fix="write needs_approval=True, or a function that tells; or leave approval_timeout out",
+            where=where,
+        )

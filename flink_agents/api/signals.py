@@ -54,7 +54,8 @@ class StrayReason(StrEnum):
         OVERFLOW: As many signals of the key as may wait did so (``signals.max-per-key``).
         EXPIRED: No run took it in time (``signals.ttl``).
         END_OF_INPUT: The input has ended, and all runs, before one took it.
-        INVALID: What it says is not of the type that the run waits for, or state cannot hold it.
+        INVALID: What it says is not of the type that the run waits for, or state cannot hold it and give it
+            back; or its name, ``id`` or ``wait`` is no text.
     """
 
     DUPLICATE = "duplicate"
@@ -63,6 +64,17 @@ class StrayReason(StrEnum):
     EXPIRED = "expired"
     END_OF_INPUT = "end-of-input"
     INVALID = "invalid"
+
+
+def is_text(value: object) -> bool:
+    """Return whether ``value`` is a text that state can hold, as names and ids of signals have to be."""
+    if not isinstance(value, str):
+        return False
+    try:
+        value.encode()
+    except UnicodeEncodeError:
+        return False
+    return True
 
 
 class SleepsAtEnd(StrEnum):
@@ -82,7 +94,7 @@ class StraySignal:
     """A signal that no run took.
 
     Attributes:
-        signal: The signal.
+        signal: The signal, with the key that it was for.
         reason: Why none did.
     """
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
+from datetime import timedelta
 from typing import TypedDict, Unpack
 
 from pydantic import Field, model_validator
@@ -10,10 +11,10 @@ from pydantic import Field, model_validator
 from flink_agents.api.chat import Secret, written
 from flink_agents.api.policies import RateLimit
 from flink_agents.api.resources import ResourceDescriptor
-from flink_agents.api.settings import Limits
+from flink_agents.api.settings import ToolSourceLimits
 
 
-class SkillsSpec(Limits):
+class SkillsSpec(ToolSourceLimits):
     """All that can be said about skills. ``docs/skills.md`` explains each."""
 
     path: str | None = Field(default=None, min_length=1, description="A folder, or a zip file.")
@@ -59,6 +60,8 @@ class SkillsOptions(TypedDict, total=False):
     environment: Mapping[str, str | Secret | Mapping[str, str]]
     max_concurrency: int | None
     rate_limit: RateLimit | None
+    needs_approval: bool | Sequence[str]
+    approval_timeout: float | timedelta | None
 
 
 class Skills(ResourceDescriptor):

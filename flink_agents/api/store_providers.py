@@ -55,7 +55,7 @@ def options_of_store(store: str) -> dict[str, ConfigOption[Any]] | None:
     Raises:
         UnknownStoreError: What a third party names as its options are none.
     """
-    if store not in STORE_OPTIONS.names():
+    if store not in STORE_OPTIONS:
         return None
     declared: Any = STORE_OPTIONS.load(store)
     prefix = f"{STORE_PREFIX}{store}."

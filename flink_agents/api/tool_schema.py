@@ -11,7 +11,7 @@ import re
 from collections.abc import Callable, Mapping
 from typing import Annotated, Any, get_args, get_origin
 
-from pydantic import BaseModel, Field, PydanticUserError, create_model
+from pydantic import BaseModel, ConfigDict, Field, PydanticUserError, create_model
 
 from flink_agents.api.errors import ActionSignatureError
 
@@ -97,7 +97,7 @@ def arguments_model(func: Any, name: str) -> type[BaseModel]:
         described = Field(default, alias=parameter.name, description=texts.get(parameter.name))
         fields[f"parameter{number}"] = (parameter.annotation, described)
     try:
-        return create_model(name, **fields)
+        return create_model(name, __config__=ConfigDict(extra="forbid"), **fields)
     except PydanticUserError as error:
         raise _undescribed(name, error) from error
 
@@ -109,9 +109,11 @@ def arguments_schema(model: type[BaseModel], name: str) -> dict[str, Any]:
         ActionSignatureError: No schema can describe a parameter.
     """
     try:
-        return model.model_json_schema()
+        schema = model.model_json_schema()
     except PydanticUserError as error:
         raise _undescribed(name, error) from error
+    # Models are told no more than before: what they pass besides is refused when they do.
+    return {part: said for part, said in schema.items() if part != "additionalProperties"}
 
 
 def parameter_texts(doc: str) -> dict[str, str]:

@@ -19,13 +19,13 @@ import hashlib
 from collections.abc import Callable
 from typing import Any, ClassVar, Literal
 
-from pydantic import BaseModel, ConfigDict
+from pydantic import BaseModel, ConfigDict, ValidationError
 
 from flink_agents.api.agent import Agent
 from flink_agents.api.ask_methods import TranscriptEntry
 from flink_agents.api.context import RunnerContext
 from flink_agents.api.decorators import action
-from flink_agents.api.errors import AgentDefinitionError
+from flink_agents.api.errors import AgentDefinitionError, NoVerdictError
 from flink_agents.api.events import AskEvent, Event, InputEvent, OutputEvent
 
 REJECTED_TAG = "rejected"
@@ -256,7 +256,7 @@ class ValidatedAgent(Agent):
             verdicts=tuple(ctx.short_term_memory.get(VERDICTS, [])),
         )
         judged = await ctx.ask_traced(validator, draft, sampled)
-        verdict = Verdict.model_validate(judged.output, from_attributes=True)
+        verdict = _verdict_of(judged.agent, judged.output)
         transcript = (*work.transcript, *judged.transcript)
         return Attempt(output=work.output, verdict=verdict, transcript=transcript)
 
@@ -273,6 +273,24 @@ class ValidatedAgent(Agent):
             attempts=tuple(attempts),
         )
         ctx.emit_to(REVIEW_TAG, sample)
+
+
+def _verdict_of(validator: str, output: Any) -> Verdict:
+    """Return what a validator put out as a verdict.
+
+    Raises:
+        NoVerdictError: It is none.
+    """
+    try:
+        return Verdict.model_validate(output, from_attributes=True)
+    except ValidationError as error:
+        wrong = "; ".join(": ".join([*map(str, one["loc"]), one["msg"]]) for one in error.errors())
+        raise NoVerdictError(
+            f"the validator {validator!r} put out what is no verdict",
+            expected="one OutputEvent with a flink_agents.api.validation.Verdict",
+            found=f"a value of {type(output).__qualname__} ({wrong})"[:500],
+            fix="put out Verdict.accept(), Verdict.reject(reason) or Verdict.again(reason)",
+        ) from error
 
 
 def is_sampled(ctx: RunnerContext, share: float) -> bool:

@@ -8,7 +8,9 @@ from datetime import timedelta
 from typing import Any, TypeVar, overload
 
 from flink_agents.api.approvals import ApprovalOutcome, Check, plain
-from flink_agents.api.signals import SignalWait
+from flink_agents.api.durations import LONGEST, seconds_of
+from flink_agents.api.errors import ContextMisuseError, InvalidDelayError
+from flink_agents.api.signals import SignalWait, is_text
 
 _T = TypeVar("_T")
 
@@ -24,12 +26,13 @@ class WaitMethods(ABC):
         never before its time.
 
         Args:
-            duration: How long, in seconds or as a timedelta.
+            duration: How long, in seconds or as a timedelta. Below 0 is 0.
 
         Raises:
+            InvalidDelayError: The duration is none.
             ContextMisuseError: The action is no ``async def``, or nothing told that its code waits.
         """
-        return self._wait(None, None, _seconds_of(duration))
+        return self._wait(None, None, _seconds_of("ctx.sleep", duration))
 
     @overload
     def wait_for(
@@ -59,9 +62,18 @@ class WaitMethods(ABC):
         Raises:
             SignalTimeoutError: When awaited: there was none in time.
             NoMoreSignalsError: When awaited: the input has ended, so that none will come.
-            ContextMisuseError: The action is no ``async def``, or nothing told that its code waits.
+            ContextMisuseError: The action is no ``async def``, nothing told that its code waits, the name is
+                no text, or pydantic does not know the type.
+            InvalidDelayError: The timeout is none.
         """
-        return self._wait(name, signal_type, None if timeout is None else _seconds_of(timeout))
+        if not is_text(name):
+            raise ContextMisuseError(
+                "ctx.wait_for needs the name of a signal",
+                expected="a text",
+                found=f"{type(name).__qualname__} {name!r}"[:200],
+                fix='name what is waited for, as in ctx.wait_for("approval"); ctx.sleep is for pauses',
+            )
+        return self._wait(name, signal_type, _timeout_of("ctx.wait_for", timeout))
 
     async def request_approval(
         self,
@@ -80,14 +92,23 @@ class WaitMethods(ABC):
             what: What is to be done, for those who decide.
             arguments: With what, by name; values that become JSON.
             timeout: After which time it counts as denied, in seconds or as a timedelta. Default: never.
-            check: Raises ``ValueError`` for arguments that an answer must not bring. Such an answer is a
+            check: Raises an exception for arguments that an answer must not bring. Such an answer is a
                 stray signal, and the run waits on. Default: any arguments.
 
         Raises:
-            ContextMisuseError: The action is no ``async def``, or nothing told that its code waits.
+            ContextMisuseError: The action is no ``async def``, nothing told that its code waits, or ``what``
+                is no text.
+            InvalidDelayError: The timeout is none.
         """
+        if not isinstance(what, str):  # pyright: ignore[reportUnnecessaryIsInstance]
+            raise ContextMisuseError(
+                "ctx.request_approval needs to know what is to be done",
+                expected="a text",
+                found=f"{type(what).__qualname__} {what!r}"[:200],
+                fix='say it to those who decide, as in ctx.request_approval("refund", {"order": 7})',
+            )
         shown = plain(dict(arguments or {}))
-        return await self._approval(what, shown, None if timeout is None else _seconds_of(timeout), check)
+        return await self._approval(what, shown, _timeout_of("ctx.request_approval", timeout), check)
 
     @abstractmethod
     def _approval(
@@ -98,5 +119,17 @@ class WaitMethods(ABC):
     def _wait(self, name: str | None, signal_type: Any, seconds: float | None) -> SignalWait[Any]: ...
 
 
-def _seconds_of(duration: float | timedelta) -> float:
-    return duration.total_seconds() if isinstance(duration, timedelta) else float(duration)
+def _seconds_of(called: str, duration: float | timedelta, otherwise: str = "") -> float:
+    def refuse(found: str) -> InvalidDelayError:
+        return InvalidDelayError(
+            f"{called} is given a time that is none",
+            expected=f"seconds or a timedelta, at most {LONGEST.days} days",
+            found=found,
+            fix=f"give the time from now on, such as 60 or timedelta(hours=1){otherwise}",
+        )
+
+    return seconds_of(duration, refuse)
+
+
+def _timeout_of(called: str, timeout: float | timedelta | None) -> float | None:
+    return None if timeout is None else _seconds_of(called, timeout, "; None waits for ever")

@@ -69,7 +69,7 @@ def cluster_stop(data: Data = None) -> None:
 @cluster_app.command("status")
 @prints_errors
 def cluster_status(data: Data = None, as_json: Json = False) -> None:
-    """Say whether the cluster runs, and which jobs it has. The exit code is 0 if it does and 1 if not."""
+    """Say whether the cluster runs, and which jobs it has, with their last failure. Exits with 1 if not."""
     status = _cluster(data).status()
     _print_status(status, as_json, "Flink runs" if status.running else "Flink does not run")
     if not status.running:
@@ -196,13 +196,15 @@ def _say(line: str) -> None:
 
 def _print_status(status: ClusterStatus, as_json: bool, head: str) -> None:
     from flink_agents.api.errors import ClusterError
-    from flink_agents.runtime.flink.following.cluster_jobs import jobs_of
+    from flink_agents.runtime.flink.following.cluster_jobs import jobs_of, last_failure
     from flink_agents.runtime.flink.following.rest import ClusterRest
 
+    rest = ClusterRest(status.address or "")
     try:
-        jobs = jobs_of(ClusterRest(status.address)) if status.running and status.address else []
+        jobs = jobs_of(rest) if status.running else []
     except ClusterError:
         jobs = []
+    failures = {job.id: last_failure(rest, job) for job in jobs}
     if as_json:
         found = {
             "running": status.running,
@@ -213,7 +215,10 @@ def _print_status(status: ClusterStatus, as_json: bool, head: str) -> None:
             "registered": status.registered,
             "slots": status.slots,
             "free_slots": status.free_slots,
-            "jobs": [{"id": job.id, "name": job.name, "state": job.state} for job in jobs],
+            "jobs": [
+                {"id": job.id, "name": job.name, "state": job.state, "failure": failures[job.id]}
+                for job in jobs
+            ],
         }
         typer.echo(json.dumps(found, indent=2))
         return
@@ -225,3 +230,5 @@ def _print_status(status: ClusterStatus, as_json: bool, head: str) -> None:
         typer.echo(f"  slots         {status.free_slots} of {status.slots} free")
     for job in jobs:
         typer.echo(f"  job           {job.id} {job.name!r} {job.state}")
+        if (failure := failures[job.id]) is not None:
+            typer.echo(f"    {failure}")

@@ -100,7 +100,7 @@ def kafka_put_back(
     def tell(letter: Letter, topic: str | None) -> None:
         typer.echo(f"{letter.place} -> {topic or 'left out'}: {letter.error.splitlines()[0]}")
 
-    options = json.loads(client) if client.startswith("{") else {"bootstrap_servers": client}
+    options = _client_options(client)
     done = put_back(
         dead_letters,
         to,
@@ -113,6 +113,15 @@ def kafka_put_back(
     for topic, count in sorted(done.topics.items()):
         typer.echo(f"{count} {'would go' if dry_run else 'went'} back into {topic}")
     typer.echo(f"{sum(done.topics.values())} in all, {done.left_out} left out")
+
+
+def _client_options(client: str) -> dict[str, Any]:
+    if not client.startswith("{"):
+        return {"bootstrap_servers": client}
+    try:
+        return json.loads(client)
+    except ValueError as error:
+        raise typer.BadParameter(f"--client takes HOST:PORT or JSON: {error}") from None
 
 
 def _tell_nobody(letter: Any, topic: str | None) -> None:

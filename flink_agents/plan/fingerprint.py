@@ -5,8 +5,9 @@ policies; of each action its name, triggers, function, conditions, policy and co
 the events that trigger actions; of each resource its name, type, function and descriptor.
 
 Left out is what may change freely: where code stands and what it does, source texts, ``def`` or
-``async def``, retries, timeouts and limits, what actions emit, the wording of prompts, descriptions and
-schemas of tools, and any order (of actions, triggers, resources and mapping keys).
+``async def``, what inputs do behind a suspended run, retries, timeouts and limits, what actions emit, the
+wording of prompts, descriptions and schemas of tools, and any order (of actions, triggers, resources and
+mapping keys).
 """
 
 from __future__ import annotations
@@ -32,7 +33,7 @@ def recovery_parts(plan: Mapping[str, Any]) -> dict[str, Any]:
         kind for action in plan["actions"] for kind in (*action["trigger_classes"], *action["trigger_types"])
     }
     return {
-        **{name: value for name, value in plan.items() if name != "retry"},
+        **{name: value for name, value in plan.items() if name not in ("retry", "on_suspend")},
         "events": {
             event["type"]: _reference(event["event_class"])
             for event in plan["events"]

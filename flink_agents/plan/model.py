@@ -18,9 +18,9 @@ from pydantic import (
 )
 
 from flink_agents.api.errors import FunctionReferenceError, PlanFormatError
-from flink_agents.api.policies import OnError, RetryPolicy, RetryTimes
+from flink_agents.api.policies import OnError, OnSuspend, RetryPolicy, RetryTimes
 from flink_agents.api.resources import Prompt, ResourceKind, ResourceRef
-from flink_agents.api.settings import Limits, PlainSettings
+from flink_agents.api.settings import ApprovedLimits, PlainSettings
 from flink_agents.plan.fingerprint import fingerprint, recovery_parts
 from flink_agents.plan.references import Frozen, FunctionRef
 
@@ -169,8 +169,8 @@ class DescriptorPlan(Frozen):
     arguments: dict[str, Any] = Field(default_factory=dict)
 
 
-class ResourcePlan(Limits, Named):
-    """A resource; limits are those of a tool.
+class ResourcePlan(ApprovedLimits, Named):
+    """A resource; limits are those of a tool. Of a source of tools, the plan says whether it may ask.
 
     Attributes:
         type: Its kind.
@@ -206,6 +206,7 @@ class AgentPlan(Frozen):
         output_type: Type of the outputs as text, or None for any.
         on_error: Policy for actions that raise and have none of their own.
         on_unhandled: Policy for events that no action accepts.
+        on_suspend: What inputs do behind a suspended run of their key.
         retry: When and how often actions are tried again that have no policy of their own.
         events: Event types that the agent knows, sorted by type string.
         actions: Actions in the order of declaration.
@@ -221,6 +222,7 @@ class AgentPlan(Frozen):
     output_type: str | None = None
     on_error: OnError | None = None
     on_unhandled: OnError | None = None
+    on_suspend: OnSuspend | None = None
     retry: RetryPlan | None = None
     events: tuple[EventPlan, ...] = ()
     actions: tuple[ActionPlan, ...]
@@ -252,6 +254,12 @@ class AgentPlan(Frozen):
                 if (reference.type, reference.name) not in resources:
                     raise ValueError(f"there is no {reference.type.value} {reference.name!r}")
         return self
+
+    @model_serializer(mode="wrap")
+    def _write(self, handler: SerializerFunctionWrapHandler) -> dict[str, Any]:
+        # Plans of agents without it stay as older versions wrote them.
+        written = handler(self)
+        return {name: value for name, value in written.items() if name != "on_suspend" or value}
 
     def to_json(self, indent: int | None = None) -> str:
         """Return the plan as JSON; :meth:`from_json` gives an equal plan."""

@@ -9,6 +9,7 @@ first time only (see ``outside``).
 from __future__ import annotations
 
 import copy
+from collections import Counter
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any
@@ -22,6 +23,7 @@ from flink_agents.api.errors import (
 )
 from flink_agents.connectors.action_state.memory.store import MemoryPlace, MemoryStore
 from flink_agents.runtime.serde.keys import decode_key
+from flink_agents.runtime.state.aside import Aside
 from flink_agents.runtime.state.keyed_state import Head
 from flink_agents.testing.faults import Fault, Faults
 from flink_agents.testing.outcomes import Outcome, difference
@@ -29,8 +31,6 @@ from flink_agents.testing.outside import Asked, Outside
 from flink_agents.testing.snapshots import Snapshot
 
 if TYPE_CHECKING:
-    from collections import Counter
-
     from flink_agents.testing.harness import OperatorHarness
 
 EVERYWHERE = "everywhere"
@@ -57,10 +57,10 @@ class _Died(Exception):
     """The operator dies here."""
 
 
-_Progress = tuple[int, int, int, tuple[int, int, int | None] | None, int | None, int | None]
+_Progress = tuple[int, int, int, tuple[int, int, int | None] | None, int | None, int | None, list[Aside]]
 """What a commit changes in the head of a key, the suspension of a run, a signal, or a delayed event."""
 
-_NONE: _Progress = (0, 0, 0, None, None, None)
+_NONE: _Progress = (0, 0, 0, None, None, None, [])
 
 
 @dataclass
@@ -80,8 +80,8 @@ class _Crash:
     checkpoint: _Moment | None = None
     died: bool = False
 
-    def fault(self, asked: int, journal: JournalKey, records: Sequence[Record]) -> Fault | None:
-        """Return what becomes of an append."""
+    def fault(self, asked: int) -> Fault | None:
+        """Return what becomes of the append of that number."""
         if asked != self.append:
             return None
         self.died = True
@@ -122,6 +122,7 @@ class Crashes:
         self._commits = 0
         self._taken = 0
         self._left: list[tuple[str, str, Any]] = []
+        self._past: Counter[Asked] = Counter()
         self.outside = Outside(harness.codec)
 
     def store(self) -> Any:
@@ -148,7 +149,15 @@ class Crashes:
         crash = self._crash
         if crash is not None and crash.commit == self._commits - 1 and not crash.stored:
             crash.died = True
+            self.outside.die()
             raise _Died
+
+    def _fault(self, asked: int, journal: JournalKey, records: Sequence[Record]) -> Fault | None:
+        """Return what becomes of an append."""
+        fault = self._crash.fault(asked) if self._crash is not None else None
+        if fault is not None:
+            self.outside.die()
+        return fault
 
     def left(self, what: str, key: str, value: Any) -> None:
         """Note a value that leaves: name of the output, canonical text of the key, value."""
@@ -164,6 +173,7 @@ class Crashes:
         wanted = crash is not None and crash.commit is not None and crash.stored and not crash.died
         if crash is not None and wanted and self._commits > (crash.commit or 0):
             crash.died, crash.checkpoint = True, self._moment()
+            self.outside.die()
             raise _Died
 
     # -- executing ----------------------------------------------------------------------
@@ -184,10 +194,11 @@ class Crashes:
         self._taken, self._left = 0, []
         before, records = self._moment(), self._journals()
         first = len(self._faults.appends)
+        self._past = self._stored() if self.outside.has_answers else Counter()
         self._begin(before)
         self.outside.ordered = ordered
         act()
-        self.outside.recorded()
+        self.outside.recorded(any(one.timeout is not None for one in harness.plan.actions))
         expected, after = Outcome.of(harness, self._left), self._moment()
         done = _Appended(self._faults.appends[first:], self._commits)
         # The operator that has seen no crash goes on behind this; others take its place meanwhile.
@@ -211,7 +222,7 @@ class Crashes:
         """Execute up to a crash, and from the checkpoint before it to the end; returns what was recorded."""
         before = self._before
         try:
-            self.outside.repeat()
+            self.outside.repeat(self._past)
             act()
         except _Died:
             pass
@@ -220,18 +231,17 @@ class Crashes:
                 raise self._failed(crash, error) from error
         except Exception as error:
             raise self._failed(crash, error) from error
-        stored = self.outside.stored_among(
-            (journal, records)
-            for journal, records, fault in self._faults.appends
-            if fault is None or fault.stores
-        )
+        if crash.died:
+            # Calls that go on may still be recorded.
+            self._harness.close()
+        stored = self._stored()
         if not crash.died:
             return stored
         self._faults = Faults(make=lambda: MemoryStore(self._place))
         self._crash = None
         try:
             self._return_to(crash.checkpoint or before)
-            self.outside.repeat(stored)
+            self.outside.repeat(stored + self._past)
             if crash.checkpoint is not None:
                 resume(crash.checkpoint.taken)
             else:
@@ -240,13 +250,21 @@ class Crashes:
             raise self._failed(crash, error) from error
         return stored
 
-    def _reset(self, moment: _Moment, journals: Any, crash: _Crash | None) -> None:
+    def _stored(self) -> Counter[Asked]:
+        """The calls among all records that were stored."""
+        return self.outside.stored_among(
+            (journal, records)
+            for journal, records, fault in self._faults.appends
+            if fault is None or fault.stores
+        )
+
+    def _reset(self, moment: _Moment, journals: Any, crash: _Crash) -> None:
         """Begin from a moment, with the records of then."""
         place = MemoryPlace()
         place.store_id = self._place.store_id
         place.journals = copy.deepcopy(journals)
         self._place = place
-        self._faults = Faults(crash.fault if crash is not None else None, lambda: MemoryStore(place))
+        self._faults = Faults(self._fault, lambda: MemoryStore(place))
         self._crash = crash
         self._return_to(moment)
 
@@ -318,7 +336,7 @@ def _progress(packed: bytes | None) -> _Progress:
     if packed is None:
         return _NONE
     head = Head.unpack(packed)
-    waits = head.suspended, head.mail_expires, head.delayed_due
+    waits = head.suspended, head.mail_expires, head.delayed_due, head.aside
     return (head.next_seq, head.first_pending, head.ahead, *waits)
 
 

@@ -153,9 +153,11 @@ class Driver:
             while waiting := self._with_timers(subtask.backend):
                 seen = subtask.processor.ended
                 for key in waiting:
-                    timers = self._timers_now(subtask.backend.keys[key])
-                    # The last one of a key may be there to forget it.
-                    self._fire(key, "processing_timers", min(timers) if self._keeps_timers else max(timers))
+                    # A beat for another key may have left none.
+                    if timers := self._timers_now(subtask.backend.keys[key]):
+                        # The last one of a key may be there to forget it.
+                        at = min(timers) if self._keeps_timers else max(timers)
+                        self._fire(key, "processing_timers", at)
                 if subtask.processor.busy_keys:
                     subtask.processor.wait_for_progress(
                         seen, self._hang_after if seconds is None else seconds
@@ -184,7 +186,11 @@ class Driver:
         if not state.pending or head is None:
             return bool(state.pending)
         if head.suspended is None:
-            return head.has_pending
+            due = min((one.due for one in head.aside if one.due is not None), default=None)
+            full = len(head.aside) >= self._config.get(AgentOptions.ASIDE_PER_KEY)
+            if head.has_pending and not (full and all(one.woken is None for one in head.aside)):
+                return True
+            return due is not None and due <= self._clock.time
         due = head.suspended[2]
         return due is not None and due <= self._clock.time
 
@@ -194,7 +200,8 @@ class Driver:
         if state.head is None or not timers:
             return timers
         head = Head.unpack(state.head)
-        if head.suspended is None and head.mail_expires is None and head.delayed_due is None:
+        waits = head.suspended, head.mail_expires, head.delayed_due
+        if all(one is None for one in waits) and not head.aside:
             return timers
         now = self._clock.time
         # A run that goes on may be looked at by a timer of that very time.
@@ -206,6 +213,7 @@ class Driver:
         awaited = set() if head.mail_expires is None else {head.mail_expires}
         if head.suspended is not None and head.suspended[2] is not None:
             awaited.add(head.suspended[2])
+        awaited |= {one.due for one in head.aside if one.due is not None}
         if head.delayed_due is not None:
             awaited |= {one.due for one in delayed_in(state)}
         for run in suspended_in(state):

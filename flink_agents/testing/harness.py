@@ -22,7 +22,7 @@ from flink_agents.api.observers import ObserverSource, RunObserver, check_observ
 from flink_agents.api.options import AgentOptions, Configuration
 from flink_agents.api.policies import DEAD_LETTER_TAG, DeadLetter
 from flink_agents.api.signals import Signal, TaggedSignal
-from flink_agents.plan import AgentCode, compile_agent
+from flink_agents.plan.compile.compiler import compile_with_code
 from flink_agents.plan.compile.configuration import instance_of
 from flink_agents.runtime.serde.codec import ValueCodec
 from flink_agents.runtime.serde.keys import KeyEncoder, encode_key, unescape
@@ -121,8 +121,7 @@ class OperatorHarness(WaitsShown, Records):
     ) -> None:
         self._subtasks: list[Subtask] = []
         instance = instance_of(agent)
-        self.plan = compile_agent(instance, name)
-        self._code = AgentCode.of(instance)
+        self.plan, self._code = compile_with_code(instance, name)
         self._config = Configuration.load(config)
         self._key = KeyEncoder(key_selector)
         self._max_parallelism = max_parallelism
@@ -189,7 +188,7 @@ class OperatorHarness(WaitsShown, Records):
             wait: The id of the wait that it is for, as :meth:`waits` tells.
         """
         start = len(self.outputs)
-        signal = TaggedSignal(Signal(name, value, None, id, wait))
+        signal = TaggedSignal(Signal(name, value, key, id, wait))
         self._do(self._delivery(signal, None, encode_key(key)), lambda taken: None)
         return self.outputs[start:]
 
@@ -234,10 +233,15 @@ class OperatorHarness(WaitsShown, Records):
 
     def end_input(self) -> list[Any]:
         """End a bounded input: the last watermark comes, and no processing-time timer fires."""
-        if self._next_due() is None and not any(task.shared.may_wait for task in self._subtasks):
-            return self.watermark(LAST_WATERMARK)
-        with self._clock.flying(self._next_due):
-            return self.watermark(LAST_WATERMARK)
+        # To settle is to fire timers, and the timers of the end wait for what is in flight.
+        settles, self._settles = self._settles, False
+        try:
+            if self._next_due() is None and not any(task.shared.may_wait for task in self._subtasks):
+                return self.watermark(LAST_WATERMARK)
+            with self._clock.flying(self._next_due):
+                return self.watermark(LAST_WATERMARK)
+        finally:
+            self._settles = settles
 
     def close(self) -> None:
         """End the operator."""

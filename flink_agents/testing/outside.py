@@ -2,8 +2,8 @@
 
 While an execution is recorded, functions of durable calls are called, and what each returned or
 raised is kept. While one is repeated, they are not called: each gives the answer that it gave
-before, no sooner than before and in the same order. So an execution with a crash differs from the
-one without because of the crash only, and effects are not multiplied.
+before, in the same order, and no sooner than before where a timer may decide. So an execution with
+a crash differs from the one without because of the crash only, and effects are not multiplied.
 """
 
 from __future__ import annotations
@@ -14,7 +14,7 @@ import functools
 import threading
 import time
 from collections import Counter, defaultdict
-from collections.abc import Awaitable, Callable, Iterable, Mapping
+from collections.abc import Awaitable, Callable, Iterable, Iterator, Mapping
 from dataclasses import dataclass, replace
 from typing import Any
 
@@ -23,11 +23,15 @@ from flink_agents.api.durable import DurableCallable
 from flink_agents.api.errors import AgentsError
 from flink_agents.runtime.durable.call_values import identity
 from flink_agents.runtime.execution.shared import Durable
+from flink_agents.runtime.journal.calls import task_of
 from flink_agents.runtime.journal.records import CallRecord
 from flink_agents.runtime.serde.codec import ValueCodec
 
 LOOK_SECONDS = 0.001
 """How often an answer looks whether it is its turn."""
+
+GLANCE_SECONDS = 0.05
+"""How often an answer looks, at least, whether somebody still waits for it."""
 
 TURN_SECONDS = 0.25
 """How long an answer waits for one that came before it and perhaps never comes."""
@@ -74,6 +78,7 @@ class Outside:
     Attributes:
         repeats: Whether answers are repeated; otherwise functions are called, and recorded.
         ordered: Whether inputs keep their order, and so runs their numbers and answers theirs.
+        timed: Whether answers take their time again.
     """
 
     def __init__(self, codec: ValueCodec) -> None:
@@ -87,8 +92,10 @@ class Outside:
         self._steps: list[Any] = []
         self._orders = 0
         self._most_made: dict[Asked, int] = {}
+        self._dead = threading.Event()
         self.repeats = False
         self.ordered = True
+        self.timed = False
 
     # -- what happens ------------------------------------------------------------------
 
@@ -102,18 +109,34 @@ class Outside:
         self._begin_execution()
         if forget:
             self._answers, self._orders, self._most_made = {}, 0, {}
+            self.timed = False
 
-    def recorded(self) -> None:
-        """End of what is to be repeated."""
+    def die(self) -> None:
+        """Let answers that calls wait for come at once: the operator has died, and nobody takes them."""
+        self._dead.set()
+
+    def recorded(self, timed: bool) -> None:
+        """End of what is to be repeated.
+
+        Args:
+            timed: Whether a time-out may have decided what it came to.
+        """
+        deliveries = [step.delivery for step in self._steps]
+        self.timed = self.timed or timed or any(one.fired for one in deliveries if one is not None)
         self._most_made = {asked: _in_all_runs(made) for asked, made in self._made.items()}
 
-    def repeat(self, stored: Counter[Asked] | None = None) -> None:
+    @property
+    def has_answers(self) -> bool:
+        """Whether answers of calls are kept that went on when the last execution ended."""
+        return bool(self._answers)
+
+    def repeat(self, stored: Counter[Asked]) -> None:
         """Repeat the answers of functions from here on; nobody asks for those that are ``stored``."""
         self.repeats = True
         self._begin_execution()
         with self._lock:
             for (asked, number), answers in self._answers.items():
-                if stored is not None and number < stored[asked]:
+                if number < stored[asked]:
                     self._over.update(answer.order for answer in answers)
 
     def repeated(self, stored: Counter[Asked]) -> list[str]:
@@ -135,7 +158,9 @@ class Outside:
                     return Counter()
                 if record.kind is RecordKind.CALL:
                     call = CallRecord.unpack(self._codec, record.data).call
-                    asked = (journal.key, self._number(record.seq), record.step)
+                    # Calls are asked for by executions of actions, in whatever task of them.
+                    step, _ = task_of(record.step)
+                    asked = (journal.key, self._number(record.seq), step)
                     stored[(*asked, call.function, call.arguments)] += 1
         return stored
 
@@ -144,6 +169,7 @@ class Outside:
         return seq if self.ordered else -1
 
     def _begin_execution(self) -> None:
+        self._dead.clear()
         with self._lock:
             self._given.clear()
             self._over.clear()
@@ -197,7 +223,27 @@ class Outside:
                 self._answers.setdefault((call.asked, call.number), []).append(answer)
                 self._orders += 1
 
-    def is_next(self, answer: Answer) -> bool:
+    def pauses_before(self, answer: Answer, limit: float | None) -> Iterator[float]:
+        """Yield how long a call waits, again and again, until its answer comes or the operator has died.
+
+        Args:
+            answer: The answer.
+            limit: How long the call may take, in seconds; None for as long as it likes.
+        """
+        begun = now = time.monotonic()
+        # Whether time can decide what an execution comes to; if not, only the order of answers counts.
+        timed = self.timed or (limit is not None and answer.seconds >= limit)
+        comes = begun + answer.seconds if answer.seconds > SHORT_SECONDS else begun
+        while now < comes + TURN_SECONDS and not self._dead.is_set():
+            if timed and now < comes:
+                yield min(comes - now, GLANCE_SECONDS)
+            elif not self._is_next(answer):
+                yield LOOK_SECONDS
+            else:
+                return
+            now = time.monotonic()
+
+    def _is_next(self, answer: Answer) -> bool:
         """Tell whether all that came before an answer has come."""
         with self._lock:
             return not self.ordered or all(
@@ -230,11 +276,8 @@ class _Call:
             answer = self.outside.began(self)
             if answer is None:
                 return await self._recorded(what, args, kwargs)
-            if answer.seconds > SHORT_SECONDS:
-                await asyncio.sleep(answer.seconds)
-            until = time.monotonic() + TURN_SECONDS
-            while not self.outside.is_next(answer) and time.monotonic() < until:
-                await asyncio.sleep(LOOK_SECONDS)
+            for pause in self.outside.pauses_before(answer, what.seconds):
+                await asyncio.sleep(pause)
             self.outside.came(answer)
             return answer.give()
 
@@ -259,10 +302,8 @@ class _Call:
         def function(*args: Any, **kwargs: Any) -> Any:
             answer = self.outside.began(self)
             if answer is not None:
-                time.sleep(answer.seconds if answer.seconds > SHORT_SECONDS else 0)
-                until = time.monotonic() + TURN_SECONDS
-                while not self.outside.is_next(answer) and time.monotonic() < until:
-                    time.sleep(LOOK_SECONDS)
+                for pause in self.outside.pauses_before(answer, what.seconds):
+                    time.sleep(pause)
                 self.outside.came(answer)
                 return answer.give()
             began = time.monotonic()

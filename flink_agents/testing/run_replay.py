@@ -132,7 +132,7 @@ def _header(codec: ValueCodec, records: Sequence[Record]) -> RunHeader:
     found = RunHeader.unpack(codec, header.data)
     if found.input is None:
         raise RunNotReplayableError(
-            "the input of this run was too large to be recorded",
+            "the input of this run was too large to be recorded, or this is a further part of a run",
             fix="replay it in a test: push the input to an OperatorHarness",
         )
     return found

@@ -25,13 +25,14 @@ class WaitsShown(Builder):
         """Send a signal to a key; returns the outputs that it led to."""
 
     def waits(self, key: Any = 0) -> list[PendingWait]:
-        """Return what the run of ``key`` waits for, suspended or not: pauses, and waits for signals."""
+        """Return what the runs of ``key`` wait for, suspended or not: pauses, and waits for signals."""
         text = encode_key(key)
         subtask = self._subtask_of(text)
+        state = subtask.backend.keys.get(text, KeyState())
         live = subtask.processor.live_waits(text)
-        if live is not None:
-            return waits_of(live)
-        return waits_in(subtask.backend.keys.get(text, KeyState()), text)
+        if live is None:
+            return waits_in(state, text)
+        return waits_of(live) + waits_in(state, text, subtask.processor.live_runs(text))
 
     def delayed(self, key: Any = 0) -> list[PendingDelayed]:
         """Return the events of ``key`` that are to be delivered later, in the order of their time."""

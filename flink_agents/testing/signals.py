@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable
+from collections.abc import Collection, Iterable
 from dataclasses import dataclass
 from typing import Any
 
@@ -53,7 +53,7 @@ def waits_of(waits: Iterable[tuple[str, OpenWait]]) -> list[PendingWait]:
     return [PendingWait(wait.name, id, wait.deadline) for id, wait in waits]
 
 
-def waits_in(state: KeyState, key_text: str) -> list[PendingWait]:
-    """Return what the suspended runs in the state of a key wait for."""
-    runs = suspended_in(state)
+def waits_in(state: KeyState, key_text: str, without: Collection[int] = ()) -> list[PendingWait]:
+    """Return what the suspended runs in the state of a key wait for, ``without`` those of some numbers."""
+    runs = [one for one in suspended_in(state) if one.seq not in without]
     return waits_of((wait.id(key_text, run.seq), wait) for run in runs for wait in run.waits)

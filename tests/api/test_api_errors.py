@@ -82,6 +82,7 @@ CODES = {
     "RecordedFailureError": "FA4015",
     "AskedOutputsError": "FA4024",
     "InvalidDelayError": "FA4025",
+    "NoVerdictError": "FA4026",
     "ActionInterruptedError": "FA4017",
     "SignalTimeoutError": "FA4018",
     "NoMoreSignalsError": "FA4019",

@@ -123,6 +123,10 @@ def test_each_logger_of_the_package_is_bounded() -> None:
     assert {file: names for file, names in plain.items() if names} == {
         "api/logs.py": ["name"],
         "connectors/action_state/kafka/settings.py": ["'kafka'"],
+        # A warning of Beam is left out, which no author can do anything about.
+        "runtime/flink/environment.py": ["_FILE_SYSTEMS"],
+        # Python's root logger, and that of Java.
+        "runtime/flink/fast/java_logs.py": ["", "'ROOT'"],
     }
     named = [name for _, tree in sources() for name in calls(tree, "bounded_logger")]
     assert len(named) > 10 and all(name.startswith("'flink_agents.") for name in named)

@@ -4,11 +4,12 @@ from __future__ import annotations
 
 from datetime import timedelta
 from pathlib import Path
-from typing import Any
+from typing import Any, NoReturn
 
 import pytest
 
 from flink_agents import AgentOptions, ConfigOption, Configuration, OnError
+from flink_agents.api import providers
 from flink_agents.api.durable import OnMismatch, OnOtherJob, OnPlanChange, Prune
 from flink_agents.api.errors import OptionError
 from flink_agents.api.options import all_options, environment_name
@@ -28,6 +29,7 @@ DEFAULTS = {
     "run.waits": None,
     "run.sleeps-at-end": SleepsAtEnd.WAIT,
     "run.deadline": None,
+    "run.set-aside-per-key": 100,
     "signals.max-per-key": 100,
     "signals.ttl": timedelta(days=7),
     "run.stuck-after": timedelta(minutes=5),
@@ -418,3 +420,15 @@ def test_an_option_of_a_store_that_is_not_installed_is_a_named_error() -> None:
     with pytest.raises(OptionError, match="unknown option") as caught:
         Configuration({"action-state.redis.url": "x"})
     assert caught.value.fix == "install the store 'redis', or correct its name"
+
+
+def test_options_of_this_package_are_found_without_looking_for_distributions(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    def search(**_: Any) -> NoReturn:
+        raise AssertionError("entry points were looked for")
+
+    monkeypatch.setattr(providers, "entry_points", search)
+    monkeypatch.setenv("FLINK_AGENTS_RUN_INLINE", "false")
+    values = Configuration.load({"run.max-events": 5})
+    assert dict(values) == {"run.inline": False, "run.max-events": 5}

@@ -14,7 +14,7 @@ ChatModelConnection ChatRequestEvent ChatResponseEvent ChatResult ChatUsage Conf
 ContextRetrievalRequestEvent ContextRetrievalResponseEvent
 ConversationHistory DeadLetter DeclaredResource Document DocumentUpdate DurableCallable Event EventTime
 FailedAttempt InputEvent
-MCPServer MemoryObject MemoryRef MemoryScope NamedEvent OnError OnMismatch OnToolError OutputEvent
+MCPServer MemoryObject MemoryRef MemoryScope NamedEvent OnError OnMismatch OnSuspend OnToolError OutputEvent
 OutputMode Prompt RateLimit ReActAgent RequestedCall ResourceDescriptor ResourceProvider ResourceRef
 ResourceType RetryPolicy RetryableError RouteRule Router RunObserver RunnerContext Secret Signal
 StrayReason StraySignal Summary Skills TerminalError Tool ToolRequestEvent ToolResponseEvent UsageLimits

@@ -28,6 +28,14 @@ def test_each_run_gets_its_own_answer_around_a_restart(flink_cluster: FlinkClust
     assert report.restored >= 1
 
 
+def test_each_run_that_inputs_overtake_gets_its_own_answer_around_a_restart(
+    flink_cluster: FlinkCluster, tmp_path: Path
+) -> None:
+    report = approvals(flink_cluster, tmp_path, 60, SETTINGS.seed, keys=5)
+    assert report.clean, f"seed {SETTINGS.seed}: {report}"
+    assert report.restored >= 1
+
+
 def test_runs_that_wait_go_on_from_a_savepoint_at_another_parallelism(
     flink_cluster: FlinkCluster, tmp_path: Path
 ) -> None:

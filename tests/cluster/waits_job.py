@@ -1,7 +1,8 @@
 """The job that the cluster tests of waits submit: runs that sleep, or wait for an answer.
 
-Each run puts out one line: its number, what it was answered, and for how long it slept. Answers are lines
-of files in a directory, which the job reads as they come.
+Each run puts out one line: its number, what it was answered, and for how long it slept; where inputs overtake
+the runs of their key, also how many of these have gone on. Answers are lines of files in a directory, which
+the job reads as they come.
 
 Runs under ``flink run``; ``python tests/cluster/waits_job.py --help`` names the arguments.
 """
@@ -46,10 +47,28 @@ class Asks(Agent):
         return OutputEvent(output=f"{event.input} {await answer}")
 
 
+class Overtakes(Asks):
+    """Lets all inputs of a key ask, and puts out how many of its runs have gone on: all count by one path."""
+
+    on_suspend = "overtake"
+
+    @action(InputEvent)
+    async def ask(self, event: InputEvent, ctx: Any) -> OutputEvent:
+        answer = ctx.wait_for(ANSWER, str)
+        ctx.emit_to("asked", f"{event.input} {answer.id} {_count(ctx, 'asked')}")
+        return OutputEvent(output=f"{event.input} {await answer} {_count(ctx, 'went on')}")
+
+
+def _count(ctx: Any, path: str) -> int:
+    count = ctx.short_term_memory.get(path, 0) + 1
+    ctx.short_term_memory.set(path, count)
+    return count
+
+
 def answer_of(line: str) -> Signal:
-    """The signal that a line tells of: a key, what to say, and an id."""
-    key, said, name = line.split(" ")
-    return Signal(ANSWER, said, key=int(key), id=name)
+    """The signal that a line tells of: a key, what to say, an id, and what waits for it, if that is named."""
+    key, said, name, *wait = line.split(" ")
+    return Signal(ANSWER, said, key=int(key), id=name, wait=wait[0] if wait else None)
 
 
 def parse_arguments(arguments: list[str] | None = None) -> argparse.Namespace:
@@ -58,6 +77,7 @@ def parse_arguments(arguments: list[str] | None = None) -> argparse.Namespace:
     parser.add_argument("--inputs", type=int, required=True)
     parser.add_argument("--answers", required=True, help="directory of the answers; it never ends")
     parser.add_argument("--seconds", type=float, help="how long each run sleeps, instead of asking")
+    parser.add_argument("--keys", type=int, help="how many keys inputs have, whose runs they overtake")
     return parser.parse_args(arguments)
 
 
@@ -78,7 +98,8 @@ def main() -> None:
     flink: Any = env.stream_env
     source = NumberSequenceSource(0, options.inputs - 1)
     numbers = flink.from_source(source, WatermarkStrategy.no_watermarks(), "numbers")
-    inputs = env.from_datastream(numbers.uid("numbers").set_parallelism(1), lambda number: number)
+    keys = options.keys or options.inputs
+    inputs = env.from_datastream(numbers.uid("numbers").set_parallelism(1), lambda number: number % keys)
     files = (
         FileSource.for_record_stream_format(StreamFormat.text_line_format(), options.answers)
         .monitor_continuously(Duration.of_millis(100))
@@ -90,7 +111,7 @@ def main() -> None:
     if options.seconds is not None:
         outputs = {"out": answered.apply(Sleeps(options.seconds)).to_datastream()}
     else:
-        asked = answered.apply(Asks)
+        asked = answered.apply(Asks if options.keys is None else Overtakes)
         strays = asked.strays().map(lambda one: f"{one.signal.value} {one.reason}", Types.STRING())
         outputs = {"out": asked.to_datastream(), "asked": asked.side_output("asked"), "strays": strays}
     for name, stream in outputs.items():

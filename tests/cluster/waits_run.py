@@ -35,6 +35,7 @@ class WaitsReport:
         wrong: Lines of runs that have another answer than their own.
         strays: Answers that no run took, and why.
         asked_twice: Numbers that asked more than once.
+        miscounted: Keys whose runs were not counted one by one.
         failures: What made the job fail, apart from the death of processes.
         bytes_per_run: What a savepoint of runs that all wait has for each of them; 0 where none was taken.
     """
@@ -47,6 +48,7 @@ class WaitsReport:
     wrong: Sequence[str] = ()
     strays: Sequence[str] = ()
     asked_twice: Sequence[int] = ()
+    miscounted: Sequence[int] = ()
     failures: Sequence[str] = ()
     bytes_per_run: float = 0.0
 
@@ -54,6 +56,7 @@ class WaitsReport:
     def clean(self) -> bool:
         """Whether there is no difference, and state is as small as it should be."""
         wrong_runs = self.lost or self.repeated or self.early or self.wrong or self.asked_twice
+        wrong_runs = wrong_runs or self.miscounted
         return not (wrong_runs or self.strays or self.failures) and self.bytes_per_run <= MOST_BYTES
 
 
@@ -63,10 +66,11 @@ class WaitsRun:
     Args:
         cluster: Where it runs.
         directory: Where it writes.
-        inputs: How many runs there are, each of a key of its own.
+        inputs: How many runs there are.
         seconds: How long each sleeps; None where they wait for answers.
         slots: Of the one TaskManager.
         options: Flink options of the job.
+        keys: How many keys they have, and overtake the runs of; None where each has a key of its own.
     """
 
     def __init__(
@@ -77,6 +81,7 @@ class WaitsRun:
         seconds: float | None = None,
         slots: int = 2,
         options: dict[str, str] | None = None,
+        keys: int | None = None,
     ) -> None:
         self.output = CommittedOutput(directory / "out" / "out")
         self.asked = CommittedOutput(directory / "out" / "asked")
@@ -85,6 +90,7 @@ class WaitsRun:
         self._directory = directory
         self._inputs = inputs
         self._seconds = seconds
+        self._keys = keys
         self._slots = slots
         self._options = options or {}
         self._answers = directory / "answers"
@@ -94,6 +100,8 @@ class WaitsRun:
         self._arguments += ["--answers", self._answers.as_uri()]
         if seconds is not None:
             self._arguments += ["--seconds", str(seconds)]
+        if keys is not None:
+            self._arguments += ["--keys", str(keys)]
 
     def submit(self, parallelism: int, savepoint: str | None = None) -> ClusterJob:
         """Start the job on a new TaskManager, or go on from a savepoint."""
@@ -105,7 +113,14 @@ class WaitsRun:
     def answer(self, numbers: Sequence[int]) -> None:
         """Answer some runs, in that order."""
         self._files += 1
-        lines = "".join(f"{number} {answer_to(number)} a{number}\n" for number in numbers)
+        waits = dict.fromkeys(numbers, "")
+        if self._keys is not None:
+            # Several runs of a key wait.
+            asked = (line.split(" ") for line in self.asked.lines())
+            waits = {int(number): f" {wait}" for number, wait, _ in asked}
+        lines = "".join(
+            f"{self._key_of(number)} {answer_to(number)} a{number}{waits[number]}\n" for number in numbers
+        )
         hidden = self._directory / "answers.new"
         hidden.write_text(lines, encoding="utf-8")
         # The source reads a file that is there, whole.
@@ -155,8 +170,23 @@ class WaitsRun:
             [line for line in lines if self._is_wrong(line)],
             self.strays.lines(),
             sorted(number for number, times in asked.items() if times > 1),
+            self._miscounted(lines),
             failures,
         )
+
+    def _key_of(self, number: int) -> int:
+        return number if self._keys is None else number % self._keys
+
+    def _miscounted(self, lines: Sequence[str]) -> list[int]:
+        """The keys whose runs did not count up to their number, each by one, before the wait or behind it."""
+        if self._keys is None:
+            return []
+        counts: dict[int, list[list[int]]] = {key: [[], []] for key in range(self._keys)}
+        for place, found in enumerate((self.asked.lines(), lines)):
+            for number, _, count in (line.split(" ") for line in found):
+                counts[self._key_of(int(number))][place].append(int(count))
+        expected = [range(1, len(range(key, self._inputs, self._keys)) + 1) for key in range(self._keys)]
+        return [key for key, found in counts.items() if any(sorted(one) != [*expected[key]] for one in found)]
 
     def _is_early(self, line: str) -> bool:
         return self._seconds is not None and float(line.split(" ")[2]) < self._seconds
@@ -164,7 +194,7 @@ class WaitsRun:
     def _is_wrong(self, line: str) -> bool:
         if self._seconds is not None:
             return False
-        number, said = line.split(" ")
+        number, said, *_ = line.split(" ")
         return said != answer_to(int(number))
 
 
@@ -193,10 +223,12 @@ def sleeps(cluster: FlinkCluster, directory: Path, inputs: int, seconds: float, 
     return run.report(job)
 
 
-def approvals(cluster: FlinkCluster, directory: Path, inputs: int, seed: int) -> WaitsReport:
+def approvals(
+    cluster: FlinkCluster, directory: Path, inputs: int, seed: int, keys: int | None = None
+) -> WaitsReport:
     """Answer in a random order: a third before a restart, a third during it, a third after it."""
     chance = random.Random(seed)
-    run = WaitsRun(cluster, directory, inputs)
+    run = WaitsRun(cluster, directory, inputs, keys=keys)
     job = run.submit(2)
     order = chance.sample(range(inputs), inputs)
     third = inputs // 3

@@ -54,6 +54,13 @@ def call_that_is_never_awaited() -> None:
     push(act)
 
 
+def pause_that_is_never_awaited() -> None:
+    async def act(event: Any, ctx: Any) -> Any:
+        ctx.sleep(60)
+
+    push(act)
+
+
 def action_without_parentheses() -> None:
     class Shop(Agent):
         @action  # pyright: ignore[reportArgumentType]
@@ -140,6 +147,7 @@ def mistyped_key_of_yaml() -> None:
 MISTAKES: dict[str, Callable[[], None]] = {
     "`OutputEvent(output=ctx.durable_execute_async(charge, order))`": await_of_an_output,
     "`ctx.durable_execute_async(charge, order)`, and nothing else": call_that_is_never_awaited,
+    "`ctx.sleep(60)`, and nothing else": pause_that_is_never_awaited,
     "`@action` without parentheses": action_without_parentheses,
     "`@action(InputEvent, timout=3)`": mistyped_keyword,
     "`def act(self, event)`": signature_without_context,

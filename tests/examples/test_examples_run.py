@@ -31,8 +31,8 @@ def run_example(directory: Path, *arguments: str, said: str | None = None) -> st
         said: What somebody types.
     """
     script, *options = arguments
-    # As `env -i` does: no activated environment, not even a PATH.
-    environment = {name: os.environ[name] for name in ("HOME", "JAVA_HOME") if name in os.environ}
+    # As `env -i` does: no activated environment, not even a PATH. CI says in JVM_ARGS how JVMs start quickly.
+    environment = {name: os.environ[name] for name in ("HOME", "JAVA_HOME", "JVM_ARGS") if name in os.environ}
     result = subprocess.run(
         [sys.executable, str(EXAMPLES / script), *options],
         cwd=directory,

@@ -2,19 +2,21 @@
 
 from __future__ import annotations
 
+import gc
 import json
 import uuid
 from collections.abc import Iterable
 from datetime import date
-from typing import Any
+from typing import Annotated, Any
 
 import pytest
 from kafka import KafkaConsumer, KafkaProducer
 from kafka.structs import TopicPartition
-from pydantic import TypeAdapter
+from pydantic import AfterValidator, TypeAdapter, ValidationError
 from typer.testing import CliRunner
 
 from flink_agents import Agent, ApprovalRequest, ApprovalResponse, InputEvent, OutputEvent, Signal, action
+from flink_agents.api.approvals import plain
 from flink_agents.api.errors import KafkaStreamError, KafkaValueError
 from flink_agents.cli.main import app
 from flink_agents.connectors.kafka import KafkaDesk
@@ -52,6 +54,35 @@ def test_requests_and_answers_go_through_json_with_keys_of_any_type(key: Any) ->
     assert harness.signal(answer.key, answer.name, answer.value, wait=answer.wait) == ["paid tea"]
 
 
+HALF, SHOWN = "half \ud800 of a character", "half \\ud800 of a character"
+
+
+@pytest.mark.parametrize(
+    ("said", "shown"),
+    [
+        ({"text": HALF}, {"text": SHOWN}),
+        ({HALF: [HALF, {HALF: 1}]}, {SHOWN: [SHOWN, {SHOWN: 1}]}),
+        ({"at most": float("inf"), "rate": [float("nan")]}, {"at most": "Infinity", "rate": ["NaN"]}),
+    ],
+    ids=["text", "name", "number"],
+)
+def test_a_request_with_what_json_cannot_say_is_written(said: Any, shown: Any) -> None:
+    """The sink of a job would fail at it for ever."""
+    asked = ApprovalRequest("s\\ud800|0|work||0|1", "Shop", "work", "\ud800", HALF, plain(said))
+    read = read_request(request_json(asked))
+    assert (read.id, read.key, read.what) == (asked.id, "\ud800", SHOWN)
+    assert read.arguments == shown
+
+
+@pytest.mark.parametrize(
+    "key", ["enowhere:Colour:RED", "eos:path:RED", "eflink_agents.api.signals:Signal:RED", "e", "t1:q"]
+)
+def test_an_id_of_a_wait_from_outside_names_a_key_or_is_refused_as_any_other(key: str) -> None:
+    value = TypeAdapter(Annotated[Signal, AfterValidator(read_signal)])
+    with pytest.raises(ValidationError, match="no id of a wait"):
+        value.validate_python({"name": "approval", "wait": f"{key}|0|pay||0"})
+
+
 @pytest.mark.parametrize("key", ["r-17", 7, ("a", ("b", 2))])
 def test_signals_without_a_wait_have_a_key_of_json(key: Any) -> None:
     signal = Signal("approval", {"granted": True}, key, id="s1")
@@ -70,6 +101,45 @@ def test_a_desk_says_which_topic_it_misses() -> None:
         KafkaDesk(requests="a").send([])
     with pytest.raises(KafkaStreamError, match="needs to know"):
         KafkaDesk(signals="a").pending()
+
+
+@pytest.mark.parametrize("wait", ["", "garbage", "i0|0|pay", "i0|x|pay||0", "|0|pay||0"])
+def test_a_signal_for_the_id_of_no_wait_is_refused_where_it_is_sent(wait: str) -> None:
+    with pytest.raises(KafkaValueError, match="the id of none"):
+        signal_json(Signal("approval", 1, wait=wait))
+
+
+@pytest.mark.parametrize("key", ['{"a": 1}', '[1, {"a": 1}]', "NaN"])
+def test_a_record_with_a_key_that_no_run_has_is_no_signal(key: str) -> None:
+    kind = TypeAdapter(Annotated[Signal, AfterValidator(read_signal)])
+    with pytest.raises(ValidationError, match="no run has the key"):
+        kind.validate_json(f'{{"name": "approval", "key": {key}}}')
+
+
+@pytest.mark.parametrize(
+    ("arguments", "problem"),
+    [
+        (["signal", "--topic", "a", "--name", "b", "--key", "1", "-o", "nonsense=1"], "Unrecognized configs"),
+        (
+            ["signal", "--topic", "a", "--name", "b", "--key", "1", "--bootstrap-servers", "h::"],
+            "invalid literal",
+        ),
+        (["signal", "--topic", "a", "--name", "b", "--wait", "garbage"], "the id of none"),
+        (["approvals", "list", "--topic", "a", "-o", "request_timeout_ms=abc"], "cannot make a client"),
+        (["kafka", "put-back", "a", "--client", "{bad"], "HOST:PORT or JSON"),
+        (["kafka", "put-back", "a", "--client", '{"nonsense": 1}'], "Unrecognized configs"),
+        (["kafka", "put-back", "a", "--client", '{"bootstrap_servers": 1}'], "cannot make a client"),
+        (["kafka", "put-back", "a", "--client", "127.0.0.1:1"], "cannot be reached"),
+    ],
+)
+@pytest.mark.filterwarnings("ignore::pytest.PytestUnraisableExceptionWarning")
+def test_commands_say_what_is_wrong_with_their_options(arguments: list[str], problem: str) -> None:
+    done = CliRunner().invoke(app, arguments)
+    # What kafka-python leaves open where it refuses its options belongs to this test.
+    gc.collect()
+    assert (done.exit_code, type(done.exception)) == (2, SystemExit)
+    assert problem in done.stderr
+    assert "Traceback" not in done.output
 
 
 # -- on a broker ---------------------------------------------------------------------

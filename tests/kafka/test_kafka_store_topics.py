@@ -20,6 +20,7 @@ from flink_agents.api.errors import (
     StoreMismatchError,
     StoreUnavailableError,
 )
+from flink_agents.connectors.action_state.kafka import topics
 from flink_agents.connectors.action_state.kafka.settings import KafkaSettings
 from flink_agents.connectors.action_state.kafka.store import KafkaStore
 from flink_agents.connectors.action_state.kafka.topics import find_topics
@@ -133,7 +134,9 @@ def test_too_few_replicas(made: KafkaSettings) -> None:
     refused(replace(made, min_insync_replicas=2), StoreFormatError, "replicas.*at least 2.*1")
 
 
-def test_more_replicas_than_brokers(settings: KafkaSettings) -> None:
+def test_more_replicas_than_brokers(settings: KafkaSettings, monkeypatch: pytest.MonkeyPatch) -> None:
+    """The store waits for more brokers, here not for long."""
+    monkeypatch.setattr(topics, "CREATE_SECONDS", 1.0)
     refused(replace(settings, replication_factor=2), StoreUnavailableError, "(?i)replication")
 
 

@@ -10,6 +10,7 @@ from typing import Any
 import pytest
 
 from flink_agents import Agent, AgentsExecutionEnvironment, Event, InputEvent, OutputEvent, action
+from tests.minicluster.sources import numbers
 from tests.minicluster.test_suspended_runs import FailsOnce
 
 pytestmark = pytest.mark.minicluster
@@ -70,8 +71,7 @@ def test_delayed_events_come_once_and_not_early(
             "restart-strategy.fixed-delay.delay": "100 ms",
         },
     )
-    inputs = env.stream_env.from_collection(list(range(KEYS)))
-    stream = env.from_datastream(inputs, lambda number: number % 10).apply(Sends)
+    stream = env.from_datastream(numbers(env, KEYS), lambda number: number % 10).apply(Sends)
     outputs = env.collect(stream.to_datastream().map(FailsAtTheFirst(tmp_path)))
     env.execute()
 

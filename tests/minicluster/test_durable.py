@@ -22,6 +22,7 @@ from flink_agents.api.action_state import JournalKey
 from flink_agents.api.errors import OptionError, StoreNotConfiguredError, UnknownStoreError
 from flink_agents.connectors.action_state import open_store
 from flink_agents.runtime.flink import compat as flink_compat
+from tests.minicluster.sources import numbers
 
 pytestmark = pytest.mark.minicluster
 
@@ -113,14 +114,9 @@ def slowly(number: int) -> int:
     return number
 
 
-def numbers(env: AgentsExecutionEnvironment, count: int = RECORDS) -> Any:
-    from pyflink.common import WatermarkStrategy
-    from pyflink.datastream.connectors.number_seq import NumberSequenceSource
-
-    flink: Any = env.stream_env
-    source = NumberSequenceSource(0, count - 1)
-    stream = flink.from_source(source, WatermarkStrategy.no_watermarks(), "numbers").set_parallelism(1)
-    return env.from_datastream(stream.map(slowly).set_parallelism(1), lambda number: number % KEYS)
+def keyed_numbers(env: AgentsExecutionEnvironment, count: int = RECORDS) -> Any:
+    slow = numbers(env, count).map(slowly).set_parallelism(1)
+    return env.from_datastream(slow, lambda number: number % KEYS)
 
 
 def restarting(directory: Path, interval: str = "200 ms") -> dict[str, str]:
@@ -182,7 +178,7 @@ def test_what_was_recorded_is_not_done_again(
         flink=restarting(tmp_path, interval),
         config={"action-state.sqlite.path": str(path), "action-state.reorder-timeout": "1 h"},
     )
-    outputs = numbers(env).apply(Orders(directory=str(tmp_path), waits=waits)).to_list()
+    outputs = keyed_numbers(env).apply(Orders(directory=str(tmp_path), waits=waits)).to_list()
     env.execute()
 
     lines = noted(tmp_path)
@@ -226,7 +222,7 @@ def test_agents_of_a_job_share_a_file_and_nothing_else(
         config={"action-state.sqlite.path": str(path), "action-state.reorder-timeout": "1 h"},
     )
     agent = Chained(directory=str(tmp_path))
-    first = numbers(env).apply(agent, name="first")
+    first = keyed_numbers(env).apply(agent, name="first")
     second = env.from_datastream(first.to_datastream(), lambda output: output[0] % KEYS).apply(
         agent, name="second"
     )
@@ -250,7 +246,9 @@ def test_the_job_identifier_says_whose_records_a_new_job_uses(
     def run(identifier: str) -> list[Any]:
         env = agents_environment(config={"action-state.sqlite.path": str(path), "job-identifier": identifier})
         outputs = (
-            numbers(env, count).apply(Orders(directory=str(tmp_path), waits=True, fails=False)).to_list()
+            keyed_numbers(env, count)
+            .apply(Orders(directory=str(tmp_path), waits=True, fails=False))
+            .to_list()
         )
         env.execute()
         return sorted(outputs)
@@ -279,10 +277,10 @@ def test_a_job_on_a_cluster_has_to_name_its_store(
 ) -> None:
     orders = Orders(directory=str(tmp_path), waits=False)
     with pytest.raises(StoreNotConfiguredError, match=r"action-state\.store"):
-        numbers(on_a_cluster(agents_environment())).apply(orders)
-    numbers(agents_environment()).apply(orders)
+        keyed_numbers(on_a_cluster(agents_environment())).apply(orders)
+    keyed_numbers(agents_environment()).apply(orders)
     config = {"action-state.store": "sqlite", "action-state.sqlite.path": str(tmp_path / "store.db")}
-    numbers(on_a_cluster(agents_environment(config=config))).apply(orders)
+    keyed_numbers(on_a_cluster(agents_environment(config=config))).apply(orders)
 
 
 def test_a_store_that_cannot_be_made_is_refused_when_the_agent_is_applied(
@@ -290,6 +288,6 @@ def test_a_store_that_cannot_be_made_is_refused_when_the_agent_is_applied(
 ) -> None:
     orders = Orders(directory=str(tmp_path), waits=False)
     with pytest.raises(UnknownStoreError, match=r"(?s)there is no store 'postgres'.*FA3006"):
-        numbers(agents_environment(config={"action-state.store": "postgres"})).apply(orders)
+        keyed_numbers(agents_environment(config={"action-state.store": "postgres"})).apply(orders)
     with pytest.raises(OptionError, match=r"action-state\.sqlite\.path"):
-        numbers(on_a_cluster(agents_environment(config={"action-state.store": "sqlite"}))).apply(orders)
+        keyed_numbers(on_a_cluster(agents_environment(config={"action-state.store": "sqlite"}))).apply(orders)

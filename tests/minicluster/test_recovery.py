@@ -12,6 +12,7 @@ from typing import Any
 import pytest
 
 from flink_agents import Agent, AgentsExecutionEnvironment, Event, InputEvent, OutputEvent, action
+from tests.minicluster.sources import numbers
 
 pytestmark = pytest.mark.minicluster
 
@@ -77,9 +78,6 @@ def slowly(number: int) -> int:
 def test_three_failures_a_second_apart(
     agents_environment: MakeEnvironment, backend: str, waits: bool, tmp_path: Path
 ) -> None:
-    from pyflink.common import WatermarkStrategy
-    from pyflink.datastream.connectors.number_seq import NumberSequenceSource
-
     env = agents_environment(
         parallelism=2,
         flink={
@@ -93,11 +91,8 @@ def test_three_failures_a_second_apart(
     )
     markers = tmp_path / "failures"
     markers.mkdir()
-    flink: Any = env.stream_env
-    numbers = flink.from_source(
-        NumberSequenceSource(0, RECORDS - 1), WatermarkStrategy.no_watermarks(), "numbers"
-    ).set_parallelism(1)
-    stream = env.from_datastream(numbers.map(slowly).set_parallelism(1), lambda number: number % KEYS)
+    slow = numbers(env, RECORDS).map(slowly).set_parallelism(1)
+    stream = env.from_datastream(slow, lambda number: number % KEYS)
     outputs = stream.apply(FragileAgent(directory=str(markers), waits=waits)).to_list()
     env.execute()
 

@@ -25,6 +25,7 @@ from flink_agents import (
     action,
 )
 from flink_agents.api.errors import ApprovalsNotAnsweredError
+from tests.minicluster.sources import numbers
 
 pytestmark = pytest.mark.minicluster
 
@@ -32,6 +33,7 @@ MakeEnvironment = Callable[..., AgentsExecutionEnvironment]
 
 KEYS = 40
 NAP = 1.5
+ANSWERS = 90
 
 
 class Naps(Agent):
@@ -132,10 +134,9 @@ def test_suspended_runs_survive_a_failure(
             "restart-strategy.fixed-delay.delay": "100 ms",
         },
     )
-    flink: Any = env.stream_env
-    inputs = flink.from_collection(list(range(KEYS)))
-    signals = flink.from_collection(list(range(KEYS))).map(signal)
-    stream = env.from_datastream(inputs, lambda number: number).with_signals(signals).apply(Naps)
+    signals = numbers(env, KEYS).map(signal).set_parallelism(1)
+    inputs = env.from_datastream(numbers(env, KEYS), lambda number: number)
+    stream = inputs.with_signals(signals).apply(Naps)
     outputs = env.collect(stream.to_datastream().map(FailsOnce(tmp_path)))
     strays = env.collect(stream.strays())
     env.execute()
@@ -144,6 +145,79 @@ def test_suspended_runs_survive_a_failure(
     assert strays == []
     assert sorted((number, answer) for number, _, answer in outputs) == [(n, 10 * n) for n in range(KEYS)]
     assert min(slept for _, slept, _ in outputs) >= NAP - 0.001
+
+
+class Overtaken(Agent):
+    """Counts in memory, and some of its runs wait in between."""
+
+    on_suspend = "overtake"
+
+    @action(InputEvent)
+    async def count(self, event: InputEvent, ctx: Any) -> OutputEvent:
+        memory = ctx.short_term_memory
+        number, waits = event.input
+        before = memory.get("n", 0)
+        memory.set("n", before + 1)
+        if waits:
+            before, answer = memory.get("n"), await ctx.wait_for("answer", int)
+            assert answer == 10 * number
+            memory.set("n", memory.get("n") + 10)
+        return OutputEvent(output=(number, waits, before, memory.get("n")))
+
+
+class Collects(Agent):
+    """Puts out all that a key is told."""
+
+    @action(InputEvent)
+    async def work(self, event: InputEvent, ctx: Any) -> OutputEvent:
+        return OutputEvent(output=[await ctx.wait_for("answer", int) for _ in range(ANSWERS)])
+
+
+def told(number: int) -> Signal:
+    # Signals of a key would go to both subtasks in turn.
+    return Signal("answer", number, key=number // 2 % 2)
+
+
+def test_signals_of_a_key_keep_their_order_at_any_parallelism(agents_environment: MakeEnvironment) -> None:
+    env = agents_environment(parallelism=2)
+    signals = numbers(env, 2 * ANSWERS).map(told).set_parallelism(1)
+    inputs = numbers(env, 2).map(lambda number: number).set_parallelism(2)
+    outputs = env.from_datastream(inputs, lambda key: key).with_signals(signals).apply(Collects).to_list()
+    env.execute()
+    assert sorted(outputs) == [[n for n in range(2 * ANSWERS) if n // 2 % 2 == key] for key in range(2)]
+
+
+@pytest.mark.parametrize("fast", [True, False], ids=["fast path", "public path"])
+def test_inputs_overtake_suspended_runs_in_a_job_that_fails(
+    agents_environment: MakeEnvironment, fast: bool, tmp_path: Path
+) -> None:
+    env = agents_environment(
+        parallelism=2,
+        config={"run.fast-path": fast},
+        flink={
+            "execution.checkpointing.interval": "200 ms",
+            "execution.checkpointing.dir": (tmp_path / "checkpoints").as_uri(),
+            "restart-strategy.type": "fixed-delay",
+            "restart-strategy.fixed-delay.attempts": "1",
+            "restart-strategy.fixed-delay.delay": "100 ms",
+        },
+    )
+    # First an input for each key that waits, then one that does not.
+    inputs = numbers(env, 2 * KEYS).map(lambda n: (n % KEYS, n < KEYS)).set_parallelism(1)
+    signals = numbers(env, KEYS).map(signal).set_parallelism(1)
+    stream = env.from_datastream(inputs, lambda record: record[0]).with_signals(signals).apply(Overtaken)
+    outputs = env.collect(stream.to_datastream().map(FailsOnce(tmp_path)))
+    strays = env.collect(stream.strays())
+    env.execute()
+
+    assert (tmp_path / "failed").exists()
+    assert strays == []
+    # A signal may be there before the input that waits for it, and then nobody overtakes its run.
+    overtaken = {(n, False, 1, 2) for n in range(KEYS)} & set(outputs)
+    assert len(outputs) == 2 * KEYS
+    assert {(n, True, 1, 12) for n, *_ in overtaken} <= set(outputs)
+    assert len(overtaken) > KEYS // 2
+    assert {output[2:] for output in outputs if not output[1]} <= {(1, 2), (11, 12)}
 
 
 def slowly(number: int) -> int:

@@ -92,7 +92,7 @@ def is_alive(process: int) -> bool:
     return state != "Z"
 
 
-def wait_until(condition: Any, what: str, seconds: float = 20) -> None:
+def wait_until(condition: Any, what: str, seconds: float = 60) -> None:
     """Wait for a condition; the time is a bound and no measure."""
     end = time.monotonic() + seconds
     while not condition():

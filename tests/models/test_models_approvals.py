@@ -26,6 +26,8 @@ from flink_agents.api.chat_events import RequestedCall
 from flink_agents.testing import OperatorHarness
 from flink_agents.testing.models import Reply, ScriptedModel, ToolCall
 
+pytestmark = pytest.mark.own_conditions
+
 PAID: list[tuple[str, float]] = []
 TOLD: list[list[tuple[str, Any, str]]] = []
 

@@ -23,6 +23,8 @@ from flink_agents.testing import OperatorHarness
 from flink_agents.testing.faults import Fault, Faults, at_append
 from flink_agents.testing.models import ModelServer, Reply, ServedRequest, ToolCall
 
+pytestmark = pytest.mark.own_conditions
+
 Serve = Callable[..., ModelServer]
 
 TURNS = [

@@ -29,6 +29,8 @@ from flink_agents.models.setup import extras
 from flink_agents.models.setup.secrets import Secrets
 from flink_agents.plan import compile_agent, load_yaml
 
+pytestmark = pytest.mark.own_conditions
+
 YAML = """
 agents:
   - name: Shop

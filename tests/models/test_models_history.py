@@ -103,6 +103,7 @@ def stored(harness: OperatorHarness, name: str = "default") -> StoredConversatio
     return found
 
 
+@pytest.mark.own_conditions
 def test_a_conversation_goes_on_and_keeps_its_system_prompt(agent_harness: Make) -> None:
     MODELS.talker = ScriptedModel(["hello Ada", "you are Ada", "who are you?"])
     harness = agent_harness(Talker(), crash="everywhere", forced_serialization=False)
@@ -129,6 +130,7 @@ def test_each_key_has_its_own(agent_harness: Make) -> None:
 CALL = Reply(tool_calls=[ToolCall("price_of", {"item": "tea"})])
 
 
+@pytest.mark.own_conditions
 def test_no_call_of_a_tool_loses_its_result(agent_harness: Make) -> None:
     SAID["history"] = ConversationHistory(max_messages=5)
     MODELS.talker = ScriptedModel([CALL, "3", "bye", "again", "last"])
@@ -166,6 +168,7 @@ def test_it_is_bounded_by_tokens_and_bytes(agent_harness: Make, limit: dict[str,
     assert stored(harness).fallen_out == 20
 
 
+@pytest.mark.own_conditions
 def test_what_falls_out_is_summarised(agent_harness: Make) -> None:
     SAID["history"] = ConversationHistory(max_messages=4, summary=Summary(model="short", max_characters=100))
     MODELS.talker = ScriptedModel(["a1", "a2", "a3", "a4", "a5"])
@@ -298,6 +301,7 @@ class ByEvents(Talker):
         return OutputEvent(output=len(ctx.conversation().messages))
 
 
+@pytest.mark.own_conditions
 def test_events_go_on_with_a_history(agent_harness: Make) -> None:
     MODELS.talker = ScriptedModel(["one", "two"])
     harness = agent_harness(ByEvents(), crash="everywhere", forced_serialization=False)

@@ -16,6 +16,8 @@ from pydantic_ai.direct import model_request
 
 from flink_agents.testing.models import ModelServer, Reply, ScriptedModel, ToolCall
 
+pytestmark = pytest.mark.own_conditions
+
 HELLO = [ModelRequest.user_text_prompt("hello")]
 
 

@@ -88,6 +88,8 @@ def test_a_tool_that_leads_back_to_its_model_is_named() -> None:
 
 def test_what_is_just_deep_enough_is_no_error() -> None:
     with OperatorHarness(Circling("DEEP"), crash="everywhere") as harness:
+        assert harness.push(1) == [f"level {MOST_NESTED}"]
+    with OperatorHarness(Circling("DEEP")) as harness:
         assert harness.push_all([1, 1]) == [f"level {MOST_NESTED}"] * 2
 
 

@@ -19,7 +19,12 @@ from flink_agents import (
     action,
     chat_model,
 )
-from flink_agents.api.errors import ActionFailedError, AgentConfigurationError, UsageLimitExceededError
+from flink_agents.api.errors import (
+    ActionFailedError,
+    AgentConfigurationError,
+    AgentDefinitionError,
+    UsageLimitExceededError,
+)
 from flink_agents.testing import OperatorHarness
 from flink_agents.testing.models import ScriptedModel, ToolCall
 
@@ -78,6 +83,13 @@ def test_options_that_make_no_sense_are_refused_before_anything_is_sent(
     assert text in str(caught.value)
     assert "test_models_options.py" in str(caught.value)
     assert MODEL[0].count == 0
+
+
+def test_an_option_that_a_chat_model_does_not_have_comes_with_a_fix() -> None:
+    with pytest.raises(AgentDefinitionError, match=r"settings=\{\.\.\.\}"):
+        ChatModel("openai:x", temperature=0.5)  # pyright: ignore[reportCallIssue]
+    with pytest.raises(AgentDefinitionError, match="did you mean 'instructions'"):
+        ChatModel("openai:x", instruction="Be brief.")  # pyright: ignore[reportCallIssue]
 
 
 @pytest.mark.parametrize("messages", [5, None, b"abc", {"content": "x"}, {"kind": "request"}, [1]])

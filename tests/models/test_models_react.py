@@ -152,6 +152,7 @@ def of_yaml(tmp_path: Path) -> Agent:
     return load_yaml(path)["Judge"]
 
 
+@pytest.mark.own_conditions
 @pytest.mark.parametrize("form", ["class", "builder", "yaml"])
 def test_each_form_answers_the_same(agent_harness: Make, tmp_path: Path, form: str) -> None:
     agents: dict[str, Callable[[], Any]] = {
@@ -167,6 +168,7 @@ def test_each_form_answers_the_same(agent_harness: Make, tmp_path: Path, form: s
     model.assert_complete()
 
 
+@pytest.mark.own_conditions
 @pytest.mark.parametrize("form", ["class", "builder", "yaml"])
 def test_each_form_is_a_plan(tmp_path: Path, form: str) -> None:
     agent = {
@@ -202,6 +204,7 @@ class Beside(Judge):
         return OutputEvent(output=(event.about.item, verdict.good))
 
 
+@pytest.mark.own_conditions
 def test_it_works_beside_other_actions(agent_harness: Make) -> None:
     script(FINAL, CALL, FINAL)
     harness = agent_harness(Beside(), crash="everywhere", forced_serialization=False)
@@ -278,6 +281,7 @@ def test_a_prompt_that_is_missing_is_refused(agent_harness: Make) -> None:
 # -- histories -------------------------------------------------------------------------------
 
 
+@pytest.mark.own_conditions
 @pytest.mark.parametrize("history", [None, ConversationHistory(max_messages=10)])
 def test_a_history_is_of_the_key_or_of_the_input(agent_harness: Make, history: Any) -> None:
     model = script("hello", "good-bye")
@@ -297,6 +301,7 @@ ROWS = Types.ROW_NAMED(
 )
 
 
+@pytest.mark.own_conditions
 def test_an_answer_is_a_row(agent_harness: Make) -> None:
     wrong = ToolCall("final_result", {"id": "a", "copy": 1000, "parts": []})
     right = ToolCall("final_result", {"id": "a", "copy": 1, "parts": [{"size": 1.5}]})
@@ -357,6 +362,7 @@ def test_a_failed_conversation_is_answered_with_the_fallback(agent_harness: Make
     assert harness.memory() == {}
 
 
+@pytest.mark.own_conditions
 def test_a_replay_falls_back_again(agent_harness: Make) -> None:
     script(*FOR_EVER)
     harness = agent_harness(
@@ -408,6 +414,7 @@ def by_history(request: ServedRequest) -> Reply:
     return replies[sum(one["role"] == "assistant" for one in request.body["messages"])]
 
 
+@pytest.mark.own_conditions
 def test_counts_at_the_server_are_exact(
     agent_harness: Make, model_server: Callable[..., ModelServer], monkeypatch: pytest.MonkeyPatch
 ) -> None:

@@ -44,6 +44,7 @@ def test_tools_and_answer(model_server: Serve, agent_harness: Make) -> None:
     assert third["messages"][-1]["content"] == "15.0"
 
 
+@pytest.mark.own_conditions
 def test_a_crash_at_every_point_changes_nothing(model_server: Serve, agent_harness: Make) -> None:
     server = model_server(by_history)
     with agent_harness(Analyst(), config=options(server), crash="everywhere") as harness:
@@ -76,6 +77,7 @@ def test_requests_that_were_recorded_are_never_sent_again(model_server: Serve, f
     assert appends > 6  # three requests, three calls of tools, and the end of the action
 
 
+@pytest.mark.own_conditions
 @pytest.mark.parametrize("interface", ["openai-chat", "openai"])
 @pytest.mark.parametrize("stream", [False, True])
 def test_both_interfaces_with_and_without_streams(
@@ -98,6 +100,7 @@ def test_both_interfaces_with_and_without_streams(
     assert {bool(request.body.get("stream")) for request in server.requests} == {stream}
 
 
+@pytest.mark.own_conditions
 @pytest.mark.parametrize("mode", ["native", "prompted"])
 def test_modes_of_output(model_server: Serve, agent_harness: Make, mode: str) -> None:
     server = model_server([Reply('{"good": "perhaps"}'), Reply('```json\n{"good": false}\n```')])
@@ -112,6 +115,7 @@ def test_modes_of_output(model_server: Serve, agent_harness: Make, mode: str) ->
     assert "valid boolean" in second.text
 
 
+@pytest.mark.own_conditions
 def test_failures_that_pass(model_server: Serve, agent_harness: Make) -> None:
     server = model_server(
         [Reply("slow down", status=429, retry_after=0.05), Reply(body="{no"), Reply("good")]

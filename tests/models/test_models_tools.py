@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import logging
 import threading
 import time
 from collections.abc import Callable
@@ -37,7 +38,8 @@ from flink_agents.testing.models import Reply, ScriptedModel, ToolCall
 Make = Callable[..., OperatorHarness]
 SCRIPT: list[ScriptedModel] = []
 CALLED: list[str] = []
-DONE = threading.Event()
+HANGING: set[threading.Event] = set()
+"""What calls wait for that take too long."""
 
 
 def model() -> Any:
@@ -51,6 +53,25 @@ class Refused(TerminalError):
 def fetch(page: str) -> str:
     CALLED.append(f"fetch {page}")
     return page.upper()
+
+
+def hang() -> None:
+    event = threading.Event()
+    HANGING.add(event)
+    event.wait(5)
+
+
+class Releasing(logging.Handler):
+    """Ends calls that hang once their time is over, since each attempt waits for its threads."""
+
+    def emit(self, record: logging.LogRecord) -> None:
+        if "goes on though its time is over" in record.getMessage():
+            let_go()
+
+
+def let_go() -> None:
+    while HANGING:
+        HANGING.pop().set()
 
 
 class Worker(Agent):
@@ -85,7 +106,7 @@ class Worker(Agent):
             "object": object,
             "nan": lambda: float("nan"),
             "long": lambda: "x" * 10_000_000,
-            "hang": lambda: DONE.wait(5),
+            "hang": hang,
         }
         return outcomes[what]()
 
@@ -138,9 +159,11 @@ def raising(error: Exception) -> Any:
 @pytest.fixture(autouse=True)
 def nothing_called() -> Any:
     CALLED.clear()
-    DONE.clear()
+    releasing, log = Releasing(), logging.getLogger("flink_agents.loop")
+    log.addHandler(releasing)
     yield
-    DONE.set()
+    log.removeHandler(releasing)
+    let_go()
 
 
 def told(make: Make, *calls: ToolCall, model: str = "main") -> list[Any]:
@@ -179,6 +202,7 @@ TOLD = [
 ]
 
 
+@pytest.mark.own_conditions
 @pytest.mark.parametrize(("call", "outcome", "text"), TOLD, ids=lambda one: str(one)[:40])
 def test_what_the_model_is_told(agent_harness: Make, call: ToolCall, outcome: str, text: str) -> None:
     ((content, found),) = told(agent_harness, call)
@@ -189,6 +213,7 @@ def test_what_the_model_is_told(agent_harness: Make, call: ToolCall, outcome: st
 SLOW = [do("hang"), ToolCall("later", {"seconds": 5}), ToolCall("inside", {"page": "slow"})]
 
 
+@pytest.mark.own_conditions
 @pytest.mark.parametrize("call", SLOW, ids=lambda one: one.name)
 def test_a_call_that_takes_too_long(agent_harness: Make, call: ToolCall) -> None:
     ((content, found),) = told(agent_harness, call, model="hasty")
@@ -205,6 +230,7 @@ def test_what_a_tool_raises_ends_the_conversation(agent_harness: Make) -> None:
     assert "never" in fails(agent_harness, Refused, do("terminal"))
 
 
+@pytest.mark.own_conditions
 def test_unless_the_model_shall_be_told(agent_harness: Make) -> None:
     assert told(agent_harness, do("raise"), model="lenient") == [("OSError: broken", "failed")]
 
@@ -216,6 +242,7 @@ def test_a_call_that_is_wrong_too_often(agent_harness: Make) -> None:
     assert len(agent_harness(Worker(), crash=None, forced_serialization=False).push("main")[0][0]) == 5
 
 
+@pytest.mark.own_conditions
 def test_calls_at_once_run_side_by_side_and_are_told_in_order(agent_harness: Make) -> None:
     waits = [0.05, 0.01, 0.03]
     calls = [ToolCall("later", {"seconds": seconds}) for seconds in waits]
@@ -223,6 +250,7 @@ def test_calls_at_once_run_side_by_side_and_are_told_in_order(agent_harness: Mak
     assert sorted(CALLED) == sorted(f"later {seconds}" for seconds in waits)
 
 
+@pytest.mark.own_conditions
 def test_a_tool_of_the_action_is_executed_again_but_not_its_calls(agent_harness: Make) -> None:
     calls = [ToolCall("inside", {"page": page}) for page in ("a", "b")]
     SCRIPT[:] = [ScriptedModel([Reply(tool_calls=calls), "done"])]
@@ -233,6 +261,7 @@ def test_a_tool_of_the_action_is_executed_again_but_not_its_calls(agent_harness:
     assert sorted(CALLED) == ["fetch a", "fetch b"]
 
 
+@pytest.mark.own_conditions
 def test_limits_of_a_tool_hold_for_models(agent_harness: Make) -> None:
     calls = [ToolCall("limited", {"word": word}) for word in "abc"]
     assert [content for content, _ in told(agent_harness, *calls)] == ["a", "b", "c"]

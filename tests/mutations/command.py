@@ -10,7 +10,7 @@ from collections.abc import Sequence
 from concurrent.futures import ProcessPoolExecutor
 from dataclasses import dataclass
 
-from tests.mutations import models as models, table as table, waits as waits
+from tests.mutations import models as models, overtake as overtake, table as table, waits as waits
 from tests.mutations.mutation import TABLE
 from tests.random_programs.running import first_failure
 
@@ -63,8 +63,9 @@ def try_mutation(name: str, programs: int, seed: int, left_out: frozenset[str]) 
 
         failure = random_chats.first_failure(programs, seed)
     else:
-        waiting = name != NOTHING and TABLE[name].waits
-        failure = first_failure(programs, seed, SETTLE_SECONDS, left_out, waiting)
+        overtakes = name != NOTHING and TABLE[name].overtakes
+        waiting = overtakes or (name != NOTHING and TABLE[name].waits)
+        failure = first_failure(programs, seed, SETTLE_SECONDS, left_out, waiting, overtakes)
     seconds = time.monotonic() - began
     if failure is None:
         return Finding(name, None, programs, seconds)

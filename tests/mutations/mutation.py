@@ -21,6 +21,7 @@ class Mutation:
         change: What takes its place.
         about: What was wrong, in words.
         waits: Whether only programs find it that pause, and wait for signals.
+        overtakes: Whether only programs find it whose inputs overtake such runs.
         chats: Whether random conversations find it, and not programs.
     """
 
@@ -30,6 +31,7 @@ class Mutation:
     about: str
     waits: bool = False
     chats: bool = False
+    overtakes: bool = False
 
     def apply(self) -> None:
         """Put the defect into this process.
@@ -50,11 +52,14 @@ class Mutation:
 TABLE: dict[str, Mutation] = {}
 
 
-def mutation(name: str, target: str, waits: bool = False, chats: bool = False) -> Callable[[Change], Change]:
+def mutation(
+    name: str, target: str, waits: bool = False, chats: bool = False, overtakes: bool = False
+) -> Callable[[Change], Change]:
     """Put a mutation into the table; the docstring of the function says what it is about."""
 
     def register(change: Change) -> Change:
-        TABLE[name] = Mutation(name, target, change, (change.__doc__ or "").strip(), waits, chats)
+        about = (change.__doc__ or "").strip()
+        TABLE[name] = Mutation(name, target, change, about, waits, chats, overtakes)
         return change
 
     return register

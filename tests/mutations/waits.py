@@ -103,3 +103,13 @@ def delayed_delivered_again(before: Any) -> Any:
             timers.register_processing_time_timer(max(head.delayed_due, self._clock()) + 1)
 
     return come_in
+
+
+@mutation("outcomes-of-approvals-lost", "runtime.execution.waits.approvals:_put_aside", waits=True)
+def outcomes_of_approvals_lost(before: Any) -> Any:
+    """The end of a request does not leave where the action fails behind it."""
+
+    def put_aside(step: Any, value: Any, ends: bool = False) -> None:
+        before(step, value)
+
+    return put_aside

@@ -8,6 +8,7 @@ from typing import Any
 import pytest
 
 from flink_agents import Agent, ApprovalDeniedEvent, InputEvent, action, tool
+from flink_agents.api.errors import AgentDefinitionError
 from flink_agents.plan import AgentCode, AgentPlan, bind, compile_agent
 from flink_agents.plan.binding.uses import may_make_durable_calls, may_wait
 from flink_agents.plan.files.yaml import load_yaml
@@ -122,3 +123,25 @@ agents:
     assert bound.actions[0].settings.needs_approval is True
     settings = bound.resource("give", "tool").settings
     assert (settings.needs_approval, settings.approval_timeout) == (is_large, 60)
+
+
+async def pays(event: Any, ctx: Any) -> None: ...
+
+
+@pytest.mark.parametrize(
+    "declare",
+    [
+        lambda: action(InputEvent, approval_timeout=60)(pays),
+        lambda: tool(approval_timeout=60)(pays),
+        lambda: Agent(name="Till").add_action("pay", [InputEvent], pays, approval_timeout=60),
+    ],
+    ids=["action", "tool", "builder"],
+)
+def test_a_timeout_of_an_approval_that_nobody_asks_for_is_refused(declare: Any) -> None:
+    with pytest.raises(AgentDefinitionError, match="has an approval_timeout, and asks nobody") as caught:
+        declare()
+    assert "needs_approval=True" in str(caught.value.fix)
+
+
+def test_an_action_may_say_that_it_needs_no_approval() -> None:
+    action(InputEvent, needs_approval=False, approval_timeout=60)(pays)

@@ -22,8 +22,8 @@ from flink_agents.api.errors import (
 from flink_agents.api.settings import (
     ActionOptions,
     ActionSettings,
+    ApprovedLimits,
     LimitOptions,
-    Limits,
     PlainSettings,
     ToolSettings,
     settings_of,
@@ -220,7 +220,11 @@ def test_a_setting_is_declared_once_and_is_everywhere() -> None:
     assert set(settings_of(ActionSettings)) == all_ - {"when"}
     assert ActionPlan.model_fields.keys() >= all_ and ActionEntry.model_fields.keys() >= all_
     assert all(ActionPlan.model_fields[name].description for name in plain)
-    assert set(get_type_hints(LimitOptions)) == set(Limits.model_fields) == set(ToolSettings.model_fields)
+    assert (
+        set(get_type_hints(LimitOptions))
+        == set(ApprovedLimits.model_fields)
+        == set(ToolSettings.model_fields)
+    )
 
 
 @pytest.mark.parametrize(("wrong", "near"), [("timout", "timeout"), ("emit", "emits"), ("confg", "config")])

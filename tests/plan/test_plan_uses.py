@@ -30,7 +30,7 @@ class OneAction(Agent):
 
 def uses(monkeypatch: pytest.MonkeyPatch, code: str, **known: Any) -> tuple[bool, bool]:
     """Whether an action surely makes durable calls, and whether it may; its body is ``code``."""
-    body = compile(f"def decide(self, event, ctx):\n    {code}", "/home/someone/job.py", "exec").co_consts[0]
+    body = compile(f"def decide(self, event, ctx):\n    {code}", "job.py", "exec").co_consts[0]
     function = FunctionType(body, {"__builtins__": __builtins__, "__name__": __name__, **known})
     bound = bind(compile_agent(OneAction()), AgentCode.of(OneAction()))
     for one in bound.actions:

@@ -3,15 +3,17 @@
 from __future__ import annotations
 
 import asyncio
+import functools
 import sys
 import time
 from asyncio import sleep
+from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
 import pytest
 
-from flink_agents import Agent, InputEvent, action
+from flink_agents import Agent, InputEvent, RunnerContext, action
 from flink_agents.api.durable import waits_durably
 from flink_agents.plan import AgentCode, bind, compile_agent
 from flink_agents.plan.binding.uses import may_wait
@@ -118,13 +120,107 @@ def test_an_object_of_which_nobody_says_that_it_waits() -> None:
     assert not _waits(Ungated)
 
 
-@pytest.mark.parametrize("agent", [Sleeps, Asks, Helped, Both])
+WAYS = {"nap": [pause]}
+
+
+class OfATable(Agent):
+    @action(InputEvent)
+    async def work(self, event: InputEvent, ctx: Any) -> None:
+        for way in WAYS[event.input]:
+            await way(ctx)
+
+
+class OfATableOfItsOwn(Agent):
+    ways = (pause,)
+
+    @action(InputEvent)
+    async def work(self, event: InputEvent, ctx: Any) -> None:
+        await self.ways[0](ctx)
+
+
+class OfAProperty(Agent):
+    @action(InputEvent)
+    async def work(self, event: InputEvent, ctx: Any) -> None:
+        await self.way(ctx)
+
+    @property
+    def way(self) -> Any:
+        return pause
+
+
+class OfADefault(Agent):
+    @action(InputEvent)
+    async def work(self, event: InputEvent, ctx: Any) -> None:
+        await self.go(ctx)
+
+    async def go(self, ctx: Any, way: Any = pause, *, other: Any = None) -> None:
+        await way(ctx)
+
+
+class OfANamedDefault(Agent):
+    @action(InputEvent)
+    async def work(self, event: InputEvent, ctx: Any) -> None:
+        await self.go(ctx)
+
+    async def go(self, ctx: Any, *, way: Any = pause) -> None:
+        await way(ctx)
+
+
+def slowed(function: Callable[..., Any]) -> Callable[..., Any]:
+    @functools.wraps(function)
+    async def slow(self: Any, event: InputEvent, ctx: Any) -> Any:
+        await ctx.sleep(1)
+        return await function(self, event, ctx)
+
+    return slow
+
+
+class OfADecorator(Agent):
+    @action(InputEvent)
+    @slowed
+    async def work(self, event: InputEvent, ctx: Any) -> None:
+        return None
+
+
+HIDDEN = [OfATable, OfATableOfItsOwn, OfAProperty, OfADefault, OfANamedDefault, OfADecorator]
+
+
+@pytest.mark.parametrize("agent", [Sleeps, Asks, Helped, Both, *HIDDEN])
 def test_agents_that_wait(agent: type[Agent]) -> None:
     assert _waits(agent)
 
 
 def test_functions_of_modules_are_no_waits() -> None:
     assert not _waits(Others)
+
+
+async def napping(ctx: RunnerContext) -> int:
+    """Sleep."""
+    await ctx.sleep(1)
+    return 1
+
+
+@pytest.mark.parametrize("added", [napping, Sleeps().as_tool("Sleeps.")], ids=["function", "agent"])
+def test_tools_that_were_added_to_an_agent(added: Any) -> None:
+    """Its class does not name them, and its action does so by a text."""
+    made = OfData("built").add_resource("nap", "tool", added)
+    assert may_wait(bind(compile_agent(made), AgentCode.of(made)))
+
+
+MUCH: list[Any] = [[number] for number in range(100)]
+MUCH.append(MUCH)
+
+
+class OfData(Agent):
+    """Names a collection that holds itself."""
+
+    @action(InputEvent)
+    async def work(self, event: InputEvent, ctx: Any) -> None:
+        MUCH.append(len(MUCH))
+
+
+def test_collections_are_looked_through_once() -> None:
+    assert not _waits(OfData)
 
 
 class Imports(Agent):

@@ -5,10 +5,11 @@ from __future__ import annotations
 from collections.abc import AsyncIterator
 from typing import Any
 
-from flink_agents import Agent, InputEvent, OutputEvent
+from flink_agents import Agent, ApprovalDeniedEvent, InputEvent, OutputEvent
 from tests.random_programs.calls import AT_ONCE
 from tests.random_programs.events import Nested
 from tests.random_programs.execution import Execution, name_of
+from tests.random_programs.programs import APPROVED
 
 
 class RandomAgent(Agent):
@@ -16,6 +17,12 @@ class RandomAgent(Agent):
 
     side_outputs = {"audit": tuple, "began": tuple}
     on_error = "dead-letter"
+
+
+class Overtaken(RandomAgent):
+    """The same, with inputs that overtake its suspended runs."""
+
+    on_suspend = "overtake"
 
 
 def _begin(event: Any, ctx: Any) -> tuple[Execution, str, list[Any]]:
@@ -57,6 +64,14 @@ def begin_plainly(event: InputEvent, ctx: Any) -> list[Any]:
     return x.sent
 
 
+async def refuse(event: ApprovalDeniedEvent, ctx: Any) -> list[Any]:
+    """Take an input that nobody has approved."""
+    x, _, _ = _begin(event.event, ctx)
+    x.note("denied", str(event.outcome.decision), event.outcome.reason)
+    x.note("end")
+    return [OutputEvent(output=(ctx.key, x.name, "denied", event.outcome.reason))]
+
+
 async def go_on(event: Nested, ctx: Any) -> list[Any]:
     """Take an event that an action sent."""
     x = Execution(ctx, event, event.name, event.place)
@@ -79,9 +94,14 @@ async def _whole(x: Execution, place: str, ops: list[Any]) -> list[Any]:
     return x.sent
 
 
-def agent() -> Agent:
-    """The agent of all programs."""
-    made = RandomAgent(name="random")
+def agent(waits: bool = False, overtakes: bool = False) -> Agent:
+    """The agent of all programs.
+
+    Args:
+        waits: Whether it has an action that somebody has to approve.
+        overtakes: Whether inputs overtake its suspended runs.
+    """
+    made = (Overtaken if overtakes else RandomAgent)(name="random")
     made.add_action("begin", [InputEvent], begin, when=_is("async"))
     made.add_action("begin_retried", [InputEvent], begin, when=_is("retried"), retry=AT_ONCE)
     made.add_action("begin_yielding", [InputEvent], begin_yielding, when=_is("yields"))
@@ -89,6 +109,9 @@ def agent() -> Agent:
     made.add_action(
         "begin_plainly_retried", [InputEvent], begin_plainly, when=_is("def retried"), retry=AT_ONCE
     )
+    if waits:
+        made.add_action("begin_approved", [InputEvent], begin, when=_is(APPROVED), needs_approval=True)
+        made.add_action("refuse", [ApprovalDeniedEvent], refuse)
     made.add_action("go_on", [Nested], go_on)
     return made.add_action("look_on", [Nested], look_on)
 

@@ -18,14 +18,20 @@ SHARE = 25
 
 
 def _share(
-    programs: int, seed: int, keep_going: bool, left_out: frozenset[str], waits: bool
+    programs: int,
+    seed: int,
+    keep_going: bool,
+    left_out: frozenset[str],
+    waits: bool,
+    overtakes: bool,
+    lags: bool,
 ) -> tuple[int, list[str]]:
     crashes, failures = 0, list[str]()
     # After a failure the harness of the programs before is of no use any more.
     each = 1 if keep_going else programs
     for number in range(seed, seed + programs, each):
         try:
-            crashes += run(each, number, left_out=left_out, waits=waits)
+            crashes += run(each, number, left_out=left_out, waits=waits, overtakes=overtakes, lags=lags)
         except ProgramFailed as failed:
             failures.append(str(failed))
             if not keep_going:
@@ -40,6 +46,8 @@ def run_in_processes(
     keep_going: bool = False,
     left_out: frozenset[str] = frozenset(),
     waits: bool = False,
+    overtakes: bool = False,
+    lags: bool = False,
 ) -> tuple[int, list[str]]:
     """Check programs in several processes: one spends most of its time on waiting.
 
@@ -50,6 +58,8 @@ def run_in_processes(
         keep_going: Whether to go on behind a program that fails.
         left_out: Kinds of calls and operations that they do without.
         waits: Whether they pause, and wait for signals.
+        overtakes: Whether inputs overtake the runs that do.
+        lags: Whether Flink's thread lags behind the agent loop.
 
     Returns:
         The number of crashes, and what failed.
@@ -58,7 +68,7 @@ def run_in_processes(
     counts = [min(SHARE, seed + programs - start) for start in starts]
     crashes, failures = 0, list[str]()
     with ProcessPoolExecutor(jobs, multiprocessing.get_context("spawn")) as pool:
-        same = repeat(keep_going), repeat(left_out), repeat(waits)
+        same = map(repeat, (keep_going, left_out, waits, overtakes, lags))
         for done, failed in pool.map(_share, counts, starts, *same):
             crashes += done
             failures += failed
@@ -78,12 +88,23 @@ def main(arguments: Sequence[str] | None = None) -> int:
     parser.add_argument("--jobs", "--workers", type=int, default=2 * (os.cpu_count() or 1))
     parser.add_argument("--keep-going", action="store_true", help="go on behind a program that fails")
     parser.add_argument("--without", default="", help="kinds of operations, with commas between them")
-    parser.add_argument("--waits", action="store_true", help="with pauses, signals and delayed events")
+    parser.add_argument(
+        "--waits", action="store_true", help="with pauses, signals, approvals and delayed events"
+    )
+    parser.add_argument("--overtake", action="store_true", help="the same, and inputs overtake such runs")
+    parser.add_argument("--lag", action="store_true", help="Flink's thread lags behind the agent loop")
     options = parser.parse_args(arguments)
     left_out = frozenset(filter(None, options.without.split(",")))
     began = time.perf_counter()
     crashes, failures = run_in_processes(
-        options.programs, options.seed, options.jobs, options.keep_going, left_out, options.waits
+        options.programs,
+        options.seed,
+        options.jobs,
+        options.keep_going,
+        left_out,
+        options.waits or options.overtake,
+        options.overtake,
+        options.lag,
     )
     for failed in failures:
         print(failed, file=sys.stderr)

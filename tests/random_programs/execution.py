@@ -102,6 +102,8 @@ class Execution:
             return None
         if kind == "listen":
             return await self.listen(here, args[0])
+        if kind == "approve":
+            return await self.approve(here, args[0])
         if kind in CONSTRUCTS:
             branches, *settings = args
             return await CONSTRUCTS[kind](self, here, branches, settings)
@@ -115,6 +117,12 @@ class Execution:
             answer = "none"
         self.note("answered", here, answer)
         return answer
+
+    async def approve(self, here: str, timeout: float | None) -> Any:
+        """Ask somebody."""
+        outcome = await self.ctx.request_approval(here, {"place": here}, timeout=timeout)
+        self.note("decided", here, str(outcome.decision), dict(outcome.arguments))
+        return [str(outcome.decision), outcome.arguments["place"]]
 
     def plain_block(self, place: str, ops: Block) -> None:
         """Execute operations of a ``def`` action."""

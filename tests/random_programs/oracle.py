@@ -12,11 +12,13 @@
 
 from __future__ import annotations
 
+import zlib
 from collections import Counter
 from collections.abc import Container, Iterable, Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
+from flink_agents.api.approvals import APPROVALS_TAG, ApprovalRequest, Decision
 from flink_agents.testing import OperatorHarness
 from tests.random_programs.programs import KEYS, Program
 from tests.random_programs.world import Attempt, Entry, World
@@ -118,6 +120,37 @@ def check_taken(program: Program, found: Outcome) -> None:
         expected = sorted(one.name for one in program.inputs if one.key == key)
         if sorted(found.order[key]) != expected:
             raise AssertionError(f"inputs of key {key}: expected {expected}, taken {found.order[key]}")
+
+
+def decided(request: ApprovalRequest) -> tuple[Decision, dict[str, Any] | None]:
+    """What somebody says to a request, and with what other arguments; it follows from what that asks for."""
+    arguments = dict(request.arguments)
+    place = arguments.get("place") or arguments["input"][1]
+    drawn = zlib.crc32(f"decide {place}".encode()) % 3
+    if drawn == 0:
+        return Decision.DENIED, None
+    if drawn == 1:
+        return Decision.APPROVED, None
+    if "place" in arguments:
+        return Decision.APPROVED, {"place": f"{place} changed"}
+    key, name, form, ops = arguments["input"]
+    return Decision.APPROVED, {"input": [key, name, form, [*ops, ["out"]]]}
+
+
+def check_approvals(harness: OperatorHarness) -> None:
+    """See that each request left once, and ended once by what was said to it, or by its time."""
+    asked = [one for one in harness.side_output(APPROVALS_TAG) if isinstance(one, ApprovalRequest)]
+    ended = [one.request.id for one in harness.approval_outcomes]
+    requests = {one.id: one for one in asked}
+    if len(requests) != len(asked) or len(set(ended)) != len(ended) or requests.keys() != set(ended):
+        raise AssertionError(f"requests {[one.id for one in asked]} ended by outcomes of {ended}")
+    for one in harness.approval_outcomes:
+        request = requests[one.request.id]
+        expected, changed = decided(request)
+        if request.expires_at is not None:
+            expected, changed = Decision.EXPIRED, None
+        if (one.decision, dict(one.arguments)) != (expected, {**request.arguments, **(changed or {})}):
+            raise AssertionError(f"{request} was to be {expected} with {changed}, and is {one}")
 
 
 def check_calm(program: Program, expected: Outcome, found: Outcome, ordered: bool) -> None:

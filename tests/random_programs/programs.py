@@ -143,8 +143,15 @@ def program(seed: int) -> Program:
     return _Maker(seed).make()
 
 
+APPROVALS = (["approve", None], ["approve", None], ["approve", 4.0])
+"""Requests for approvals, with the seconds after which they expire."""
+
+APPROVED = "approved"
+"""The form of an action that somebody has to approve."""
+
+
 def waiting_program(seed: int) -> Program:
-    """The program with that seed, with pauses, waits for signals and delayed events at random places."""
+    """The program with that seed, with pauses, signals, approvals and delayed events at random places."""
     made, chance = program(seed), random.Random(-1 - seed)
     for one in made.inputs:
         blocks = [] if one.form.startswith("def") else [one.ops]
@@ -153,7 +160,27 @@ def waiting_program(seed: int) -> Program:
             while chance.random() < 0.35:
                 block.insert(chance.randint(0, len(block)), list(chance.choice(WAITS)))
     # A timeout comes before the signal or behind it.
-    return _sending_later(made)
+    return _sending_later(_asking_people(made))
+
+
+def _asking_people(made: Program) -> Program:
+    """A program some of whose inputs have an action that needs an approval, or ask for some as they go on.
+
+    They ask before they make any task: a request leaves when its run is suspended, which does not happen as
+    long as another task makes a call, and one that failed may have left a call behind that has no end.
+    """
+    chance = random.Random(-13 - made.seed)
+    inputs: list[Input] = []
+    for one in made.inputs:
+        asks = not one.form.startswith("def") and APPROVED not in LEFT_OUT
+        if asks and one.form == "async" and chance.random() < 0.4:
+            one = replace(one, form=APPROVED)
+        makes_tasks = [at for at, op in enumerate(one.ops) if any(isinstance(part, list) for part in op)]
+        while asks and chance.random() < 0.3:
+            last = min(makes_tasks, default=len(one.ops))
+            one.ops.insert(chance.randint(0, last), list(chance.choice(APPROVALS)))
+        inputs.append(one)
+    return replace(made, inputs=tuple(inputs))
 
 
 def _sending_later(made: Program) -> Program:

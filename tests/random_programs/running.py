@@ -10,12 +10,15 @@ from collections.abc import Collection, Iterator, Sequence
 from dataclasses import dataclass
 
 from flink_agents.api.action_state import JournalKey, Record
+from flink_agents.api.approvals import APPROVAL_SIGNAL, ApprovalRequest, Decision, wait_of_request
 from flink_agents.api.errors import StoreError
+from flink_agents.api.signals import Signal
 from flink_agents.testing import OperatorHarness
 from flink_agents.testing.faults import Choose, Fault
 from flink_agents.testing.harness import Snapshot
 from tests.random_programs import constructs as constructs, oracle
 from tests.random_programs.agents import agent
+from tests.random_programs.lagging import lagging
 from tests.random_programs.oracle import Outcome
 from tests.random_programs.programs import KEYS, LEFT_OUT, Input, Program, program, waiting_program
 from tests.random_programs.stores import RandomFaults
@@ -80,14 +83,24 @@ class Runner:
     Args:
         seconds: How long a program may stand still.
         waits: Whether programs pause, wait for signals, and send events with a delay.
+        overtakes: Whether inputs overtake the runs that do.
+        lags: Whether Flink's thread lags behind the agent loop, which :func:`run` sees to.
     """
 
-    def __init__(self, seconds: float = SETTLE_SECONDS, waits: bool = False) -> None:
+    def __init__(
+        self,
+        seconds: float = SETTLE_SECONDS,
+        waits: bool = False,
+        overtakes: bool = False,
+        lags: bool = False,
+    ) -> None:
         self.seconds = seconds
+        self.lags = lags
+        self.overtakes = overtakes
         self.waits = waits
         self.faults = RandomFaults()
         self.harness = OperatorHarness(
-            agent(),
+            agent(waits, overtakes),
             lambda record: record[0],
             store=lambda: self.faults.store(),
             settle=False,
@@ -99,7 +112,7 @@ class Runner:
             config={"action-state.grace": "10 ms", "run.waits": waits},
         )
         self._empty = self.harness.snapshot()
-        self._signals: list[tuple[str, str, str]] = []
+        self._signals: list[Signal] = []
 
     def begin(self, seed: int, choose: Choose | None = None) -> OperatorHarness:
         """The harness, with nothing in it and an empty store."""
@@ -149,13 +162,19 @@ class Runner:
         harness.advance(World.chance.choice((0, 3)))
         for one in crash.again([one for one in inputs if one.name not in taken]):
             harness.push(one.record)
-        for key, name, value in self._signals[sent:]:
+        for signal in self._again(sent):
             # The stream of signals comes again as well.
             if World.chance.random() < 0.5:
                 self._rests()
-            harness.signal(key, name, value, id=name)
+            self._send(signal)
         self._end()
         return oracle.observed(harness)
+
+    def _again(self, sent: int) -> list[Signal]:
+        """The signals behind the first ``sent``, which come again."""
+        behind = self._signals[sent:]
+        del self._signals[sent:]
+        return behind
 
     def _end(self) -> None:
         """Let all runs end: time passes, and what they wait for is answered."""
@@ -169,6 +188,7 @@ class Runner:
             if waits != before:
                 until, before = time.monotonic() + self.seconds, waits
             if not self._go_on() and rests:
+                oracle.check_approvals(self.harness)
                 return
         self.harness.settle(0.002)
         raise TimeoutError(f"runs wait on: {[self.harness.waits(key) for key in KEYS]}")
@@ -184,19 +204,35 @@ class Runner:
     def _go_on(self) -> bool:
         """Let one thing happen that a run waits for, or an event come; whether there was any."""
         waits = [(key, wait) for key in KEYS for wait in self.harness.waits(key)]
-        asked = [(key, wait) for key, wait in waits if wait.name is not None and wait.deadline is None]
+        untimed = [(key, wait) for key, wait in waits if wait.name is not None and wait.deadline is None]
         timed = [wait.deadline for _, wait in waits if wait.deadline is not None]
         timed += [one.due for key in KEYS for one in self.harness.delayed(key)]
-        if not (asked or timed):
+        # A request for an approval cannot be answered before it has left.
+        requests = {wait_of_request(one.id): one for one in self.harness.approvals}
+        answers = [answer_to(requests[wait.id]) for _, wait in untimed if wait.id in requests]
+        answers += [
+            Signal(wait.name, f"said {wait.name}", key, wait.name)
+            for key, wait in untimed
+            if wait.name not in (None, APPROVAL_SIGNAL)
+        ]
+        if not (answers or timed):
             return False
-        if asked and (not timed or World.chance.random() < 0.5):
-            key, wait = World.chance.choice(asked)
-            assert wait.name is not None
-            self._signals.append((key, wait.name, f"said {wait.name}"))
-            self.harness.signal(*self._signals[-1], id=wait.name)
+        chance = World.chance
+        if self._signals and chance.random() < 0.1:
+            # An answer that comes twice, or late.
+            self._send(chance.choice(self._signals))
+        if answers and (not timed or chance.random() < 0.5):
+            self._send(chance.choice(answers))
         else:
-            self.harness.advance(max(0, min(timed) - self.harness.current_time))
+            # A run whose time has come may have its turn behind another one, which waits for more time.
+            now = self.harness.current_time
+            self.harness.advance(min((at for at in timed if at > now), default=now) - now)
         return True
+
+    def _send(self, signal: Signal) -> None:
+        """Send a signal; it comes again after a crash."""
+        self._signals.append(signal)
+        self.harness.signal(signal.key, signal.name, signal.value, id=signal.id, wait=signal.wait)
 
     def _until_crash(self, inputs: Sequence[Input], crash: Crash, snapshots: list[Snapshot]) -> None:
         """Run a program up to its crash, and take the checkpoint on the way."""
@@ -239,6 +275,12 @@ class Runner:
         self.harness.close()
 
 
+def answer_to(request: ApprovalRequest) -> Signal:
+    """What somebody says to a request: the same whenever that is."""
+    decision, arguments = oracle.decided(request)
+    return request.approve(arguments) if decision is Decision.APPROVED else request.deny("denied")
+
+
 def check(runner: Runner, seed: int) -> int:
     """Run the program with that seed, with crashes; returns how many.
 
@@ -264,7 +306,8 @@ def check(runner: Runner, seed: int) -> int:
         for crash in crashes:
             found = runner.crashed(made.inputs, crash)
             oracle.check_taken(made, found)
-            if made.calm:
+            # Who overtakes whom is a matter of time, and what is not recorded may be so otherwise.
+            if made.calm and not runner.overtakes:
                 oracle.check_calm(made, plain, found, not crash.reordered)
             _check_replay(runner, made, found)
     except Exception as error:
@@ -272,7 +315,8 @@ def check(runner: Runner, seed: int) -> int:
         raise ProgramFailed(
             f"program {seed} failed: {where}\n{made}\n{type(error).__name__}: {error}\n"
             f"again: python -m tests.random_programs --programs 1 --seed {seed}"
-            + (" --waits" if runner.waits else "")
+            + (" --overtake" if runner.overtakes else " --waits" if runner.waits else "")
+            + (" --lag" if runner.lags else "")
         ) from error
     return len(crashes)
 
@@ -292,7 +336,9 @@ def _check_replay(runner: Runner, made: Program, before: Outcome) -> None:
     order = [named[name] for names in before.order.values() for name in names]
     again = runner.replay(order)
     oracle.check_world(made)
-    oracle.check_replay(transcripts, before, again, oracle.last_attempts())
+    if not runner.overtakes:
+        oracle.check_replay(transcripts, before, again, oracle.last_attempts())
+    oracle.check_taken(made, again)
 
 
 def run(
@@ -301,6 +347,8 @@ def run(
     seconds: float = SETTLE_SECONDS,
     left_out: Collection[str] = frozenset(),
     waits: bool = False,
+    overtakes: bool = False,
+    lags: bool = False,
 ) -> int:
     """Check ``programs`` programs from ``seed`` on; returns the number of crashes.
 
@@ -310,15 +358,24 @@ def run(
         seconds: How long one may stand still.
         left_out: Kinds of calls and operations that they do without.
         waits: Whether they pause, and wait for signals.
+        overtakes: Whether inputs overtake the runs that do.
+        lags: Whether Flink's thread lags behind the agent loop.
     """
-    LEFT_OUT.clear()
-    LEFT_OUT.update(left_out)
-    with listening():
-        runner = Runner(seconds, waits)
+    _leave_out(left_out, overtakes)
+    with listening(), lagging(lags):
+        runner = Runner(seconds, waits, overtakes, lags)
         try:
             return sum(check(runner, number) for number in range(seed, seed + programs))
         finally:
             runner.close()
+
+
+def _leave_out(left_out: Collection[str], overtakes: bool) -> None:
+    LEFT_OUT.clear()
+    LEFT_OUT.update(left_out)
+    if overtakes:
+        # It notes that it is cancelled. Where a replay is set aside, the run goes on behind that.
+        LEFT_OUT.add("left to others")
 
 
 def first_failure(
@@ -327,13 +384,13 @@ def first_failure(
     seconds: float = SETTLE_SECONDS,
     left_out: Collection[str] = frozenset(),
     waits: bool = False,
+    overtakes: bool = False,
 ) -> tuple[int, ProgramFailed] | None:
     """The first of some programs that fails, as its seed and why; None where none does. As :func:`run`."""
     at = seed
-    LEFT_OUT.clear()
-    LEFT_OUT.update(left_out)
+    _leave_out(left_out, overtakes)
     with listening():
-        runner = Runner(seconds, waits)
+        runner = Runner(seconds, waits, overtakes)
         try:
             for at in range(seed, seed + programs):
                 check(runner, at)

@@ -7,7 +7,8 @@ Certificates and keys travel as text: no file has to be on the machines of a clu
 from __future__ import annotations
 
 import re
-from collections.abc import Mapping
+from collections.abc import Callable, Iterator, Mapping
+from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
 
@@ -39,6 +40,47 @@ _OWN_PROPERTIES = frozenset(
     + ("key.serializer", "value.serializer", "enable.auto.commit")
 )
 """What the arguments of the source and the sink, or Flink, decide."""
+
+
+@contextmanager
+def reaching() -> Iterator[None]:
+    """Let what kafka-python raises be an error that says what to look at.
+
+    Raises:
+        KafkaStreamError: The brokers cannot be reached, or refuse what is asked of them.
+    """
+    from kafka.errors import KafkaError
+
+    try:
+        yield
+    except KafkaError as error:
+        raise KafkaStreamError(
+            "the brokers cannot be reached, or refuse it",
+            found=f"{type(error).__name__}: {error}",
+            fix="look at bootstrap_servers and the options of the client, and at the brokers",
+        ) from error
+
+
+def made_client(kind: Callable[..., Any], **options: Any) -> Any:
+    """Return a client of kafka-python.
+
+    Args:
+        kind: Its class.
+        **options: Its options.
+
+    Raises:
+        KafkaStreamError: It does not take them, or the brokers cannot be reached.
+    """
+    with reaching():
+        try:
+            return kind(**options)
+        except (TypeError, ValueError, AssertionError, OSError) as error:
+            raise KafkaStreamError(
+                "kafka-python cannot make a client with these options",
+                expected="bootstrap_servers as 'host:port', and options of kafka-python with values that fit",
+                found=f"{type(error).__name__}: {error}",
+                fix="correct the option that this names",
+            ) from error
 
 
 def java_properties(client: Mapping[str, Any], properties: Mapping[str, str]) -> dict[str, str]:

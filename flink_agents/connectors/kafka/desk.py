@@ -6,15 +6,17 @@ ended. Signals lie in a topic of their own, from which a job reads them. Neither
 
 from __future__ import annotations
 
+import re
 from collections.abc import Iterable, Mapping
 from dataclasses import fields
 from typing import Any
 
 from pydantic import TypeAdapter
 
-from flink_agents.api.approvals import ApprovalRequest, ApprovalResponse, plain, wait_of_request
+from flink_agents.api.approvals import ApprovalRequest, ApprovalResponse, plain, wait_of_request, writable
 from flink_agents.api.errors import KafkaStreamError, KafkaValueError, KeyEncodingError
 from flink_agents.api.signals import Signal
+from flink_agents.connectors.kafka.client import made_client, reaching
 from flink_agents.connectors.kafka.values import MAX_ERROR, write_value
 from flink_agents.runtime.serde.keys import decode_key, encode_key
 
@@ -22,6 +24,9 @@ SECONDS = 30.0
 """How long a broker may take to answer."""
 
 _REQUEST = TypeAdapter(ApprovalRequest)
+
+_WAIT = re.compile(r"(?s:.+)\|[0-9]{1,20}\|[^|]*\|[^|]*\|[0-9]+")
+"""The id of a wait. The key stands first, and may hold any character."""
 
 
 class KafkaDesk:
@@ -49,12 +54,12 @@ class KafkaDesk:
             KafkaStreamError: The brokers cannot be reached, or refuse it.
         """
         from kafka import KafkaAdminClient
-        from kafka.errors import KafkaError, TopicAlreadyExistsError
+        from kafka.errors import TopicAlreadyExistsError
 
         sizes = {"num_partitions": partitions, "replication_factor": replication}
         wanted = {self._signals: sizes, self._requests: {**sizes, "configs": {"cleanup.policy": "compact"}}}
-        try:
-            admin: Any = KafkaAdminClient(**self._client)
+        with reaching():
+            admin = made_client(KafkaAdminClient, **self._client)
             try:
                 for name, options in wanted.items():
                     if name is not None and name not in admin.list_topics():
@@ -64,33 +69,27 @@ class KafkaDesk:
                             continue
             finally:
                 admin.close()
-        except KafkaError as error:
-            raise _unreachable(error) from error
 
     def send(self, signals: Iterable[Signal]) -> None:
         """Send signals; they are in the topic when this returns.
 
         Raises:
             KafkaStreamError: The brokers cannot be reached, or did not take one in time.
-            KafkaValueError: A value is no JSON.
+            KafkaValueError: A value is no JSON, or ``wait`` is the id of no wait.
         """
         from kafka import KafkaProducer
-        from kafka.errors import KafkaError
 
         if self._signals is None:
             raise _no_topic("sends signals", "signals")
         records = [(_key_text(one).encode(), signal_json(one)) for one in signals]
-        try:
-            options: dict[str, Any] = {"acks": "all", **self._client}
-            producer = KafkaProducer(**options)
+        with reaching():
+            producer = made_client(KafkaProducer, **{"acks": "all", **self._client})
             try:
                 sent = [producer.send(self._signals, key=key, value=value) for key, value in records]
                 for one in sent:
                     one.get(timeout=SECONDS)
             finally:
                 producer.close(timeout=SECONDS)
-        except KafkaError as error:
-            raise _unreachable(error) from error
 
     def answer(self, response: ApprovalResponse) -> None:
         """Send an answer to the request whose id it has.
@@ -110,14 +109,10 @@ class KafkaDesk:
             KafkaStreamError: The brokers cannot be reached, or have no such topic.
             KafkaValueError: A record of the topic is no request.
         """
-        from kafka.errors import KafkaError
-
         if self._requests is None:
             raise _no_topic("lists requests", "requests")
-        try:
+        with reaching():
             latest = _latest(self._requests, self._client)
-        except KafkaError as error:
-            raise _unreachable(error) from error
         found = [read_request(value) for value in latest.values() if value is not None]
         return sorted(found, key=lambda one: (one.began_at, one.id))
 
@@ -128,7 +123,7 @@ def _latest(topic: str, client: Mapping[str, Any]) -> dict[tuple[int, bytes | No
     from kafka.structs import TopicPartition
 
     options: dict[str, Any] = {"isolation_level": "read_committed", **client}
-    consumer: Any = KafkaConsumer(group_id=None, enable_auto_commit=False, **options)
+    consumer = made_client(KafkaConsumer, group_id=None, enable_auto_commit=False, **options)
     try:
         numbers = consumer.partitions_for_topic(topic)
         if not numbers:
@@ -157,8 +152,15 @@ def signal_json(signal: Signal) -> bytes:
     """Return a signal as the value of a record; :func:`read_signal` reads it.
 
     Raises:
-        KafkaValueError: It cannot be JSON.
+        KafkaValueError: It cannot be JSON, or its wait is none.
     """
+    if signal.wait is not None and not _WAIT.fullmatch(signal.wait):
+        raise KafkaValueError(
+            "a signal names a wait by what is the id of none",
+            expected="key|number|action|task|place, as ctx.wait_for(...).id gives it",
+            found=repr(signal.wait)[:MAX_ERROR],
+            fix="give the id that the action put out, or the key of the run",
+        )
     said = {one.name: getattr(signal, one.name) for one in fields(signal)}
     if signal.wait is not None:
         # It names the key, whatever its type.
@@ -174,17 +176,22 @@ def read_signal(signal: Signal) -> Signal:
     An array is a tuple. Where there is no key, it is that of the wait that the signal names.
 
     Raises:
-        ValueError: The wait has no key.
+        ValueError: The wait has no key, or no run can have the key.
     """
     key = _tuples(signal.key)
     if key is None and signal.wait is not None:
         key = _key_of_wait(signal.wait)
+    try:
+        encode_key(key)
+    except KeyEncodingError as error:
+        raise ValueError(f"no run has the key {key!r}"[:MAX_ERROR]) from error
     return Signal(signal.name, signal.value, key, signal.id, signal.wait)
 
 
 def request_json(request: ApprovalRequest) -> bytes:
     """Return a request as the value of a record; :func:`read_request` reads it."""
-    return _REQUEST.dump_json(ApprovalRequest(**{**vars(request), "key": plain(request.key)}))
+    shown = {"key": plain(request.key), "what": request.what, "arguments": plain(dict(request.arguments))}
+    return _REQUEST.dump_json(ApprovalRequest(**{**vars(request), **writable(shown)}))
 
 
 def read_request(value: bytes) -> ApprovalRequest:
@@ -207,7 +214,7 @@ def read_request(value: bytes) -> ApprovalRequest:
 
 def _key_of_wait(wait: str) -> Any:
     try:
-        return decode_key(wait.rsplit("|", 4)[0])
+        return decode_key(wait.rsplit("|", 4)[0], from_outside=True)
     except KeyEncodingError as error:
         raise ValueError(f"{wait!r} is no id of a wait") from error
 
@@ -226,12 +233,4 @@ def _no_topic(does: str, argument: str) -> KafkaStreamError:
         f"a KafkaDesk that {does} needs to know their topic",
         expected=f"{argument}='...'",
         fix=f"name the topic: KafkaDesk({argument}='...')",
-    )
-
-
-def _unreachable(error: Exception) -> KafkaStreamError:
-    return KafkaStreamError(
-        "the brokers cannot be reached, or refuse it",
-        found=f"{type(error).__name__}: {error}",
-        fix="look at bootstrap_servers and the options of the client, and at the brokers",
     )

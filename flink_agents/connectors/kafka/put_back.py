@@ -12,6 +12,7 @@ from itertools import chain
 from typing import Any
 
 from flink_agents.api.errors import KafkaStreamError
+from flink_agents.connectors.kafka.client import made_client, reaching
 from flink_agents.connectors.kafka.headers import ERROR, ERROR_TYPE, FAILED_AGENT, ORIGIN, without_letter
 
 GROUP = "flink-agents-put-back"
@@ -76,6 +77,7 @@ class PutBack:
     left_out: int = 0
 
 
+@reaching()
 def put_back(
     dead_letters: str,
     to: str | None = None,
@@ -102,17 +104,19 @@ def put_back(
         **client: Options of kafka-python, ``bootstrap_servers`` among them.
 
     Raises:
-        KafkaStreamError: The topic is not there, or a letter came from nowhere that is known.
+        KafkaStreamError: The brokers cannot be reached, the topic is not there, or a letter came from nowhere
+            that is known.
     """
     from kafka import KafkaConsumer, KafkaProducer
 
     group = f"{GROUP}-{dead_letters}"
     options: dict[str, Any] = {"enable_auto_commit": False, "isolation_level": "read_committed", **client}
-    consumer = KafkaConsumer(group_id=group, max_poll_records=BATCH, **options)
-    producer: Any = None if dry_run else KafkaProducer(transactional_id=group, **client)
+    consumer = made_client(KafkaConsumer, group_id=group, max_poll_records=BATCH, **options)
+    producer: Any = None
     done = PutBack()
     try:
-        if producer is not None:
+        if not dry_run:
+            producer = made_client(KafkaProducer, transactional_id=group, **client)
             # Ends another one that is at the same topic, before its offsets are read.
             producer.init_transactions()
         for records, offsets in _batches(consumer, dead_letters, limit):

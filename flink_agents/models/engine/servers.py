@@ -2,9 +2,10 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from typing import Any
 
-from pydantic_ai.exceptions import ModelRetry, ToolFailed
+from pydantic_ai.exceptions import ApprovalRequired, ModelRetry, ToolFailed
 from pydantic_ai.tools import RunContext
 from pydantic_ai.toolsets import AbstractToolset, ToolsetTool
 from pydantic_core import SchemaValidator, core_schema
@@ -14,7 +15,7 @@ from flink_agents.api.context import RunnerContext
 from flink_agents.api.current import current_context
 from flink_agents.api.errors import ContextMisuseError
 from flink_agents.api.resources import ResourceType
-from flink_agents.models.tools.calls import ModelTool, ToolPolicy, ToolSource
+from flink_agents.models.tools.calls import ServedTool, ToolPolicy, ToolSource
 
 _ANY_OBJECT = SchemaValidator(core_schema.dict_schema(core_schema.str_schema(), core_schema.any_schema()))
 """The server checks arguments itself."""
@@ -25,6 +26,8 @@ def server_toolset(server: str, *, result_limit: int = 100_000) -> AbstractTools
 
     ``ModelAgent(..., toolsets=[server_toolset("shop")], capabilities=[FlinkDurability()])``: the run uses the
     connection of the subtask, with the options of the job. Its list of tools and each call are durable calls.
+    Tools that somebody has to approve need ``FlinkDurability(approvals=True)``, whose ``approval_timeout``
+    holds.
 
     Args:
         server: Name of the MCP server.
@@ -59,7 +62,11 @@ class _ServerToolset(AbstractToolset[Any]):
     async def call_tool(
         self, name: str, tool_args: dict[str, Any], ctx: RunContext[Any], tool: ToolsetTool[Any]
     ) -> Any:
-        called = next(one for one in await self._tools() if one.name == name)
+        called: Any = next(one for one in await self._tools() if one.name == name)
+        if called.needs_approval:
+            if not ctx.tool_call_approved:
+                raise ApprovalRequired
+            called = called.approved
         outcome = await called.call(self._context(), tool_args, self._policy)
         if outcome.kind == "retry":
             raise ModelRetry(str(outcome.content))
@@ -67,7 +74,7 @@ class _ServerToolset(AbstractToolset[Any]):
             raise ToolFailed(str(outcome.content))
         return outcome.content
 
-    async def _tools(self) -> list[ModelTool]:
+    async def _tools(self) -> Sequence[ServedTool]:
         context = self._context()
         source: ToolSource = context.get_resource(self._server, ResourceType.MCP_SERVER)
         return await source.model_tools(context)

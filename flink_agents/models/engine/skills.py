@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Mapping
 from typing import Any
 
-from pydantic_ai.toolsets import FunctionToolset
+from pydantic_ai.toolsets import AbstractToolset, FunctionToolset
 
 from flink_agents.api.skills import Skills, SkillsSpec
 from flink_agents.models.setup.descriptions import read_configured
@@ -13,11 +13,12 @@ from flink_agents.models.tools.skills.resource import opened
 from flink_agents.models.tools.skills.tools import SkillSet
 
 
-def skills_toolset(skills: Skills | Mapping[str, Any], *, id: str = "skills") -> FunctionToolset[Any]:
+def skills_toolset(skills: Skills | Mapping[str, Any], *, id: str = "skills") -> AbstractToolset[Any]:
     """Make a toolset of skills for an agent of pydantic-ai.
 
     ``Agent(..., toolsets=[skills_toolset(Skills("skills"))], capabilities=[FlinkDurability()])`` tells its
-    model of the skills and gives it their tools. Each of their calls is a durable call then.
+    model of the skills and gives it their tools. Each of their calls is a durable call then. Scripts that
+    somebody has to approve need ``FlinkDurability(approvals=True)``, whose ``approval_timeout`` holds.
 
     Args:
         skills: The skills, as for an agent on a stream. They are read now.
@@ -29,4 +30,9 @@ def skills_toolset(skills: Skills | Mapping[str, Any], *, id: str = "skills") ->
     """
     arguments = skills.arguments if isinstance(skills, Skills) else skills
     given = SkillSet([opened(id, read_configured(SkillsSpec, arguments, id))])
-    return FunctionToolset(given.functions, id=id, instructions=given.instructions)
+    made = FunctionToolset[Any](given.functions, id=id, instructions=given.instructions)
+    if not any(tool.settings.needs_approval for tool in given.tools):
+        return made
+    return made.approval_required(
+        lambda ctx, tool, arguments: tool.name == "run_script" and given.needs_approval(arguments)
+    )

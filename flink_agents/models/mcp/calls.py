@@ -9,6 +9,8 @@ from weakref import WeakKeyDictionary
 
 from typing_extensions import override
 
+from flink_agents.api.approvals import ApprovalOutcome
+from flink_agents.api.approved_calls import ask
 from flink_agents.api.context import RunnerContext
 from flink_agents.api.durable import DurableCallable, RetryableError
 from flink_agents.api.errors import (
@@ -19,7 +21,7 @@ from flink_agents.api.errors import (
 from flink_agents.api.mcp import MCPPrompt, MCPResource, MCPServerClient, MCPServerSpec, MCPTool
 from flink_agents.api.policies import RetryPolicy
 from flink_agents.api.resources import ChatMessage
-from flink_agents.models.mcp.content import messages_of, plain, read_tool, tools_of
+from flink_agents.models.mcp.content import messages_of, named, plain, read_tool, tools_of
 from flink_agents.models.mcp.failures import Kind
 from flink_agents.models.mcp.requests import MCPRequests, Request, RequestFailedError
 
@@ -70,7 +72,19 @@ class MCPServerCalls(MCPServerClient):
                 repeatable = await self._requests.is_repeatable(tool)
                 raise self.error_of(f"call_tool:{tool}", error, repeatable) from None
 
+        if not self._spec.is_approved(tool):
+            outcome = await ask(self._ctx, named(self._spec, tool), arguments, self._spec.approval_timeout)
+            arguments = dict(outcome.arguments)
         return await self.recorded(call_tool, f"call_tool:{tool}", arguments)
+
+    def is_approved(self, tool: MCPTool) -> bool:
+        """Whether a call of a tool goes on without anybody's approval."""
+        return self._spec.is_approved(tool.tool)
+
+    async def approval(self, tool: MCPTool, arguments: Mapping[str, Any]) -> ApprovalOutcome:
+        """Ask for the approval of a call that a model wants."""
+        timeout = self._spec.approval_timeout
+        return await self._ctx.request_approval(f"tool {tool.name}", arguments, timeout=timeout)
 
     async def ask_tool(
         self, tool: str, arguments: Mapping[str, Any], idempotency_key: str, timeout: float | None = None

@@ -30,7 +30,7 @@ def tools_of(spec: MCPServerSpec, listed: Iterable[mcp_types.Tool]) -> list[dict
             continue
         found.append(
             {
-                "name": f"{spec.prefix}_{tool.name}" if spec.prefix else tool.name,
+                "name": named(spec, tool.name),
                 "tool": tool.name,
                 "description": tool.description or "",
                 "parameters": dict(tool.input_schema),
@@ -38,6 +38,11 @@ def tools_of(spec: MCPServerSpec, listed: Iterable[mcp_types.Tool]) -> list[dict
             }
         )
     return found
+
+
+def named(spec: MCPServerSpec, tool: str) -> str:
+    """The name by which a model calls a tool of a server."""
+    return f"{spec.prefix}_{tool}" if spec.prefix else tool
 
 
 def repeatable(tool: mcp_types.Tool) -> bool:

@@ -24,12 +24,24 @@ class MCPModelTool:
     Args:
         server: The server.
         tool: The tool.
+        is_approved: Whether nobody is asked, whatever is said of the server.
     """
 
-    def __init__(self, server: MCPServerCalls, tool: MCPTool) -> None:
+    def __init__(self, server: MCPServerCalls, tool: MCPTool, is_approved: bool = False) -> None:
         self.name = tool.name
         self._server = server
         self._tool = tool
+        self._is_approved = is_approved or server.is_approved(tool)
+
+    @property
+    def needs_approval(self) -> bool:
+        """Whether :meth:`call` asks before it calls."""
+        return not self._is_approved
+
+    @property
+    def approved(self) -> MCPModelTool:
+        """The same tool, which asks nobody."""
+        return MCPModelTool(self._server, self._tool, True)
 
     @property
     def definition(self) -> ToolDefinition:
@@ -58,10 +70,14 @@ class MCPModelTool:
                 raise self._server.error_of(what, error, self._tool.repeatable) from None
             return list(told(answer, policy.result_limit))
 
+        given = dict(arguments)
+        if self.needs_approval:
+            approval = await self._server.approval(self._tool, arguments)
+            if not approval.approved:
+                return ToolOutcome("denied", approval.text)
+            given = dict(approval.arguments)
         try:
-            kind, content = await self._server.recorded(
-                call_tool, f"call_tool:{self._tool.tool}", dict(arguments)
-            )
+            kind, content = await self._server.recorded(call_tool, f"call_tool:{self._tool.tool}", given)
         except MCPError as error:
             if policy.on_error is OnToolError.FAIL:
                 raise

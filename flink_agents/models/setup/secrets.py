@@ -45,7 +45,8 @@ class Secrets:
                 f"a secret of {self._what}{of and ', ' + of + ','} is not there",
                 expected=f"{named}, with the secret, in the process of the worker",
                 found="nothing, or nothing that can be read",
-                fix="set it where the TaskManagers are started",
+                fix="set it where the TaskManagers are started; for a job on this machine, or a test, in the "
+                "process that runs it",
             )
         self.know(value)
         return value

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any, Literal, Protocol
 
@@ -66,10 +66,24 @@ class ModelTool(Protocol):
         ...
 
 
+class ServedTool(ModelTool, Protocol):
+    """A tool of a source, which knows whether somebody has to approve its calls."""
+
+    @property
+    def needs_approval(self) -> bool:
+        """Whether :meth:`call` asks before it calls."""
+        ...
+
+    @property
+    def approved(self) -> ModelTool:
+        """The same tool, which asks nobody."""
+        ...
+
+
 class ToolSource(Protocol):
     """A resource that has tools for models, such as a server."""
 
-    async def model_tools(self, ctx: RunnerContext) -> list[ModelTool]:
+    async def model_tools(self, ctx: RunnerContext) -> Sequence[ServedTool]:
         """Its tools, in a way that a replay takes from records.
 
         Raises:

@@ -46,7 +46,7 @@ async def _tools_named(ctx: RunnerContext, name: str) -> list[ModelTool]:
     except ResourceNotFoundError:
         with contextlib.suppress(ResourceNotFoundError):
             source: ToolSource = ctx.get_resource(name, ResourceType.MCP_SERVER)
-            return await source.model_tools(ctx)
+            return list(await source.model_tools(ctx))
         raise
 
 

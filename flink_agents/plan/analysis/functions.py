@@ -10,6 +10,8 @@ from operator import attrgetter
 from types import CodeType
 from typing import Any
 
+from flink_agents.plan.analysis.source import functions_in
+
 
 def called(function: Callable[..., Any]) -> Any:
     """Return the function whose code runs when ``function`` is called: of an object its ``__call__``."""
@@ -43,17 +45,13 @@ def lambda_text(function: Callable[..., Any]) -> str | None:
         return None
     try:
         source = "".join(inspect.findsource(function)[0])
-        found = [one for one in _lambdas(source) if one.lineno == code.co_firstlineno]
+        nodes = functions_in(source).get(code.co_firstlineno, ())
     except (OSError, SyntaxError):
         return None
+    found = [one for one in nodes if isinstance(one, ast.Lambda)]
     if len(found) > 1:
         found = [one for one in found if _looks_like(one, code)]
     return ast.unparse(found[0]) if found else None
-
-
-@functools.lru_cache(maxsize=8)
-def _lambdas(source: str) -> list[ast.Lambda]:
-    return [one for one in ast.walk(ast.parse(source)) if isinstance(one, ast.Lambda)]
 
 
 def _looks_like(node: ast.Lambda, code: CodeType) -> bool:

@@ -7,12 +7,13 @@ given to the constructor of an event, to memory or to a side output is content, 
 from __future__ import annotations
 
 import ast
-import functools
-import inspect
-from collections.abc import Callable, Iterable, Iterator
+from collections.abc import Callable, Iterable, Iterator, Mapping
 from dataclasses import dataclass, field
 from types import FunctionType
 from typing import NamedTuple
+
+from flink_agents.api.identity import IdentityCache
+from flink_agents.plan.analysis.source import AnyFunction, node_of
 
 _FIRST_ONLY = frozenset({"isinstance", "issubclass", "hasattr", "getattr"})
 """Functions of which only the first argument is handed on."""
@@ -21,8 +22,6 @@ _DURABLE = frozenset({"durable_execute", "durable_execute_async"})
 
 _SENDS = _DURABLE | {"send_event"}
 """Methods of the context whose arguments are more than content."""
-
-AnyFunction = ast.FunctionDef | ast.AsyncFunctionDef | ast.Lambda
 
 
 class Mention(NamedTuple):
@@ -77,17 +76,66 @@ def mentions_of(
 ) -> Mentions | None:
     """Return what a function mentions; None where its source is not to be had.
 
+    What is found is shared by all who ask, and must not be changed.
+
     Args:
         function: The function.
         context: Names of its parameters that are the context.
-        is_event: Whether a mention is a class of events.
+        is_event: Whether a mention is a class of events; asked again for what was found before.
     """
-    node = _node_of(function)
+    names = frozenset(context)
+    readings = _READINGS.get(function.__code__)
+    for one in readings or ():
+        if one.holds(names, is_event):
+            return one.mentions
+    node = node_of(function)
     if node is None:
         return None
-    visitor = _Visitor(frozenset(context), is_event)
+    asked = _Asked(is_event)
+    visitor = _Visitor(names, asked)
     visitor.read(node)
-    return visitor.mentions
+    made = _CodeReading(names, asked.answers, visitor.mentions)
+    _READINGS.put(function.__code__, (made, *(readings or ())[: _MAX_READINGS - 1]))
+    return made.mentions
+
+
+class _Asked:
+    """Answers whether mentions are classes of events, and keeps the answers."""
+
+    def __init__(self, is_event: Callable[[Mention], bool]) -> None:
+        self.answers: dict[Mention, bool] = {}
+        self._is_event = is_event
+
+    def __call__(self, mention: Mention) -> bool:
+        if mention not in self.answers:
+            self.answers[mention] = self._is_event(mention)
+        return self.answers[mention]
+
+
+class _CodeReading(NamedTuple):
+    """What a code object mentions, and what else that depends on: globals and closures can change.
+
+    Attributes:
+        context: Names of parameters that are the context.
+        answers: Which mentions are classes of events.
+        mentions: What was found.
+    """
+
+    context: frozenset[str]
+    answers: Mapping[Mention, bool]
+    mentions: Mentions
+
+    def holds(self, context: frozenset[str], is_event: Callable[[Mention], bool]) -> bool:
+        """Tell whether a reading with these answers would find the same."""
+        return context == self.context and all(
+            is_event(mention) is answer for mention, answer in self.answers.items()
+        )
+
+
+_MAX_READINGS = 4
+"""How many readings of one code object are kept: one function can be an action and be called by others."""
+
+_READINGS: IdentityCache[tuple[_CodeReading, ...]] = IdentityCache()
 
 
 def parameters_of(function: FunctionType) -> tuple[str, ...]:
@@ -305,41 +353,3 @@ def _bound_by(node: ast.AST) -> Iterator[str]:
         yield node.name
     elif isinstance(node, ast.ExceptHandler | ast.MatchAs | ast.MatchStar) and node.name:
         yield node.name
-
-
-def _node_of(function: FunctionType) -> AnyFunction | None:
-    code = function.__code__
-    try:
-        source = "".join(inspect.findsource(function)[0])
-        nodes = [one for one in _functions(source) if _first_line(one) == code.co_firstlineno]
-    except (OSError, SyntaxError, TypeError):
-        return None
-    fitting = [
-        one for one in nodes if _name(one) == code.co_name and _parameters(one) == _arguments(function)
-    ]
-    # Of several lambdas on a line, nothing is claimed.
-    return fitting[0] if len(fitting) == 1 else None
-
-
-@functools.lru_cache(maxsize=16)
-def _functions(source: str) -> list[AnyFunction]:
-    return [one for one in ast.walk(ast.parse(source)) if isinstance(one, AnyFunction)]
-
-
-def _first_line(node: AnyFunction) -> int:
-    decorators = [] if isinstance(node, ast.Lambda) else node.decorator_list
-    return min(one.lineno for one in (node, *decorators))
-
-
-def _name(node: AnyFunction) -> str:
-    return "<lambda>" if isinstance(node, ast.Lambda) else node.name
-
-
-def _parameters(node: AnyFunction) -> list[str]:
-    arguments = node.args
-    return [one.arg for one in (*arguments.posonlyargs, *arguments.args, *arguments.kwonlyargs)]
-
-
-def _arguments(function: FunctionType) -> list[str]:
-    code = function.__code__
-    return list(code.co_varnames[: code.co_argcount + code.co_kwonlyargcount])

@@ -23,6 +23,13 @@ from flink_agents.api.events import Event
 _MAX_FUNCTIONS = 2000
 _INSTALLED = ("site-packages", "dist-packages")
 
+# As tuples: what is read is asked for them a million times, and a union would be made each time.
+_COLLECTIONS = (dict, list, tuple, set, frozenset)
+_PLAIN_VALUES = (int, float, complex, bytes)
+_METHODS = (staticmethod, classmethod)
+_DEFINITIONS = (type, FunctionType)
+_PROPERTIES = (property, functools.cached_property)
+
 
 @dataclass
 class Reading:
@@ -99,6 +106,8 @@ class Reader:
         self._seen: set[int] = set()
         self._names: dict[str, None] = {}
         self._tried: set[tuple[int, str]] = set()
+        self._known: dict[int, set[str]] = {}
+        self._own_packages: dict[str, bool] = {}
 
     def follow(self, function: FunctionType) -> None:
         """Read ``function`` and, until nothing new turns up, what it leads to."""
@@ -144,8 +153,12 @@ class Reader:
         """Look up every name that was loaded in every owner; true where one was new."""
         before = len(self._tried)
         for owner in list(self.owners.values()):
+            # An owner has few of the names.
+            known = self._known.get(id(owner))
+            if known is None:
+                known = self._known[id(owner)] = names_of(owner)
             for name in list(self._names) if self._reaches(owner) else ():
-                if (id(owner), name) not in self._tried:
+                if name in known and (id(owner), name) not in self._tried:
                     self._tried.add((id(owner), name))
                     for found in definitions_of(owner, name):
                         self._take(found)
@@ -159,7 +172,7 @@ class Reader:
         """Note what ``value`` is, and follow it where it is the project's own code."""
         if isinstance(value, str):
             self.reading.texts.add(value)
-        elif isinstance(value, dict | list | tuple | set | frozenset):
+        elif isinstance(value, _COLLECTIONS):
             items = (*value.keys(), *value.values()) if isinstance(value, dict) else value
             for item in items if depth else ():
                 self._take(item, depth - 1)
@@ -171,7 +184,7 @@ class Reader:
                 self._read_function(plain)
             for holder in holder_of(value):
                 self._own(holder)
-        elif value is not None and not isinstance(value, int | float | complex | bytes):
+        elif value is not None and not isinstance(value, _PLAIN_VALUES):
             self._own(value)
 
     def _own(self, owner: Any) -> None:
@@ -180,6 +193,12 @@ class Reader:
 
     def _is_own(self, value: Any) -> bool:
         top = _top(value)
+        known = self._own_packages.get(top)
+        if known is None:
+            known = self._own_packages[top] = self._is_own_package(top)
+        return known
+
+    def _is_own_package(self, top: str) -> bool:
         if top in self._home:
             return True
         if not top or top in sys.stdlib_module_names or top in ("flink_agents", "pydantic", "pyflink"):
@@ -192,7 +211,7 @@ def _top(value: Any) -> str:
     """Return the top-level package of a module, class, function or object."""
     if isinstance(value, ModuleType):
         return value.__name__.split(".")[0]
-    named = value if isinstance(value, type | FunctionType) else plain_function(value) or type(value)
+    named = value if isinstance(value, _DEFINITIONS) else plain_function(value) or type(value)
     return (named.__module__ or "").split(".")[0]
 
 
@@ -210,7 +229,7 @@ def plain_function(value: Any) -> FunctionType | None:
             value = value.fget
         elif isinstance(value, functools.cached_property):
             value = value.func
-        elif isinstance(value, staticmethod | classmethod) or inspect.ismethod(value):
+        elif isinstance(value, _METHODS) or inspect.ismethod(value):
             value = value.__func__
         else:
             break
@@ -226,7 +245,7 @@ def holder_of(value: Any) -> tuple[Any, ...]:
         value = value.func
     if inspect.ismethod(value):
         return (value.__self__,)
-    plain = inspect.isroutine(value) or isinstance(value, property | functools.cached_property)
+    plain = inspect.isroutine(value) or isinstance(value, _PROPERTIES)
     return () if plain else (value,)
 
 
@@ -240,6 +259,17 @@ def closure_of(function: FunctionType) -> dict[str, Any]:
             # A cell that is not filled yet.
             continue
     return found
+
+
+def names_of(owner: Any) -> set[str]:
+    """Return the names under which ``owner`` may have something; runs no code of its."""
+    kinds = [*inspect.getmro(type(owner)), *(inspect.getmro(owner) if isinstance(owner, type) else ())]
+    found = {name for kind in kinds for name in vars(kind)}
+    try:
+        own: Any = object.__getattribute__(owner, "__dict__")
+    except AttributeError:
+        return found
+    return found.union(own)
 
 
 def attribute_of(owner: Any, name: str) -> Any:
@@ -260,6 +290,13 @@ def definitions_of(owner: Any, name: str) -> list[Any]:
 def events_of_annotation(function: FunctionType) -> Iterator[type[Event]]:
     """Return the classes of events that the return annotation of ``function`` names."""
     if "return" not in function.__annotations__:
+        return
+    said = function.__annotations__["return"]
+    found = function.__globals__.get(said) if isinstance(said, str) else said
+    if isinstance(found, type) or said in (None, "None"):
+        # By far the most are a name or nothing, for which no expression has to be evaluated.
+        if isinstance(found, type) and issubclass(found, Event):
+            yield found
         return
     # Alone: annotations of parameters may name what only type checkers see.
     alone = SimpleNamespace(__annotations__={"return": function.__annotations__["return"]})

@@ -21,7 +21,7 @@ from flink_agents.api.errors import (
 from flink_agents.api.events import Event
 from flink_agents.api.options import Configuration
 from flink_agents.api.places import place_of, unwrap
-from flink_agents.api.policies import OnError, RetryPolicy
+from flink_agents.api.policies import OnError, OnSuspend, RetryPolicy
 from flink_agents.api.resource_providers import DeclaredResource, provider_of
 from flink_agents.api.resources import RESOURCE_PROVIDERS, ResourceType, check_resource_type
 from flink_agents.api.settings import ActionSettings
@@ -106,6 +106,7 @@ class BoundAgent:
         on_unhandled: Policy for events that no action accepts.
         event_types: Event classes that the agent knows, by type string.
         retry: Retry policy for actions that have none of their own, or None.
+        on_suspend: What inputs do behind a suspended run of their key.
         clients: Functions without arguments that open clients, by name.
     """
 
@@ -119,6 +120,7 @@ class BoundAgent:
     on_unhandled: OnError | None
     event_types: Mapping[str, type[Event]]
     retry: RetryPolicy | None = None
+    on_suspend: OnSuspend | None = None
     clients: Mapping[str, Callable[[], Any]] = field(default_factory=dict)
     _functions: Mapping[ResourceKey, Callable[..., Any]] = field(default_factory=dict, repr=False)
     _approvals: Mapping[str, Any] = field(default_factory=dict, repr=False)
@@ -128,6 +130,11 @@ class BoundAgent:
     def asks(self) -> bool:
         """True if somebody has to approve an action or a tool, as far as the plan says."""
         return any(one.needs_approval for one in (*self.plan.actions, *self.plan.resources))
+
+    @property
+    def functions(self) -> tuple[Callable[..., Any], ...]:
+        """The functions of its tools and clients, also of those that its class does not name."""
+        return tuple(self._functions.values())
 
     def modules(self) -> set[str]:
         """Return the names of the modules in which the agent's own code and types are defined."""
@@ -281,6 +288,7 @@ def bind(plan: AgentPlan, code: AgentCode | None = None) -> BoundAgent:
         on_unhandled=plan.on_unhandled,
         event_types=events,
         retry=_retry(plan.retry, code.retry if code is not None else None),
+        on_suspend=plan.on_suspend,
         clients={name: one for (kind, name), one in functions.items() if kind is ResourceType.CLIENT},
         _functions=functions,
         _approvals={

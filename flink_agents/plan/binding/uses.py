@@ -8,16 +8,19 @@ import inspect
 import os
 import sys
 import sysconfig
-from collections.abc import Callable, Iterable, Iterator, Mapping
+from collections.abc import Callable, Iterable, Iterator, Mapping, Set
 from types import CodeType, FunctionType, ModuleType
 from typing import Any
 
 from flink_agents.api.agent import Agent
 from flink_agents.api.built_in_actions import BUILT_IN_ACTIONS
+from flink_agents.api.decorators import ACTION_MARK, RESOURCE_MARK, ActionMark, ResourceMark
 from flink_agents.api.durable import is_known_to_call_durably, is_known_to_wait_durably
+from flink_agents.api.identity import IdentityCache
 from flink_agents.api.resources import ResourceType
+from flink_agents.plan.analysis.reading import names_of
 from flink_agents.plan.binding.bind import BoundAgent
-from flink_agents.plan.compile.declarations import actions_of
+from flink_agents.plan.compile.declarations import actions_of, resources_of
 from flink_agents.plan.references import FunctionRef
 
 _MAX_FOLLOWED = 10_000
@@ -31,13 +34,18 @@ _LIBRARIES = (
 _DURABLE = frozenset({"durable_execute", "durable_execute_async", "chat"})
 """Methods of the context that make durable calls."""
 
-_ASKS = frozenset({"ask", "ask_all", "ask_traced", "as_tool"})
+ASKS = frozenset({"ask", "ask_all", "ask_traced", "as_tool"})
 """Methods by which code hands over to other agents, whose durable calls are its own."""
 
 _WAITS = frozenset({"sleep", "wait_for", "request_approval"})
 """Methods of the context that wait for what outlasts an execution. Modules have functions of these names."""
 
-_OF_MODULES = ("LOAD_GLOBAL", "LOAD_NAME")
+_IMPORT_NAME = dis.opmap["IMPORT_NAME"]
+"""Every second byte of code is an instruction. ``dis`` reads them slowly, and few codes import."""
+
+OF_MODULES = ("LOAD_GLOBAL", "LOAD_NAME")
+
+_DATA = frozenset({str, bytes, int, float, bool, type(None)})
 
 _BUILT_IN = frozenset(one.function for one in BUILT_IN_ACTIONS)
 """Actions of this package, all of which make some."""
@@ -90,7 +98,7 @@ def _may_make_calls(action: Callable[..., Any], agent: BoundAgent) -> bool:
     durable = _DURABLE.union(*_OF_RESOURCES.values()) if _asks(action) else _durable_names(agent)
 
     def names_call(function: FunctionType) -> bool:
-        return not durable.isdisjoint(_names(function.__code__))
+        return not durable.isdisjoint(names_in(function.__code__))
 
     return _leads_to(action, agent, names_call, is_known_to_call_durably)
 
@@ -106,15 +114,18 @@ def _leads_to(
     Whatever the code names is followed, through modules, classes and objects, but not into libraries. What a
     module makes is not known before it is imported; this does not import it, and takes it to be wanted.
     """
-    ahead: list[Any] = [action, type(agent.instance), *vars(agent.instance).values()]
+    own = vars(agent.instance).values()
+    ahead: list[Any] = [action, type(agent.instance), *own, *agent.functions]
+    # What was looked into is kept, so that its identity is that of no other object.
+    opened: dict[int, Any] = {}
     seen: set[int] = set()
     while ahead and len(seen) < _MAX_FOLLOWED:
         found = ahead.pop()
-        if known is not None and any(map(known, _with_contents([found]))):
+        if known is not None and any(map(known, with_contents([found]))):
             return True
-        if isinstance(found, Agent):
-            ahead += [one.function for one in actions_of(found)]
-        found = inspect.unwrap(found) if callable(found) else found
+        if id(found) not in opened:
+            opened[id(found)] = found
+            ahead += _inside(found)
         found = getattr(found, "__func__", getattr(found, "func", found))
         if not isinstance(found, FunctionType | type | ModuleType):
             found = type(found)
@@ -126,17 +137,37 @@ def _leads_to(
         elif isinstance(found, FunctionType):
             if wanted(found) or _imports_unseen_code(found):
                 return True
-            ahead += _named(set(_names(found.__code__)), found)
+            ahead += named_by(names_in(found.__code__), found)
     return False
+
+
+def _inside(found: Any) -> Iterator[Any]:
+    """Yield what may be called by way of ``found``; of a collection no data, of which there may be much."""
+    if isinstance(found, Agent):
+        yield from (one.function for one in (*actions_of(found), *resources_of(found)))
+    elif isinstance(found, property):
+        yield from (found.fget, found.fset, found.fdel)
+    elif isinstance(found, FunctionType):
+        yield from (found.__defaults__, found.__kwdefaults__)
+        # Functions of libraries are not read, but may call what they were made with.
+        yield from _cells(found)
+    yield inspect.getattr_static(found, "__wrapped__", None)
+    yield from (one for one in _contents(found) if type(one) not in _DATA)
 
 
 def _asks(function: Callable[..., Any]) -> bool:
     code = getattr(inspect.unwrap(function), "__code__", None)
-    return isinstance(code, CodeType) and not _ASKS.isdisjoint(_names(code))
+    return isinstance(code, CodeType) and not ASKS.isdisjoint(names_in(code))
 
 
-def _named(names: set[str], function: FunctionType) -> Iterator[Any]:
-    """Yield what the code of a function names: globals, imports, what they have under a name, closures."""
+def named_by(names: Set[str], function: FunctionType, of_modules: Set[str] | None = None) -> Iterator[Any]:
+    """Yield what the code of a function names: globals, imports, what they have under a name, closures.
+
+    Args:
+        names: The names.
+        function: The function.
+        of_modules: The names of what modules may have. Default: ``names``.
+    """
     ahead = [*map(function.__globals__.get, names), *map(sys.modules.get, _imports(function))]
     modules: set[str] = set()
     for found in ahead:
@@ -144,7 +175,7 @@ def _named(names: set[str], function: FunctionType) -> Iterator[Any]:
             yield found
         elif found.__name__ not in modules:
             modules.add(found.__name__)
-            ahead += (vars(found)[each] for each in names if each in vars(found))
+            ahead += (vars(found)[each] for each in of_modules or names if each in vars(found))
     yield from _cells(function)
 
 
@@ -154,6 +185,8 @@ def _imports(function: FunctionType) -> Iterator[str]:
     codes = [function.__code__]
     for code in codes:
         codes += (constant for constant in code.co_consts if isinstance(constant, CodeType))
+        if _IMPORT_NAME not in code.co_code[::2]:
+            continue
         level = 0
         for one in dis.get_instructions(code):
             if one.opname == "LOAD_CONST" and isinstance(one.argval, int):
@@ -201,15 +234,28 @@ def may_wait(agent: BoundAgent) -> bool:
     """Tell whether the agent's actions lead to a wait of the context, or to a library's object that waits."""
     if agent.asks:
         return True
-    return any(_leads_to(one.function, agent, _waits, is_known_to_wait_durably) for one in agent.actions)
+    return any(_leads_to(one.function, agent, _waits, _known_to_wait) for one in agent.actions)
+
+
+def _known_to_wait(value: Any) -> bool:
+    """Tell whether an object waits, as a library says, or an agent asks for approvals."""
+    if isinstance(value, Agent):
+        settings = [one.mark.settings for one in actions_of(value)]
+        return any(one.needs_approval for one in settings + [one.settings for one in resources_of(value)])
+    return is_known_to_wait_durably(value)
 
 
 def _waits(function: FunctionType) -> bool:
-    """Tell whether a function calls ``sleep`` or ``wait_for`` of anything but a module."""
+    """Tell whether a function needs an approval, or calls a method that waits of anything but a module."""
+    marks = [getattr(function, name, None) for name in (ACTION_MARK, RESOURCE_MARK)]
+    if any(isinstance(one, ActionMark | ResourceMark) and one.settings.needs_approval for one in marks):
+        return True
     return any(_waits_in(code, function) for code in _codes(function.__code__))
 
 
 def _waits_in(code: CodeType, function: FunctionType) -> bool:
+    if _WAITS.isdisjoint(code.co_names):
+        return False
     owner: Any = None
     imported: set[Any] = set()
     for one in dis.get_instructions(code):
@@ -217,7 +263,7 @@ def _waits_in(code: CodeType, function: FunctionType) -> bool:
             imported.add(one.argval)
         if one.opname in ("LOAD_ATTR", "LOAD_METHOD") and one.argval in _WAITS:
             name = owner.argval if owner is not None else None
-            of_module = owner is not None and owner.opname in _OF_MODULES
+            of_module = owner is not None and owner.opname in OF_MODULES
             if not (of_module and isinstance(function.__globals__.get(str(name)), ModuleType)):
                 if name is None or name not in imported:
                     return True
@@ -241,7 +287,9 @@ def _makes_calls(action: Callable[..., Any], agent: BoundAgent) -> bool:
     if str(FunctionRef.of(action)) in _BUILT_IN:
         return True
     durable = _durable_names(agent)
-    owners = [type(agent.instance), *filter(None, [agent.context_class])]
+    kinds = [type(agent.instance), *filter(None, [agent.context_class])]
+    # Looking for a name is slow, and classes have few of those that code names.
+    owners = [(kind, names_of(kind)) for kind in kinds]
     attributes = vars(agent.instance)
     ahead: list[Any] = [inspect.unwrap(action)]
     seen: set[int] = set()
@@ -250,41 +298,60 @@ def _makes_calls(action: Callable[..., Any], agent: BoundAgent) -> bool:
         if not isinstance(function, FunctionType) or id(function) in seen:
             continue
         seen.add(id(function))
-        names = set(_names(function.__code__))
-        values = (*_named(names, function), *(attributes[name] for name in names & attributes.keys()))
-        values += tuple(inspect.getattr_static(owner, name, None) for owner in owners for name in names)
-        if names & durable or any(map(is_known_to_call_durably, _with_contents(values))):
+        names = names_in(function.__code__)
+        if names & durable:
             return True
-        if names & _ASKS and _may_make_calls(function, agent):
+        values = (*named_by(names, function), *(attributes[name] for name in names & attributes.keys()))
+        values += tuple(_members(names, owners))
+        if any(map(is_known_to_call_durably, with_contents(values))):
+            return True
+        if names & ASKS and _may_make_calls(function, agent):
             return True
         ahead += _functions(names, function, owners)
     return False
 
 
-def _with_contents(values: Iterable[Any]) -> Iterator[Any]:
-    """``values``, and what those of them hold that are collections."""
+def with_contents(values: Iterable[Any]) -> Iterator[Any]:
+    """Yield ``values``, and what those of them hold that are collections."""
     for value in values:
         yield value
-        if isinstance(value, dict):
-            yield from value.values()
-        elif isinstance(value, list | tuple | set | frozenset):
-            yield from value
+        yield from _contents(value)
 
 
-def _names(code: CodeType) -> Iterator[str]:
-    yield from code.co_names
-    for constant in code.co_consts:
-        if isinstance(constant, CodeType):
-            yield from _names(constant)
+def _contents(value: Any) -> Iterable[Any]:
+    if isinstance(value, dict):
+        return value.values()
+    return value if isinstance(value, list | tuple | set | frozenset) else ()
 
 
-def _functions(names: Iterable[str], function: FunctionType, owners: Iterable[type]) -> Iterator[Any]:
+def names_in(code: CodeType) -> frozenset[str]:
+    """Return the names of globals and attributes in code, and in the functions that it makes."""
+    known = _NAMES.get(code)
+    return (
+        _NAMES.put(code, frozenset().union(*(one.co_names for one in _codes(code))))
+        if known is None
+        else known
+    )
+
+
+_NAMES: IdentityCache[frozenset[str]] = IdentityCache()
+
+Owners = Iterable[tuple[type, set[str]]]
+"""Classes, each with all names that it has something under."""
+
+
+def _members(names: frozenset[str], owners: Owners) -> Iterator[Any]:
+    """Yield what classes have under some of ``names``."""
+    for owner, known in owners:
+        for name in names & known:
+            yield inspect.getattr_static(owner, name, None)
+
+
+def _functions(names: frozenset[str], function: FunctionType, owners: Owners) -> Iterator[Any]:
     """Yield functions of the module, methods of the agent and closures that ``names`` may mean."""
-    for name in names:
-        methods = [inspect.getattr_static(owner, name, None) for owner in owners]
-        for found in (function.__globals__.get(name), *methods):
-            if getattr(found, "__module__", None) == function.__module__:
-                yield inspect.unwrap(found) if callable(found) else found
+    for found in (*map(function.__globals__.get, names), *_members(names, owners)):
+        if getattr(found, "__module__", None) == function.__module__:
+            yield inspect.unwrap(found) if callable(found) else found
     yield from _cells(function)
 
 

@@ -2,27 +2,29 @@
 
 from __future__ import annotations
 
-from flink_agents.api.agent import Agent
+from collections.abc import Sequence
+
 from flink_agents.api.built_in_actions import BUILT_IN_ACTIONS, BuiltInAction
 from flink_agents.api.decorators import ActionMark
 from flink_agents.plan.analysis.reading import Reading
-from flink_agents.plan.compile.declarations import ActionDeclaration, actions_of
-from flink_agents.plan.compile.events import emissions_of, type_of
+from flink_agents.plan.compile.declarations import ActionDeclaration
+from flink_agents.plan.compile.events import Emissions, type_of
 from flink_agents.plan.references import FunctionRef
 
 
-def all_actions_of(agent: Agent) -> list[ActionDeclaration]:
-    """The actions that the author declared, and behind them those of this package.
+def needed_actions(own: Sequence[ActionDeclaration], emissions: Emissions) -> list[ActionDeclaration]:
+    """Return the actions of this package that an agent needs besides its own.
+
+    Args:
+        own: The actions that the author declared.
+        emissions: The events that these can emit.
 
     Raises:
-        DuplicateNameError: Two have one name.
-        FunctionReferenceError: What an action of this package needs is not installed.
+        FunctionReferenceError: What such an action needs is not installed.
     """
-    own = actions_of(agent)
     triggers = {type_of(trigger) for action in own for trigger in action.mark.triggers}
-    emitted = emissions_of(type(agent), own, agent.context_class).together()
-    added = [one for one in BUILT_IN_ACTIONS if _is_needed(one, triggers, emitted)]
-    return [*own, *map(_declaration, added)]
+    emitted = emissions.together()
+    return [_declaration(one) for one in BUILT_IN_ACTIONS if _is_needed(one, triggers, emitted)]
 
 
 def _is_needed(one: BuiltInAction, triggers: set[str], emitted: Reading) -> bool:

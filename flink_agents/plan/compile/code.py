@@ -15,14 +15,13 @@ from flink_agents.api.agent import Agent
 from flink_agents.api.events import Event
 from flink_agents.api.policies import RetryPolicy
 from flink_agents.api.resources import ResourceType
-from flink_agents.plan.compile.built_in import all_actions_of
-from flink_agents.plan.compile.configuration import instance_of, parameter_types
+from flink_agents.plan.compile.configuration import parameter_types
 from flink_agents.plan.compile.declarations import (
     ActionDeclaration,
     ResourceDeclaration,
-    resources_of,
 )
-from flink_agents.plan.compile.events import emissions_of, known_events
+from flink_agents.plan.compile.declared import DeclaredAgent
+from flink_agents.plan.compile.events import known_events
 
 
 @dataclass(frozen=True)
@@ -57,21 +56,23 @@ class AgentCode:
     retry: RetryPolicy | None = None
 
     @classmethod
-    def of(cls, agent: Agent | type[Agent]) -> AgentCode:
-        """Return the code of an agent, given as an instance or as a class without required arguments.
+    def of(cls, agent: Agent | type[Agent] | DeclaredAgent) -> AgentCode:
+        """Return the code of an agent.
+
+        Args:
+            agent: An instance, a class without required arguments, or an agent that was read already.
 
         Raises:
             AgentDefinitionError: Its actions or resources are not declared correctly.
         """
-        instance = instance_of(agent)
+        declared = agent if isinstance(agent, DeclaredAgent) else DeclaredAgent.of(agent)
+        instance = declared.instance
         agent_class = type(instance)
-        actions = tuple(all_actions_of(instance))
-        resources = resources_of(instance)
-        tools = {one.name: one for one in resources if one.type is ResourceType.TOOL}
-        known = known_events(actions, emissions_of(agent_class, actions, instance.context_class))
+        tools = {one.name: one for one in declared.resources if one.type is ResourceType.TOOL}
+        known = known_events(declared.actions, declared.emissions)
         return cls(
             agent_class=agent_class,
-            actions=actions,
+            actions=declared.actions,
             tools=tools,
             annotations={name: _annotations(tool.function) for name, tool in tools.items()},
             parameter_types=parameter_types(agent_class),
@@ -79,7 +80,7 @@ class AgentCode:
             side_outputs=dict(instance.side_outputs),
             output_type=instance.output_type,
             events={event.EVENT_TYPE: event for event in known},
-            clients={one.name: one for one in resources if one.type is ResourceType.CLIENT},
+            clients={one.name: one for one in declared.resources if one.type is ResourceType.CLIENT},
             retry=instance.retry,
         )
 

@@ -22,21 +22,19 @@ from flink_agents.api.resources import (
 from flink_agents.api.settings import AgentSettings, check_settings
 from flink_agents.plan.analysis.functions import has_async_code, lambda_text
 from flink_agents.plan.compile import validation
-from flink_agents.plan.compile.built_in import all_actions_of
+from flink_agents.plan.compile.code import AgentCode
 from flink_agents.plan.compile.configuration import (
     configuration_of,
-    instance_of,
     is_plain_json,
     json_or_reason,
 )
 from flink_agents.plan.compile.declarations import (
     ActionDeclaration,
     ResourceDeclaration,
-    resources_of,
 )
+from flink_agents.plan.compile.declared import DeclaredAgent
 from flink_agents.plan.compile.events import (
     Emissions,
-    emissions_of,
     emitted_types,
     event_plans,
     is_exact,
@@ -54,6 +52,9 @@ from flink_agents.plan.model import (
 )
 from flink_agents.plan.references import FunctionRef, type_text
 
+_TOOL_SOURCES = (ResourceType.MCP_SERVER, ResourceType.SKILLS)
+"""Kinds of resources whose descriptions say which of their tools somebody has to approve."""
+
 
 def compile_agent(agent: Agent | type[Agent], name: str | None = None) -> AgentPlan:
     """Return the plan of ``agent``.
@@ -65,19 +66,38 @@ def compile_agent(agent: Agent | type[Agent], name: str | None = None) -> AgentP
     Raises:
         AgentDefinitionError: The agent cannot work; the text names file, line, class and method.
     """
-    instance = instance_of(agent)
+    return _plan_of(DeclaredAgent.of(agent), name)
+
+
+def compile_with_code(agent: Agent | type[Agent], name: str | None = None) -> tuple[AgentPlan, AgentCode]:
+    """Return the plan of ``agent``, and its code, which are both made of one reading.
+
+    Args:
+        agent: As for :func:`compile_agent`.
+        name: As there.
+
+    Raises:
+        AgentDefinitionError: The agent cannot work.
+    """
+    declared = DeclaredAgent.of(agent)
+    return _plan_of(declared, name), AgentCode.of(declared)
+
+
+def _plan_of(declared: DeclaredAgent, name: str | None) -> AgentPlan:
+    instance, actions, emissions = declared.instance, declared.actions, declared.emissions
     agent_class = type(instance)
     where = instance.__dict__["__places__"].get("agent") or place_of_class(agent_class)
     title = _name(instance, name, where)
-    actions, resources = all_actions_of(instance), resources_of(instance)
     validation.check_agent(instance, title, actions, where)
     said = {one: getattr(instance, one) for one in AgentSettings.model_fields}
     settings = check_settings(AgentSettings, f"the agent {title!r}", where, said)
-    emissions = emissions_of(agent_class, actions, instance.context_class)
     known = known_events(actions, emissions)
     validation.check_event_classes(known)
-    resource_plans = validation.with_tool_sources([_resource_plan(one, instance) for one in resources])
-    validation.check_resources(resource_plans, {(one.type, one.name): one.where for one in resources})
+    resource_plans = validation.with_tool_sources(
+        [_resource_plan(one, instance) for one in declared.resources]
+    )
+    places = {(one.type, one.name): one.where for one in declared.resources}
+    validation.check_resources(resource_plans, places)
     plan = AgentPlan(
         name=title,
         agent_class=FunctionRef.of(agent_class) if agent_class is not Agent else None,
@@ -87,6 +107,7 @@ def compile_agent(agent: Agent | type[Agent], name: str | None = None) -> AgentP
         output_type=None if instance.output_type is None else type_text(instance.output_type),
         on_error=settings.on_error,
         on_unhandled=None if settings.on_unhandled is None else OnError(settings.on_unhandled),
+        on_suspend=settings.on_suspend,
         retry=_retry(settings.retry),
         events=event_plans(known, actions),
         actions=_action_plans(actions, emissions),
@@ -196,6 +217,7 @@ def _resource_plan(resource: ResourceDeclaration, agent: Agent) -> ResourcePlan:
         **base,
         descriptor=DescriptorPlan(clazz=value.clazz, arguments=arguments),
         references=tuple(references_of(resource.type, value.arguments)),
+        needs_approval=resource.type in _TOOL_SOURCES and bool(arguments.get("needs_approval")),
     )
 
 

@@ -2,8 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping
-from dataclasses import dataclass
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import dataclass, replace
 from typing import Any
 
 from flink_agents.api.agent import Agent
@@ -40,12 +40,26 @@ class Emissions:
         shown: What the code of each action shows that it emits, and what it declares.
         anywhere: What the constructor of the agent names, so that any action might emit it.
         declared: Type strings and classes that ``emits=`` names, by action.
+        owners: Classes and objects whose methods any action may call.
     """
 
     by_action: Mapping[str, Reading]
     shown: Mapping[str, Reading]
     anywhere: Reading
     declared: Mapping[str, tuple[Trigger, ...]]
+    owners: Sequence[Any] = ()
+
+    def with_actions(self, actions: Iterable[ActionDeclaration]) -> Emissions:
+        """Read the code of more actions of the agent; returns what these emit besides."""
+        by_action, shown, declared = dict(self.by_action), dict(self.shown), dict(self.declared)
+        for action in actions:
+            by_action[action.name] = read(action.function, self.owners)
+            shown[action.name] = emitted_by(action.function, self.owners)
+            declared[action.name] = action.mark.emits
+            for reading in (by_action[action.name], shown[action.name]):
+                reading.events |= {one for one in action.mark.emits if isinstance(one, type)}
+                reading.texts |= {one for one in action.mark.emits if isinstance(one, str)}
+        return replace(self, by_action=by_action, shown=shown, declared=declared)
 
     def together(self) -> Reading:
         """Return what all actions can emit."""
@@ -67,17 +81,7 @@ def emissions_of(
     if agent_class.__init__ is not Agent.__init__:
         anywhere = read(agent_class.__init__, owners)
         owners += owners_named_by(agent_class.__init__, owners)
-    by_action: dict[str, Reading] = {}
-    shown: dict[str, Reading] = {}
-    declared: dict[str, tuple[Trigger, ...]] = {}
-    for action in actions:
-        by_action[action.name] = read(action.function, owners)
-        shown[action.name] = emitted_by(action.function, owners)
-        declared[action.name] = action.mark.emits
-        for reading in (by_action[action.name], shown[action.name]):
-            reading.events |= {one for one in action.mark.emits if isinstance(one, type)}
-            reading.texts |= {one for one in action.mark.emits if isinstance(one, str)}
-    return Emissions(by_action, shown, anywhere, declared)
+    return Emissions({}, {}, anywhere, {}, owners).with_actions(actions)
 
 
 def known_events(actions: Iterable[ActionDeclaration], emissions: Emissions) -> list[type[Event]]:

@@ -313,7 +313,7 @@ def _warn_unreachable(actions: Sequence[ActionDeclaration], emissions: Emissions
                 f"{', '.join(map(type_of, action.mark.triggers))} is emitted only by actions that "
                 "are not reached either",
                 AgentPlanWarning,
-                stacklevel=4,
+                stacklevel=5,
             )
 
 

@@ -31,7 +31,7 @@ from flink_agents.api.decorators import Trigger
 from flink_agents.api.error_base import suggest
 from flink_agents.api.errors import AgentDefinitionError, PlanFormatError
 from flink_agents.api.mcp import MCPServerSpec
-from flink_agents.api.policies import OnError, OnUnhandled, RetryPolicy
+from flink_agents.api.policies import OnError, OnSuspend, OnUnhandled, RetryPolicy
 from flink_agents.api.resources import (
     ChatMessage,
     MCPPromptSource,
@@ -42,7 +42,7 @@ from flink_agents.api.resources import (
     Tool,
 )
 from flink_agents.api.retrieval_specs import EmbeddingModelSpec, LongTermMemorySpec, VectorStoreSpec
-from flink_agents.api.settings import Limits, PlainSettings
+from flink_agents.api.settings import ApprovedLimits, PlainSettings
 from flink_agents.api.skills import SkillsSpec
 from flink_agents.plan.compile.configuration import make_instance
 from flink_agents.plan.files.yaml_keys import keys_at
@@ -83,7 +83,7 @@ class ClientEntry(_Named):
     function: str = Field(pattern=_REFERENCE, description="The function as module:qualname.")
 
 
-class ToolEntry(Limits, _Named):
+class ToolEntry(ApprovedLimits, _Named):
     """A tool: a Python function."""
 
     function: str = Field(pattern=_REFERENCE, description="The function as module:qualname.")
@@ -199,6 +199,7 @@ class AgentEntry(_Entry):
     output_type: str | None = Field(None, description="A built-in type or module:Class.")
     on_error: OnError | None = Field(None, description="Policy for actions without one.")
     on_unhandled: OnUnhandled | None = Field(None, description="Policy for events nobody accepts.")
+    on_suspend: OnSuspend | None = Field(None, description="Policy for inputs behind a suspended run.")
     retry: RetryPlan | None = Field(None, description="Retry policy for actions without one.")
 
 
@@ -255,6 +256,7 @@ class _File:
         settings: dict[str, Any] = {
             "on_error": entry.on_error,
             "on_unhandled": entry.on_unhandled,
+            "on_suspend": entry.on_suspend,
             "retry": self._retry(entry.retry, (*at_, "retry")),
             "context_class": entry.context_class
             and self._import(entry.context_class, (*at_, "context_class")),

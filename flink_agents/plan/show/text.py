@@ -14,7 +14,12 @@ def to_text(plan: AgentPlan) -> str:
     if plan.agent_class is not None:
         head.append(f"  class        {plan.agent_class}")
     head.append(f"  fingerprint  {plan.fingerprint}")
-    for name, policy in (("on error", plan.on_error), ("on unhandled", plan.on_unhandled)):
+    policies = (
+        ("on error", plan.on_error),
+        ("on unhandled", plan.on_unhandled),
+        ("on suspend", plan.on_suspend),
+    )
+    for name, policy in policies:
         if policy is not None:
             head.append(f"  {name:<12} {policy.value}")
     if plan.retry is not None:

@@ -40,7 +40,9 @@ from flink_agents.runtime.execution.delivery import Delivery, Pending, current_d
 from flink_agents.runtime.execution.shared import RunEnvironment
 from flink_agents.runtime.execution.stacks import waits_of
 from flink_agents.runtime.execution.steps import StepExecutor
-from flink_agents.runtime.execution.waits.run_waits import LiveMail, OutlastingWait
+from flink_agents.runtime.execution.waits.awaited import check_waits_awaited
+from flink_agents.runtime.execution.waits.part_delivery import PartDelivery
+from flink_agents.runtime.execution.waits.run_waits import OutlastingWait, RunWaits
 from flink_agents.runtime.journal.calls import (
     Mismatch,
     Number,
@@ -164,9 +166,13 @@ class DurableCalls:
             path = step.path
             seed = (run.identity, run.key_text, run.sequence_number, path)
             records = journal_of(step).step(path)
-            step.delivery = Delivery(StepCalls(records), seed, partial(_stuck, step), waits_of, self._closed)
-            if run.waits is not None:
-                step.delivery.at_rest = partial(_at_rest, step, run.waits.mail)
+            given = StepCalls(records), seed, partial(_stuck, step), waits_of, self._closed
+            if run.waits is None:
+                step.delivery = Delivery(*given)
+            else:
+                parts = run.waits.parts
+                step.delivery = Delivery(*given) if parts is None else PartDelivery(parts, path, *given)
+                step.delivery.at_rest = partial(_at_rest, step, run.waits)
         return step.delivery
 
     def enter(self, step: ActionRun) -> None:
@@ -176,13 +182,16 @@ class DurableCalls:
         current_delivery.set(delivery)
 
     def check_awaited(self, step: ActionRun) -> None:
-        """Check that an execution that ended well has awaited its calls, or has cancelled them.
+        """Check that an execution that ended well has awaited, or cancelled, its calls and waits.
 
         Raises:
             ForgottenAwaitError: It has not.
         """
         delivery = step.delivery
-        if delivery is None or not delivery.unawaited:
+        if delivery is None:
+            return
+        check_waits_awaited(step)
+        if not delivery.unawaited:
             return
         made = inspect.CORO_CREATED  # what was cancelled before it began is closed
         called = delivery.unawaited.values()
@@ -330,10 +339,15 @@ class DurableCalls:
         await self._recording.stored(journal.void(step.path))
         if waits is not None:
             waits.give_back(outcomes.values())
+            if waits.parts is not None:
+                waits.parts.void(step.path)
 
     def replay(self, step: ActionRun, record: ActionRecord, steps: StepExecutor) -> None:
         """Take the end of an execution from its record."""
         self._observers.action_replayed(step.run.state, step.action.name)
+        waits = step.run.waits
+        if waits is not None and waits.parts is not None:
+            waits.parts.replay(step.path)
         step.run.write(MemoryScope.SHORT_TERM, record.short_term)
         step.run.write(MemoryScope.SENSORY, record.sensory)
         for kind, content in record.events:
@@ -343,21 +357,22 @@ class DurableCalls:
         steps.succeed(step)
 
 
-def _at_rest(step: ActionRun, mail: LiveMail) -> None:
+def _at_rest(step: ActionRun, waits: RunWaits) -> None:
     """Have a run suspended, once nothing comes up that it could go on with."""
-    if step.suspended is None and not mail.ended:
-        outside().run(asyncio.get_running_loop().call_soon, _suspend, step, mail)
+    if step.suspended is None and waits.may_be_suspended:
+        outside().run(asyncio.get_running_loop().call_soon, _suspend, step, waits)
 
 
-def _suspend(step: ActionRun, mail: LiveMail) -> None:
+def _suspend(step: ActionRun, waits: RunWaits) -> None:
     """End an execution whose waits outlast it; what it waits for is left in ``step.suspended``.
 
     Its code sees a cancellation. Whatever it does with that, it can change nothing of the run any more.
     """
     delivery = step.delivery
-    if delivery is None or step.suspended is not None or mail.ended or not delivery.outlasts:
+    if delivery is None or step.suspended is not None or not (waits.may_be_suspended and delivery.outlasts):
         return
     step.suspended = [one.leave_open() for one in delivery.waits if isinstance(one, OutlastingWait)]
+    step.put = len(step.sent), len(step.side or ())
     journal, calls = step.run.journal, delivery.calls
     assert isinstance(journal, KeptJournal)
     if calls.unrecorded:

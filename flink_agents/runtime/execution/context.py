@@ -52,7 +52,7 @@ from flink_agents.runtime.execution.run import Run
 from flink_agents.runtime.execution.shared import Durable, RunEnvironment
 from flink_agents.runtime.execution.waits.action_waits import in_turn
 from flink_agents.runtime.execution.waits.approvals import Asked, approval_of
-from flink_agents.runtime.execution.waits.awaited import wait_of
+from flink_agents.runtime.execution.waits.awaited import fit_of, wait_of
 from flink_agents.runtime.execution.waits.delayed import send_later
 from flink_agents.runtime.journal.calls import StepCalls
 from flink_agents.runtime.state.memory import TreeObject
@@ -83,6 +83,7 @@ class ActionRun:
         context: What its code was given; None before that and behind its end.
         asks: How many agents each of its tasks asked, by the way to the task, or None.
         suspended: What it waits for where its run is being suspended, or None.
+        put: How many events and side outputs it had put out then.
     """
 
     __slots__ = (
@@ -97,6 +98,7 @@ class ActionRun:
         "delivery",
         "event",
         "mark",
+        "put",
         "run",
         "sent",
         "shared",
@@ -124,6 +126,7 @@ class ActionRun:
         self.context: RunnerContext | None = None
         self.asks: dict[str, int] | None = None
         self.suspended: list[OpenWait] | None = None
+        self.put: tuple[int, int] = (0, 0)
         self._thread = get_ident()
         self._active = True
         self._path: str | None = None
@@ -301,7 +304,7 @@ class ActionRunContext(RunnerContext):
         if not isinstance(tag, str) or tag not in self._of.shared.side_outputs:
             raise UnknownSideOutputError(
                 f"action {self._of.action.name!r} emits to an unknown side output",
-                expected="one of " + (", ".join(self._of.shared.side_outputs) or "none declared"),
+                expected=", ".join(self._of.shared.side_outputs) or "a declared one, of which there is none",
                 found=repr(tag),
                 fix=f"declare it on the agent: side_outputs = {{{tag!r}: str}}",
             )
@@ -446,7 +449,7 @@ class ActionRunContext(RunnerContext):
     def _wait(self, name: str | None, signal_type: Any, seconds: float | None) -> SignalWait[Any]:
         self._of.guard()
         # What an asked agent waits for, the action that asks waits for.
-        return wait_of(root_of(self._of), current_delivery.get(), name, signal_type, seconds)
+        return wait_of(root_of(self._of), current_delivery.get(), name, fit_of(signal_type), seconds)
 
     @override
     def _approval(

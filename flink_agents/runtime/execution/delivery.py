@@ -118,6 +118,7 @@ class Delivery:
         running: Whether one of them runs.
         counted: Whether they are counted: an action that only makes one call after the other needs no count.
         failing: Whether the action has raised, so that its calls may end before it is executed again.
+        fired: Whether a timer of the action has fired.
         over: Whether the execution has ended.
         others: Tasks that durable calls of the action made.
         interrupted: How often the execution was cancelled, since it could not go on.
@@ -125,15 +126,14 @@ class Delivery:
         tasks: Tasks that the action made, in the order in which it made them.
         unawaited: Coroutines of durable calls that nobody has begun to await, by the number of the call.
         children: How many of them the action made itself.
-        now: Seconds since the begin of the execution, as it sees them: they stand still between two outcomes,
-            so that a replay sees the same.
+        now: Seconds since the begin, as the execution sees them: they stand still between two outcomes.
         at_rest: Called when all that the action waits for outlasts its execution; None where the run cannot
             be suspended.
     """
 
     # What most executions never change is kept by the class: one is made for each event.
     ready = 0
-    running = counted = failing = over = False
+    running = counted = failing = fired = over = False
     interrupted = children = 0
     now = 0.0
     main: asyncio.Task[Any] | None = None

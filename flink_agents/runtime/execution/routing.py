@@ -153,7 +153,7 @@ def not_awaited(action: str, does: str, value: object) -> ForgottenAwaitError:
     Args:
         action: Its name.
         does: What it does with ``value``, as a verb.
-        value: The coroutine, which is closed: Python need not warn of it as well.
+        value: The coroutine, which is closed, with what it was given: Python need not warn as well.
     """
     error = ForgottenAwaitError(
         f"action {action!r} {does} something that was not awaited",
@@ -162,7 +162,10 @@ def not_awaited(action: str, does: str, value: object) -> ForgottenAwaitError:
         fix=AWAIT_IT,
     )
     if inspect.iscoroutine(value):
-        value.close()
+        given = [] if value.cr_frame is None else list(value.cr_frame.f_locals.values())
+        for one in (value, *given):
+            if inspect.iscoroutine(one):
+                one.close()
     return error
 
 

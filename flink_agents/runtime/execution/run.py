@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import copy
 from collections import deque
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator, Mapping, Sequence
 from typing import TYPE_CHECKING, Any, Literal
 
 from flink_agents.api.events import Event, InputEvent, InputLineage, stamp
@@ -17,6 +17,8 @@ from flink_agents.api.memory import MemoryScope
 from flink_agents.api.observers import Phase
 from flink_agents.runtime.execution.phases import RunState
 from flink_agents.runtime.execution.shared import RunEnvironment
+from flink_agents.runtime.execution.waits.part_memory import PartTree
+from flink_agents.runtime.journal.reads import Read
 from flink_agents.runtime.journal.run_journal import RunJournal
 from flink_agents.runtime.journal.traced_memory import TracedTree
 from flink_agents.runtime.serde.keys import decode_key
@@ -181,6 +183,12 @@ class Run:
         self.outputs += outputs
         self.side_outputs += side
 
+    def split(self, reads: Sequence[Sequence[Read]]) -> PartTree:
+        """Let short-term memory be that of several parts, of which the old ones read ``reads``."""
+        assert isinstance(self.short_term, TracedTree)
+        self.short_term = parts = PartTree(self.short_term, reads, self._undo)
+        return parts
+
     def note(self, step: ActionRun, kind: Literal["event", "chat"], name: str, content: Any) -> None:
         """Note something that an action did: nobody wants to know."""
 
@@ -208,6 +216,8 @@ class Run:
         short_term: dict[str, bytes | None] = {}
         sensory: dict[str, bytes | None] = {}
         for tree, path, _, _ in self._undo[mark:]:
+            if tree.applied:
+                continue
             (sensory if tree.scope is MemoryScope.SENSORY else short_term)[path] = tree.raw(path)
         return short_term, sensory
 

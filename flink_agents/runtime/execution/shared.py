@@ -15,6 +15,7 @@ from flink_agents.api.errors import StoreNotConfiguredError
 from flink_agents.api.logs import bounded_logger
 from flink_agents.api.observers import RunObserver
 from flink_agents.api.options import AgentOptions, Configuration
+from flink_agents.api.policies import OnSuspend
 from flink_agents.api.resources import ResourceType, check_resource_type
 from flink_agents.plan import BoundAction, BoundAgent
 from flink_agents.plan.binding.uses import mark_durable_actions, may_wait
@@ -112,7 +113,8 @@ class RunEnvironment:
         events: Writes events into records.
         output_checks: Compares what leaves with the declared types.
         may_record: Whether there is a store, and any action of the agent may make a durable call.
-        traces_memory: Whether runs note what they read of memory: a replay may find it expired.
+        overtakes: Whether inputs overtake suspended runs of their key.
+        traces_memory: Whether runs note what they read of memory: a replay may find it expired, or changed.
         may_wait: Whether actions may wait for what outlasts their execution, so that runs are suspended.
     """
 
@@ -153,7 +155,8 @@ class RunEnvironment:
         self._around_durable = around_durable
         self.memory_expires = config.get(AgentOptions.SHORT_TERM_TTL) is not None
         self.may_record = journals is not None and any(one.may_be_recorded for one in agent.actions)
-        self.traces_memory = self.memory_expires and journals is not None
+        self.overtakes = self.may_wait and agent.on_suspend is OnSuspend.OVERTAKE
+        self.traces_memory = self.overtakes or (self.memory_expires and journals is not None)
         self.max_events: int = config.get(AgentOptions.MAX_EVENTS)
         self.routes = Routes(agent.actions)
         self.side_outputs: Mapping[str, Any] = agent.side_outputs

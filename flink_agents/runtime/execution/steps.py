@@ -382,7 +382,12 @@ class StepExecutor:
             details = {"expected": error.expected, "found": error.found, "fix": error.fix}
             message = error.message
         elif shows_forgotten_await(error):
-            details = {"fix": f"{AWAIT_IT}: a coroutine stands where its result should"}
+            fix = (
+                AWAIT_IT
+                if step.action.is_async
+                else "write async def, and await before the call that made it"
+            )
+            details = {"fix": f"{fix}: a coroutine stands where its result should"}
         retry = self._retry_of(step.action) if attempts else None
         # Where the last error is one that is not tried again, the attempts did not run out.
         ran_out = retry is not None and is_retryable(retry, error)

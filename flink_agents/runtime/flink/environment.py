@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import logging
 from collections.abc import Callable, Iterable, Mapping
 from pathlib import Path
 from typing import Any
@@ -20,6 +21,7 @@ from flink_agents.api.errors import (
 from flink_agents.api.options import AgentOptions, Configuration
 from flink_agents.api.tables import ON_CHANGE, OnChange
 from flink_agents.runtime.flink import compat as flink_compat
+from flink_agents.runtime.flink.inputs.given import given_selector, given_stream, given_table
 from flink_agents.runtime.flink.inputs.sources import list_source
 from flink_agents.runtime.flink.job import Job
 from flink_agents.runtime.flink.launch import gateway
@@ -28,6 +30,7 @@ from flink_agents.runtime.flink.rows import Column, ReadRows, is_latest
 from flink_agents.runtime.flink.shipping.main_module import ShippedFunction
 from flink_agents.runtime.flink.streams import FlinkAgentInput
 
+_FILE_SYSTEMS = "apache_beam.io.filesystems"
 _EXECUTION_MODE = "python.execution-mode"
 _BUFFER_TIMEOUT = "execution.buffer-timeout.interval"
 _FLINKS_BUFFER_TIMEOUT_MS = 100
@@ -40,6 +43,7 @@ def create(
 ) -> FlinkAgentsEnvironment:
     """Return the environment for ``AgentsExecutionEnvironment.get_execution_environment``."""
     check_conflicting_packages()
+    leave_out_file_systems()
     gateway.install()
     gateway.check_prepared()
     if env is None:
@@ -49,6 +53,18 @@ def create(
     _use_thread_mode(env, flink)
     _use_short_buffers(env, flink)
     return FlinkAgentsEnvironment(env, t_env, options)
+
+
+def leave_out_file_systems() -> None:
+    """Let Beam, which PyFlink imports, not warn of stores in clouds whose packages are there in part only.
+
+    No job uses its file systems, and the warning would be the first line that a newcomer sees.
+    """
+    logging.getLogger(_FILE_SYSTEMS).addFilter(_tells_of_more)
+
+
+def _tells_of_more(record: logging.LogRecord) -> bool:
+    return not str(record.msg).startswith("Failed to import ")
 
 
 def _use_thread_mode(env: StreamExecutionEnvironment, flink: Mapping[str, str]) -> None:
@@ -103,6 +119,8 @@ class FlinkAgentsEnvironment(AgentsExecutionEnvironment):
 
     @override
     def from_datastream(self, stream: DataStream, key_selector: Callable[[Any], Any]) -> AgentInput:
+        given_stream("from_datastream", stream)
+        given_selector("from_datastream", key_selector)
         if isinstance(stream, KeyedStream):
             raise JobDefinitionError(
                 "the stream is keyed already",
@@ -120,13 +138,17 @@ class FlinkAgentsEnvironment(AgentsExecutionEnvironment):
         value: Any = None,
         changes: OnChange = "refuse",
     ) -> AgentInput:
+        given_table("from_table", table)
+        if isinstance(key_selector, str):
+            selector: Callable[[Any], Any] = Column(key_selector)
+        else:
+            selector = given_selector("from_table", key_selector)
         stream = self._rows_of(table, changes)
         if changes == "latest":
             stream = stream.filter(ShippedFunction(is_latest))
         uses = [] if value is None else [value]
         read = ReadRows(stream.get_type(), value, changes == "all")
         rows = stream.map(ShippedFunction(read, uses))
-        selector = Column(key_selector) if isinstance(key_selector, str) else key_selector
         return FlinkAgentInput(self._job, self._agents, rows, selector)
 
     def _rows_of(self, table: Any, changes: OnChange) -> DataStream:
@@ -148,6 +170,7 @@ class FlinkAgentsEnvironment(AgentsExecutionEnvironment):
 
     @override
     def from_list(self, records: Iterable[Any], key_selector: Callable[[Any], Any]) -> AgentInput:
+        given_selector("from_list", key_selector)
         at_hand = list(records)
         source = list_source(self.stream_env, at_hand, self.config.get(AgentOptions.CHECK_CODE))
         return FlinkAgentInput(self._job, self._agents, source, key_selector, len(at_hand))
@@ -164,7 +187,7 @@ class FlinkAgentsEnvironment(AgentsExecutionEnvironment):
 
     @override
     def collect(self, stream: DataStream) -> list[Any]:
-        return self._job.collect(stream)
+        return self._job.collect(given_stream("collect", stream))
 
     @override
     def add_check(self, check: Callable[[], None]) -> None:

@@ -24,6 +24,7 @@ from flink_agents.api.options import AgentOptions, Configuration
 from flink_agents.plan import AgentCode, AgentPlan, BoundAgent, bind
 from flink_agents.runtime.flink import compat as flink_compat
 from flink_agents.runtime.flink.attempts import Attempt
+from flink_agents.runtime.flink.fast.java_logs import follow_java
 from flink_agents.runtime.flink.fast.ways import FastPath, Ways
 from flink_agents.runtime.flink.metrics import FlinkMetrics
 from flink_agents.runtime.flink.restamp import Envelopes, untimed
@@ -98,6 +99,7 @@ class ActionExecutionOperator(KeyedProcessFunction):
 
     def open(self, runtime_context: RuntimeContext) -> None:
         """Bind the plan to its code and to Flink's state."""
+        follow_java()
         self._code_check.check()
         if self._key_module is not None:
             type_modules.know([self._key_module])

@@ -54,7 +54,7 @@ class AppliedAgent:
         dead_letters_read: Whether something takes them.
         late_outputs_read: Whether something takes the outputs of stragglers.
         inputs: How many inputs it will get, where that is known.
-        asks: Whether an action or a tool of it needs approvals, as its plan says.
+        asks: Whether an action or a tool of it, or of an agent that it asks, needs approvals, by their plans.
         answered: Whether it gets signals.
         approvals_read: Whether something takes its requests for approvals.
     """

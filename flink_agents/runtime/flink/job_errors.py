@@ -47,6 +47,9 @@ _NO_TIMESTAMP = (
 _NO_MODULE = re.compile(r"No module named '(?P<module>[\w.]+)'")
 _IMPORT_ERRORS = ("ModuleNotFoundError", "flink_agents.api.errors.FunctionReferenceError")
 
+_NO_TOPIC = re.compile(r"Failed to get metadata for topics \[(?P<topics>[^\]]+)\]")
+"""What Flink's Kafka source says; the innermost cause of it names no topic."""
+
 
 def job_failed(job_name: str, java_text: str, untimed: Sequence[str] = ()) -> JobFailedError:
     """Return the error for a job whose failure Flink describes by ``java_text``.
@@ -61,6 +64,7 @@ def job_failed(job_name: str, java_text: str, untimed: Sequence[str] = ()) -> Jo
         _known(job_name, java_text),
         _missing_module(job_name, java_text, cls, text),
         _missing_timestamps(job_name, java_text, untimed),
+        _missing_topic(job_name, java_text),
     ):
         if error is not None:
             return error
@@ -119,6 +123,18 @@ def _missing_timestamps(job_name: str, java_text: str, untimed: Sequence[str]) -
         java_trace=java_text,
         expected="outputs with the timestamps of their inputs",
         fix="apply the agent with event_time=EventTime.hold() (docs/event-time.md)",
+    )
+
+
+def _missing_topic(job_name: str, java_text: str) -> JobFailedError | None:
+    found = _NO_TOPIC.search(java_text)
+    if found is None or "UnknownTopicOrPartitionException" not in java_text:
+        return None
+    return JobFailedError(
+        f"the brokers do not have a topic that the job reads: {found['topics']}\n  job {job_name!r} failed",
+        failure=found[0],
+        java_trace=java_text,
+        fix="create it before the job begins, or correct its name",
     )
 
 

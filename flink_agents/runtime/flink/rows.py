@@ -12,6 +12,7 @@ from pyflink.common.typeinfo import ListTypeInfo, ObjectArrayTypeInfo, RowTypeIn
 from flink_agents.api.errors import UnsupportedTableError
 from flink_agents.api.tables import ChangeKind, TableChange
 from flink_agents.runtime.flink.inputs.java_values import read_row
+from flink_agents.runtime.serde.typenames import shorten
 
 Namer = Callable[[Any], None]
 
@@ -175,18 +176,24 @@ class ToRow:
         """Return the row of ``value``.
 
         Raises:
-            TypeError: It lacks a column.
+            UnsupportedTableError: It lacks a column.
         """
         return Row(*(_cell(self._read(value, name)) for name in self._names))
 
     def _read(self, value: Any, name: str) -> Any:
         if isinstance(value, dict):
-            return value[name]
-        if hasattr(value, name):
+            if name in value:
+                return value[name]
+        elif hasattr(value, name):
             return getattr(value, name)
-        if len(self._names) == 1:
+        elif len(self._names) == 1:
             return value
-        raise TypeError(f"an output has no column {name!r}: {value!r}")
+        raise UnsupportedTableError(
+            f"an output has no column {name!r}",
+            expected=", ".join(self._names),
+            found=shorten(value),
+            fix="put out a value that has it, if only None, or leave the column out: to_table(schema={...})",
+        )
 
 
 def _cell(value: Any) -> Any:

@@ -27,9 +27,12 @@ from flink_agents.api.observers import ObserverSource, check_observers
 from flink_agents.api.options import AgentOptions
 from flink_agents.api.policies import DEAD_LETTER_TAG
 from flink_agents.api.signals import STRAYS_TAG
-from flink_agents.plan import AgentCode, AgentPlan, BoundAgent, bind, compile_agent
+from flink_agents.plan import AgentCode, AgentPlan, BoundAgent, bind
+from flink_agents.plan.binding.asked import asks_for_approvals
+from flink_agents.plan.compile.compiler import compile_with_code
 from flink_agents.runtime.flink import compat as flink_compat
 from flink_agents.runtime.flink.function import ActionExecutionOperator
+from flink_agents.runtime.flink.inputs.given import given_selector, given_stream
 from flink_agents.runtime.flink.inputs.signals import KeyOfEither, joined
 from flink_agents.runtime.flink.job import AppliedAgent, Job
 from flink_agents.runtime.flink.restamp import envelope_type, restamp
@@ -71,6 +74,9 @@ class FlinkAgentInput(AgentInput):
     def with_signals(
         self, signals: DataStream, key_selector: Callable[[Any], Any] | None = None
     ) -> FlinkAgentInput:
+        signals = given_stream("with_signals", signals)
+        if key_selector is not None:
+            given_selector("with_signals", key_selector)
         stream = joined(self._stream, signals, key_selector)
         keys = KeyOfEither(self._key_selector)
         made = FlinkAgentInput(self._job, self._agents, stream, keys)
@@ -90,8 +96,8 @@ class FlinkAgentInput(AgentInput):
         lineage: bool = False,
     ) -> AgentStream:
         resolved = self._agent(agent)
-        plan = compile_agent(resolved, name)
-        code = _portable(AgentCode.of(resolved))
+        plan, code = compile_with_code(resolved, name)
+        code = _portable(code)
         bound = bind(plan, code)
         if not self._job.is_local:
             bound.check_cluster(self._job.config)
@@ -118,7 +124,7 @@ class FlinkAgentInput(AgentInput):
             stream = stream.set_max_parallelism(max_parallelism)
         applied = AppliedAgent(plan.name, stream, DEAD_LETTER_TAG in side_types, event_time, lineage)
         applied.inputs = self._size
-        applied.asks, applied.answered = bound.asks, self._signals
+        applied.asks, applied.answered = bound.asks or asks_for_approvals(resolved), self._signals
         self._job.register(applied)
         return FlinkAgentStream(self._job, applied, bound, side_types)
 
@@ -232,7 +238,7 @@ class FlinkAgentStream(AgentStream):
         if tag not in self._bound.side_outputs:
             raise UnknownSideOutputError(
                 f"agent {self._applied.name!r} has no side output {tag!r}",
-                expected="one of " + (", ".join(self._bound.side_outputs) or "none declared"),
+                expected=", ".join(self._bound.side_outputs) or "a declared one, of which there is none",
                 fix=f"declare it on the agent: side_outputs = {{{tag!r}: str}}",
             )
         return self._side[tag]

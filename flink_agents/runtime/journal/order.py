@@ -14,7 +14,7 @@ from __future__ import annotations
 
 import hashlib
 from collections import deque
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass
 
 from flink_agents.api.action_state import Record, RecordKind
@@ -80,6 +80,11 @@ class RecordedRuns:
     def overtaken(self) -> frozenset[int]:
         """Sequence numbers of the runs that others have overtaken."""
         return frozenset(self._overtaken)
+
+    @property
+    def runs(self) -> Iterable[Sequence[Record]]:
+        """The records of each run, also of those that others have overtaken."""
+        return self._records.values()
 
     def is_overtaken(self, seq: int) -> bool:
         """Whether others have overtaken that run."""

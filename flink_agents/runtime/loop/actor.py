@@ -14,7 +14,7 @@ from collections import deque
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 from enum import Enum
-from typing import Any
+from typing import Any, NamedTuple
 
 from flink_agents.api.action_state import Record
 from flink_agents.api.errors import ContextMisuseError
@@ -22,9 +22,9 @@ from flink_agents.api.observers import Phase
 from flink_agents.runtime.execution.context import ActionRun
 from flink_agents.runtime.execution.phases import RunState
 from flink_agents.runtime.execution.run import Run
-from flink_agents.runtime.execution.waits.run_waits import LiveMail
+from flink_agents.runtime.execution.waits.live_mail import LiveMail
 from flink_agents.runtime.journal.order import InputOrder
-from flink_agents.runtime.journal.other_jobs import Origin
+from flink_agents.runtime.journal.other_jobs import Origin, identity_of
 from flink_agents.runtime.metrics.observers import Observers
 from flink_agents.runtime.metrics.run_metrics import clock
 from flink_agents.runtime.serde.keys import decode_key
@@ -47,7 +47,7 @@ class Waiting:
         timestamp: Its event time in milliseconds, or None.
         number: Its number among the inputs of the key that wait.
         packed: Both as they arrived, encoded: what an action does to the input does not reach this.
-        seq: Sequence number of its run.
+        seq: Sequence number of its run; where that was set aside, of the part that is next.
         run: The run, if it has begun.
         step: The step of that run which has to be awaited.
         records: What earlier attempts recorded of the run.
@@ -72,11 +72,46 @@ class Waiting:
     state: RunState | None = None
     suspension: Suspension | None = None
 
+    @property
+    def run_seq(self) -> int:
+        """Sequence number of the run, whichever part of it is next."""
+        return self.seq if self.suspension is None else self.suspension.seq
+
+    @property
+    def was_aside(self) -> bool:
+        """Whether the run was set aside, so that this is a further part of it."""
+        return self.suspension is not None and self.suspension.input is not None
+
+    @property
+    def identity(self) -> str | None:
+        """Identity of the job that the run began in; None for that of its journal."""
+        if self.suspension is not None and self.was_aside:
+            return self.suspension.identity
+        return identity_of(self.records)
+
     def begin(self, now: float) -> RunState:
         """Begin to execute the run, which is in the queue."""
         assert self.state is not None
         self.state.begin(now)
         return self.state
+
+
+class EndedPart(NamedTuple):
+    """The part of a run that has ended, since the run is set aside.
+
+    Attributes:
+        number: Number of the input, or of the wake-up, that it began with.
+        seq: Its sequence number.
+        changes: What it changed in memory.
+        counts: Whether it did anything. Else, its number is free for the next run.
+        replayed: Whether records say that it ended here, so that there may be some of the next part.
+    """
+
+    number: int
+    seq: int
+    changes: dict[str, bytes | None]
+    counts: bool
+    replayed: bool
 
 
 class KeyActor:
@@ -122,6 +157,8 @@ class KeyActor:
         unpruned: Number of its runs with records that were committed since they were last noted.
         unrecorded: Whether there was a run of which nothing is recorded; see ``Head``. Only for the loop.
         overtakes: Recorded runs that the suspended one was the first to overtake.
+        part: The part of that run that has ended, where it is set aside; else None.
+        woken: Numbers of the wake-ups that were chosen.
         mail: The signals of the key; None where no action of the agent waits.
         resumed: Number of the input of a suspended run that goes on, or None.
         resumes: The suspended run that is to go on when the records of the key are read, or None.
@@ -153,6 +190,7 @@ class KeyActor:
         "overdue",
         "overtakes",
         "overtaken",
+        "part",
         "pending",
         "pulled",
         "queue",
@@ -166,6 +204,7 @@ class KeyActor:
         "timer",
         "unpruned",
         "unrecorded",
+        "woken",
     )
 
     def __init__(
@@ -203,6 +242,8 @@ class KeyActor:
         self.resumed: int | None = None
         self.suspended: tuple[Run, Suspension] | None = None
         self.overtakes: tuple[int, ...] = ()
+        self.part: EndedPart | None = None
+        self.woken: set[int] = set()
 
     def go_on_from(self, begin: int) -> None:
         """Go on with the incarnation that a dead attempt had begun."""
@@ -216,8 +257,11 @@ class KeyActor:
 
     @property
     def idle(self) -> bool:
-        """Whether none of its inputs runs, was chosen to, or waits for its commit. For Flink's thread."""
-        return not (self.queue or self.running or self.finished)
+        """Whether none of its inputs runs, was chosen to, or waits for its commit. For Flink's thread.
+
+        What is left of a suspended run waits for that as well. The loop hands a run over before it stops.
+        """
+        return not (self.queue or self.running or self.finished or self.suspended)
 
     @property
     def is_done(self) -> bool:
@@ -238,9 +282,11 @@ class KeyActor:
         if waiting.run is not None:
             waiting.state = waiting.run.state
         if waiting.state is None:
-            waiting.state = RunState(self.key_text, waiting.seq, observers, Phase.QUEUED, now)
+            waiting.state = RunState(self.key_text, waiting.run_seq, observers, Phase.QUEUED, now)
         else:
             waiting.state.enter(Phase.QUEUED, now)
+        if self.mail is not None and (waiting.records or waiting.suspension is not None):
+            self.mail.expect(1)
         self.queue.append(waiting)
 
     def finish(self, run: Run, waiting: Waiting) -> None:
@@ -252,14 +298,18 @@ class KeyActor:
         waiting.record, waiting.packed = None, b""
         waiting.run = waiting.step = waiting.state = None
         waiting.records = ()
+        if self.mail is not None:
+            self.mail.release(run.sequence_number)
         now = clock()
         run.state.finish(now)
         self.finished.append((run, waiting, changes, now))
 
-    def suspend(self, run: Run, suspension: Suspension, overtakes: tuple[int, ...]) -> None:
+    def suspend(
+        self, run: Run, suspension: Suspension, overtakes: tuple[int, ...], part: EndedPart | None = None
+    ) -> None:
         """Keep what is left of a run until Flink's thread has put it into state. Called by the loop."""
         run.state.suspend(clock())
-        self.overtakes = overtakes
+        self.overtakes, self.part = overtakes, part
         self.suspended = run, suspension
 
     def abandon(self) -> None:

@@ -30,7 +30,6 @@ from flink_agents.runtime.execution.phases import RunState
 from flink_agents.runtime.execution.run import Run
 from flink_agents.runtime.execution.shared import RunEnvironment
 from flink_agents.runtime.execution.steps import StepExecutor
-from flink_agents.runtime.journal.other_jobs import identity_of
 from flink_agents.runtime.loop.action_loop import ActionLoop
 from flink_agents.runtime.loop.action_tasks import cancel_tasks, current_step, make_task
 from flink_agents.runtime.loop.actor import KeyActor, Unread, Waiting, cancelled_itself
@@ -329,7 +328,7 @@ class AgentLoop:
                 try:
                     await self._steps.execute(run, self._attempts, waiting.step)
                 except RunSuspended as suspended:
-                    self.suspensions.suspend(actor, waiting, suspended)
+                    await self.suspensions.suspend(actor, waiting, suspended)
                     self.ended += 1
                     told = False
                     break
@@ -396,13 +395,13 @@ class AgentLoop:
             self._shared,
             actor.journal_id,
             actor.key_text,
-            actor.seq,
+            waiting.run_seq,
             waiting.timestamp,
             self._clock(),
             None,
             actor.memory,
-            waiting.ordered or actor.unrecorded,
-            identity_of(waiting.records),
+            waiting.ordered or actor.unrecorded or waiting.was_aside,
+            waiting.identity,
             waiting.state,
         )
         if type(waiting.record) is DelayedInput:

@@ -74,6 +74,9 @@ class Attempts:
 
     def begin(self, step: ActionRun) -> None:
         """Have the calls of an action run compared with those that were recorded."""
+        waits = step.run.waits
+        if waits is not None and waits.parts is not None:
+            waits.parts.begin(step.path)
         if self._durable is not None:
             self._durable.begin(step)
 

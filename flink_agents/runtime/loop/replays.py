@@ -13,8 +13,9 @@ from flink_agents.runtime.concurrency.bridge import Bridge
 from flink_agents.runtime.execution.phases import RunState
 from flink_agents.runtime.execution.run import Run
 from flink_agents.runtime.execution.shared import RunEnvironment
+from flink_agents.runtime.execution.waits.live_mail import LiveMail, taken_signals
 from flink_agents.runtime.journal.journals import Journals
-from flink_agents.runtime.journal.order import InputOrder, input_digest
+from flink_agents.runtime.journal.order import InputOrder, RecordedRuns, input_digest
 from flink_agents.runtime.journal.reads import recorded_reads
 from flink_agents.runtime.journal.records import RunHeader
 from flink_agents.runtime.journal.traced_memory import TracedTree
@@ -92,7 +93,15 @@ class Replays:
             actor.order = order
             if actor.resumes is not None:
                 self._resume(actor, actor.resumes, order)
+            if actor.mail is not None:
+                self._reserve(actor.mail, recorded)
             self.let_drained_go(actor, order)
+
+    def _reserve(self, mail: LiveMail, recorded: RecordedRuns) -> None:
+        """Keep the signals for recorded runs that those have taken: runs before them may be executed anew."""
+        codec = self._shared.codec
+        for records in recorded.runs:
+            mail.reserve([one.identity for one in taken_signals(codec, records) if one.identity is not None])
 
     def _resume(self, actor: KeyActor, waiting: Waiting, order: InputOrder) -> None:
         """Let a suspended run go on first, with what the store has of it besides."""
@@ -156,7 +165,8 @@ class Replays:
         actor.cached.pop(choice.number, None)
         actor.next_seq = max(actor.next_seq, choice.seq + 1)
         held = self._let_go(actor)
-        record, timestamp = self._shared.codec.decode(packed)
+        # Of a wake-up, Flink's thread knows both.
+        record, timestamp, *_ = self._shared.codec.decode(packed)
         settled = not order.recorded
         self.let_drained_go(actor, order)
         return Waiting(
@@ -267,15 +277,23 @@ def _awaited(next_seq: int, first: int | None) -> str:
 
 
 def header_of(
-    journals: Journals, started_at: int, short_term: MemoryTree, packed: bytes, begin: int
+    journals: Journals,
+    started_at: int,
+    short_term: MemoryTree,
+    packed: bytes,
+    begin: int,
+    woken: bool = False,
 ) -> RunHeader:
-    """The header of a run that began with ``short_term``, on the input that ``packed`` are the bytes of."""
+    """The header of a run that began with ``short_term``, on the input that ``packed`` are the bytes of.
+
+    A part of a run that was ``woken`` begins with no input that could be executed for itself.
+    """
     memory = short_term.nodes()
     return RunHeader(
         input_digest(packed),
         started_at,
         journals.plan,
-        packed if len(packed) <= MAX_DEBUG_BYTES else None,
+        packed if len(packed) <= MAX_DEBUG_BYTES and not woken else None,
         memory if sum(map(len, memory.values())) <= MAX_DEBUG_BYTES else None,
         begin=begin,
     )

@@ -6,11 +6,11 @@ A suspended run has neither a coroutine nor an actor. Flink's thread puts what i
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from dataclasses import replace
 from datetime import timedelta
 from functools import partial
 
-from flink_agents.api.action_state import Record, RecordKind
+from flink_agents.api.action_state import RecordKind
 from flink_agents.api.options import AgentOptions
 from flink_agents.api.signals import SleepsAtEnd
 from flink_agents.runtime.concurrency.bridge import Bridge
@@ -18,13 +18,14 @@ from flink_agents.runtime.execution.limits import RunSuspended
 from flink_agents.runtime.execution.retry import kept_trial
 from flink_agents.runtime.execution.run import Run
 from flink_agents.runtime.execution.shared import RunEnvironment
-from flink_agents.runtime.execution.waits.run_waits import LiveMail, RunWaits, outputs_of
-from flink_agents.runtime.journal.calls import task_of
-from flink_agents.runtime.journal.kept import KeptJournal
-from flink_agents.runtime.journal.reads import recorded_reads
-from flink_agents.runtime.journal.records import RunHeader, WaitRecord
+from flink_agents.runtime.execution.waits.live_mail import LiveMail, taken_signals
+from flink_agents.runtime.execution.waits.parts import RunParts
+from flink_agents.runtime.execution.waits.run_waits import RunWaits, outputs_of
+from flink_agents.runtime.journal.kept import KeptJournal, ends_part
+from flink_agents.runtime.journal.reads import Read, recorded_reads
+from flink_agents.runtime.journal.records import RunHeader
 from flink_agents.runtime.journal.traced_memory import TracedTree
-from flink_agents.runtime.loop.actor import KeyActor, Waiting
+from flink_agents.runtime.loop.actor import EndedPart, KeyActor, Waiting
 from flink_agents.runtime.loop.replays import header_of
 from flink_agents.runtime.state.mailbox import Mail
 from flink_agents.runtime.state.suspended import OpenWait, Suspension
@@ -53,6 +54,7 @@ class Suspensions:
     def offer(self, actor: KeyActor, mail: Mail) -> None:
         """Let the runs of an actor take a signal."""
         assert actor.mail is not None
+        actor.mail.sent()
         self._bridge.hand(actor.mail.offer, mail)
 
     def end_of_input(self) -> None:
@@ -71,6 +73,7 @@ class Suspensions:
         self._live[actor.mail] = None
         if self._ended and not actor.mail.ended:
             actor.mail.end_input(self._skips)
+        actor.mail.runs.add(run.sequence_number)
         run.journal = journal = self._journal(actor, run, waiting)
         suspension = waiting.suspension
         run.waits = RunWaits(
@@ -79,19 +82,30 @@ class Suspensions:
             suspension.left if suspension is not None else {},
             suspension.failed if suspension is not None else {},
             None if self._deadline is None else run.started_at + self._deadline,
+            self._parts(run, suspension),
+            any(map(ends_part, waiting.records)),
         )
-        self._take_recorded(run.waits, journal, suspension)
+        self._take_recorded(run.waits, journal, waiting)
+        if waiting.records or suspension is not None:
+            actor.mail.expect(-1)
 
-    def suspend(self, actor: KeyActor, waiting: Waiting, suspended: RunSuspended) -> None:
+    async def suspend(self, actor: KeyActor, waiting: Waiting, suspended: RunSuspended) -> None:
         """Keep what is left of a run, and let Flink's thread put it into state."""
         step = suspended.args[0]
         run: Run = step.run
         waits: list[OpenWait] = step.suspended
         journal = run.journal
         assert isinstance(journal, KeptJournal) and run.waits is not None
+        # Code that catches its cancellation may return something. What the wait leads to comes in its place.
+        sent, side = step.put
+        step.sent, step.side = step.sent[:sent], (step.side or [])[:side]
         # What the action has put out leaves, too.
         run.put_out(step.path, [event.output for event in outputs_of(step)], step.side or [])
         journal.keep_reads()
+        before, part = waiting.suspension, None
+        if self._shared.overtakes or waiting.was_aside:
+            part = self._end_part(run, waiting, journal)
+            await journal.set_aside(part.counts)
         suspension = Suspension(
             waiting.number,
             run.sequence_number,
@@ -104,13 +118,34 @@ class Suspensions:
             waits,
             run.waits.left(),
             {step.path: failed} if (failed := kept_trial(step.trial)) else {},
-            run.waits.over,
+            identity=run.identity if part is not None else None,
+            over=run.waits.over,
         )
+        if part is not None:
+            suspension = _aside(suspension, before, waiting.packed, step.path if part.counts else None)
         if self._shared.journals is not None and journal.begun and waiting.settled:
             # The records of state count from here on; whatever comes lies behind this.
             journal.end = self._shared.journals.marker(actor.journal_id, actor.key_text)
         waiting.run = waiting.step = None
-        actor.suspend(run, suspension, waiting.overtakes)
+        actor.suspend(run, suspension, waiting.overtakes, part)
+
+    def _end_part(self, run: Run, waiting: Waiting, journal: KeptJournal) -> EndedPart:
+        """What has to be committed of the part of a run that has ended."""
+        assert run.waits is not None
+        before, changes = waiting.suspension, run.short_term.changes()
+        known = len(before.records) if before is not None else 0
+        counts = not waiting.was_aside or bool(waiting.records or changes or len(journal.kept) > known)
+        return EndedPart(waiting.number, waiting.seq, changes, counts, run.waits.ends_part)
+
+    def _parts(self, run: Run, suspension: Suspension | None) -> RunParts | None:
+        """The parts of a run that was set aside."""
+        if suspension is None or not suspension.parts:
+            return None
+        records, done, reads = suspension.records, 0, list[list[Read]]()
+        for _, count in suspension.parts:
+            reads.append(recorded_reads(self._shared.codec, records[done:count]))
+            done = count
+        return RunParts(run.split(reads), records, suspension.parts)
 
     def forget(self, actor: KeyActor) -> None:
         """Let go of the signals of a key that has no actor any more; for Flink's thread."""
@@ -125,8 +160,10 @@ class Suspensions:
         elif records and records[0].kind is RecordKind.RUN:
             run.started_at = RunHeader.unpack(codec, records[0].data).started_at
         memory, log = run.short_term, None
+        apart = waiting.was_aside
         if isinstance(memory, TracedTree):
-            before = [*(suspension.records if suspension is not None else ()), *records]
+            before = suspension.records if suspension is not None and not apart else ()
+            before = [*before, *records]
             reads = recorded_reads(codec, before)
             if reads:
                 memory.replay(reads)
@@ -134,42 +171,54 @@ class Suspensions:
         seq = run.sequence_number
         if journals is None:
             return KeptJournal(None, codec, None, seq, _no_header, records, suspension, log)
-        header = partial(header_of, journals, run.started_at, memory, waiting.packed, actor.begin)
+        header = partial(header_of, journals, run.started_at, memory, waiting.packed, actor.begin, apart)
         journal = journals.key(run.journal_id, run.key_text)
-        return KeptJournal(journals.store, codec, journal, seq, header, records, suspension, log)
+        turn = waiting.seq
+        return KeptJournal(journals.store, codec, journal, seq, header, records, suspension, log, turn)
 
-    def _take_recorded(self, waits: RunWaits, journal: KeptJournal, suspension: Suspension | None) -> None:
+    def _take_recorded(self, waits: RunWaits, journal: KeptJournal, waiting: Waiting) -> None:
         """Have signals removed that the run took, as only the store knows."""
+        suspension = waiting.suspension
         before = len(suspension.records) if suspension is not None else 0
         if len(journal.kept) == before:
             return
-        known = self._taken(journal.kept[:before])
-        for taken in self._taken(journal.kept):
+        codec = self._shared.codec
+        known = taken_signals(codec, journal.kept[:before])
+        for taken in taken_signals(codec, journal.kept):
             found = next((one for one in known if one.identity == taken.identity), None)
             if found is not None:
                 known.remove(found)
             elif taken.identity is not None:
                 waits.taken.append(taken.identity)
-                waits.mail.forget(taken.identity)
+                waits.mail.forget(taken.identity, reserved=suspension is None or waiting.was_aside)
         # What has become void since then was taken from state.
         waits.give_back(known)
-
-    def _taken(self, records: Sequence[Record]) -> list[WaitRecord]:
-        """The ends of waits by signals, without those that are void."""
-        found: dict[tuple[str, int], WaitRecord] = {}
-        for record in records:
-            if record.kind is RecordKind.WAIT:
-                taken = WaitRecord.unpack(self._shared.codec, record.data)
-                if taken.identity is not None:
-                    found[record.step, record.index] = taken
-            elif record.kind is RecordKind.RERUN:
-                for place in [one for one in found if task_of(one[0])[0] == record.step]:
-                    del found[place]
-        return list(found.values())
 
     def _end_all(self) -> None:
         for mail in list(self._live):
             mail.end_input(self._skips)
+
+
+def _aside(
+    suspension: Suspension, before: Suspension | None, packed: bytes, waiting: str | None
+) -> Suspension:
+    """What is left of a run that is set aside.
+
+    Args:
+        suspension: What is left of a run that is suspended.
+        before: What was left of it before.
+        packed: The bytes that its part began with.
+        waiting: The execution that waits; None where no part has ended.
+    """
+    parts: list[tuple[str, int]] = []
+    if before is not None and before.input is not None:
+        parts, packed = list(before.parts), before.input
+    if before is not None:
+        suspension = replace(suspension, number=before.number)
+    if waiting is not None:
+        parts.append((waiting, len(suspension.records)))
+    # The store has all of it. Its next part has a number, and a header, of its own.
+    return replace(suspension, unstored=(), bound=False, recorded=False, parts=tuple(parts), input=packed)
 
 
 def _no_header() -> RunHeader:

@@ -79,7 +79,7 @@ class Commits:
         self._memory(changes := run.short_term.changes())
         self._outputs(run, None, head, emission, timers)
         self._records(run, head, None)
-        self._number(run, head, None)
+        self._number(run.sequence_number, head, None)
         self._head(head, timers)
         if self._unpruned is not None:
             self._unpruned.touch(run.key_text)
@@ -109,9 +109,9 @@ class Commits:
                 self._suspended.committed(run, waiting.number, head, emission, timers)
             self._outputs(run, waiting.number, head, emission, timers)
             self._records(run, head, actor)
-            self._number(run, head, actor)
+            self._number(waiting.seq, head, actor)
             if head.overtaken or waiting.overtakes:
-                self._overtaken.committed(actor, run.sequence_number, waiting.overtakes)
+                self._overtaken.committed(actor, waiting.seq, waiting.overtakes)
         # A fork takes over what its origin recorded before its first run begins: that is in its own journal.
         head.forked()
         self._head(head, timers)
@@ -119,6 +119,32 @@ class Commits:
         for run in committed:
             run.state.commit(now)
         self._prunable(actor)
+
+    def set_aside(self, actor: KeyActor, emission: Emission, timers: Timers) -> bool:
+        """Commit the part of an actor's last run that has ended; whether the run can go on at once.
+
+        Args:
+            actor: The actor of the current key, whose runs before that one are committed.
+            emission: Takes what the part put out.
+            timers: Timers of the key.
+        """
+        assert actor.suspended is not None and actor.part is not None
+        run, suspension = actor.suspended
+        part, head, marker = actor.part, actor.head, actor.head.marker
+        self._memory(part.changes)
+        self._input(part.number, actor)
+        ready = self._suspended.set_aside(run, suspension, head, emission, timers)
+        self._outputs(run, part.number, head, emission, timers)
+        self._records(run, head, actor)
+        if part.counts:
+            self._number(part.seq, head, actor)
+        if head.overtaken or actor.overtakes:
+            self._overtaken.committed(actor, part.seq, actor.overtakes)
+        head.forked()
+        self._head(head, timers)
+        self._mark(actor, marker)
+        self._prunable(actor)
+        return ready
 
     def restored(self, actor: KeyActor) -> None:
         """Say which records of a key the checkpoint does not need that the attempt has begun from."""
@@ -180,7 +206,7 @@ class Commits:
         if actor is not None:
             actor.unpruned += 1
 
-    def _number(self, run: Run, head: Head, actor: KeyActor | None) -> None:
+    def _number(self, seq: int, head: Head, actor: KeyActor | None) -> None:
         """Step 5: let the next run of the key have a number behind that of this one.
 
         Idempotency keys and ids follow from the number. A recorded run that was overtaken, and comes
@@ -189,9 +215,7 @@ class Commits:
         if head.fresh:
             # The actor may have found the begin of an incarnation that a dead attempt had begun.
             head.start(head.begin if actor is None else actor.begin)
-        following = run.sequence_number + 1
-        if following > head.next_seq:
-            head.next_seq = following
+        head.next_seq = max(head.next_seq, seq + 1)
 
     def _head(self, head: Head, timers: Timers) -> None:
         """Step 6: write the head, once for all runs of the call. State has all of them now."""

@@ -8,6 +8,7 @@ it is, where recorded runs are left, and once when it runs.
 
 from __future__ import annotations
 
+from dataclasses import replace
 from typing import Any
 
 from flink_agents.api.errors import StateFormatError, UnserializableValueError
@@ -17,6 +18,7 @@ from flink_agents.runtime.journal.order import InputOrder, input_digest
 from flink_agents.runtime.loop.actor import KeyActor, Unread, Waiting
 from flink_agents.runtime.loop.agent_loop import AgentLoop
 from flink_agents.runtime.operator.low_watermark import LowWatermark
+from flink_agents.runtime.operator.waits.asides import Asides, woken_of
 from flink_agents.runtime.serde.keys import decode_key
 from flink_agents.runtime.state.keyed_state import Head, KeyedState
 
@@ -39,9 +41,11 @@ class Feeder:
     Args:
         shared: What all runs share.
         state: Keyed state.
+        asides: Keeps the runs that are set aside.
     """
 
-    def __init__(self, shared: RunEnvironment, state: KeyedState) -> None:
+    def __init__(self, shared: RunEnvironment, state: KeyedState, asides: Asides) -> None:
+        self._asides = asides
         self._codec = shared.codec
         self._state = state
         config = shared.config
@@ -78,7 +82,7 @@ class Feeder:
 
     def load(self, number: int, actor: KeyActor) -> bytes | None:
         """An input that waits in state; None where it was committed before older ones, or runs already."""
-        if number == actor.resumed:
+        if number == actor.resumed or number in actor.woken:
             return None
         packed = self._state.pending.get(number)
         if packed is None:
@@ -98,14 +102,36 @@ class Feeder:
         return bool(actor.queue) and loop.load + self._in_cache(loop) >= self._max_load
 
     def _feed_as_they_came(self, actor: KeyActor, loop: AgentLoop) -> None:
-        while actor.loaded < actor.head.next_pending and not self._is_full(actor, loop):
-            number = actor.loaded
-            packed = self.load(number, actor)
+        head = actor.head
+        # What goes on does not queue behind inputs that have not begun.
+        for number in woken_of(head):
+            if number not in actor.woken and not self._is_full(actor, loop):
+                self._submit(actor, number, loop)
+        while actor.loaded < head.next_pending and not self._is_full(actor, loop):
+            if self._asides.is_full(head):
+                return
             actor.loaded += 1
-            if packed is not None:
-                record, timestamp = self._codec.decode(packed)
-                loop.submit(actor, Waiting(record, timestamp, number, packed, actor.next_seq))
-                actor.next_seq += 1
+            self._submit(actor, actor.loaded - 1, loop)
+
+    def _submit(self, actor: KeyActor, number: int, loop: AgentLoop) -> None:
+        packed = self.load(number, actor)
+        if packed is None:
+            return
+        waiting = self._woken(actor, number, packed, actor.next_seq)
+        if waiting is None:
+            record, timestamp = self._codec.decode(packed)
+            waiting = Waiting(record, timestamp, number, packed, actor.next_seq)
+        loop.submit(actor, waiting)
+        actor.next_seq += 1
+
+    def _woken(self, actor: KeyActor, number: int, packed: bytes, seq: int) -> Waiting | None:
+        """The run that goes on by a wake-up; None for an input."""
+        if not actor.head.aside:
+            return None
+        waiting = self._asides.waiting(actor.head, number, packed, seq)
+        if waiting is not None:
+            actor.woken.add(number)
+        return waiting
 
     # -- as long as recorded runs are left -------------------------------------------------
 
@@ -118,6 +144,11 @@ class Feeder:
         chosen = loop.replays.choose(actor, lambda number: self._again(number, actor))
         if chosen is not None:
             self._cached -= before - len(actor.cached)
+            woken = self._woken(actor, chosen.number, chosen.packed, chosen.seq)
+            if woken is not None:
+                chosen = replace(
+                    chosen, record=woken.record, timestamp=woken.timestamp, suspension=woken.suspension
+                )
             loop.submit(actor, chosen)
             if actor.cached and len(actor.cached) + len(actor.queue) > self._queue_per_key:
                 actor.cached.popitem()
@@ -128,7 +159,8 @@ class Feeder:
         number = order.looked
         packed = self.load(number, actor)
         order.look(None if packed is None else input_digest(packed))
-        if packed is not None and self._may_cache(actor, loop):
+        # Only this thread knows the entry of a run that is set aside, and so chooses its wake-up.
+        if packed is not None and number not in woken_of(actor.head) and self._may_cache(actor, loop):
             self._keep(actor, number, packed)
         loop.replays.let_drained_go(actor, order)
         return True
@@ -141,6 +173,9 @@ class Feeder:
 
     def _cache(self, actor: KeyActor, loop: AgentLoop) -> None:
         """Keep the first inputs in memory until it is known which of them runs next."""
+        if woken_of(actor.head) or self._asides.is_full(actor.head):
+            # A wake-up goes first, and these may have to wait; where runs were recorded, it is as they say.
+            return
         while actor.loaded < actor.head.next_pending and self._may_cache(actor, loop):
             packed = self.load(actor.loaded, actor)
             if packed is not None:
@@ -198,6 +233,15 @@ class Intake:
             return self.packed(record, timestamp)
         except InputRefused:
             return None
+
+    def found(self, head: Head, key_text: str, low: LowWatermark) -> None:
+        """Let the low watermark learn of the inputs and wake-ups of the current key, after a restore."""
+        woken = woken_of(head)
+        for number in woken:
+            low.woken(key_text, number)
+        items = [(number, packed) for number, packed in self._state.pending.items() if number not in woken]
+        decode = self._shared.codec.decode
+        low.found(key_text, ((number, decode(packed)[1]) for number, packed in items))
 
     def store(self, head: Head, key_text: str, packed: bytes, timestamp: int | None) -> None:
         """Put the bytes of an input into state; they stay there until its run is committed."""

@@ -6,10 +6,13 @@ of the key may have been recorded, and where.
 
 from __future__ import annotations
 
+from flink_agents.api.errors import PlanChangedError
+from flink_agents.api.options import AgentOptions
 from flink_agents.runtime.execution.shared import RunEnvironment
 from flink_agents.runtime.journal.journals import check_store
 from flink_agents.runtime.journal.other_jobs import OtherJobs
 from flink_agents.runtime.operator.forgetting import Forgetting
+from flink_agents.runtime.serde.keys import decode_key
 from flink_agents.runtime.state.keyed_state import Head, KeyedState
 
 
@@ -27,6 +30,7 @@ class Heads:
         self, shared: RunEnvironment, state: KeyedState, job_id: str, forgetting: Forgetting | None
     ) -> None:
         self._state = state
+        self._may_wait = shared.may_wait
         self._job_id = job_id
         self._journals = shared.journals
         self._forgetting = forgetting
@@ -37,6 +41,7 @@ class Heads:
 
         Raises:
             OtherJobsStateError: It is of another job, and nobody says what is meant.
+            PlanChangedError: A run is suspended, and this agent suspends none.
             StoreMismatchError: Runs of the key were recorded in another store.
         """
         packed = self._state.head.value()
@@ -48,6 +53,8 @@ class Heads:
             self._other_jobs.admit(head, key_text, journals.store_id)
         if head.store is not None:
             check_store(journals, head.store)
+        if not self._may_wait and (head.suspended is not None or head.aside):
+            raise _waits_no_more(key_text)
         return head
 
     def new(self) -> Head:
@@ -81,3 +88,12 @@ class Heads:
             return
         if not (unread and self.may_have_records(head, key_text, False)):
             head.marker = journals.marker(head.journal_id, key_text)
+
+
+def _waits_no_more(key_text: str) -> PlanChangedError:
+    return PlanChangedError(
+        "a run is suspended, and no action of this agent waits",
+        expected="an agent that calls ctx.sleep or ctx.wait_for, as the one that wrote the state",
+        found=f"a suspended run of key {decode_key(key_text)!r}",
+        fix=f"set {AgentOptions.WAITS.key} to true: then the run goes on, by this code, when its wait ends",
+    )

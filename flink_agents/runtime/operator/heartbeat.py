@@ -18,11 +18,10 @@ from flink_agents.runtime.execution.shared import RunEnvironment
 from flink_agents.runtime.journal.unpruned import UnprunedKeys
 from flink_agents.runtime.loop.actor import KeyActor
 from flink_agents.runtime.metrics.run_metrics import clock
-from flink_agents.runtime.operator.emission import NOTHING, Emission
+from flink_agents.runtime.operator.emission import NOTHING, Emission, is_something
 from flink_agents.runtime.operator.harvest import DRAIN, START, next_beat
 from flink_agents.runtime.operator.low_watermark import LowWatermark
 from flink_agents.runtime.operator.waits.delaying import AwaitedKeys, DelayingProcessor
-from flink_agents.runtime.operator.waits.suspended import is_something
 from flink_agents.runtime.state.keyed_state import KeyedState, Keys, Timers
 
 MOST_COMMITS = 1000

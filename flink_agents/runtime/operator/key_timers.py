@@ -135,7 +135,9 @@ class TimerProcessor(DelayingProcessor):
 
     def _let_go(self, actor: KeyActor, timers: Timers) -> None:
         super()._let_go(actor, timers)
-        if actor.head.mail_expires is None and (actor.head.delayed_due is None or self._delays.leaves):
+        head = actor.head
+        delayed = head.delayed_due is not None and not self._delays.leaves
+        if head.mail_expires is None and not (delayed or head.aside):
             self._ignore_the_end(timers)
 
     def _drain(self, key_text: str, emission: Emission, timers: Timers) -> bool:

@@ -64,10 +64,17 @@ class _Waiting:
     Attributes:
         holding: Timestamps of those that hold the low watermark.
         passed: Those that hold it no longer.
+        woken: Wake-ups of runs that were set aside, which never hold it.
     """
 
     holding: dict[int, int] = field(default_factory=dict[int, int])
     passed: set[int] = field(default_factory=set[int])
+    woken: set[int] = field(default_factory=set[int])
+
+    @property
+    def is_over(self) -> bool:
+        """Whether nothing of the key is left."""
+        return not (self.holding or self.passed or self.woken)
 
 
 class LowWatermark:
@@ -177,6 +184,10 @@ class LowWatermark:
             ]
             heapq.heapify(self._heap)
 
+    def woken(self, key_text: str, number: int) -> None:
+        """Learn of a wake-up: what its run puts out may be late, and nothing waits for it."""
+        self._keys.setdefault(key_text, _Waiting()).woken.add(number)
+
     def delayed(self, key_text: str, number: int, timestamp: int | None) -> None:
         """Learn that a delayed event comes in. It is a straggler where the time of its sender has passed."""
         self.stored(key_text, number, timestamp)
@@ -222,14 +233,15 @@ class LowWatermark:
         if waiting is not None and number is not None:
             if waiting.holding.pop(number, None) is not None:
                 self._holding -= 1
-            elif number in waiting.passed:
+            elif number in waiting.passed or number in waiting.woken:
                 waiting.passed.discard(number)
+                waiting.woken.discard(number)
                 if run.timestamp is not None and run.timestamp <= self.low:
                     self._stragglers.inc()
                     if not isinstance(run.lineage, DelayedLineage):
                         self._tell(run)
                     self._straggle(run)
-            if not (waiting.holding or waiting.passed):
+            if waiting.is_over:
                 del self._keys[run.key_text]
         emission.take_timed(run)
 

@@ -14,7 +14,7 @@ from __future__ import annotations
 
 from abc import ABC, abstractmethod
 from collections import deque
-from collections.abc import Callable
+from collections.abc import Callable, Collection
 from typing import Any
 
 from flink_agents.api.errors import UnserializableValueError
@@ -37,6 +37,7 @@ from flink_agents.runtime.operator.kept_keys import KeptKeys
 from flink_agents.runtime.operator.loop_waits import LoopWaits
 from flink_agents.runtime.operator.low_watermark import LowWatermark
 from flink_agents.runtime.operator.overtaken import Overtaken
+from flink_agents.runtime.operator.waits.asides import Asides
 from flink_agents.runtime.operator.waits.delayed import Delays
 from flink_agents.runtime.operator.waits.suspended import SuspendedRuns
 from flink_agents.runtime.serde.keys import unescape
@@ -82,7 +83,8 @@ class AgentProcessor(ABC):
         self._kept = KeptKeys(shared.memory_expires)
         self._steps = StepExecutor(shared)
         self._intake = Intake(shared, state, low)
-        self._feeder = Feeder(shared, state)
+        self._asides = Asides(shared, state, clock, low)
+        self._feeder = Feeder(shared, state, self._asides)
         waits = LoopWaits(shared, self._steps, clock, self._feeder, check_cancelled, low, to_look_at)
         self._waits = waits
         self._forgetting: Forgetting | None = None
@@ -91,7 +93,9 @@ class AgentProcessor(ABC):
         self._heads = Heads(shared, state, job_id, self._forgetting)
         self._overtaken = Overtaken(shared, clock)
         self._delays = Delays(shared, state, clock, low, self._see_the_end)
-        self._suspended = SuspendedRuns(shared, state, clock, low, self._overtaken, self._delays)
+        self._suspended = SuspendedRuns(
+            shared, state, clock, low, self._overtaken, self._asides, self._delays
+        )
         self._commits = Commits(
             shared, state, self._overtaken, low, self._forgetting, unpruned, self._suspended, self._delays
         )
@@ -141,7 +145,7 @@ class AgentProcessor(ABC):
             return NOTHING
         heads, kept = self._heads, self._kept.get(key_text)
         head = kept.head if kept is not None else heads.read(key_text) or heads.new()
-        if head.suspended is not None:
+        if self._is_held(head):
             self._intake.store(head, key_text, self._intake.packed(record, timestamp), timestamp)
             if self._low is not None:
                 self._low.park(key_text)
@@ -194,6 +198,11 @@ class AgentProcessor(ABC):
             return None
         return [(wait.id, wait.kept) for wait in list(actor.mail.open)]
 
+    def live_runs(self, key_text: str) -> Collection[int]:
+        """Sequence numbers of the runs of a key that the loop has begun since the key has an actor."""
+        actor = self._actors.get(key_text)
+        return actor.mail.runs if actor is not None and actor.mail is not None else ()
+
     def open(self, timers: Timers | None = None) -> None:
         """Open what has to be there before the first input.
 
@@ -236,12 +245,14 @@ class AgentProcessor(ABC):
         actor = self._actors.get(key_text)
         if actor is None:
             head = self._heads.read(key_text)
+            if head is not None and self._ending:
+                self._wake_asides(head, key_text, head.has_pending)
             if head is None or not head.has_pending:
                 # Nothing but signals may have been restored of the key.
                 if self._low is not None:
                     self._low.found(key_text, ())
                 return None
-            if head.suspended is not None and not (self._ending or self._suspended.is_due(head)):
+            if self._is_held(head) and not (self._ending or self._suspended.is_due(head)):
                 if self._low is not None:
                     self._low.found(key_text, ())
                 return None
@@ -294,12 +305,11 @@ class AgentProcessor(ABC):
             known = kept.memory
         else:
             known = {unescape(path): data for path, data in self._state.memory.items()}
-        actor = self._new_actor(head, key_text, known, pending, timers)
+        if head.aside:
+            self._wake_asides(head, key_text, pending)
+        actor = self._new_actor(head, key_text, known, pending or bool(head.aside), timers)
         if pending and self._low is not None:
-            decode = self._shared.codec.decode
-            self._low.found(
-                key_text, ((number, decode(packed)[1]) for number, packed in self._state.pending.items())
-            )
+            self._intake.found(head, key_text, self._low)
         if head.suspended is not None:
             self._resume(actor)
         self._feed(actor)
@@ -402,94 +412,32 @@ class AgentProcessor(ABC):
         # The runs before it have ended, and are committed first.
         suspended = actor.suspended
         self._commits.harvest(actor, emission, timers)
+        if self._ending and actor.head.aside:
+            self._wake_asides(actor.head, actor.key_text, True)
         if suspended is not None:
             self._park(actor, emission, timers)
 
-    # -- suspended runs and signals -----------------------------------------------------
+    # -- suspended runs and signals, in ``operator.waits.waiting_processor`` -----------------------------
 
-    def _park(self, actor: KeyActor, emission: Emission, timers: Timers) -> None:
-        """Put the last run of an actor into state, and let go of the actor."""
-        key_text, loop = actor.key_text, self._waits.loop
-        goes_on = self._suspended.park(actor, emission, timers)
-        loop.withdraw(actor)
-        self._feeder.drop(actor)
-        loop.suspensions.forget(actor)
-        del self._actors[key_text]
-        # The timer at the end of a bounded input, which the actor had, stays: it lets the run go on.
-        if goes_on or self._ending:
-            self._wake(actor.head, key_text, True, timers)
-        else:
-            self._kept.keep(key_text, actor.head, {}, False, searched=False)
-
-    def _end_input(self) -> None:
-        """Let suspended runs go on, and their waits for signals end: the input has ended."""
-        self._ending = True
-        self._waits.loop.suspensions.end_of_input()
-
-    def _resume(self, actor: KeyActor) -> None:
-        """Let the suspended run of an actor's key go on, before all other inputs."""
-        waiting = self._suspended.resume(actor.head)
-        actor.resumed = waiting.number
-        if actor.order is Unread.UNREAD:
-            actor.resumes = waiting
-            return
-        actor.next_seq = max(actor.next_seq, waiting.seq + 1)
-        self._waits.loop.submit(actor, waiting)
-
+    @abstractmethod
     def _take_signal(self, key_text: str, signal: Signal, timers: Timers) -> Emission:
         """Hand a signal to the run that waits for it, or keep it."""
-        emission = Emission()
-        actor = self._actors.get(key_text)
-        if actor is not None:
-            self._waits.check_failure()
-            head = actor.head
-        else:
-            kept = self._kept.get(key_text)
-            head = kept.head if kept is not None else self._heads.read(key_text) or self._heads.new()
-        mail = self._suspended.receive(signal, key_text, head, actor, timers, emission)
-        if mail is None:
-            return emission
-        self._see_the_end(timers)
-        if actor is not None:
-            self._waits.loop.suspensions.offer(actor, mail)
-        elif self._suspended.is_due(head):
-            self._wake(head, key_text, True, timers)
-        return emission
 
-    def _tend(self, key_text: str, fired: int, timers: Timers) -> Emission:
-        """Let a suspended run of the current key go on whose time has come, and signals expire."""
-        emission = Emission()
-        if not self._shared.may_wait or fired >= START:
-            return emission
-        actor = self._actors.get(key_text)
-        kept = self._kept.get(key_text) if actor is None else None
-        known = actor if actor is not None else kept
-        head = known.head if known is not None else self._heads.read(key_text)
-        if head is None:
-            return emission
-        had_signals = head.mail_expires is not None
-        self._suspended.expire(head, emission, timers)
-        if had_signals and not (head.mail_expires or head.delayed_due or head.has_pending):
-            self._ignore_the_end(timers)
-        if head.is_unused:
-            self._kept.drop(key_text)
-            return emission
-        if actor is None and head.suspended is not None:
-            if self._suspended.is_due(head):
-                self._waits.check_failure()
-                self._wake(head, key_text, True, timers)
-            else:
-                self._suspended.look_again(head, fired, timers)
-        return emission
+    @abstractmethod
+    def _park(self, actor: KeyActor, emission: Emission, timers: Timers) -> None:
+        """Put the last run of an actor into state, and let go of the actor."""
 
-    def _end_signals(self, key_text: str, emission: Emission, timers: Timers) -> None:
-        """Let signals of the current key leave that nobody has taken: the input has ended, and its runs."""
-        kept = self._kept.get(key_text)
-        head = kept.head if kept is not None else self._heads.read(key_text)
-        if head is not None:
-            self._suspended.end_signals(head, emission, timers)
-            if head.is_unused:
-                self._kept.drop(key_text)
+    @abstractmethod
+    def _resume(self, actor: KeyActor) -> None:
+        """Let the suspended run of an actor's key go on, before all other inputs."""
+
+    @abstractmethod
+    def _is_held(self, head: Head) -> bool:
+        """Whether the inputs of a key without an actor wait for the end of a suspended run."""
+
+    @abstractmethod
+    def _wake_asides(self, head: Head, key_text: str, pending: bool) -> None:
+        """Wake the runs that are set aside, where it is time for them."""
 
     def _load(self) -> dict[str, int]:
         """How many runs are in flight, queued and parked, by those words."""

@@ -17,8 +17,8 @@ def told(value: object) -> str:
     """Describe an awaitable for people: what it is, and of what function."""
     frame: Any = getattr(value, "cr_frame", None)
     owner = frame.f_locals.get("self") if frame is not None else None
-    # A durable call knows what it calls; the name of its coroutine would say nothing to an author.
-    described = getattr(owner, "awaited_as", None)
+    # Durable calls and waits know what the author wrote, which the name of a coroutine or class does not say.
+    described = getattr(owner if owner is not None else value, "awaited_as", None)
     name = getattr(value, "__qualname__", None)
     return described or f"{type(value).__name__}{f' {name}' if name else ''}"
 

@@ -17,7 +17,7 @@ from enum import Enum
 from typing import Any
 
 from flink_agents.api.errors import KeyEncodingError, UnserializableValueError
-from flink_agents.runtime.serde.typenames import resolve_type, shorten, type_name
+from flink_agents.runtime.serde.typenames import resolve_type, shorten, type_name, type_that_is_there
 
 _MANY_DIGITS = 10**640
 _FIX = "return a str, int, bool, float, bytes, None, UUID, date, datetime, Decimal, Enum, or a tuple of them"
@@ -122,22 +122,30 @@ _ENCODERS: dict[type, Callable[[Any], str]] = {
 }
 
 
-def decode_key(text: str) -> Any:
+def decode_key(text: str, *, from_outside: bool = False) -> Any:
     """Return the key of which ``text`` is the canonical text.
 
+    Args:
+        text: The text.
+        from_outside: Whether anybody may have written it, so that no module is imported for it.
+
     Raises:
-        KeyEncodingError: ``text`` is no canonical text.
+        KeyEncodingError: ``text`` is no canonical text, or comes from outside and names an enumeration that
+            is not there.
+        UnknownTypeNameError: It names a class that this program does not have.
     """
-    decoder = _DECODERS.get(text[:1])
+    kind, body = text[:1], text[1:]
     try:
-        if decoder is None:
-            raise ValueError(text)
-        return decoder(text[1:])
+        if kind == "t":
+            return _decode_tuple(body, from_outside)
+        if kind == "e":
+            return _decode_enum(body, from_outside)
+        return _DECODERS[kind](body)
     except (ValueError, KeyError, ArithmeticError, RecursionError) as error:
         raise KeyEncodingError("this is no canonical text of a key", found=shorten(text)) from error
 
 
-def _decode_tuple(body: str) -> tuple[Any, ...]:
+def _decode_tuple(body: str, from_outside: bool) -> tuple[Any, ...]:
     items: list[Any] = []
     at = 0
     while at < len(body):
@@ -145,14 +153,18 @@ def _decode_tuple(body: str) -> tuple[Any, ...]:
         end = colon + 1 + int(body[at:colon])
         if not colon < end - 1 < len(body):
             raise ValueError(body)
-        items.append(decode_key(body[colon + 1 : end]))
+        items.append(decode_key(body[colon + 1 : end], from_outside=from_outside))
         at = end
     return tuple(items)
 
 
-def _decode_enum(body: str) -> Any:
+def _decode_enum(body: str, from_outside: bool) -> Any:
     module, name, member = body.split(":", 2)
-    return resolve_type(unescape(f"{module}:{name}"))[unescape(member)]  # pyright: ignore[reportIndexIssue]
+    full = unescape(f"{module}:{name}")
+    found = type_that_is_there(full) if from_outside else resolve_type(full)
+    if found is None or not issubclass(found, Enum):
+        raise ValueError(body)
+    return found[unescape(member)]
 
 
 _DECODERS: dict[str, Callable[[str], Any]] = {
@@ -162,13 +174,11 @@ _DECODERS: dict[str, Callable[[str], Any]] = {
     "f": float,
     "x": bytes.fromhex,
     "n": lambda body: None,
-    "t": _decode_tuple,
     "u": uuid.UUID,
     "D": date.fromisoformat,
     "L": datetime.fromisoformat,
     "Z": datetime.fromisoformat,
     "d": Decimal,
-    "e": _decode_enum,
 }
 
 

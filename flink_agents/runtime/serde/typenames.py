@@ -52,6 +52,12 @@ def resolve_type(name: str) -> type[Any]:
     return found
 
 
+def type_that_is_there(name: str) -> type[Any] | None:
+    """Return the class named ``name``, if its module is there and it is a data class; nothing is imported."""
+    found = _find(name)
+    return found if is_data_class(found) else None
+
+
 def error_name(cls: type[BaseException]) -> str:
     """Return the name by which an exception's class is written; it may not be found again."""
     return f"{cls.__module__}:{cls.__qualname__}"

@@ -14,12 +14,13 @@ Five keyed states, whose names and formats are part of every savepoint:
 from __future__ import annotations
 
 import threading
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from typing import Any, Protocol
 
 import msgpack
 
 from flink_agents.api.errors import StateFormatError
+from flink_agents.runtime.state.aside import Aside
 from flink_agents.runtime.state.delayed import DelayedEvents
 from flink_agents.runtime.state.pending import PendingInputs
 from flink_agents.runtime.state.slots import MapSlot, ValueSlot
@@ -138,6 +139,7 @@ class Head:
             ``suspended`` the suspended run: number of its input, its sequence number, and when it is to go
                           on, in milliseconds; None where only a signal lets it
             ``mail``      when the first of the key's signals expires, in milliseconds
+            ``aside``     runs that are set aside, as lists of the fields of ``state.aside.Aside``
             ``delayed``   when the first of the key's delayed events is due, in milliseconds
     """
 
@@ -251,6 +253,15 @@ class Head:
         self._set("suspended", suspended)
 
     @property
+    def aside(self) -> list[Aside]:
+        """The runs that are set aside, in the order in which they were first."""
+        return [Aside(*one) for one in self.extra.get("aside", ())] if self.extra is not None else []
+
+    @aside.setter
+    def aside(self, aside: Iterable[Aside]) -> None:
+        self._set("aside", [list(one) for one in aside])
+
+    @property
     def mail_expires(self) -> int | None:
         """When the first of the key's signals expires, in milliseconds; None where it has none."""
         return self.extra.get("mail") if self.extra is not None else None
@@ -322,6 +333,8 @@ class Head:
     @property
     def is_unused(self) -> bool:
         """Whether it says no more than that of a key which never came."""
+        if self.fresh and self.extra is not None:
+            return not self.has_pending and self.extra.keys() <= {"begin", "fresh"}
         return not (self.next_seq or self.has_pending or self.extra)
 
     @property

@@ -8,6 +8,7 @@ absorbed when it comes.
 
 from __future__ import annotations
 
+import hashlib
 from collections.abc import Callable, Iterable
 from dataclasses import dataclass, field
 from typing import NamedTuple, cast
@@ -15,14 +16,25 @@ from typing import NamedTuple, cast
 import msgpack
 
 from flink_agents.api.errors import StateFormatError
+from flink_agents.api.signals import Signal
 
 _VERSION = b"\x01"
+_MEANT_VERSION = b"\x02"
+"""Of a mailbox in which a signal is meant for a run: such a one has a field more."""
 
 _pack = cast("Callable[[object], bytes]", msgpack.packb)
 
 
 OF_ID = "id "
 """The identity of a signal with an id begins so."""
+
+
+def identity_of(signal: Signal, value: bytes) -> str:
+    """Return what a signal is known again by; ``value`` is what it says, encoded."""
+    if signal.id is not None:
+        return f"{OF_ID}{signal.id}"
+    said = repr((signal.name, signal.wait, value)).encode("utf-8", "surrogatepass")
+    return f"value {hashlib.blake2b(said, digest_size=16).hexdigest()}"
 
 
 class Mail(NamedTuple):
@@ -35,6 +47,7 @@ class Mail(NamedTuple):
         id: The id that its sender gave it, or None.
         wait: The wait that it is for, or None.
         until: When it expires, in milliseconds since the epoch.
+        run: Sequence number of the run that waited for it when it came, which others leave it to; or None.
     """
 
     identity: str
@@ -43,6 +56,7 @@ class Mail(NamedTuple):
     id: str | None
     wait: str | None
     until: int
+    run: int | None = None
 
 
 @dataclass
@@ -86,11 +100,19 @@ class Mailbox:
             if found.id is not None:
                 self.seen[found.id] = until
 
-    def expire(self, now: int) -> list[Mail]:
-        """Forget what has expired; returns the signals that no run has taken."""
-        expired = [one for one in self.mail if one.until <= now]
+    def expire(self, now: int, untaken: Iterable[Mail] | None = None) -> list[Mail]:
+        """Forget what has expired; returns the signals that no run has taken.
+
+        Args:
+            now: The present.
+            untaken: The signals that have expired and that no run took, where a run may have taken some whose
+                commit is still to come. Default: all that have expired.
+        """
+        # Which run one is meant for may be known here only.
+        wanted = [one._replace(run=None) for one in (self.mail if untaken is None else untaken)]
+        expired = [one for one in self.mail if one.until <= now and one._replace(run=None) in wanted]
         if expired:
-            self.mail = [one for one in self.mail if one.until > now]
+            self.mail = [one for one in self.mail if one not in expired]
         self.seen = {id: until for id, until in self.seen.items() if until > now}
         self.owed = [one for one in self.owed if one[1] > now]
         return expired
@@ -105,7 +127,9 @@ class Mailbox:
         """The bytes; None where there is nothing in it."""
         if not (self.mail or self.seen or self.owed):
             return None
-        return _VERSION + _pack(([list(one) for one in self.mail], self.seen, self.owed))
+        meant = any(one.run is not None for one in self.mail)
+        mail = [list(one if meant else one[:6]) for one in self.mail]
+        return (_MEANT_VERSION if meant else _VERSION) + _pack((mail, self.seen, self.owed))
 
     @classmethod
     def unpack(cls, data: bytes | None) -> Mailbox:
@@ -116,10 +140,10 @@ class Mailbox:
         """
         if data is None:
             return cls()
-        if data[:1] != _VERSION:
+        if data[:1] not in (_VERSION, _MEANT_VERSION):
             raise StateFormatError(
                 "the signals of a key are of a format that this version cannot read",
-                expected=f"version {_VERSION[0]}",
+                expected=f"version {_VERSION[0]} or {_MEANT_VERSION[0]}",
                 found=f"version {data[0]}" if data else "no bytes",
                 fix="run the version of flink-agents-python that wrote it, or a newer one",
             )

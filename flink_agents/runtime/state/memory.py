@@ -59,7 +59,12 @@ class MemoryTree:
         undo: Log of the run's writes.
         expires: Whether entries of the map expire, so that parents must be kept alive.
         known: Nodes that were read already, by path.
+
+    Attributes:
+        applied: Whether state has what is written to it: a run that was set aside wrote it before that.
     """
+
+    applied = False
 
     __slots__ = ("_codec", "_expires", "_known", "_loaded", "_slot", "_undo", "_written", "scope")
 
@@ -80,6 +85,21 @@ class MemoryTree:
         self._written: dict[str, bytes | None] = {}
         self._undo = undo
         self._loaded = slot is None
+
+    @property
+    def codec(self) -> ValueCodec:
+        """Encodes values."""
+        return self._codec
+
+    @property
+    def expires(self) -> bool:
+        """Whether entries of the map expire."""
+        return self._expires
+
+    @property
+    def known(self) -> dict[str, bytes | None]:
+        """Nodes that were there before the run, as far as they were read."""
+        return self._known
 
     # -- nodes ------------------------------------------------------------------------
 

@@ -21,17 +21,20 @@ class PendingKind(IntEnum):
         INPUT: An input that waits for its run. Its bytes are those of ``[record, timestamp]``.
         RESUMPTION: A suspended run: all that is left of it (``state.suspended``).
         SIGNAL: The signals of the key, which wait for a run or were taken by one (``state.mailbox``).
+        WAKE_UP: What lets a run go on that was set aside (``state.aside``); it has its turn as an input has.
     """
 
     INPUT = 0
     RESUMPTION = 1
     SIGNAL = 2
+    WAKE_UP = 3
 
 
 _VERSION = 2
 _INPUT = bytes((_VERSION, PendingKind.INPUT))
 _RESUMPTION = bytes((_VERSION, PendingKind.RESUMPTION))
 _SIGNAL = bytes((_VERSION, PendingKind.SIGNAL))
+_WAKE_UP = bytes((_VERSION, PendingKind.WAKE_UP))
 
 _MAILBOX = -(2**62)
 """Number of the entry that has the signals of a key. The run of input ``n`` is suspended under ``-1 - n``."""
@@ -43,7 +46,7 @@ def pack_input(packed: bytes) -> bytes:
 
 
 def unpack_input(entry: bytes) -> bytes:
-    """The bytes of the input that ``entry`` holds.
+    """The bytes of the input, or of the wake-up, that ``entry`` holds.
 
     Raises:
         StateFormatError: The entry is of a kind that this version cannot act upon.
@@ -51,7 +54,7 @@ def unpack_input(entry: bytes) -> bytes:
     if entry[:1] != _INPUT[:1]:
         # An entry of version 1 has no kind. Any other version is refused where the bytes are decoded.
         return entry
-    if entry[1:2] != _INPUT[1:]:
+    if entry[1:2] not in (_INPUT[1:], _WAKE_UP[1:]):
         raise StateFormatError(
             "what waits in the state of a key is of a kind that this version cannot act upon",
             expected=f"kind {PendingKind.INPUT.value} (an input)",
@@ -82,12 +85,16 @@ class PendingInputs:
         """Let an input wait under the number ``key``."""
         self._entries.put(key, pack_input(value))
 
+    def put_wake_up(self, key: int, value: bytes) -> None:
+        """Let a wake-up wait for its turn under the number ``key``."""
+        self._entries.put(key, _WAKE_UP + value)
+
     def remove(self, key: int) -> None:
         """Remove input ``key``."""
         self._entries.remove(key)
 
     def items(self) -> Iterable[tuple[int, bytes]]:
-        """All inputs that wait."""
+        """All inputs that wait, and wake-ups."""
         return [(number, unpack_input(entry)) for number, entry in self._entries.items() if number >= 0]
 
     # -- other entries ----------------------------------------------------------------

@@ -6,6 +6,7 @@ without one; what the run waits for; and what has left the operator already and 
 
 from __future__ import annotations
 
+import re
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any, NamedTuple, cast
@@ -16,6 +17,11 @@ from flink_agents.api.action_state import Record, RecordKind
 from flink_agents.api.errors import StateFormatError
 
 _VERSION = b"\x01"
+_ASIDE_VERSION = b"\x02"
+"""Of an entry of a run that was set aside: it has three fields more."""
+
+_NUMBER = re.compile("[0-9]{1,20}")
+"""A sequence number in the id of a wait, which anybody may have written."""
 
 _pack = cast("Callable[[object], bytes]", msgpack.packb)
 
@@ -50,7 +56,7 @@ def wait_id(key_text: str, seq: int, step: str, task: str, nth: int) -> str:
 def run_of(wait: str, key_text: str) -> int | None:
     """The sequence number of the run that a wait belongs to; None for a text that names none of the key."""
     parts = wait.rsplit("|", 4)
-    if len(parts) != 5 or parts[0] != key_text or not parts[1].isdecimal():
+    if len(parts) != 5 or parts[0] != key_text or not _NUMBER.fullmatch(parts[1]):
         return None
     return int(parts[1])
 
@@ -71,6 +77,10 @@ class Suspension:
         waits: What it waits for.
         left: How many outputs and side outputs of each execution have left, by its path.
         failed: The attempts that failed of the execution that waits, by its path.
+        parts: Of a run that was set aside, where each of its parts ended: the execution that waited there,
+            and how many records there were.
+        input: Of such a run, the bytes of its input, which is among those that wait no longer; else None.
+        identity: Of such a run, that of the job which it began in, from which its ids follow; else None.
         over: When all of its waits end, in milliseconds; None for never. It is no part of the bytes.
     """
 
@@ -85,6 +95,9 @@ class Suspension:
     waits: Sequence[OpenWait] = ()
     left: Mapping[str, tuple[int, int]] = field(default_factory=dict[str, tuple[int, int]])
     failed: Mapping[str, Sequence[Sequence[Any]]] = field(default_factory=dict[str, Sequence[Sequence[Any]]])
+    parts: Sequence[tuple[str, int]] = ()
+    input: bytes | None = None
+    identity: str | None = None
     over: int | None = None
 
     @property
@@ -109,7 +122,9 @@ class Suspension:
             {path: list(counts) for path, counts in self.left.items()},
             {path: [list(one) for one in failed] for path, failed in self.failed.items()},
         )
-        return _VERSION + _pack(fields)
+        if self.input is None:
+            return _VERSION + _pack(fields)
+        return _ASIDE_VERSION + _pack((*fields, [list(one) for one in self.parts], self.input, self.identity))
 
     @classmethod
     def unpack(cls, data: bytes) -> Suspension:
@@ -118,17 +133,19 @@ class Suspension:
         Raises:
             StateFormatError: They are corrupt, or of an unknown version.
         """
-        if data[:1] != _VERSION:
+        if data[:1] not in (_VERSION, _ASIDE_VERSION):
             raise StateFormatError(
                 "a suspended run is of a format that this version cannot read",
-                expected=f"version {_VERSION[0]}",
+                expected=f"version {_VERSION[0]} or {_ASIDE_VERSION[0]}",
                 found=f"version {data[0]}" if data else "no bytes",
                 fix="run the version of flink-agents-python that wrote it, or a newer one",
             )
         try:
-            number, seq, started_at, plan, records, unstored, bound, recorded, waits, left, failed = (
-                msgpack.unpackb(data[1:], strict_map_key=False)[:11]
-            )
+            fields = msgpack.unpackb(data[1:], strict_map_key=False)
+            number, seq, started_at, plan, records, unstored, bound, recorded, waits, left, failed = fields[
+                :11
+            ]
+            parts, packed, identity = fields[11:14] if data[:1] == _ASIDE_VERSION else ((), None, None)
             return cls(
                 number,
                 seq,
@@ -141,6 +158,9 @@ class Suspension:
                 [OpenWait(*one) for one in waits],
                 {path: (counts[0], counts[1]) for path, counts in left.items()},
                 failed,
+                tuple((step, count) for step, count in parts),
+                packed,
+                identity,
             )
         except (ValueError, TypeError, msgpack.UnpackException) as error:
             raise StateFormatError("a suspended run cannot be read", found=str(error)) from error

@@ -15,7 +15,9 @@ Line = str | ToolCall | Reply | ModelResponse | BaseException | Callable[[list[M
 
 
 class ScriptedModel(FunctionModel):
-    """See the module.
+    """A model that says the lines of its script, one for each request, whatever it is asked.
+
+    A script is used once: each test needs a model of its own.
 
     Args:
         lines: What the model says, one after the other. Several calls of tools at once are a ``Reply``.
@@ -64,7 +66,10 @@ class ScriptedModel(FunctionModel):
         number = len(self.asked)
         self.asked.append(list(messages))
         if number >= len(self._lines):
-            raise AssertionError(f"the script of the model has {len(self._lines)} lines, and no more")
+            raise AssertionError(
+                f"the script of the model has {len(self._lines)} lines, and no more: request "
+                f"{number + 1} has none; give the script a line for it, and each test a model of its own"
+            )
         line = self._lines[number]
         if callable(line) and not isinstance(line, BaseException):
             line = cast("Any", line)(list(messages))

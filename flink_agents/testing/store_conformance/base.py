@@ -56,7 +56,7 @@ class SuiteBase:
             option should get a small number here, such as 20.
     """
 
-    deadline_seconds = 60.0
+    deadline_seconds = 180.0
     removals: int | None = None
 
     @pytest.fixture

@@ -118,6 +118,7 @@ class OneCall(Agent):
         return OutputEvent(output=ctx.durable_execute(whole, event.input))
 
 
+@pytest.mark.own_conditions
 def test_a_whole_run_may_be_one_durable_call(agent_harness: Make) -> None:
     harness = agent_harness(OneCall(), crash="everywhere", forced_serialization=False)
     assert harness.push("go") == ["done"]
@@ -158,6 +159,7 @@ def deny(ctx: Any, requests: DeferredToolRequests) -> DeferredToolResults:
     return DeferredToolResults(approvals={call.tool_call_id: ToolDenied("no") for call in requests.approvals})
 
 
+@pytest.mark.own_conditions
 def test_who_answers_at_once_is_asked_once(agent_harness: Make) -> None:
     harness = agent_harness(
         action_with(agent(RequestInput(approve))), crash="everywhere", forced_serialization=False
@@ -173,6 +175,7 @@ def test_a_question_that_is_handed_on_ends_the_run_by_name(agent_harness: Make) 
     assert isinstance(failed.value.__cause__, ApprovalUnavailableError)
 
 
+@pytest.mark.own_conditions
 def test_code_of_the_action_may_answer(agent_harness: Make) -> None:
     harness = agent_harness(
         action_with(agent(HandleDeferredToolCalls(deny))), crash="everywhere", forced_serialization=False
@@ -204,6 +207,7 @@ class LaterRun(Agent):
 later = agent(output_type=[str, DeferredToolRequests], lines=[ToolCall("refund", {"order": "7"}), told])
 
 
+@pytest.mark.own_conditions
 def test_a_run_may_end_with_requests_that_a_later_one_answers(agent_harness: Make) -> None:
     harness = agent_harness(LaterRun(), crash="everywhere", forced_serialization=False)
     assert harness.push("go") == ["refund"]

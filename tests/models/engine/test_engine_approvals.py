@@ -55,6 +55,7 @@ def harness_of(made: ModelAgent[Any, Any]) -> OperatorHarness:
     return harness
 
 
+@pytest.mark.own_conditions
 def test_people_are_asked_once_and_each_call_is_made_once() -> None:
     harness = harness_of(agent())
     first, second = harness.approvals
@@ -65,6 +66,7 @@ def test_people_are_asked_once_and_each_call_is_made_once() -> None:
     assert sorted(EFFECTS) == ["7", "9", "looked at 8"]
 
 
+@pytest.mark.own_conditions
 def test_people_change_arguments_and_deny() -> None:
     harness = harness_of(agent())
     first, second = harness.approvals
@@ -75,6 +77,7 @@ def test_people_change_arguments_and_deny() -> None:
     assert sorted(EFFECTS) == ["70", "looked at 8"]
 
 
+@pytest.mark.own_conditions
 def test_nobody_answers_in_time() -> None:
     harness = harness_of(agent(approval_timeout=timedelta(minutes=1)))
     [answer] = harness.advance(60_000)
@@ -82,6 +85,7 @@ def test_nobody_answers_in_time() -> None:
     assert EFFECTS == ["looked at 8"]
 
 
+@pytest.mark.own_conditions
 def test_a_policy_that_stands_before_answers_first() -> None:
     def deny_9(ctx: Any, requests: DeferredToolRequests) -> DeferredToolResults:
         nine = [one.tool_call_id for one in requests.approvals if "9" in str(one.args)]
@@ -99,6 +103,7 @@ def hand_on(ctx: Any, requests: DeferredToolRequests, token: str) -> None:
     ASKED.append(token)
 
 
+@pytest.mark.own_conditions
 @pytest.mark.parametrize("approved", [True, False])
 def test_people_answer_what_is_handed_on(approved: bool) -> None:
     ASKED.clear()
@@ -116,6 +121,7 @@ def test_people_answer_what_is_handed_on(approved: bool) -> None:
     assert len(ASKED) == 1
 
 
+@pytest.mark.own_conditions
 def test_people_answer_each_of_the_calls_that_are_handed_on() -> None:
     harness = harness_of(agent(RequestInput(hand_on)))
     [request] = harness.approvals
@@ -128,6 +134,7 @@ def test_people_answer_each_of_the_calls_that_are_handed_on() -> None:
     assert "9" not in EFFECTS
 
 
+@pytest.mark.own_conditions
 def test_nobody_answers_what_is_handed_on() -> None:
     harness = harness_of(agent(RequestInput(hand_on, timeout=timedelta(seconds=30))))
     [answer] = harness.advance(30_000)

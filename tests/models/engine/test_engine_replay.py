@@ -84,6 +84,7 @@ def test_each_call_is_recorded_once_and_replayed() -> None:
     assert len(messages) == 6
 
 
+@pytest.mark.own_conditions
 def test_a_crash_anywhere_changes_nothing() -> None:
     harness = OperatorHarness(Refunds, crash="everywhere")
     harness.push("order 1")
@@ -133,6 +134,7 @@ class Nested(Agent):
         return OutputEvent(output=(await self.agent.run(str(event.input))).output)
 
 
+@pytest.mark.own_conditions
 @pytest.mark.parametrize("step_by_step", [False, True])
 def test_an_agent_in_a_tool(step_by_step: bool) -> None:
     harness = OperatorHarness(Nested(step_by_step), crash="everywhere")

@@ -146,6 +146,7 @@ def test_a_replay_needs_no_store(drive: Callable[..., OperatorHarness], path: st
     assert harness.push(steps) == [[], ["a"], ["x"]]
 
 
+@pytest.mark.own_conditions
 @pytest.mark.parametrize(
     "steps",
     [

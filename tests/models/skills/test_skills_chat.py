@@ -60,6 +60,7 @@ def check(harness: OperatorHarness, tmp_path: Path) -> None:
     assert calls(tmp_path) == ["30"]
 
 
+@pytest.mark.own_conditions
 @pytest.mark.parametrize("named", [True, False])
 @pytest.mark.parametrize("form", ["builder", "class", "yaml", "plan"])
 def test_each_use_is_recorded(
@@ -99,6 +100,7 @@ def test_options_of_the_job_say_where_skills_are(agent_harness: Make, office: Sk
         agent_harness(agent, config={"skills.office.timeout": 0}, crash=None, forced_replay=False).push("x")
 
 
+@pytest.mark.own_conditions
 def test_what_is_refused_is_told_to_the_model(agent_harness: Make, office: Skills, tmp_path: Path) -> None:
     agent = Clerk()
     agent.add_resource("office", "skills", office)
@@ -187,6 +189,7 @@ def test_skills_that_the_agent_does_not_have() -> None:
         compile_agent(Clerk(True))
 
 
+@pytest.mark.own_conditions
 def test_an_agent_of_pydantic_ai_has_skills(agent_harness: Make, office: Skills, tmp_path: Path) -> None:
     seen: list[str] = []
 

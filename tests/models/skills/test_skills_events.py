@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable
 from pathlib import Path
 
+import pytest
 from mcp_agents import Counts, served
 from skill_folders import skill, write
 
@@ -21,6 +22,8 @@ from flink_agents import (
     action,
 )
 from flink_agents.testing import OperatorHarness
+
+pytestmark = pytest.mark.own_conditions
 
 Make = Callable[..., OperatorHarness]
 

@@ -21,6 +21,8 @@ from flink_agents.models.tools.skills.library import SkillLibrary
 from flink_agents.models.tools.skills.resource import opened
 from flink_agents.models.tools.skills.tools import SkillSet
 
+pytestmark = pytest.mark.own_conditions
+
 LOADED = {
     "instructions": "# Refunds\n\nRun `scripts/share.py` with the sum. `references/rules.txt` has the rules.",
     "files": ["references/rules.txt"],

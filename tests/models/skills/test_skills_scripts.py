@@ -20,6 +20,8 @@ from skill_folders import skill, skill_set, write
 from flink_agents.api.errors import ResourceUnavailableError
 from flink_agents.models.tools.skills.scripts import INHERITED, BoundedOutput, python
 
+pytestmark = pytest.mark.own_conditions
+
 CHILDREN = """
 import os, subprocess, sys, time
 child = '''import os, time
@@ -55,7 +57,7 @@ def is_alive(pid: int) -> bool:
     try:
         with open(f"/proc/{pid}/stat", encoding="utf-8") as file:
             return file.read().rpartition(")")[2].split()[0] != "Z"
-    except FileNotFoundError:
+    except (FileNotFoundError, ProcessLookupError):
         return False
 
 

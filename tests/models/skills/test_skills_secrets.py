@@ -37,6 +37,8 @@ from flink_agents.testing import OperatorHarness
 from flink_agents.testing.models import ScriptedModel, ToolCall
 from flink_agents.testing.models.blocking import requests_allowed
 
+pytestmark = pytest.mark.own_conditions
+
 VARIABLES = (
     "CHAT_KEY",
     "CHAT_HEADER",
@@ -195,7 +197,8 @@ def test_secrets_are_nowhere(
     (tmp_path / "store").mkdir()
     places: dict[str, str] = {"plan": compile_agent(agent).to_json()}
     # A key for each use, whose records the next attempt does not take for its own.
-    harness = OperatorHarness(agent, lambda use: use[1], config=config, crash=None, forced_replay=False)
+    unforced: dict[str, Any] = {"crash": None, "forced_replay": False, "forced_restart": False}
+    harness = OperatorHarness(agent, lambda use: use[1], config=config, **unforced)
     script[:] = [
         ScriptedModel([ToolCall("run_script", {"skill": "do", "script": "scripts/show.py"}), "done"])
     ]
@@ -214,7 +217,7 @@ def test_secrets_are_nowhere(
         assert ("***" if name not in STATUS_ALONE else "status 401") in text
         places[f"error of {name}"] = text
         places[f"state with {name}"] = repr(harness.snapshot())
-        places[f"objects with {name}"] = "\n".join(map(shown, gc.get_objects()))
+        places[f"objects with {name}"] = "\n".join(map(repr, knowing(gc.get_objects())))
         harness.restore(before)
     harness.close()
     places["log"] = caplog.text
@@ -226,9 +229,11 @@ def test_secrets_are_nowhere(
             assert secret(name) not in text, f"the secret {name} is in: {where}"
 
 
-def shown(value: object) -> str:
-    """What an object of the rooms that know secrets shows of itself."""
-    return repr(value) if str(type(value).__module__).startswith("flink_agents.models") else ""
+def knowing(objects: list[Any]) -> list[Any]:
+    """Those of the rooms that know secrets."""
+    # A session has millions of objects, and thousands of types.
+    types = {one for one in set(map(type, objects)) if str(one.__module__).startswith("flink_agents.models")}
+    return [one for one in objects if type(one) in types]
 
 
 @pytest.mark.parametrize(

@@ -3,124 +3,37 @@
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Iterator
 from typing import Any
 
 import pytest
+from asked_agents import (
+    DONE,
+    Priced,
+    Pricer,
+    Refusing,
+    answers,
+    asker,
+    nothing_done as nothing_done,
+    price_of,
+    slowness,
+)
 from core_agents import action_fails
 
 from flink_agents import (
     Agent,
-    Event,
     InputEvent,
     OutputEvent,
-    RateLimit,
-    RetryableError,
-    RetryPolicy,
     RunnerContext,
     action,
     client,
 )
 from flink_agents.api.errors import (
-    ActionTimeoutError,
-    AgentCycleError,
-    AgentDefinitionError,
     AskedOutputsError,
-    ContextMisuseError,
-    UnhandledEventError,
-    UnknownEventError,
     UnknownSideOutputError,
 )
 from flink_agents.plan import AgentCode, bind, compile_agent
 from flink_agents.plan.binding.uses import makes_durable_calls
 from flink_agents.testing import OperatorHarness
-
-DONE: list[Any] = []
-"""What durable calls, and clients, did outside."""
-
-AT_ONCE = RetryPolicy(initial_interval=0, max_attempts=3, retry_on=(OSError, RetryableError))
-
-
-@pytest.fixture(autouse=True)
-def nothing_done() -> Iterator[None]:
-    """Begin with nothing done."""
-    DONE.clear()
-    yield
-    DONE.clear()
-
-
-async def price_of(item: str, seconds: float = 0.0) -> int:
-    await asyncio.sleep(seconds)
-    DONE.append(item)
-    return 10 * len(item)
-
-
-async def refuse(item: str) -> int:
-    DONE.append(item)
-    raise OSError(f"no {item}")
-
-
-class Priced(Event):
-    item: str
-    price: int
-
-
-class Pricer(Agent):
-    """Says what a thing costs, in two actions."""
-
-    @action(InputEvent)
-    async def look_up(self, event: InputEvent, ctx: RunnerContext) -> Priced:
-        ctx.short_term_memory.set("asked", ctx.short_term_memory.get("asked", 0) + 1)
-        ctx.sensory_memory.set("seen", event.input)
-        return Priced(
-            item=event.input, price=await ctx.durable_execute_async(price_of, event.input, _slow(event.input))
-        )
-
-    @action(Priced)
-    def tell(self, event: Priced, ctx: RunnerContext) -> OutputEvent:
-        assert ctx.sensory_memory.get("seen") == event.item
-        return OutputEvent(output=(event.item, event.price, ctx.short_term_memory.get("asked")))
-
-
-def _slow(item: str) -> float:
-    return 60.0 if item.startswith("slow") else 0.0
-
-
-class Asker(Agent):
-    """Executes ``body`` for each input."""
-
-    side_outputs = {"audit": str}
-
-    def __init__(self) -> None:
-        super().__init__(name="asker")
-
-
-def asker(body: Any, **settings: Any) -> Agent:
-    """An agent whose action puts out what ``body(ctx, input)`` returns."""
-
-    async def act(event: InputEvent, ctx: RunnerContext) -> OutputEvent:
-        return OutputEvent(output=await body(ctx, event.input))
-
-    return Asker().add_action("act", [InputEvent], act, **settings)
-
-
-def answers(body: Any, *records: Any, crash: bool = True, **options: Any) -> OperatorHarness:
-    """Push ``records`` to an agent that asks, three ways that come to the same."""
-    records = records or ("tea",)
-    plain = OperatorHarness(asker(body), crash=None, **options)
-    plain.push_all(records)
-    ways: list[dict[str, Any]] = [{"forced_replay": True, "crash": None}]
-    if crash:
-        ways += [{"crash": "everywhere"}]
-    for way in ways:
-        DONE.clear()
-        other = OperatorHarness(asker(body), **way, **options)
-        other.push_all(records)
-        assert (other.outputs, other.memory()) == (plain.outputs, plain.memory())
-        assert other.side_output("audit") == plain.side_output("audit")
-        other.close()
-    return plain
-
 
 # -- answers -------------------------------------------------------------------------------------
 
@@ -229,7 +142,7 @@ def test_side_outputs_leave_by_who_asks() -> None:
         @action(InputEvent)
         async def act(self, event: InputEvent, ctx: RunnerContext) -> OutputEvent:
             ctx.emit_to("audit", f"before {event.input}")
-            await ctx.durable_execute_async(price_of, event.input, _slow(event.input))
+            await ctx.durable_execute_async(price_of, event.input, slowness(event.input))
             ctx.emit_to("audit", f"after {event.input}")
             return OutputEvent(output=event.input)
 
@@ -271,15 +184,6 @@ def test_a_join_gives_what_has_ended_in_time() -> None:
     assert harness.memory() == {"_asked.Pricer.asked": 1}
 
 
-class Refusing(Agent):
-    """Writes, and fails then."""
-
-    @action(InputEvent)
-    async def act(self, event: InputEvent, ctx: RunnerContext) -> None:
-        ctx.short_term_memory.set("wrote", event.input)
-        await ctx.durable_execute_async(refuse, event.input)
-
-
 def test_a_join_of_nothing() -> None:
     async def body(ctx: RunnerContext, item: str) -> Any:
         return await ctx.join(timeout=1)
@@ -294,213 +198,6 @@ def test_the_first_of_several_answers() -> None:
             return answer
 
     assert answers(body).outputs == [("tea", 30, 1)]
-
-
-# -- failures ------------------------------------------------------------------------------------
-
-
-def test_what_an_asked_agent_raises_is_raised_where_it_is_asked() -> None:
-    async def body(ctx: RunnerContext, item: str) -> Any:
-        ctx.short_term_memory.set("own", 1)
-        try:
-            return await ctx.ask(Refusing, item)
-        except OSError as error:
-            return str(error)
-
-    harness = answers(body)
-    assert (harness.outputs, harness.memory()) == (["no tea"], {"own": 1})
-
-    async def uncaught(ctx: RunnerContext, item: str) -> Any:
-        return await ctx.ask(Refusing, item)
-
-    with action_fails(OSError, "no tea"):
-        OperatorHarness(asker(uncaught)).push("tea")
-
-
-async def flaky(item: str) -> str:
-    DONE.append(item)
-    if len(DONE) < 3:
-        raise OSError("busy")
-    return item
-
-
-class Flaky(Agent):
-    """Tries several times, each time from the begin."""
-
-    @action(InputEvent, retry=AT_ONCE)
-    async def act(self, event: InputEvent, ctx: RunnerContext) -> OutputEvent:
-        ctx.short_term_memory.append("tries", event.input)
-        return OutputEvent(output=await ctx.durable_execute_async(flaky, event.input))
-
-
-@pytest.mark.executes_once
-def test_actions_of_an_asked_agent_are_tried_again() -> None:
-    async def body(ctx: RunnerContext, item: str) -> Any:
-        return await ctx.ask(Flaky, item)
-
-    harness = OperatorHarness(asker(body), crash=None)
-    assert harness.push("tea") == ["tea"]
-    assert harness.memory() == {"_asked.Flaky.tries": ["tea"]}
-    assert harness.run_metrics["action_retries"] == 2
-    DONE.clear()
-    assert OperatorHarness(asker(body), forced_replay=True).push("tea") == ["tea"]
-    # The failures that the action took into account are recorded.
-    assert DONE == ["tea"] * 3
-
-
-@pytest.mark.parametrize("policy", ["ignore", "dead-letter"])
-def test_policies_of_an_asked_agent(policy: str) -> None:
-    class Lenient(Refusing):
-        on_error = policy
-        on_unhandled = policy
-
-        @action(InputEvent)
-        def answer(self, event: InputEvent, ctx: RunnerContext) -> OutputEvent:
-            return OutputEvent(output="answered")
-
-    async def body(ctx: RunnerContext, item: str) -> Any:
-        return await ctx.ask(Lenient, item)
-
-    if policy == "ignore":
-        assert answers(body).outputs == ["answered"]
-        return
-    # The dead letter is that of the agent that asks.
-    harness = OperatorHarness(asker(body, on_error="dead-letter"))
-    assert harness.push("tea") == []
-    (letter,) = harness.dead_letters
-    assert (letter.agent, letter.action, letter.error_message) == ("asker", "act", "no tea")
-
-
-def test_an_event_that_no_action_accepts() -> None:
-    def act(event: InputEvent, ctx: RunnerContext) -> OutputEvent:
-        return OutputEvent(output=event.input)
-
-    agent = Agent(name="picky").add_action("act", [InputEvent], act, when=lambda event: event.input > 1)
-
-    async def body(ctx: RunnerContext, number: int) -> Any:
-        return await ctx.ask(agent, number)
-
-    assert answers(body, 2).outputs == [2]
-    with action_fails(UnhandledEventError):
-        OperatorHarness(asker(body)).push(1)
-
-
-def test_a_timeout_of_an_asked_agents_action() -> None:
-    class Hasty(Agent):
-        @action(InputEvent, timeout=0.01)
-        async def act(self, event: InputEvent, ctx: RunnerContext) -> OutputEvent:
-            return OutputEvent(output=await ctx.durable_execute_async(price_of, event.input, 60))
-
-    async def body(ctx: RunnerContext, item: str) -> Any:
-        try:
-            return await ctx.ask(Hasty, item)
-        except ActionTimeoutError as error:
-            return error.seconds
-
-    assert answers(body).outputs == [0.01]
-
-
-def test_limits_of_an_asked_agents_action() -> None:
-    class Single(Agent):
-        @action(InputEvent, max_concurrency=1, rate_limit=RateLimit(100, per=1))
-        async def act(self, event: InputEvent, ctx: RunnerContext) -> OutputEvent:
-            running.append(event.input)
-            assert len(running) == 1
-            await ctx.durable_execute_async(price_of, event.input)
-            running.remove(event.input)
-            return OutputEvent(output=event.input)
-
-    async def body(ctx: RunnerContext, item: str) -> Any:
-        return await ctx.gather(*(ctx.ask(Single, item + mark) for mark in "abc"))
-
-    running: list[str] = []
-    assert answers(body, crash=False).outputs == [["teaa", "teab", "teac"]]
-
-
-def test_a_failed_attempt_of_the_asker_takes_all_back() -> None:
-    attempts: list[int] = []
-
-    async def body(ctx: RunnerContext, item: str) -> Any:
-        answer = await ctx.ask(Pricer, item)
-        attempts.append(1)
-        if len(attempts) == 1:
-            raise RetryableError("again")
-        return answer
-
-    harness = OperatorHarness(asker(body, retry=AT_ONCE), crash=None, forced_replay=False)
-    assert harness.push("tea") == [("tea", 30, 1)]
-    assert DONE == ["tea"]
-
-
-# -- what is refused -----------------------------------------------------------------------------
-
-
-def test_an_agent_that_asks_itself_is_named() -> None:
-    class Ping(Agent):
-        @action(InputEvent)
-        async def act(self, event: InputEvent, ctx: RunnerContext) -> OutputEvent:
-            return OutputEvent(output=await ctx.ask(Pong, event.input))
-
-    class Pong(Agent):
-        @action(InputEvent)
-        async def act(self, event: InputEvent, ctx: RunnerContext) -> OutputEvent:
-            return OutputEvent(output=await ctx.ask(Ping, event.input))
-
-    with action_fails(AgentCycleError, "Ping asks Pong asks Ping") as _:
-        OperatorHarness(Ping()).push("tea")
-
-
-def test_an_event_that_nobody_takes() -> None:
-    async def body(ctx: RunnerContext, item: str) -> Any:
-        return await ctx.ask(Refusing, Priced(item=item, price=1))
-
-    with action_fails(UnknownEventError, "'Refusing' is asked with 'Priced'"):
-        OperatorHarness(asker(body)).push("tea")
-
-
-def test_what_is_no_agent() -> None:
-    async def body(ctx: RunnerContext, item: str) -> Any:
-        return await ctx.ask(item, item)  # type: ignore[arg-type]
-
-    with action_fails(AgentDefinitionError):
-        OperatorHarness(asker(body)).push("tea")
-
-
-@pytest.mark.parametrize("settings", [{"blocking": True}, {"timeout": 1.0}])
-def test_an_action_that_needs_a_thread(settings: dict[str, Any]) -> None:
-    def act(event: InputEvent, ctx: RunnerContext) -> OutputEvent:
-        return OutputEvent(output=event.input)
-
-    agent = Agent(name="blocks").add_action("act", [InputEvent], act, **settings)
-
-    async def body(ctx: RunnerContext, item: str) -> Any:
-        return await ctx.ask(agent, item)
-
-    with action_fails(ContextMisuseError, "needs a thread"):
-        OperatorHarness(asker(body)).push("tea")
-
-
-def test_a_def_action_that_makes_a_durable_call() -> None:
-    def act(event: InputEvent, ctx: RunnerContext) -> OutputEvent:
-        return OutputEvent(output=ctx.durable_execute(price_of, event.input))
-
-    agent = Agent(name="blocks").add_action("act", [InputEvent], act)
-
-    async def body(ctx: RunnerContext, item: str) -> Any:
-        return await ctx.ask(agent, item)
-
-    with action_fails(ContextMisuseError, "is no async def"):
-        OperatorHarness(asker(body)).push("tea")
-
-
-def test_a_def_action_cannot_ask() -> None:
-    class Plain(Agent):
-        @action(InputEvent)
-        def act(self, event: InputEvent, ctx: RunnerContext) -> None:
-            ctx.ask(Pricer, event.input)
-
-    with action_fails(ContextMisuseError, "asks an agent, but is no async def"):
-        OperatorHarness(Plain()).push("tea")
 
 
 # -- where it belongs ----------------------------------------------------------------------------

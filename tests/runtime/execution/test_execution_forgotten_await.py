@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import gc
 import re
 from collections.abc import AsyncIterator
 from typing import Any
@@ -71,6 +72,34 @@ class Pages(Agent):
         return OutputEvent(output=await calls[0])
 
 
+class Answers(Agent):
+    """Is asked by an author who forgets to await the answer."""
+
+    @action(InputEvent)
+    def answer(self, event: InputEvent, ctx: RunnerContext) -> Any:
+        return OutputEvent(output=event.input)
+
+
+class Asks(Agent):
+    """Forgets to await the answer."""
+
+    @action(InputEvent)
+    async def act(self, event: InputEvent, ctx: RunnerContext) -> Any:
+        return OutputEvent(output=ctx.ask(Answers, event.input))
+
+
+class Chats(Agent):
+    """Calls what has to be awaited in a def action."""
+
+    @action(InputEvent)
+    def act(self, event: InputEvent, ctx: RunnerContext) -> Any:
+        page: Any = fetch(event.input)
+        try:
+            return OutputEvent(output=page.upper())
+        finally:
+            page.close()
+
+
 def failure(kind: str) -> str:
     with OperatorHarness(Pages) as harness, pytest.raises(ActionFailedError) as found:
         harness.push(kind)
@@ -103,6 +132,19 @@ def test_use_of_a_coroutine_as_its_result_says_what_is_missing(kind: str) -> Non
     text = failure(kind)
     assert re.match(rf"[^\n]*in (Pages\.)?{kind}: (Attribute|Type)Error: 'coroutine' object", text)
     assert "fix: write await" in text
+
+
+@pytest.mark.filterwarnings("error")
+def test_an_answer_that_is_not_awaited_is_closed_as_a_whole() -> None:
+    with OperatorHarness(Asks) as harness, pytest.raises(ActionFailedError, match="ForgottenAwaitError"):
+        harness.push("x")
+    gc.collect()
+
+
+def test_a_def_action_is_told_that_it_has_to_be_an_async_def() -> None:
+    with OperatorHarness(Chats) as harness, pytest.raises(ActionFailedError) as found:
+        harness.push("x")
+    assert "fix: write async def, and await" in str(found.value)
 
 
 def test_coroutine_of_the_author_is_named() -> None:

@@ -8,7 +8,7 @@ from typing import Any
 import pytest
 
 from flink_agents import Agent, Event, InputEvent, OutputEvent, RunnerContext, action
-from flink_agents.api.errors import ActionFailedError, AgentDefinitionError
+from flink_agents.api.errors import ActionFailedError, AgentDefinitionError, NoVerdictError
 from flink_agents.api.validation import (
     Draft,
     HumanVerdict,
@@ -194,11 +194,46 @@ class StubbornTexts(Texts):
 
 
 def test_a_worker_that_takes_nothing_back_is_named() -> None:
-    with pytest.raises(ActionFailedError, match="'Stubborn' is asked with 'SentBack'"):
+    with pytest.raises(ActionFailedError, match="'Stubborn' is asked with 'SentBack'") as caught:
         OperatorHarness(StubbornTexts(), by_key, crash=None).push(texts("a")[0])
+    assert "give Stubborn an action for SentBack" in str(caught.value.fix)
 
 
 @pytest.mark.parametrize("wrong", [{"worker": None}, {"attempts": 0}, {"sample": 1.5}])
 def test_what_cannot_validate_is_refused(wrong: dict[str, Any]) -> None:
     with pytest.raises(AgentDefinitionError, match="cannot validate"):
         type("Wrong", (Texts,), wrong)()
+
+
+class Loose(Agent):
+    """Judges by what its draft says, whatever that is."""
+
+    @action(InputEvent)
+    def judge(self, event: InputEvent, ctx: RunnerContext) -> OutputEvent:
+        return OutputEvent(output=JUDGED[event.input.output])
+
+
+JUDGED: dict[str, Any] = {
+    "text": "accept",
+    "bool": True,
+    "nothing": None,
+    "decision": {"decision": "maybe"},
+    "reason": {"decision": "accept", "reason": 7},
+    "dict": {"decision": "accept"},
+}
+
+
+class LooselyJudged(Texts):
+    validator = Loose
+
+
+@pytest.mark.parametrize("output", JUDGED)
+def test_what_a_validator_puts_out_is_a_verdict_or_is_named(output: str) -> None:
+    harness = OperatorHarness(LooselyJudged(), by_key, crash=None)
+    if output == "dict":
+        assert harness.push(texts(output)[0]) == [output]
+        return
+    with pytest.raises(ActionFailedError, match="the validator 'Loose' put out what is no verdict") as caught:
+        harness.push(texts(output)[0])
+    assert isinstance(caught.value.__cause__, NoVerdictError)
+    assert "Verdict.reject(reason)" in str(caught.value)

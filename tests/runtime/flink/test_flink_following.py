@@ -12,6 +12,7 @@ from typing import Any
 import pytest
 
 from flink_agents.api.errors import ClusterUnavailableError, JobFailedError
+from flink_agents.runtime.flink.following.cluster_jobs import ClusterJob, last_failure
 from flink_agents.runtime.flink.following.follower import JobFollower
 from flink_agents.runtime.flink.following.job_logs import KEPT, new_log
 from flink_agents.runtime.flink.following.rest import ClusterRest
@@ -79,6 +80,26 @@ def test_the_last_failure_is_no_restart() -> None:
     assert isinstance(news.failure, JobFailedError)
     assert str(news.failure).startswith("shop.py:2 in Shop.sell: ValueError: no")
     assert news.ended
+
+
+@pytest.mark.parametrize(
+    ("state", "told"),
+    [
+        ("RESTARTING", "restart 2 of 3: shop.py:2 in Shop.sell: ValueError: no"),
+        ("RUNNING", "restart 2 of 3: shop.py:2 in Shop.sell: ValueError: no"),
+        ("FAILED", "shop.py:2 in Shop.sell: ValueError: no"),
+        ("CANCELED", None),
+    ],
+)
+def test_the_last_failure_of_a_job_that_nobody_follows(state: str, told: str | None) -> None:
+    flink = Flink()
+    flink.fail(1, "RESTARTING")
+    flink.fail(2, state)
+    assert last_failure(flink, ClusterJob("j1", "orders", state)) == told
+
+
+def test_a_job_that_did_not_fail_has_no_last_failure() -> None:
+    assert last_failure(Flink(), ClusterJob("j1", "orders", "RUNNING")) is None
 
 
 def test_a_strategy_without_limit_has_no_number_to_name() -> None:

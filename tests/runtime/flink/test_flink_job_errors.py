@@ -75,3 +75,24 @@ def test_a_window_without_timestamps_names_the_agent() -> None:
 
 def test_a_window_without_agents_keeps_flinks_own_text() -> None:
     assert "forget to call" in str(job_failed("orders", NO_TIMESTAMP))
+
+
+NO_TOPIC = """org.apache.flink.util.FlinkException: Global failure triggered by OperatorCoordinator
+Caused by: java.lang.RuntimeException: Failed to get metadata for topics [answers].
+\tat org.apache.flink.connector.kafka.util.AdminUtils.getTopicMetadata(AdminUtils.java:79)
+Caused by: java.util.concurrent.ExecutionException: org.apache.kafka.common.errors.{cause}
+Caused by: org.apache.kafka.common.errors.{cause}
+"""
+MISSING = "UnknownTopicOrPartitionException: This server does not host this topic-partition."
+
+
+def test_a_topic_that_is_not_there_is_named() -> None:
+    error = job_failed("orders", NO_TOPIC.format(cause=MISSING))
+    assert str(error).splitlines()[0] == "the brokers do not have a topic that the job reads: answers"
+    assert "create it" in str(error)
+    assert error.java_trace == NO_TOPIC.format(cause=MISSING)
+
+
+def test_a_topic_that_cannot_be_asked_for_is_not_called_missing() -> None:
+    refused = "TopicAuthorizationException: Not authorized to access topics: [answers]"
+    assert "do not have" not in str(job_failed("orders", NO_TOPIC.format(cause=refused)))

@@ -23,7 +23,10 @@ from flink_agents.api.errors import (
 from flink_agents.connectors.action_state.memory.store import MemoryPlace, MemoryStore
 from flink_agents.connectors.action_state.sqlite.store import SQLiteStore
 from flink_agents.runtime.journal.grouped import GroupedStore
+from flink_agents.runtime.loop import agent_loop
 from flink_agents.testing.harness import Snapshot
+
+pytestmark = pytest.mark.own_conditions
 
 
 @pytest.fixture(autouse=True)
@@ -109,10 +112,15 @@ def test_a_fork_decides_once_what_it_takes_over(make: Make, restarts: int) -> No
 
 
 @pytest.mark.parametrize("committed", [1, 2])
-def test_a_fork_that_committed_a_run_takes_nothing_over_any_more(make: Make, committed: int) -> None:
+def test_a_fork_that_committed_a_run_takes_nothing_over_any_more(
+    make: Make, committed: int, monkeypatch: pytest.MonkeyPatch
+) -> None:
     """What its origin records for later inputs follows from runs that were other ones there."""
     inputs = ["a", "b", "c"]
-    with Job(make, "production") as origin, Job(make, "staging", on_other_job="fork") as fork:
+    # The attempt ends while a call of it goes on, and waits no longer than it must.
+    monkeypatch.setattr(agent_loop, "CANCEL_SECONDS", 0.1)
+    fork_of = Job(make, "staging", on_other_job="fork", grace="0 s")
+    with Job(make, "production") as origin, fork_of as fork:
         close("production", "a 1")
         for text in inputs:
             origin.harness.push(text)

@@ -29,6 +29,8 @@ from flink_agents.runtime.durable.in_flight import AttemptEnded, CallInFlight
 from flink_agents.testing import OperatorHarness
 from flink_agents.testing.harness import Snapshot
 
+pytestmark = pytest.mark.own_conditions
+
 MADE: list[Any] = []
 """What calls did outside, in order."""
 

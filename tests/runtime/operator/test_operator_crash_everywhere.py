@@ -24,8 +24,10 @@ from flink_agents import (
 )
 from flink_agents.api.errors import ActionFailedError, AgentConfigurationError, RecoveryDifferenceError
 from flink_agents.connectors.action_state.memory.store import MemoryStore
+from flink_agents.runtime.serde.codec import ValueCodec
 from flink_agents.testing import OperatorHarness
 from flink_agents.testing.forced import VARIABLE
+from flink_agents.testing.outside import Answer, Outside
 
 COUNT = itertools.count()
 """A global that code of an action must not use."""
@@ -285,7 +287,21 @@ def test_all_that_is_in_flight_is_crashed_together() -> None:
         assert harness.sequence_number("b") == 2
 
 
-def test_calls_that_are_recorded_and_made_again_are_an_error(monkeypatch: pytest.MonkeyPatch) -> None:
+class InTasks(Agent):
+    """Makes its calls in tasks."""
+
+    @action(InputEvent)
+    async def act(self, event: InputEvent, ctx: Any) -> OutputEvent:
+        async def branch(number: int) -> str:
+            return (await ctx.durable_execute_async(fetch_async, f"{event.input}{number}"))[:2]
+
+        return OutputEvent(output=await asyncio.gather(branch(0), branch(1)))
+
+
+@pytest.mark.parametrize("agent", [Straight, InTasks])
+def test_calls_that_are_recorded_and_made_again_are_an_error(
+    monkeypatch: pytest.MonkeyPatch, agent: type[Agent]
+) -> None:
     """A store that forgets calls lets their effects be repeated."""
     scan = MemoryStore.scan
 
@@ -293,11 +309,39 @@ def test_calls_that_are_recorded_and_made_again_are_an_error(monkeypatch: pytest
         return [record for record in await scan(self, *args) if record.kind.name != "CALL"]
 
     monkeypatch.setattr(MemoryStore, "scan", forgetful)
-    with OperatorHarness(Straight, crash="everywhere") as harness:
+    with OperatorHarness(agent, crash="everywhere") as harness:
         with pytest.raises(RecoveryDifferenceError, match="fetch_async was called again") as found:
             harness.push("a")
     assert found.value.difference == "effects"
     assert "after append 0" in found.value.crash_point
+
+
+class Racing(Agent):
+    """Makes another call where the first one takes too long."""
+
+    @action(InputEvent)
+    async def act(self, event: InputEvent, ctx: Any) -> OutputEvent:
+        call = asyncio.ensure_future(ctx.durable_execute_async(fetch_async, event.input, 0.2))
+        done, _ = await asyncio.wait({call}, timeout=0.02)
+        other = None if done else await ctx.durable_execute_async(fetch_async, "b")
+        return OutputEvent(output=(other, await call))
+
+
+def test_answers_take_their_time_where_a_timer_decides() -> None:
+    with OperatorHarness(Racing, crash="everywhere") as harness:
+        assert harness.push("a") == [("b 1", "a 2")]
+
+
+def test_answers_take_no_time_where_only_their_order_counts() -> None:
+    outside = Outside(ValueCodec())
+    assert list(outside.pauses_before(Answer(0, 3600.0), None)) == []
+    assert list(outside.pauses_before(Answer(0, 3600.0), 3601.0)) == []
+    assert next(outside.pauses_before(Answer(0, 3600.0), 3600.0)) > 0
+    outside.recorded(timed=True)
+    waiting = outside.pauses_before(Answer(0, 3600.0), None)
+    assert next(waiting) > 0
+    outside.die()
+    assert list(waiting) == []
 
 
 # -- inputs that come again in another order ------------------------------------------------------

@@ -59,10 +59,16 @@ async def _nap(ctx: Any) -> None:
     await ctx.sleep(60)
 
 
-@pytest.fixture
-def suspended(agent_harness: Make) -> OperatorHarness:
+class Overtaken(Versions):
+    """The same, with inputs that overtake its runs."""
+
+    on_suspend = "overtake"
+
+
+@pytest.fixture(params=[Versions, Overtaken])
+def suspended(agent_harness: Make, request: pytest.FixtureRequest) -> OperatorHarness:
     """A run that took its first signal, and waits for the second one; state is that of a checkpoint."""
-    harness = agent_harness(Versions, config=RERUN)
+    harness = agent_harness(request.param, config=RERUN)
     harness.push("a")
     harness.signal(0, "first", 1, id="s1")
     assert [wait.name for wait in harness.waits()] == ["second"]
@@ -129,8 +135,11 @@ def test_code_that_changes_while_its_run_is_suspended_once_more(suspended: Opera
     assert calls == [1, 3, "more", 2]
 
 
-def test_what_the_new_code_does_not_take_is_kept_for_others(agent_harness: Make) -> None:
+@pytest.mark.parametrize("policy", ["wait", "overtake"])
+def test_what_the_new_code_does_not_take_is_kept_for_others(agent_harness: Make, policy: str) -> None:
     class Stops(Agent):
+        on_suspend = policy
+
         @action(InputEvent)
         async def ask(self, event: InputEvent, ctx: Any) -> OutputEvent:
             if Code.version == 2:

@@ -6,93 +6,22 @@ Each test runs without a store and with one, by a heartbeat and by timers of key
 from __future__ import annotations
 
 import asyncio
-import threading
-import time
 from collections.abc import Callable
-from datetime import timedelta
 from typing import Any
 
 import pytest
-from pydantic import BaseModel
+from waiting_agents import Approval, Charges, Chosen, Naps, Refunds, calls
 
-from flink_agents import Agent, Event, EventTime, InputEvent, OutputEvent, action
-from flink_agents.api.errors import ActionFailedError, NoMoreSignalsError, SignalTimeoutError
+from flink_agents import Agent, EventTime, InputEvent, OutputEvent, action
+from flink_agents.api.errors import ActionFailedError
 from flink_agents.testing import OperatorHarness
 
 Make = Callable[..., OperatorHarness]
-
-calls: list[Any] = []
 
 
 @pytest.fixture(autouse=True)
 def _no_calls() -> None:
     calls.clear()
-
-
-def charge(amount: int) -> int:
-    calls.append(amount)
-    return 10 * amount
-
-
-class Approval(BaseModel):
-    granted: bool
-    by: str = ""
-
-
-class Chosen(Event):
-    """A number that an action has chosen."""
-
-    number: int
-
-
-class Naps(Agent):
-    """Sleeps between two parts of its work."""
-
-    @action(InputEvent)
-    async def nap(self, event: InputEvent, ctx: Any) -> OutputEvent:
-        count = ctx.short_term_memory.get("count", 0)
-        await ctx.sleep(10)
-        ctx.short_term_memory.set("count", count + 1)
-        return OutputEvent(output=(event.input, count))
-
-
-class Charges(Agent):
-    """Makes durable calls before and behind a pause."""
-
-    @action(InputEvent)
-    async def pay(self, event: InputEvent, ctx: Any) -> OutputEvent:
-        first = await ctx.durable_execute_async(charge, event.input)
-        await ctx.sleep(timedelta(seconds=10))
-        second = await ctx.durable_execute_async(charge, event.input + 1)
-        await ctx.sleep(1)
-        return OutputEvent(output=first + second)
-
-
-class Paid(Agent):
-    """Makes a durable call by what a signal says."""
-
-    @action(InputEvent)
-    async def pay(self, event: InputEvent, ctx: Any) -> OutputEvent:
-        amount = await ctx.wait_for("amount", int)
-        return OutputEvent(output=await ctx.durable_execute_async(charge, amount))
-
-
-class Refunds(Agent):
-    """Asks for an approval, and goes on with the answer."""
-
-    side_outputs = {"asked": str}
-
-    @action(InputEvent)
-    async def refund(self, event: InputEvent, ctx: Any) -> OutputEvent:
-        approval = ctx.wait_for("approval", Approval, timeout=60)
-        ctx.emit_to("asked", f"{event.input}?")
-        try:
-            answer = await approval
-        except SignalTimeoutError:
-            return OutputEvent(output=(event.input, "nobody"))
-        except NoMoreSignalsError:
-            return OutputEvent(output=(event.input, "the end"))
-        return OutputEvent(output=(event.input, answer.granted, answer.by))
 
 
 def test_a_run_sleeps_for_its_time_and_then_goes_on_once(agent_harness: Make) -> None:
@@ -306,76 +235,6 @@ def test_the_end_of_the_input_ends_waits_and_lets_pauses_end(agent_harness: Make
     assert skipping.end_input() == [("a", 0)]
 
 
-def test_pauses_and_signals_survive_a_restart_and_another_parallelism(agent_harness: Make) -> None:
-    harness = agent_harness(Refunds, key_selector=lambda record: record)
-    harness.push_all(["tea", "milk", "rum", "gin"])
-    harness.signal("rum", "approval", {"granted": True})
-    snapshot = harness.snapshot()
-    harness.restore(snapshot, parallelism=3)
-    harness.signal("milk", "approval", {"granted": False})
-    harness.advance(60_000)
-    assert sorted(harness.outputs, key=str) == [
-        ("gin", "nobody"),
-        ("milk", False, ""),
-        ("rum", True, ""),
-        ("tea", "nobody"),
-    ]
-
-
-def test_a_run_whose_signal_came_goes_on_after_a_restart(agent_harness: Make) -> None:
-    harness = agent_harness(Refunds, settle=False, crash=None, forced_replay=False, forced_restart=False)
-    harness.push("tea")
-    harness.settle()
-    harness.signal(0, "approval", {"granted": True})
-    # The run is on its way; state knows that it has to go on.
-    harness.restore(harness.snapshot())
-    harness.settle()
-    assert harness.outputs == [("tea", True, "")]
-
-
-def test_what_was_recorded_behind_a_suspension_is_not_done_again(agent_harness: Make) -> None:
-    harness = agent_harness(Charges, crash=None, forced_replay=False, forced_restart=False)
-    harness.push(1)
-    suspended = harness.snapshot()
-    harness.advance(10_000)
-    assert calls == [1, 2]
-    time = harness.current_time
-    harness.restore(suspended)
-    assert harness.current_time == time
-    # The second call is recorded, though the wait before it is open in state.
-    harness.advance(0)
-    assert calls == [1, 2]
-    assert harness.advance(1_000) == [30]
-    assert calls == [1, 2]
-
-
-def test_before_its_checkpoint_a_suspended_run_begins_with_its_input_again(agent_harness: Make) -> None:
-    harness = agent_harness(Charges, crash=None, forced_replay=False, forced_restart=False)
-    before = harness.snapshot()
-    harness.push(1)
-    harness.advance(10_000)
-    assert calls == [1, 2]
-    harness.recover(before)
-    # The store knows that the first pause is over.
-    assert calls == [1, 2]
-    assert harness.advance(1_000) == [30]
-    assert calls == [1, 2]
-
-
-def test_a_signal_that_a_record_has_is_absorbed_when_it_comes_again(agent_harness: Make) -> None:
-    harness = agent_harness(Paid, crash=None, forced_replay=False, forced_restart=False)
-    before = harness.snapshot()
-    harness.push("a")
-    harness.signal(0, "amount", 3)
-    assert harness.outputs == [30]
-    # The store knows what the run did. Signal and input come again.
-    harness.recover(before)
-    assert harness.outputs == [30]
-    assert calls == [3]
-    harness.push("b")
-    assert len(harness.waits()) == 1
-
-
 def test_a_wait_in_code_that_may_not_wait_is_refused(agent_harness: Make) -> None:
     class Blocks(Agent):
         @action(InputEvent)
@@ -403,25 +262,6 @@ def test_an_action_that_waits_is_tried_again_without_waiting_again(agent_harness
     harness = agent_harness(Fails, crash=None, forced_serialization=False)
     harness.push("a")
     assert harness.advance(1_000) == ["done"]
-
-
-def test_a_signal_that_comes_again_does_not_end_a_later_wait(agent_harness: Make) -> None:
-    class Twice(Agent):
-        @action(InputEvent)
-        async def pay(self, event: InputEvent, ctx: Any) -> OutputEvent:
-            first = await ctx.wait_for("amount", int)
-            paid = await ctx.durable_execute_async(charge, first)
-            return OutputEvent(output=(paid, await ctx.wait_for("amount", int)))
-
-    harness = agent_harness(Twice, crash=None, forced_replay=False, forced_restart=False)
-    before = harness.snapshot()
-    harness.push("a")
-    harness.signal(0, "amount", 3)
-    harness.recover(before)
-    assert harness.outputs == []
-    assert [wait.name for wait in harness.waits()] == ["amount"]
-    assert harness.signal(0, "amount", 4) == [(30, 4)]
-    assert calls == [3]
 
 
 def test_a_run_that_takes_ends_as_they_come_is_suspended_meanwhile(agent_harness: Make) -> None:
@@ -561,48 +401,6 @@ def test_a_suspended_run_does_not_hold_the_low_watermark(agent_harness: Make) ->
     assert harness.late_outputs == ["sleeps"]
 
 
-def test_a_restart_with_suspended_runs_lets_the_low_watermark_go_on(agent_harness: Make) -> None:
-    once = {"crash": None, "forced_replay": False, "forced_restart": False}
-    harness = agent_harness(Naps, lambda record: record[0], event_time=EventTime.hold(), **once)
-    harness.push("a", timestamp=1_000)
-    harness.restore(harness.snapshot())
-    harness.watermark(5_000)
-    harness.advance(6_000)
-    harness.push("b", timestamp=6_000)
-    harness.advance(100)
-    assert harness.low_watermark == 5_000
-
-
-def test_memory_is_as_a_run_found_it_however_long_it_sleeps(agent_harness: Make) -> None:
-    class Remembers(Agent):
-        @action(InputEvent)
-        async def work(self, event: InputEvent, ctx: Any) -> OutputEvent:
-            before = ctx.short_term_memory.get("seen", None)
-            ctx.short_term_memory.set("seen", event.input)
-            await ctx.sleep(10)
-            return OutputEvent(output=(event.input, before, ctx.short_term_memory.get("seen")))
-
-    harness = agent_harness(Remembers, config={"memory.short-term.ttl": "15 s"})
-    harness.push_all(["a", "b", "c"])
-    # What is written when the first run ends expires while the others sleep.
-    harness.advance(30_000)
-    assert harness.outputs == [("a", None, "a"), ("b", "a", "b"), ("c", "b", "c")]
-
-
-def test_a_signal_that_comes_again_behind_its_run_is_absorbed(agent_harness: Make) -> None:
-    harness = agent_harness(Paid, crash=None, forced_replay=False, forced_restart=False)
-    before = harness.snapshot()
-    harness.push("a")
-    harness.signal(0, "amount", 3)
-    harness.restore(before)
-    assert harness.push("a") == [30]
-    assert harness.signal(0, "amount", 3) == []
-    harness.push("b")
-    assert len(harness.waits()) == 1
-    # Each counts that has no id.
-    assert harness.signal(0, "amount", 3) == [30]
-
-
 def test_signals_may_come_at_any_moment_of_a_suspension(agent_harness: Make) -> None:
     options = {"crash": None, "forced_replay": False, "forced_restart": False}
     harness = agent_harness(Refunds, lambda key: key, settle=False, **options)
@@ -617,47 +415,3 @@ def test_signals_may_come_at_any_moment_of_a_suspension(agent_harness: Make) -> 
         harness.signal(key, "approval", {"granted": True})
     harness.settle()
     assert sorted(harness.outputs) == [(key, True, "") for key in keys]
-
-
-gates: list[threading.Event] = []
-
-
-async def pass_gate(number: int) -> int:
-    while not gates[number].is_set():
-        await asyncio.sleep(0.005)
-    return number
-
-
-def test_a_signal_that_comes_again_while_its_run_goes_on_is_absorbed(agent_harness: Make) -> None:
-    class Twice(Agent):
-        @action(InputEvent)
-        async def pay(self, event: InputEvent, ctx: Any) -> OutputEvent:
-            first = await ctx.wait_for("amount", int)
-            await ctx.durable_execute_async(charge, first)
-            await ctx.durable_execute_async(pass_gate, 0)
-            return OutputEvent(output=await ctx.wait_for("amount", int))
-
-    gates[:] = [threading.Event()]
-    options = {"crash": None, "forced_replay": False, "forced_restart": False}
-    harness = agent_harness(Twice, settle=False, config={"action-state.grace": "10 ms"}, **options)
-    before = harness.snapshot()
-    harness.push("a")
-    harness.signal(0, "amount", 3)
-    _until(harness, "action_calls_recorded")
-    harness.restore(before)
-    harness.push("a")
-    _until(harness, "action_calls_replayed")
-    harness.signal(0, "amount", 3)
-    gates[0].set()
-    harness.settle()
-    assert [wait.name for wait in harness.waits()] == ["amount"]
-    assert calls == [3]
-
-
-def _until(harness: OperatorHarness, metric: str) -> None:
-    """Let timers fire until a call was recorded, or came from its record."""
-    deadline = time.monotonic() + 30
-    while not harness.run_metrics.get(metric):
-        assert time.monotonic() < deadline
-        harness.advance(1)
-        time.sleep(0.005)

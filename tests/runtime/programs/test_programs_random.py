@@ -15,6 +15,7 @@ from tests.random_programs.world import World
 
 PROGRAMS = 1000
 WAITING = 100
+LAGGING = 50
 
 
 @pytest.mark.executes_once
@@ -29,6 +30,25 @@ def test_random_programs_that_pause_and_ask_survive_crashes() -> None:
     crashes, failures = run_in_processes(WAITING, 1, jobs=4, waits=True)
     assert not failures, failures[0]
     assert crashes > WAITING
+
+
+@pytest.mark.executes_once
+def test_random_programs_whose_inputs_overtake_survive_crashes() -> None:
+    crashes, failures = run_in_processes(WAITING, 1, jobs=4, waits=True, overtakes=True)
+    assert not failures, failures[0]
+    assert crashes > WAITING
+
+
+@pytest.mark.own_conditions
+@pytest.mark.parametrize("overtakes", [False, True], ids=["in order", "overtaking"])
+def test_random_programs_survive_crashes_where_flink_lags_behind(
+    overtakes: bool, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    # With a timer for each key, nobody tells Flink's thread to look at an actor that seemed idle.
+    monkeypatch.setenv("AGENT_HARNESS", "timers")
+    crashes, failures = run_in_processes(LAGGING, 1, jobs=4, waits=True, overtakes=overtakes, lags=True)
+    assert not failures, failures[0]
+    assert crashes > LAGGING
 
 
 @pytest.mark.executes_once

@@ -16,7 +16,13 @@ import pytest
 
 from flink_agents import Agent, InputEvent, OutputEvent
 from flink_agents.api.action_state import RecordKind
-from flink_agents.api.errors import ActionFailedError, RecordedFailureError, UnknownTypeNameError
+from flink_agents.api.errors import (
+    ActionFailedError,
+    KeyEncodingError,
+    RecordedFailureError,
+    StateError,
+    UnknownTypeNameError,
+)
 from flink_agents.runtime.serde import exceptions as failures, type_modules, typenames
 from flink_agents.runtime.serde.codec import ValueCodec
 from flink_agents.runtime.serde.keys import decode_key, escape
@@ -397,3 +403,27 @@ def test_a_module_that_cannot_be_imported_is_named(tmp_path: Path) -> None:
     for _ in range(2):
         with pytest.raises(ActionFailedError, match="importing trap_broken raised RuntimeError: not today"):
             kept("trap_broken:Data", {"state.modules": "trap_broken"}).push(1)
+
+
+# -- text from outside ---------------------------------------------------------------
+
+
+@pytest.mark.parametrize("nested", [False, True])
+@pytest.mark.parametrize("name", ["trap:Colour", "trap_package.inner:Colour", "trap_package:Colour", "os:x"])
+def test_a_key_in_text_from_outside_imports_nothing(name: str, nested: bool, sprung: list[str]) -> None:
+    type_modules.know(["trap"], "trap_package")
+    key = f"e{name}:RED"
+    text = f"t{len(key)}:{key}" if nested else key
+    with pytest.raises(KeyEncodingError, match="no canonical text"):
+        decode_key(text, from_outside=True)
+    assert sprung == []
+    assert type_modules._failed == {}
+
+
+@pytest.mark.parametrize("name", ["trap:Data", "trap:Colour.RED", "trap:Nothing", ":", "trap:"])
+def test_a_key_in_text_from_outside_names_a_member_of_an_enumeration(name: str) -> None:
+    trap = importlib.import_module("trap")
+    assert decode_key("etrap:Colour:RED", from_outside=True) is trap.Colour.RED
+    for from_outside in (True, False):
+        with pytest.raises(StateError):
+            decode_key(f"e{name}:RED", from_outside=from_outside)

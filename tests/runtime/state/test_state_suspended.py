@@ -2,12 +2,17 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
+
 import pytest
 
 from flink_agents.api.action_state import Record, RecordKind
 from flink_agents.api.errors import StateFormatError
+from flink_agents.runtime.serde.codec import ValueCodec
+from flink_agents.runtime.state.aside import Aside, wake_up
 from flink_agents.runtime.state.keyed_state import Head
 from flink_agents.runtime.state.mailbox import Mail, Mailbox
+from flink_agents.runtime.state.pending import PendingKind, pack_input, unpack_input
 from flink_agents.runtime.state.suspended import OpenWait, Suspension, run_of, wait_id
 
 SUSPENDED = Suspension(
@@ -27,13 +32,55 @@ SUSPENDED_1 = bytes.fromhex(
     "019b0307cf0000018bcfe56800a170919406a36e617000c401779100c3c39195a36e6170a13001a2676fcf0000018bcf"
     "e56be881a36e617092010281a36e61709291cb3fe00000000000009401aa56616c75654572726f72a26e6fc0"
 )
+ASIDE = replace(
+    SUSPENDED, unstored=[], bound=False, recorded=False, parts=(("nap", 1),), input=b"in", identity="job"
+)
+ASIDE_2 = bytes.fromhex(
+    "029e0307cf0000018bcfe56800a170919406a36e617000c4017790c2c29195a36e6170a13001a2676fcf0000018bcfe5"
+    "6be881a36e617092010281a36e61709291cb3fe00000000000009401aa56616c75654572726f72a26e6fc09192a36e61"
+    "7001c402696ea36a6f62"
+)
 MAILBOX = Mailbox([Mail("id a", "go", b"v", "a", None, 5)], {"b": 6}, [("id c", 7)])
 MAILBOX_1 = bytes.fromhex("01939196a469642061a2676fc40176a161c00581a162069192a46964206307")
+MEANT = Mailbox([MAILBOX.mail[0], MAILBOX.mail[0]._replace(run=7)], MAILBOX.seen, MAILBOX.owed)
+MEANT_2 = bytes.fromhex(
+    "02939297a469642061a2676fc40176a161c005c097a469642061a2676fc40176a161c0050781a162069192a46964206307"
+)
 
 
 def test_the_bytes_of_a_suspended_run_are_read() -> None:
     assert SUSPENDED.pack() == SUSPENDED_1
     assert Suspension.unpack(SUSPENDED_1) == SUSPENDED
+
+
+def test_a_run_that_was_set_aside_is_of_another_version() -> None:
+    assert ASIDE.pack() == ASIDE_2
+    assert Suspension.unpack(ASIDE.pack()) == ASIDE
+
+
+def test_a_mailbox_with_a_signal_for_a_run_is_of_another_version() -> None:
+    assert MEANT.pack() == MEANT_2
+    assert Mailbox.unpack(MEANT_2) == MEANT
+
+
+def test_a_head_keeps_what_is_set_aside() -> None:
+    head = Head("job", 7, 3, 9)
+    assert head.aside == []
+    asides = [Aside(3, 5, 1, None, 8, ["go", "go"]), Aside(4, 6, 2, 99, None, [])]
+    head.aside = asides
+    again = Head.unpack(head.pack())
+    assert again.aside == asides
+    again.aside = []
+    assert again.extra is None
+
+
+def test_a_wake_up_is_no_input() -> None:
+    codec = ValueCodec()
+    packed = wake_up(codec, Aside(3, 5, 1, None, None, []))
+    assert packed == wake_up(codec, Aside(4, 5, 1, 7, 9, ["go"]))
+    assert packed.hex() == "0193a777616b652d75700501"
+    assert pack_input(packed) != bytes((2, PendingKind.WAKE_UP)) + packed
+    assert unpack_input(bytes((2, PendingKind.WAKE_UP)) + packed) == packed
 
 
 def test_the_bytes_of_signals_are_read() -> None:

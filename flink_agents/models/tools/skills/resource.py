@@ -10,7 +10,7 @@ from flink_agents.api.errors import ResourceNotFoundError
 from flink_agents.api.logs import bounded_logger
 from flink_agents.api.options import AgentOptions
 from flink_agents.api.resource_providers import DeclaredResource
-from flink_agents.api.resources import ResourceType, Tool
+from flink_agents.api.resources import ResourceType
 from flink_agents.api.skills import SkillsSpec
 from flink_agents.models.setup.descriptions import overridden, read_configured
 from flink_agents.models.tools.skills.library import SkillLibrary
@@ -94,7 +94,7 @@ def with_skills(
         return others, None
     resources = [ctx.get_resource(name, ResourceType.SKILLS) for name in named]
     given = SkillSet([resource.source(ctx) for resource in resources])
-    return [*others, *map(Tool, given.functions)], given.instructions
+    return [*others, *given.tools], given.instructions
 
 
 def _is_skills(ctx: RunnerContext, name: str) -> bool:

@@ -15,6 +15,7 @@ from typing import Any
 
 from flink_agents.api.chat import Secret
 from flink_agents.api.errors import ResourceUnavailableError
+from flink_agents.api.settings import ToolSourceLimits
 from flink_agents.api.skills import SkillsSpec
 from flink_agents.models.setup.limiter import RequestLimiter
 from flink_agents.models.setup.secrets import Secrets
@@ -69,10 +70,14 @@ class ScriptRunner:
     Args:
         what: What has the skills, for errors.
         spec: What holds for their scripts.
+
+    Attributes:
+        limits: Which scripts somebody has to approve, as ``skill/script``.
     """
 
     def __init__(self, what: str, spec: SkillsSpec) -> None:
         self._spec = spec
+        self.limits: ToolSourceLimits = spec
         self._secrets = Secrets(what)
         self._limiter = RequestLimiter(spec.max_concurrency, spec.rate_limit)
 

@@ -2,12 +2,13 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from typing import Any
 
 from pydantic_ai.exceptions import ModelRetry
 
 from flink_agents.api.errors import DuplicateNameError
+from flink_agents.api.resources import Tool
 from flink_agents.models.tools.skills.library import Skill, SkillLibrary, SkillRefusal
 from flink_agents.models.tools.skills.scripts import ScriptRunner
 
@@ -58,6 +59,25 @@ class SkillSet:
         if any(skill.scripts for skill, runner in self._skills.values() if runner is not None):
             given.append(self.run_script)
         return given
+
+    @property
+    def tools(self) -> list[Tool]:
+        """The same as tools of a conversation, of which ``run_script`` may need an approval."""
+        sources = [runner.limits for _, runner in self._skills.values() if runner is not None]
+        asking = [one for one in sources if one.needs_approval]
+        if not asking:
+            return [Tool(one) for one in self.functions]
+        # It is one tool for all sources: who waits for the shortest time decides.
+        seconds = min((one.approval_timeout for one in asking if one.approval_timeout), default=None)
+        run = Tool(self.run_script, needs_approval=self.needs_approval, approval_timeout=seconds)
+        return [run if one == self.run_script else Tool(one) for one in self.functions]
+
+    def needs_approval(self, arguments: Mapping[str, Any]) -> bool:
+        """Tell whether somebody has to approve that a script is run."""
+        _, runner = self._skills.get(arguments["skill"], (None, None))
+        return runner is not None and not runner.limits.is_approved(
+            f"{arguments['skill']}/{arguments['script']}"
+        )
 
     async def load_skill(self, skill: str) -> dict[str, Any]:
         """Read the instructions of a skill, and which files and scripts it has.

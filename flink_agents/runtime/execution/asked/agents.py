@@ -19,7 +19,8 @@ from flink_agents.api.errors import (
     UnknownSideOutputError,
 )
 from flink_agents.api.events import Event, InputEvent
-from flink_agents.plan import AgentCode, AgentPlan, bind, compile_agent
+from flink_agents.plan import AgentCode, AgentPlan, bind
+from flink_agents.plan.compile.compiler import compile_with_code
 from flink_agents.plan.compile.configuration import instance_of
 from flink_agents.runtime.execution.asked.asked_run import AskedRun, agents_of, root_of
 from flink_agents.runtime.execution.asked.executor import AskedExecutor
@@ -101,7 +102,7 @@ class AskedAgents:
         if known is not None:
             return known[1]
         instance = instance_of(agent)
-        plan, code = compile_agent(instance), AgentCode.of(instance)
+        plan, code = compile_with_code(instance)
         functions = tuple(one.function for one in code.actions)
         for asked in self._made:
             if asked.plan == plan and asked.functions == functions:
@@ -135,15 +136,17 @@ class AskedAgents:
                 f"agent {name!r} is asked with {kind.event_type!r}, which none of its actions takes",
                 expected="one of " + ", ".join(sorted(asked.shared.routes.known_types())),
                 found=kind.event_type,
-                fix="ask with an event that it takes; any other value is the input of an InputEvent",
+                fix=f"give {name} an action for {kind.event_type}, or ask with an event that it takes; any "
+                "other value is the input of an InputEvent",
             )
         missing = sorted(asked.shared.side_outputs.keys() - asker.shared.side_outputs.keys())
         if missing:
             raise UnknownSideOutputError(
-                f"the asked agent {name!r} has side outputs that {asker.shared.agent_name!r} has not",
-                expected=", ".join(missing),
+                f"agent {name!r} has side outputs that {asker.shared.agent_name!r} has not declared",
+                expected="the tags " + ", ".join(missing),
                 found=", ".join(asker.shared.side_outputs) or "none declared",
-                fix=f"declare them on {asker.shared.agent_name}: by it leaves what an asked agent emits",
+                fix=f"declare them in side_outputs of {asker.shared.agent_name}, with the types that "
+                f"{name} declares: what an asked agent emits leaves by the agent that asks",
             )
 
 

@@ -89,7 +89,7 @@ class ActionTimer(Pending):
             self._timer.cancel()
 
     def _fire(self) -> None:
-        self._fired = True
+        self._fired = self._delivery.fired = True
         if self._delivery.over:
             self._call()
         elif not self.gone:

@@ -7,12 +7,12 @@ request follows from its run.
 
 from __future__ import annotations
 
+import asyncio
 import hashlib
+import json
 from collections.abc import Mapping
 from dataclasses import dataclass, replace
-from typing import TYPE_CHECKING, Annotated, Any
-
-from pydantic import AfterValidator
+from typing import TYPE_CHECKING, Any
 
 from flink_agents.api.approvals import (
     APPROVAL_SIGNAL,
@@ -50,22 +50,26 @@ class Asked:
 
 
 class _Answers:
-    """Tells which answers fit a request.
+    """Tells which answers fit a request: makes them of the values of signals.
 
     Args:
-        request: The request.
         check: Checks arguments, or None.
+
+    Attributes:
+        request: The request, which is made when its wait has an id.
     """
 
-    def __init__(self, request: ApprovalRequest, check: Check | None) -> None:
-        self._request = request
+    request: ApprovalRequest
+
+    def __init__(self, check: Check | None) -> None:
         self._check = check
 
-    def __call__(self, response: ApprovalResponse) -> ApprovalResponse:
-        if response.id != self._request.id:
-            raise ValueError(f"the request is {self._request.id}")
+    def __call__(self, value: Any) -> ApprovalResponse:
+        response = ApprovalResponse.model_validate(value)
+        if response.id != self.request.id:
+            raise ValueError(f"the request is {self.request.id}")
         if response.approved and response.arguments is not None and self._check is not None:
-            self._check({**self._request.arguments, **response.arguments})
+            self._check({**self.request.arguments, **response.arguments})
         return response
 
 
@@ -80,11 +84,9 @@ async def approval_of(step: ActionRun, delivery: Delivery | None, asked: Asked) 
     Raises:
         ContextMisuseError: The action cannot wait.
     """
-    fitting = _Later()
-    kind = Annotated[ApprovalResponse, AfterValidator(fitting)]
-    wait = wait_of(step, delivery, APPROVAL_SIGNAL, kind, asked.seconds)
-    request = _request(step, wait.id, wait.deadline, asked)
-    fitting.check = _Answers(request, asked.check)
+    answers = _Answers(asked.check)
+    wait = wait_of(step, delivery, APPROVAL_SIGNAL, answers, asked.seconds)
+    answers.request = request = _request(step, wait.id, wait.deadline, asked)
     _put_aside(step, request)
     # A replay that finds the answer in a record no longer knows when the request would have expired.
     request = replace(request, expires_at=None)
@@ -97,30 +99,27 @@ async def approval_of(step: ActionRun, delivery: Delivery | None, asked: Asked) 
         reason = "the input has ended, so that no answer will come"
         outcome = ApprovalOutcome(request, Decision.ENDED, request.arguments, reason=reason)
     except RunDeadlineError:
-        reason = "its run has taken for too long"
-        _put_aside(step, ApprovalOutcome(request, Decision.EXPIRED, request.arguments, reason=reason))
+        _end(step, request, Decision.EXPIRED, "its run has taken for too long")
         raise
-    _put_aside(step, outcome)
+    except asyncio.CancelledError:
+        if step.suspended is None and not step.over:
+            _end(step, request, Decision.ENDED, "the action waits for it no more")
+        raise
+    _put_aside(step, outcome, ends=True)
     return outcome
 
 
-class _Later:
-    """Checks answers to a request that is made when its wait has an id.
-
-    Attributes:
-        check: Tells which answers fit.
-    """
-
-    check: _Answers
-
-    def __call__(self, response: ApprovalResponse) -> ApprovalResponse:
-        return self.check(response)
+def _end(step: ActionRun, request: ApprovalRequest, decision: Decision, reason: str) -> None:
+    """Tell of the end of a request that the action learns of by an error."""
+    _put_aside(step, ApprovalOutcome(request, decision, request.arguments, reason=reason), ends=True)
 
 
 def _request(step: ActionRun, wait: str, deadline: int | None, asked: Asked) -> ApprovalRequest:
     run = step.run
-    # A job that begins anew numbers its runs anew: an answer to a request of an earlier one must not fit.
-    path = f"{step.event.id}\x00{wait}\x00approval"
+    # A job that begins anew numbers its runs anew, and after a restart another input may come first and have
+    # the number of a run that was lost: an answer to what that asked must not fit.
+    asks = json.dumps([asked.what, asked.arguments], sort_keys=True)
+    path = f"{step.event.id}\x00{wait}\x00approval\x00{asks}"
     mark = hashlib.blake2b(path.encode("utf-8", "surrogatepass"), digest_size=6).hexdigest()
     return ApprovalRequest(
         id=f"{wait}|{mark}",
@@ -135,7 +134,10 @@ def _request(step: ActionRun, wait: str, deadline: int | None, asked: Asked) -> 
     )
 
 
-def _put_aside(step: ActionRun, value: ApprovalRequest | ApprovalOutcome) -> None:
+def _put_aside(step: ActionRun, value: ApprovalRequest | ApprovalOutcome, ends: bool = False) -> None:
+    """Let a request leave, or its end, which leaves even where the action fails behind it."""
     if step.side is None:
         step.side = []
     step.side.append((APPROVALS_TAG, value))
+    if ends and step.run.waits is not None:
+        step.run.waits.waited(step)

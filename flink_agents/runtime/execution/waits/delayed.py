@@ -8,9 +8,9 @@ them: the commit puts them into state (``operator.waits.delayed``).
 from __future__ import annotations
 
 import math
-from datetime import timedelta
 from typing import TYPE_CHECKING, Any, cast
 
+from flink_agents.api.durations import LONGEST, seconds_of
 from flink_agents.api.errors import ContextMisuseError, InvalidDelayError
 from flink_agents.api.events import DELAYED_TAG, DelayedLineage, Event, OutputEvent, stamp
 from flink_agents.runtime.execution.asked.asked_run import root_of
@@ -21,9 +21,6 @@ from flink_agents.runtime.state.delayed import DelayedInput
 
 if TYPE_CHECKING:
     from flink_agents.runtime.execution.context import ActionRun
-
-LONGEST = timedelta(days=365_000)
-"""The longest delay, which is about a thousand years: each time that it leads to has a date."""
 
 
 def send_later(step: ActionRun, event: Event, delay: object) -> None:
@@ -76,23 +73,17 @@ def _check(step: ActionRun, event: Event) -> None:
 
 def _milliseconds(action: str, delay: object) -> int:
     """A delay in milliseconds, rounded up, so that nothing comes before its time."""
-    seconds = delay.total_seconds() if isinstance(delay, timedelta) else delay
-    problem = None
-    if isinstance(seconds, bool) or not isinstance(seconds, int | float):
-        problem = f"{type(delay).__qualname__} {delay!r}"[:200]
-    elif not 0 <= seconds <= LONGEST.total_seconds():
-        # This is so for NaN, too. A long int has no text.
-        bits = seconds.bit_length() if isinstance(seconds, int) else 0
-        problem = f"an int of {bits} bits" if bits > 64 else f"{seconds!r} seconds"
-    if problem is None:
-        return math.ceil(cast("float", seconds) * 1000)
-    raise InvalidDelayError(
-        f"action {action!r} sends an event with a delay that is none",
-        expected=f"seconds or a timedelta, from 0 to {LONGEST.days} days",
-        found=problem,
-        fix="give the time from now on, such as delay=60 or delay=timedelta(hours=1); "
-        "delay=None delivers the event in this run",
-    )
+
+    def refuse(found: str) -> InvalidDelayError:
+        return InvalidDelayError(
+            f"action {action!r} sends an event with a delay that is none",
+            expected=f"seconds or a timedelta, from 0 to {LONGEST.days} days",
+            found=found,
+            fix="give the time from now on, such as delay=60 or delay=timedelta(hours=1); "
+            "delay=None delivers the event in this run",
+        )
+
+    return math.ceil(seconds_of(delay, refuse, least=0) * 1000)
 
 
 def delayed_input(run: Run, sent: list[Any]) -> DelayedInput:

@@ -1,30 +1,30 @@
 """The waits of actions that outlast their execution: pauses, and waits for signals.
 
 A wait is an outcome like the end of a durable call. It begins when the action asks for it and no record tells
-how it ended; then a signal that waits for it is taken, or it stays open. How it ends is recorded before the
+how it ended; then a signal that waits for it is picked, or it stays open. How it ended is recorded when the
 action learns of it, in the memory of the run, and by the store with the next record that may depend on it.
-All of it happens on the agent loop.
+From then on the signal is taken. An action that cancels the wait before that has learnt nothing, and other
+waits can take the signal. All of it happens on the agent loop.
 """
 
 from __future__ import annotations
 
 import asyncio
 from collections.abc import Callable, Iterable, Mapping
-from functools import lru_cache
 from typing import TYPE_CHECKING, Any, cast
-
-from pydantic import TypeAdapter, ValidationError
 
 from flink_agents.api.action_state import RecordKind
 from flink_agents.api.events import OutputEvent
 from flink_agents.api.policies import DEAD_LETTER_TAG
 from flink_agents.api.signals import StrayReason
 from flink_agents.runtime.execution.delivery import Delivery, OwnFuture, Pending, outside
+from flink_agents.runtime.execution.waits.live_mail import LiveMail
+from flink_agents.runtime.execution.waits.parts import RunParts
 from flink_agents.runtime.journal.calls import Mismatch, Outcome, told
 from flink_agents.runtime.journal.kept import KeptJournal
 from flink_agents.runtime.journal.records import WaitRecord
 from flink_agents.runtime.serde.codec import ValueCodec
-from flink_agents.runtime.state.mailbox import OF_ID, Mail
+from flink_agents.runtime.state.mailbox import Mail
 from flink_agents.runtime.state.suspended import OpenWait, wait_id
 
 if TYPE_CHECKING:
@@ -33,74 +33,14 @@ if TYPE_CHECKING:
 SIGNAL, TIMEOUT, END, DEADLINE = "signal", "timeout", "end of input", "deadline"
 """How a wait ends: a pause by its ``timeout``, and all of a run by the ``deadline`` of that."""
 
+Fit = Callable[[Any], Any]
+"""Makes of a decoded value what an action waits for; raises where it is nothing such."""
+
 _LETTER = "\x00"
 """Stands behind the path of an execution where its dead letters are counted."""
 
 LOOK_SECONDS = 0.05, 1.0
 """A wait of a run that goes on is looked at after so long, first and at most: clocks may be set."""
-
-
-class LiveMail:
-    """The signals of a key that has work, and the waits that are open. Only for the agent loop.
-
-    Flink's thread may read how many waits are open for a name.
-
-    Args:
-        clock: The wall-clock time in milliseconds.
-        mail: Signals that wait.
-        ttl: How many milliseconds a signal waits for a run.
-
-    Attributes:
-        clock: See above.
-        mail: See above.
-        open: The waits that are open, in the order in which they were opened.
-        ended: Whether the input has ended, so that no signal comes any more.
-        skips: Whether pauses end with the input.
-    """
-
-    def __init__(self, clock: Callable[[], int], mail: list[Mail], ttl: int) -> None:
-        self.clock = clock
-        self.mail = mail
-        self._ttl = ttl
-        self.open: dict[OutlastingWait, None] = {}
-        self._owed: list[str] = []
-        self.ended = self.skips = False
-
-    def offer(self, mail: Mail) -> None:
-        """Let a wait that is open take a signal, or keep it for a later one."""
-        if mail.identity in self._owed:
-            # It was taken before it came again, as a record says.
-            self._owed.remove(mail.identity)
-            return
-        self.mail.append(mail)
-        for wait in list(self.open):
-            if wait.take():
-                return
-
-    def end_input(self, skips: bool) -> None:
-        """Let waits for signals end, and pauses, where they are skipped."""
-        self.ended, self.skips = True, skips
-        for wait in list(self.open):
-            wait.look()
-
-    def forget(self, identity: str) -> None:
-        """Remove a signal that a record says was taken."""
-        found = next((one for one in self.mail if one.identity == identity), None)
-        if found is not None:
-            self.mail.remove(found)
-        else:
-            self._owed.append(identity)
-
-    def put_back(self, taken: Iterable[WaitRecord]) -> list[Mail]:
-        """Let waits take signals again, before all others, whose taking is void; returns these."""
-        until = self.clock() + self._ttl
-        back = [mail_of(one, until) for one in sorted(taken, key=lambda one: one.order)]
-        self.mail[:0] = back
-        return back
-
-    def open_for(self, name: str) -> int:
-        """How many waits are open for the name; for any thread."""
-        return sum(wait.name == name for wait in self.open.copy())
 
 
 class RunWaits:
@@ -112,15 +52,20 @@ class RunWaits:
         left: How many outputs and side outputs of each execution have left already, by its path.
         failed: Failed attempts of the execution that waited, by its path.
         over: When its waits end, in milliseconds since the epoch; None for never.
+        parts: The parts that it consists of, where it was set aside before; else None.
+        ends_part: Whether records say that the run was set aside behind them, and so is again.
 
     Attributes:
         mail: See above.
         over: See above.
         failed: See above.
+        parts: See above.
+        ends_part: See above.
         put: How many outputs and side outputs of each execution there were, with those that had left.
         taken: Identities of the signals that it took since it began, or went on.
         returned: Signals that it took before it was suspended, which is void: state has them no more.
         refused: Signals whose values are not what it waits for, each with the reason.
+        unawaited: Waits that nobody has begun to await, nor asked for their id, with their executions.
     """
 
     def __init__(
@@ -130,9 +75,13 @@ class RunWaits:
         left: Mapping[str, tuple[int, int]],
         failed: Mapping[str, Any],
         over: int | None = None,
+        parts: RunParts | None = None,
+        ends_part: bool = False,
     ) -> None:
         self.mail = mail
         self.over = over
+        self.parts = parts
+        self.ends_part = ends_part
         self._deadlines = {(one.step, one.task, one.nth, one.name): one.deadline for one in open}
         self._left = left
         self.failed = failed
@@ -141,6 +90,12 @@ class RunWaits:
         self.taken: list[str] = []
         self.returned: list[Mail] = []
         self.refused: list[tuple[Mail, StrayReason]] = []
+        self.unawaited: dict[object, Delivery] = {}
+
+    @property
+    def may_be_suspended(self) -> bool:
+        """Whether the run may be suspended: at the end of the input, it waits in memory."""
+        return self.ends_part or not self.mail.ended
 
     def deadline(self, step: str, task: str, nth: int, name: str | None, seconds: float | None) -> int | None:
         """When a wait ends by itself, in milliseconds; what was said when its run was suspended stays."""
@@ -185,7 +140,7 @@ class RunWaits:
         return sum(side for path, (_, side) in self._left.items() if path[-1:] != _LETTER)
 
     def waited(self, step: ActionRun) -> None:
-        """Note that a wait of an execution has ended: what that has put out by then stays, even if it fails.
+        """Note that what an execution has put out stays, even if it fails: a wait of it has ended.
 
         It may have left when the run was suspended, and may not where the end of the wait was recorded.
         """
@@ -212,13 +167,6 @@ def outputs_of(step: ActionRun) -> list[OutputEvent]:
     return [cast("OutputEvent", event) for route, event in found if route is not None and route.leaves]
 
 
-def mail_of(taken: WaitRecord, until: int) -> Mail:
-    """The signal that a wait took, as its record tells."""
-    assert taken.identity is not None and taken.value is not None
-    id = taken.identity.removeprefix(OF_ID) if taken.identity.startswith(OF_ID) else None
-    return Mail(taken.identity, taken.name or "", taken.value, id, taken.wait, until)
-
-
 class OutlastingWait(Pending):
     """A pause, or a wait for a signal.
 
@@ -226,7 +174,7 @@ class OutlastingWait(Pending):
         step: The execution of the action.
         delivery: That of the execution.
         name: Name of the signal; None for a pause.
-        kind: Type of the signal's value; None for any.
+        fit: Makes of a signal's value what the action waits for; None where any value will do.
         seconds: How long it takes, or may take; None for ever.
 
     Attributes:
@@ -237,17 +185,18 @@ class OutlastingWait(Pending):
 
     outlasts = True
 
-    __slots__ = ("_delivery", "_kind", "_seconds", "_step", "_timer", "deadline", "future", "name")
+    __slots__ = ("_delivery", "_fit", "_picked", "_seconds", "_step", "_timer", "deadline", "future", "name")
 
     def __init__(
-        self, step: ActionRun, delivery: Delivery, name: str | None, kind: Any, seconds: float | None
+        self, step: ActionRun, delivery: Delivery, name: str | None, fit: Fit | None, seconds: float | None
     ) -> None:
         super().__init__(delivery.calls.number(RecordKind.WAIT, delivery.task_path()))
         self._step = step
         self._delivery = delivery
-        self._kind = kind
+        self._fit = fit
         self._seconds = seconds
         self._timer: asyncio.TimerHandle | None = None
+        self._picked: Mail | None = None
         self.name = name
         self.deadline: int | None = None
         self.future: asyncio.Future[Any] = OwnFuture(loop=asyncio.get_running_loop())
@@ -289,6 +238,7 @@ class OutlastingWait(Pending):
         except asyncio.CancelledError:
             delivery.leave(self)
             self._close()
+            self._give_back()
             raise
 
     def _compare(self) -> None:
@@ -314,32 +264,33 @@ class OutlastingWait(Pending):
     def begin(self) -> None:
         """Take a signal that is there; be open where none is."""
         self.plan()
-        self._waits.mail.open[self] = None
+        mail = self._waits.mail
+        mail.open[self] = None
+        if mail.resuming:
+            # All waits that were open begin in one go.
+            outside().run(asyncio.get_running_loop().call_soon, mail.resumed)
         if not self.take():
             self.look()
 
     def take(self) -> bool:
         """End by a signal, if there is one for it."""
         waits = self._waits
-        if self.name is None or self.ended or self.gone:
+        if self.name is None or self.ended or self.gone or self._delivery.over or waits.ends_part:
             return False
-        now, own = waits.mail.clock(), self.id
-        for mail in list(waits.mail.mail):
-            wanted = mail.wait == own if mail.wait is not None else mail.name == self.name
-            if not wanted or mail.until <= now:
-                continue
-            waits.mail.mail.remove(mail)
+        own, run = self.id, self._step.run.sequence_number
+        while (mail := waits.mail.pick(self.name, own, run)) is not None:
             if mail.name != self.name or not self._fits(mail.value):
                 waits.refused.append((mail, StrayReason.INVALID))
+                waits.mail.taken(mail)
                 continue
-            waits.taken.append(mail.identity)
+            self._picked = mail
             self._settle(SIGNAL, mail)
             return True
         return False
 
     def look(self, number: int = 0) -> None:
         """End if its time has come, or nothing else can end it; look again in time where not."""
-        if self.ended or self.gone or self._delivery.over:
+        if self.ended or self.gone or self._delivery.over or self._waits.ends_part:
             return
         mail = self._waits.mail
         if mail.ended and self.name is not None:
@@ -360,28 +311,45 @@ class OutlastingWait(Pending):
     def deliver(self, outcome: Outcome) -> None:
         """End the wait."""
         self._waits.waited(self._step)
-        if not self.future.done():
-            self.future.set_result(outcome)
+        if self.future.done():
+            return self._give_back()
+        if self.ended:
+            self._keep(outcome)
+        self.future.set_result(outcome)
 
     def drop(self) -> None:
         """Let nobody wait any more."""
         self._close()
+        self._give_back()
         self.future.cancel()
 
     def _settle(self, end: str, mail: Mail | None = None) -> None:
         self._close()
         self.ended = True
-        delivery, calls, step = self._delivery, self._delivery.calls, self._step
-        waits = self._waits
-        record = WaitRecord(self.what, waits.mail.clock(), calls.end(), delivery.elapsed(), end)
+        delivery = self._delivery
+        now, order = self._waits.mail.clock(), delivery.calls.end()
+        record = WaitRecord(self.what, now, order, delivery.elapsed(), end)
         if mail is not None:
             record = record._replace(identity=mail.identity, value=mail.value, name=mail.name, wait=mail.wait)
-        journal = step.run.journal
-        assert isinstance(journal, KeptJournal)
-        outcomes: dict[Any, Outcome] = {**calls.unrecorded, self.number: record}
-        journal.keep_outcomes(step.path, outcomes)
-        calls.keep(outcomes)
         delivery.settle(delivery.end(self), record)
+
+    def _keep(self, outcome: Outcome) -> None:
+        """Record how it ended, and take its signal."""
+        mail, self._picked = self._picked, None
+        if mail is not None:
+            self._waits.taken.append(mail.identity)
+            self._waits.mail.taken(mail)
+        calls, journal = self._delivery.calls, self._step.run.journal
+        assert isinstance(journal, KeptJournal)
+        outcomes: dict[Any, Outcome] = {**calls.unrecorded, self.number: outcome}
+        journal.keep_outcomes(self._step.path, outcomes)
+        calls.keep(outcomes)
+
+    def _give_back(self) -> None:
+        """Let other waits take the signal that would have ended this one: the action never learns of it."""
+        mail, self._picked = self._picked, None
+        if mail is not None:
+            self._waits.mail.not_taken(mail)
 
     def _close(self) -> None:
         self._stop()
@@ -393,9 +361,12 @@ class OutlastingWait(Pending):
             self._timer = None
 
     def _fits(self, value: bytes) -> bool:
+        if self._fit is None:
+            return True
+        decoded = self._codec.decode(value)
         try:
-            typed(self._codec, self._kind, value)
-        except ValidationError:
+            self._fit(decoded)
+        except Exception:  # what a validator of the author's raises
             return False
         return True
 
@@ -410,12 +381,7 @@ class OutlastingWait(Pending):
         return waits
 
 
-@lru_cache(maxsize=256)
-def _adapter(kind: Any) -> TypeAdapter[Any]:
-    return TypeAdapter(kind)
-
-
-def typed(codec: ValueCodec, kind: Any, value: bytes) -> Any:
-    """The value of a signal as what the action waits for; pydantic raises where it is nothing such."""
+def typed(codec: ValueCodec, fit: Fit | None, value: bytes) -> Any:
+    """The value of a signal as what the action waits for; ``fit`` raises where it is nothing such."""
     decoded = codec.decode(value)
-    return decoded if kind is None else _adapter(kind).validate_python(decoded)
+    return decoded if fit is None else fit(decoded)

@@ -7,9 +7,10 @@ from collections.abc import Callable
 from dataclasses import dataclass
 from typing import Any
 
-from flink_agents.api.errors import SavepointFailedError, UnknownJobError
-from flink_agents.runtime.flink.following.follower import ENDED
+from flink_agents.api.errors import ClusterError, SavepointFailedError, UnknownJobError
+from flink_agents.runtime.flink.following.follower import ENDED, FAILED, JobFollower
 from flink_agents.runtime.flink.following.rest import ClusterRest
+from flink_agents.runtime.flink.job_errors import in_one_line
 
 SAVEPOINT_SECONDS = 600.0
 END_SECONDS = 180.0
@@ -44,6 +45,22 @@ def jobs_of(rest: ClusterRest) -> list[ClusterJob]:
     """
     found = sorted(rest.get("/jobs/overview")["jobs"], key=lambda job: -job["start-time"])
     return [ClusterJob(job["jid"], job["name"], job["state"]) for job in found]
+
+
+def last_failure(rest: ClusterRest, job: ClusterJob) -> str | None:
+    """Return the failure that a job last restarted from, or that ended it, in one line; None without one.
+
+    A job that has finished, or was cancelled, has none: nobody has to do anything about it.
+    """
+    if job.ended and job.state != FAILED:
+        return None
+    try:
+        news = JobFollower(rest, job.id, job.name).look()
+    except ClusterError:
+        return None
+    if news.failure is not None:
+        return in_one_line(news.failure)
+    return str(news.restarts[-1]) if news.restarts else None
 
 
 def find_job(rest: ClusterRest, job: str | None) -> ClusterJob:

@@ -17,12 +17,15 @@ from pyflink.common import Types, WatermarkStrategy
 from pyflink.datastream import DataStream, KeyedStream, MapFunction, RuntimeContext
 from typing_extensions import override
 
-from flink_agents.api.errors import AgentConfigurationError
+from flink_agents.api.errors import AgentConfigurationError, KeyEncodingError
 from flink_agents.api.logs import bounded_logger
+from flink_agents.api.places import place_of
 from flink_agents.api.signals import Signal, TaggedSignal
 from flink_agents.runtime.flink import compat as flink_compat
 from flink_agents.runtime.flink.fast.internals import emit_watermark
 from flink_agents.runtime.flink.shipping.main_module import ShippedFunction
+from flink_agents.runtime.serde.keys import KeyEncoder
+from flink_agents.runtime.serde.typenames import shorten
 
 FAR = 2**63 - 2**45
 """The watermark of signals: behind any input, and before the timers at the end of the input."""
@@ -65,8 +68,19 @@ class _Tag:
                 fix="map it: Signal(name=..., key=..., value=...)",
             )
         if self._key_selector is not None:
-            signal = replace(signal, key=self._key_selector(signal))
+            signal = replace(signal, key=self._key_of(self._key_selector, signal))
         return TaggedSignal(signal)
+
+    def _key_of(self, key_selector: Callable[[Any], Any], signal: Signal) -> Any:
+        try:
+            return key_selector(signal)
+        except Exception as error:
+            raise KeyEncodingError(
+                f"the key selector of signals raised {type(error).__name__}: {error}",
+                found=f"signal {shorten(signal)}",
+                fix="make the selector handle every signal, or filter the stream before with_signals",
+                where=place_of(key_selector),
+            ) from error
 
 
 class _Tagging(MapFunction):
@@ -108,7 +122,19 @@ def joined(stream: DataStream, signals: DataStream, key_selector: Callable[[Any]
     # A watermark or an idleness that the stream of signals may have says nothing of the inputs.
     plain = signals.assign_timestamps_and_watermarks(WatermarkStrategy.no_watermarks())
     tagged = plain.map(_Tagging(key_selector), output_type=pickled)
+    before = flink_compat.parallelism_of(signals)
+    if before != parallelism:
+        # Flink would hand signals to each subtask in turn, and those of a key would come in any order.
+        keys = tagged.set_parallelism(before).key_by(ShippedFunction(_KEYS), key_type=Types.STRING())
+        tagged = keys.map(ShippedFunction(_itself), output_type=pickled)
     return stream.union(tagged.set_parallelism(parallelism))
+
+
+def _key_of(tagged: TaggedSignal) -> Any:
+    return tagged.signal.key
+
+
+_KEYS = KeyEncoder(_key_of)
 
 
 def _itself(record: Any) -> Any:

@@ -6,7 +6,7 @@ import heapq
 from typing import Any
 
 from flink_agents.runtime.operator.harvest import START
-from flink_agents.runtime.operator.processor import AgentProcessor
+from flink_agents.runtime.operator.waits.waiting_processor import WaitingProcessor
 from flink_agents.runtime.state.keyed_state import Head, Timers
 
 
@@ -37,7 +37,7 @@ class AwaitedKeys:
         return None
 
 
-class DelayingProcessor(AgentProcessor):
+class DelayingProcessor(WaitingProcessor):
     """Lets delayed events begin runs when a timer of their key fires. Arguments are those of its base."""
 
     def _head_of(self, key_text: str) -> Head | None:
@@ -79,13 +79,14 @@ class DelayingProcessor(AgentProcessor):
         """
         self._waits.check_failure()
         actor, pending = self._actors.get(key_text), head.has_pending
-        if actor is None and head.suspended is None:
+        held = actor is None and self._is_held(head)
+        if actor is None and not held:
             self._heads.mark(head, key_text)
         self._delays.come_in(head, key_text, timers, early)
         if actor is not None:
             self._feed(actor)
             self._fed(actor, timers)
-        elif head.suspended is None:
+        elif not held:
             self._wake(head, key_text, pending, timers)
         elif self._low is not None:
             self._low.park(key_text)

@@ -12,25 +12,26 @@ Signals that come are kept in state until a run has taken them and is parked or 
 
 from __future__ import annotations
 
-import hashlib
-from collections.abc import Callable
+from collections.abc import Callable, Collection, Iterable
 from datetime import timedelta
 
 from flink_agents.api.action_state import RecordKind
-from flink_agents.api.errors import UnserializableValueError
+from flink_agents.api.errors import StateError
 from flink_agents.api.options import AgentOptions
-from flink_agents.api.signals import STRAYS_TAG, Signal, StrayReason, StraySignal
+from flink_agents.api.signals import Signal, StrayReason, is_text
 from flink_agents.runtime.execution.run import Run
 from flink_agents.runtime.execution.shared import RunEnvironment
-from flink_agents.runtime.execution.waits.run_waits import LiveMail
+from flink_agents.runtime.execution.waits.live_mail import LiveMail
 from flink_agents.runtime.journal.calls import task_of
 from flink_agents.runtime.loop.actor import KeyActor, Waiting
 from flink_agents.runtime.operator.emission import Emission, trace_outputs
 from flink_agents.runtime.operator.low_watermark import LowWatermark
 from flink_agents.runtime.operator.overtaken import Overtaken
+from flink_agents.runtime.operator.waits.asides import Asides
 from flink_agents.runtime.operator.waits.delayed import Delays
+from flink_agents.runtime.operator.waits.strays import Strays
 from flink_agents.runtime.state.keyed_state import Head, KeyedState, Timers
-from flink_agents.runtime.state.mailbox import OF_ID, Mail, Mailbox
+from flink_agents.runtime.state.mailbox import Mail, Mailbox, identity_of
 from flink_agents.runtime.state.suspended import Suspension, run_of, wait_id
 
 
@@ -43,6 +44,7 @@ class SuspendedRuns:
         clock: The wall-clock time in milliseconds.
         low: The low watermark; None where outputs need no timestamps.
         overtaken: Keeps recorded runs in mind whose inputs did not come in time.
+        asides: Keeps the runs that are set aside.
         delays: Keeps delayed events in state.
     """
 
@@ -53,10 +55,13 @@ class SuspendedRuns:
         clock: Callable[[], int],
         low: LowWatermark | None,
         overtaken: Overtaken,
+        asides: Asides,
         delays: Delays,
     ) -> None:
+        self._asides = asides
         self._shared = shared
         self._codec = shared.codec
+        self._strays = Strays(shared)
         self._state = state
         self._clock = clock
         self._low = low
@@ -102,13 +107,45 @@ class SuspendedRuns:
                 head.marker = run.journal.end
         due = suspension.due
         box = self._settled(run, head, emission, timers, suspension)
-        ready = box is not None and any(_is_for(one, actor.key_text, suspension) for one in box.mail)
+        # A signal that a recorded run behind it has taken does not let it go on.
+        mail = [] if box is None or actor.mail is None else actor.mail.free(box.mail)
+        ready = any(one.until > self._clock() and _is_for(one, actor.key_text, suspension) for one in mail)
         head.suspended = suspension.number, suspension.seq, 0 if ready else due
         head.forked()
         self._state.head.update(head.pack())
         if due is not None:
             timers.register_processing_time_timer(max(due, self._clock() + 1))
         return ready or (due is not None and due <= self._clock())
+
+    def set_aside(self, run: Run, suspension: Suspension, head: Head, out: Emission, timers: Timers) -> bool:
+        """Put what is left of a run that is set aside into state; whether a signal lets it go on at once.
+
+        Args:
+            run: The run.
+            suspension: What is left of it.
+            head: The head of its key, which the caller writes.
+            out: Takes strays.
+            timers: Timers of the key.
+        """
+        self._asides.keep(suspension, run.key_text, head, timers)
+        if head.suspended is not None and head.suspended[1] == suspension.seq:
+            # It was suspended under another policy.
+            head.suspended = None
+        box = self._settled(run, head, out, timers, suspension)
+        if box is None:
+            return False
+        # They came while the run was about to be suspended.
+        now, ready = self._clock(), False
+        # A signal that a recorded run has taken does not let it go on.
+        free = box.mail if run.waits is None else run.waits.mail.free(box.mail)
+        free = [one for one in free if one.until > now and _is_for(one, run.key_text, suspension)]
+        for place, mail in enumerate(box.mail):
+            if any(mail is one for one in free):
+                box.mail[place] = _meant(mail, suspension, box.mail)
+                ready = True
+        if ready:
+            self._keep(box, head, timers)
+        return ready
 
     def is_due(self, head: Head) -> bool:
         """Whether the suspended run of a key is to go on."""
@@ -136,6 +173,8 @@ class SuspendedRuns:
         if head.suspended is not None and head.suspended[0] == number:
             self._state.pending.end_suspension(number)
             head.suspended = None
+        if head.aside:
+            self._asides.end(head, run.key_text, number)
         self._settled(run, head, emission, timers, None)
 
     # -- signals ----------------------------------------------------------------------
@@ -143,7 +182,7 @@ class SuspendedRuns:
     def mail(self, head: Head) -> LiveMail:
         """The signals of the current key that wait, for a new actor."""
         mail = [] if head.mail_expires is None else list(self._mailbox().mail)
-        return LiveMail(self._clock, mail, self._ttl)
+        return LiveMail(self._clock, mail, self._ttl, head.suspended is not None)
 
     def receive(
         self, signal: Signal, key_text: str, head: Head, actor: KeyActor | None, timers: Timers, out: Emission
@@ -160,12 +199,17 @@ class SuspendedRuns:
         """
         try:
             value = self._codec.encode(signal.value)
-        except UnserializableValueError:
-            return self._stray(signal, StrayReason.INVALID, out)
+            # Pickle, by which it came, asks a class nothing. Made again, it may raise, in each attempt.
+            self._codec.decode(value)
+        except StateError:
+            return self._strays.leave(signal, StrayReason.INVALID, key_text, out)
+        ids = [one for one in (signal.id, signal.wait) if one is not None]
+        if not all(map(is_text, (signal.name, *ids))):
+            return self._strays.leave(signal, StrayReason.INVALID, key_text, out)
         now = self._clock()
         box = self._mailbox()
-        self._expire(box, now, out)
-        mail = Mail(_identity(signal, value), signal.name, value, signal.id, signal.wait, now + self._ttl)
+        self._expire(box, now, out, head, actor, key_text)
+        mail = Mail(identity_of(signal, value), signal.name, value, signal.id, signal.wait, now + self._ttl)
         kept: Mail | None = None
         if box.absorb(mail.identity):
             if signal.id is not None:
@@ -173,10 +217,10 @@ class SuspendedRuns:
         else:
             reason = self._refusal(mail, box, key_text, head, actor)
             if reason is not None:
-                self._stray(signal, reason, out)
+                self._strays.leave(signal, reason, key_text, out)
             else:
-                kept = mail
-                box.mail.append(mail)
+                kept = self._for_aside(mail, key_text, head, box, actor)
+                box.mail.append(kept)
         if kept is not None and actor is None and head.suspended is not None:
             number, seq, _ = head.suspended
             if _is_for(kept, key_text, self._suspension(number)):
@@ -185,24 +229,71 @@ class SuspendedRuns:
         self._state.head.update(head.pack())
         return kept
 
-    def expire(self, head: Head, emission: Emission, timers: Timers) -> None:
-        """Let go of signals of the current key that nobody took in time."""
+    def _for_aside(self, mail: Mail, key_text: str, head: Head, box: Mailbox, actor: KeyActor | None) -> Mail:
+        """Wake the run that is set aside and that a signal is for; returns the signal, meant for that run."""
+        if not head.aside:
+            return mail
+        seq = None if mail.wait is None else run_of(mail.wait, key_text)
+        going_on = _going_on(actor)
+        for one in head.aside:
+            wanted = one.seq == seq if mail.wait is not None else mail.name in one.names
+            # A run that goes on takes the signal itself, if it still wants one.
+            if not wanted or (one.woken is not None and one.seq in going_on):
+                continue
+            suspension = self._asides.suspension(one)
+            if _is_for(mail, key_text, suspension):
+                self._asides.wake(head, key_text, lambda other, seq=one.seq: other.seq == seq)
+                return _meant(mail, suspension, box.mail)
+        return mail
+
+    def expires(self, head: Head) -> bool:
+        """Whether it is time for signals of the current key to expire."""
+        return head.mail_expires is not None and head.mail_expires <= self._clock()
+
+    def expire(
+        self,
+        key_text: str,
+        head: Head,
+        actor: KeyActor | None,
+        fired: int,
+        emission: Emission,
+        timers: Timers,
+    ) -> None:
+        """Let go of signals of the current key that nobody took in time.
+
+        Args:
+            key_text: The key.
+            head: Its head.
+            actor: Its actor, or None.
+            fired: Time of the timer that has fired, which may be there for something else.
+            emission: Takes strays.
+            timers: Timers of the key.
+        """
         now = self._clock()
-        if head.mail_expires is None or head.mail_expires > now:
+        if head.mail_expires is None:
+            return
+        if head.mail_expires > now:
+            if head.mail_expires <= fired:
+                # The timer came before its time, by this clock.
+                timers.register_processing_time_timer(fired + 1)
             return
         box = self._mailbox()
-        self._expire(box, now, emission)
-        self._keep(box, head, timers)
+        if actor is None and self._may_be_taken(head, key_text) and any(one.until <= now for one in box.mail):
+            # The run goes on, if only to wait again: then the records are read, which tell.
+            assert head.suspended is not None
+            head.suspended = *head.suspended[:2], 0
+        self._expire(box, now, emission, head, actor, key_text)
+        self._keep(box, head, timers, waits=False)
         self._write(head)
 
-    def end_signals(self, head: Head, emission: Emission, timers: Timers) -> None:
+    def end_signals(self, key_text: str, head: Head, emission: Emission, timers: Timers) -> None:
         """Let go of all signals of the current key: its runs have ended, and the input has."""
         if head.mail_expires is None:
             return
         box = self._mailbox()
         left, box.mail = box.mail, []
         for mail in left:
-            self._stray(self._signal(mail), StrayReason.END_OF_INPUT, emission)
+            self._strays.leave(mail, StrayReason.END_OF_INPUT, key_text, emission)
         self._keep(box, head, timers)
         self._write(head)
 
@@ -213,26 +304,34 @@ class SuspendedRuns:
         if mail.id is not None and box.knows(mail.id):
             return StrayReason.DUPLICATE
         suspended = head.suspended
+        waiting = len(box.mail) if actor is None or actor.mail is None else actor.mail.waiting
         if mail.wait is not None:
             seq = run_of(mail.wait, key_text)
             if seq is None:
                 return StrayReason.INVALID
             of_suspended = suspended is not None and suspended[1] == seq
+            aside = next((one for one in head.aside if one.seq == seq), None)
+            if aside is not None:
+                ended = aside.woken is None and mail.wait in _ended(key_text, self._asides.suspension(aside))
+                return StrayReason.DUPLICATE if ended else self._overflow(waiting)
             if seq < head.next_seq and not of_suspended:
                 return StrayReason.DUPLICATE
             if suspended is not None and of_suspended and actor is None:
                 if mail.wait in _ended(key_text, self._suspension(suspended[0])):
                     return StrayReason.DUPLICATE
-        elif self._open_for(mail.name, suspended, actor) > 1:
+        elif self._open_for(mail.name, suspended, actor) + _aside_for(mail.name, head, actor) > 1:
             return StrayReason.AMBIGUOUS
-        return StrayReason.OVERFLOW if len(box.mail) >= self._most else None
+        return self._overflow(waiting)
+
+    def _overflow(self, waiting: int) -> StrayReason | None:
+        return StrayReason.OVERFLOW if waiting >= self._most else None
 
     def _open_for(
         self, name: str, suspended: tuple[int, int, int | None] | None, actor: KeyActor | None
     ) -> int:
-        if actor is not None:
-            if actor.suspended is not None:
-                return sum(one.name == name for one in actor.suspended[1].waits)
+        if actor is not None and actor.suspended is not None:
+            return sum(one.name == name for one in actor.suspended[1].waits)
+        if actor is not None and not (actor.mail is not None and actor.mail.resuming):
             return actor.mail.open_for(name) if actor.mail is not None else 0
         if suspended is None:
             return 0
@@ -263,16 +362,27 @@ class SuspendedRuns:
         for mail, reason in waits.refused:
             if (found := box.find(mail.identity)) is not None:
                 box.mail.remove(found)
-                self._stray(self._signal(mail), reason, out)
+                self._strays.leave(mail, reason, run.key_text, out)
         over = None if suspension is None else _ended(run.key_text, suspension)
         for mail in list(box.mail):
             if mail.wait is None or run_of(mail.wait, run.key_text) != run.sequence_number:
                 continue
             if over is None or mail.wait in over:
                 box.mail.remove(mail)
-                self._stray(self._signal(mail), StrayReason.DUPLICATE, out)
+                self._strays.leave(mail, StrayReason.DUPLICATE, run.key_text, out)
+        self._release(run, box, head, suspension)
+        if suspension is not None:
+            self._expire_behind(waits.mail, box, now, run.key_text, out)
         self._keep(box, head, timers)
         return box
+
+    def _release(self, run: Run, box: Mailbox, head: Head, suspension: Suspension | None) -> None:
+        """Let other runs have the signals that were meant for a run which does not wait for them any more."""
+        names = {one.name for one in suspension.waits} if suspension is not None else set[str | None]()
+        for place, mail in enumerate(box.mail):
+            if mail.run == run.sequence_number and mail.name not in names:
+                free = mail._replace(run=None)
+                box.mail[place] = self._for_aside(free, run.key_text, head, box, None)
 
     # -- state ------------------------------------------------------------------------
 
@@ -284,14 +394,21 @@ class SuspendedRuns:
     def _mailbox(self) -> Mailbox:
         return Mailbox.unpack(self._state.pending.mailbox())
 
-    def _keep(self, box: Mailbox, head: Head, timers: Timers) -> None:
-        """Write the mailbox; the caller writes the head."""
+    def _keep(self, box: Mailbox, head: Head, timers: Timers, waits: bool = True) -> None:
+        """Write the mailbox; the caller writes the head.
+
+        Args:
+            box: The mailbox.
+            head: The head of the key.
+            timers: Timers of the key.
+            waits: Whether a timer is to look at what has expired and is still there.
+        """
         before, expires = head.mail_expires, box.expires
         if before is None and expires is None:
             return
         self._state.pending.put_mailbox(box.pack())
         head.mail_expires = expires
-        if expires is not None and expires != before:
+        if expires is not None and (expires != before or (waits and expires <= self._clock())):
             timers.register_processing_time_timer(max(expires, self._clock() + 1))
 
     def _write(self, head: Head) -> None:
@@ -301,17 +418,31 @@ class SuspendedRuns:
         else:
             self._state.head.update(head.pack())
 
-    def _expire(self, box: Mailbox, now: int, out: Emission) -> None:
-        for mail in box.expire(now):
-            self._stray(self._signal(mail), StrayReason.EXPIRED, out)
+    def _expire(
+        self, box: Mailbox, now: int, out: Emission, head: Head, actor: KeyActor | None, key_text: str
+    ) -> None:
+        """Let go of what has expired, but for signals that a run has taken, or will, as its records say."""
+        untaken: list[Mail] | None = None
+        if actor is not None and actor.mail is not None:
+            untaken = actor.mail.expire(now) if actor.order is None else []
+        elif actor is None and head.has_pending:
+            if head.suspended is None or self.is_due(head) or self._may_be_taken(head, key_text):
+                untaken = []
+        for mail in box.expire(now, untaken):
+            self._strays.leave(mail, StrayReason.EXPIRED, key_text, out)
 
-    def _signal(self, mail: Mail) -> Signal:
-        return Signal(mail.name, self._codec.decode(mail.value), None, mail.id, mail.wait)
+    def _expire_behind(self, live: LiveMail, box: Mailbox, now: int, key_text: str, out: Emission) -> None:
+        """Let go of what has expired when a run is parked. What recorded runs have taken gets more time."""
+        for mail in box.expire(now, live.free(box.mail)):
+            self._strays.leave(mail, StrayReason.EXPIRED, key_text, out)
+        box.mail = [one if one.until > now else one._replace(until=now + self._ttl) for one in box.mail]
 
-    def _stray(self, signal: Signal, reason: StrayReason, out: Emission) -> None:
-        self._shared.run_metrics.count("signals_stray")
-        out.side_outputs.append((STRAYS_TAG, StraySignal(signal, reason)))
-        out.side_timestamps.append(None)
+    def _may_be_taken(self, head: Head, key_text: str) -> bool:
+        """Whether recorded runs may lie behind a suspended one, of a key without an actor."""
+        journals = self._shared.journals
+        if journals is None or head.suspended is None or head.overtaken or head.origins:
+            return journals is not None and head.suspended is not None
+        return journals.may_have(head.journal_id, key_text, head.marker, True)
 
 
 def _is_for(mail: Mail, key_text: str, suspension: Suspension) -> bool:
@@ -319,7 +450,30 @@ def _is_for(mail: Mail, key_text: str, suspension: Suspension) -> bool:
     waits = [one for one in suspension.waits if one.name is not None]
     if mail.wait is not None:
         return any(one.id(key_text, suspension.seq) == mail.wait for one in waits)
-    return any(one.name == mail.name for one in waits)
+    return mail.run in (None, suspension.seq) and any(one.name == mail.name for one in waits)
+
+
+def _going_on(actor: KeyActor | None) -> Collection[int]:
+    """Sequence numbers of the runs that have begun, or go on, with the signals of an actor."""
+    return actor.mail.runs if actor is not None and actor.mail is not None else ()
+
+
+def _aside_for(name: str, head: Head, actor: KeyActor | None) -> int:
+    """How many waits for a name are open, of runs that are set aside and do not go on already."""
+    going_on = _going_on(actor)
+    return sum(one.names.count(name) for one in head.aside if one.woken is None or one.seq not in going_on)
+
+
+def _meant(mail: Mail, suspension: Suspension, others: Iterable[Mail]) -> Mail:
+    """A signal for one of a run's waits as one that other runs leave to it.
+
+    One for a wait that has its signal already stays as it is: another wait may take it.
+    """
+    if mail.wait is not None or mail.run is not None:
+        return mail
+    open_waits = sum(one.name == mail.name for one in suspension.waits)
+    answers = sum(other.name == mail.name and other.run == suspension.seq for other in others)
+    return mail._replace(run=suspension.seq) if answers < open_waits else mail
 
 
 def _ended(key_text: str, suspension: Suspension) -> set[str]:
@@ -334,16 +488,3 @@ def _ended(key_text: str, suspension: Suspension) -> set[str]:
             # They are open once more.
             ended.pop(step, None)
     return set().union(*ended.values())
-
-
-def _identity(signal: Signal, value: bytes) -> str:
-    """What a signal is known again by."""
-    if signal.id is not None:
-        return f"{OF_ID}{signal.id}"
-    said = repr((signal.name, signal.wait, value)).encode("utf-8", "surrogatepass")
-    return f"value {hashlib.blake2b(said, digest_size=16).hexdigest()}"
-
-
-def is_something(emission: Emission) -> bool:
-    """Whether anything leaves."""
-    return bool(emission.outputs or emission.side_outputs)

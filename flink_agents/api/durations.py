@@ -1,0 +1,32 @@
+"""Durations that actions give: seconds, or a timedelta."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable
+from datetime import timedelta
+from numbers import Real
+from typing import cast
+
+LONGEST = timedelta(days=365_000)
+"""The longest duration, which is about a thousand years: each time that it leads to has a date."""
+
+
+def seconds_of(duration: object, refuse: Callable[[str], Exception], least: float | None = None) -> float:
+    """Return a duration in seconds.
+
+    Args:
+        duration: The duration.
+        refuse: Makes the error for what is none; it is given what was found.
+        least: The least number of seconds. Default: any number, and what is below 0 counts as 0.
+    """
+    seconds = duration.total_seconds() if isinstance(duration, timedelta) else duration
+    if isinstance(seconds, bool) or not isinstance(seconds, Real):
+        raise refuse(f"{type(duration).__qualname__} {duration!r}"[:200])
+    number = cast("float", seconds)
+    # This is not so for NaN, either.
+    if not (-math.inf if least is None else least) <= number <= LONGEST.total_seconds():
+        # A long int has no text.
+        bits = number.bit_length() if isinstance(number, int) else 0
+        raise refuse(f"an int of {bits} bits" if bits > 64 else f"{number!r} seconds")
+    return max(0.0, float(number)) if least is None else float(number)

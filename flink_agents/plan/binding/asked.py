@@ -1,0 +1,113 @@
+"""Finds the agents that an agent asks, as far as its code names them where it asks.
+
+An agent is asked where a function calls ``ctx.ask`` or one of its kin and names an agent: a global, an
+attribute of the asking agent, a name around the function, or what a collection of these holds.
+"""
+
+from __future__ import annotations
+
+import dis
+import inspect
+from collections.abc import Iterator, Set
+from types import CodeType, FunctionType
+from typing import Any
+
+from flink_agents.api.agent import Agent
+from flink_agents.api.decorators import ACTION_MARK, RESOURCE_MARK
+from flink_agents.plan.binding.uses import ASKS, OF_MODULES, named_by, names_in, with_contents
+from flink_agents.plan.compile.compiler import compile_agent
+from flink_agents.plan.compile.configuration import instance_of
+from flink_agents.plan.compile.declarations import actions_of, resources_of
+
+_MAX_FOLLOWED = 1000
+"""How many functions of one agent are looked at."""
+
+_MAX_WRAPPED = 10
+"""How many methods and partial functions may stand around a function: stand-ins of tests have no end."""
+
+
+def asks_for_approvals(agent: Agent) -> bool:
+    """Tell whether somebody has to approve what an agent does that ``agent`` asks, at any depth.
+
+    Its requests are those of the asking agent, by whose streams they leave and are answered.
+    """
+    ahead = [agent]
+    # What was seen is kept, so that its identity is that of no other object.
+    seen: dict[int, Any] = {}
+    while ahead:
+        for asked in _asked_by(ahead.pop()):
+            if id(asked) in seen:
+                continue
+            seen[id(asked)] = asked
+            try:
+                instance = instance_of(asked)
+                plan = compile_agent(instance)
+            except Exception:  # what the author's code raises
+                # The action that asks is told what is wrong, unless it gives arguments that the class needs.
+                if _has_marks(asked):
+                    return True
+                continue
+            if any(one.needs_approval for one in (*plan.actions, *plan.resources)):
+                return True
+            ahead.append(instance)
+    return False
+
+
+def _asked_by(agent: Agent) -> Iterator[Agent | type[Agent]]:
+    """Yield the agents that the code of an agent asks."""
+    declared = [one.function for one in (*actions_of(agent), *resources_of(agent))]
+    added = [getattr(one.value, "func", None) for one in resources_of(agent)]
+    ahead: list[Any] = [*declared, *added]
+    seen: set[int] = set()
+    while ahead and len(seen) < _MAX_FOLLOWED:
+        function = _plain(ahead.pop())
+        if function is None or id(function) in seen:
+            continue
+        seen.add(id(function))
+        names = names_in(function.__code__)
+        values = [*named_by(_globals_of(function.__code__), function, names), *_attributes(agent, names)]
+        if not names.isdisjoint(ASKS):
+            yield from filter(_is_agent, with_contents(values))
+        ahead += (one for one in with_contents(values) if not isinstance(one, type))
+
+
+def _globals_of(code: CodeType) -> set[str]:
+    """Return the names that code looks up in its module; an attribute may have the name of a global."""
+    found = {str(one.argval) for one in dis.get_instructions(code) if one.opname in OF_MODULES}
+    inner = (_globals_of(one) for one in code.co_consts if isinstance(one, CodeType))
+    return found.union(*inner)
+
+
+def _attributes(agent: Agent, names: Set[str]) -> Iterator[Any]:
+    """Yield what an agent and its class have under some names."""
+    own = vars(agent)
+    for name in names:
+        if name in own:
+            yield own[name]
+        yield inspect.getattr_static(type(agent), name, None)
+
+
+def _plain(function: Any) -> FunctionType | None:
+    """The function with code that something callable stands for, or None."""
+    if isinstance(function, property):
+        function = function.fget
+    for _ in range(_MAX_WRAPPED):
+        if isinstance(function, FunctionType):
+            break
+        function = getattr(function, "__func__", getattr(function, "func", None))
+    if not isinstance(function, FunctionType):
+        return None
+    found = inspect.unwrap(function)
+    return found if isinstance(found, FunctionType) else None
+
+
+def _is_agent(value: Any) -> bool:
+    return isinstance(value, Agent) or (isinstance(value, type) and issubclass(value, Agent))
+
+
+def _has_marks(agent: Agent | type[Agent]) -> bool:
+    """Tell whether an action or a tool of a class is marked: somebody has to approve it."""
+    kind = agent if isinstance(agent, type) else type(agent)
+    members = [_plain(member) for base in kind.__mro__ for member in vars(base).values()]
+    marks = [getattr(one, name, None) for one in members if one for name in (ACTION_MARK, RESOURCE_MARK)]
+    return any(one.settings.needs_approval for one in marks if one is not None)

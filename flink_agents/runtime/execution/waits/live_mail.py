@@ -1,0 +1,227 @@
+"""The signals of a key that has work, and the waits of its runs that are open."""
+
+from __future__ import annotations
+
+import threading
+from collections.abc import Callable, Iterable, Sequence
+from typing import TYPE_CHECKING
+
+from flink_agents.api.action_state import Record, RecordKind
+from flink_agents.runtime.journal.calls import task_of
+from flink_agents.runtime.journal.records import WaitRecord
+from flink_agents.runtime.serde.codec import ValueCodec
+from flink_agents.runtime.state.mailbox import OF_ID, Mail
+
+if TYPE_CHECKING:
+    from flink_agents.runtime.execution.waits.run_waits import OutlastingWait
+
+
+class LiveMail:
+    """The signals of a key that has work, and the waits that are open.
+
+    The agent loop uses it. Flink's thread hands signals to it, lets them expire, and asks how many there are:
+    whether a wait took a signal or the signal expired before is decided here, under one lock.
+
+    Args:
+        clock: The wall-clock time in milliseconds.
+        mail: Signals that wait.
+        ttl: How many milliseconds a signal waits for a run.
+        resuming: Whether a suspended run goes on, which has not come to its open waits yet.
+
+    Attributes:
+        clock: See above.
+        resuming: See above.
+        open: The waits that are open, in the order in which they were opened.
+        runs: Sequence numbers of the runs that have begun, or gone on, with these signals.
+        ended: Whether the input has ended, so that no signal comes any more.
+        skips: Whether pauses end with the input.
+    """
+
+    def __init__(self, clock: Callable[[], int], mail: list[Mail], ttl: int, resuming: bool = False) -> None:
+        self.clock = clock
+        self.resuming = resuming
+        self.open: dict[OutlastingWait, None] = {}
+        self.runs: set[int] = set()
+        self.ended = self.skips = False
+        self._over: set[int] = set()
+        self._mail = mail
+        self._ttl = ttl
+        self._owed: list[str] = []
+        self._reserved: list[str] = []
+        self._picked: list[Mail] = []
+        self._lock = threading.Lock()
+        # Each is written by one thread only.
+        self._sent = self._offered = 0
+        self._recorded = 0
+
+    # -- for Flink's thread -----------------------------------------------------------
+
+    def sent(self) -> None:
+        """Note that a signal is under way to :meth:`offer`."""
+        self._sent += 1
+
+    def expire(self, now: int) -> list[Mail]:
+        """Remove and return the signals that no wait took before they expired.
+
+        There are none as long as runs are ahead that may have taken some, as their records say.
+        """
+        with self._lock:
+            if self._recorded:
+                return []
+            expired = [one for one in self._free(self._mail) if one.until <= now]
+            if expired:
+                self._mail[:] = [one for one in self._mail if not any(one is other for other in expired)]
+        return expired
+
+    def free(self, mail: Iterable[Mail]) -> list[Mail]:
+        """Return the signals of ``mail`` that are not reserved for recorded runs."""
+        with self._lock:
+            return self._free(mail)
+
+    @property
+    def waiting(self) -> int:
+        """How many signals no wait has taken, with those that are under way."""
+        return len(self._mail) + self._sent - self._offered
+
+    def open_for(self, name: str) -> int:
+        """How many waits are open for the name."""
+        return sum(wait.name == name for wait in self.open.copy())
+
+    # -- for the agent loop -----------------------------------------------------------
+
+    def offer(self, mail: Mail) -> None:
+        """Let a wait that is open take a signal, or keep it for a later one."""
+        self._offered += 1
+        if mail.identity in self._owed:
+            # It was taken before it came again, as a record says.
+            self._owed.remove(mail.identity)
+            return
+        with self._lock:
+            self._mail.append(mail._replace(run=None) if mail.run in self._over else mail)
+        self._let_take()
+
+    def release(self, run: int) -> None:
+        """Let other runs have the signals that were meant for a run which has ended."""
+        with self._lock:
+            self._over.add(run)
+            self._mail[:] = [one._replace(run=None) if one.run == run else one for one in self._mail]
+
+    def pick(self, name: str, wait: str, run: int) -> Mail | None:
+        """Return the first signal for a wait of that name and id, of a run; or None. No other wait finds it.
+
+        :meth:`taken` removes it when the action learns of it; :meth:`not_taken` lets other waits have it.
+        """
+        with self._lock:
+            now = self.clock()
+            for mail in self._free(self._mail):
+                meant = mail.name == name and mail.run in (None, run)
+                wanted = mail.wait == wait if mail.wait is not None else meant
+                if wanted and mail.until > now:
+                    self._picked.append(mail)
+                    return mail
+        return None
+
+    def taken(self, mail: Mail) -> None:
+        """Remove a signal that was picked."""
+        with self._lock:
+            self._unpick(mail)
+            place = next(at for at, one in enumerate(self._mail) if one is mail)
+            del self._mail[place]
+
+    def not_taken(self, mail: Mail) -> None:
+        """Let other waits have a signal that was picked for one which the action has cancelled."""
+        with self._lock:
+            self._unpick(mail)
+        self._let_take()
+
+    def _unpick(self, mail: Mail) -> None:
+        self._picked = [one for one in self._picked if one is not mail]
+
+    def end_input(self, skips: bool) -> None:
+        """Let waits for signals end, and pauses, where they are skipped."""
+        self.ended, self.skips = True, skips
+        for wait in list(self.open):
+            wait.look()
+
+    def reserve(self, identities: Iterable[str]) -> None:
+        """Keep signals for the recorded runs ahead that have taken them, as their records say."""
+        with self._lock:
+            self._reserved += identities
+
+    def forget(self, identity: str, reserved: bool) -> None:
+        """Remove a signal that a record says was taken.
+
+        Args:
+            identity: The identity of the signal.
+            reserved: Whether it was reserved for the run that has the record.
+        """
+        with self._lock:
+            if reserved and identity in self._reserved:
+                self._reserved.remove(identity)
+            place = next((at for at, one in enumerate(self._mail) if one.identity == identity), None)
+            if place is not None:
+                del self._mail[place]
+            else:
+                self._owed.append(identity)
+
+    def put_back(self, taken: Iterable[WaitRecord]) -> Sequence[Mail]:
+        """Let waits take signals again, before all others, whose taking is void; returns these."""
+        until = self.clock() + self._ttl
+        back = [_mail_of(one, until) for one in sorted(taken, key=lambda one: one.order)]
+        with self._lock:
+            self._mail[:0] = back
+        return back
+
+    def expect(self, runs: int) -> None:
+        """Note that so many runs more are ahead of which something is recorded; for any thread."""
+        with self._lock:
+            self._recorded += runs
+
+    def resumed(self) -> None:
+        """Note that the run that went on has come to its open waits."""
+        self.resuming = False
+
+    def _let_take(self) -> None:
+        for wait in list(self.open):
+            if wait.take():
+                return
+
+    def _free(self, mail: Iterable[Mail]) -> list[Mail]:
+        if not (self._reserved or self._picked):
+            return list(mail)
+        reserved, free = list(self._reserved), list[Mail]()
+        for one in mail:
+            if any(one is picked for picked in self._picked):
+                continue
+            if one.identity in reserved:
+                # Signals that say the same count one by one.
+                reserved.remove(one.identity)
+            else:
+                free.append(one)
+        return free
+
+
+def taken_signals(codec: ValueCodec, records: Iterable[Record]) -> list[WaitRecord]:
+    """Return how waits of one run ended by signals, without those ends that are void.
+
+    Args:
+        codec: Reads the records.
+        records: Records of the run, in order.
+    """
+    found: dict[tuple[str, int], WaitRecord] = {}
+    for record in records:
+        if record.kind is RecordKind.WAIT:
+            taken = WaitRecord.unpack(codec, record.data)
+            if taken.identity is not None:
+                found[record.step, record.index] = taken
+        elif record.kind is RecordKind.RERUN:
+            for place in [one for one in found if task_of(one[0])[0] == record.step]:
+                del found[place]
+    return list(found.values())
+
+
+def _mail_of(taken: WaitRecord, until: int) -> Mail:
+    """The signal that a wait took, as its record tells."""
+    assert taken.identity is not None and taken.value is not None
+    id = taken.identity.removeprefix(OF_ID) if taken.identity.startswith(OF_ID) else None
+    return Mail(taken.identity, taken.name or "", taken.value, id, taken.wait, until)

@@ -1,0 +1,91 @@
+"""Short-term memory of a run that was set aside in between: its parts saw different memory.
+
+State has what the run wrote in its old parts, and other runs may have changed that since then. So a replay of
+an old part sees what was read at that time, with the writes of that part above, and these go nowhere. In the
+last part, memory is that of the present, and what is written there is what the run changes.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+from typing_extensions import override
+
+from flink_agents.runtime.journal.reads import Read, ReadLog, overlaid
+from flink_agents.runtime.journal.traced_memory import TracedTree
+from flink_agents.runtime.state.memory import MemoryTree, Undo
+
+
+class OldPartTree(TracedTree):
+    """The memory of a part that has ended: state has what is written to it."""
+
+    __slots__ = ()
+
+    applied = True
+
+
+class PartTree(MemoryTree):
+    """The memory of a run of several parts; each has a tree of its own, and the run sees one at a time.
+
+    Args:
+        present: The memory of the last part.
+        reads: What each of the old parts read, in order.
+        undo: Log of the run's writes.
+
+    Attributes:
+        log: What the last part reads.
+    """
+
+    __slots__ = ("_at", "_parts", "log")
+
+    def __init__(self, present: TracedTree, reads: Sequence[Sequence[Read]], undo: Undo) -> None:
+        super().__init__(present.scope, present.codec, None, undo, present.expires)
+        self.log: ReadLog = present.log
+        # What code reads of an old part that it did not read then is as it was in the next one.
+        known, parts = dict(present.known), list[TracedTree]()
+        for of_part in reversed(reads):
+            known = overlaid(known, of_part)
+            parts.append(OldPartTree(self.scope, present.codec, None, undo, present.expires, known))
+        self._parts = [*reversed(parts), present]
+        self._at = 0
+
+    def go_to(self, part: int) -> None:
+        """Show the memory of a part."""
+        self._at = part
+
+    def enter(self, part: int) -> None:
+        """Show the memory of a part, unless that of a later one is shown."""
+        self._at = max(self._at, part)
+
+    @property
+    def _part(self) -> TracedTree:
+        return self._parts[self._at]
+
+    @override
+    def raw(self, path: str) -> bytes | None:
+        return self._part.raw(path)
+
+    @override
+    def put(self, path: str, data: bytes | None) -> None:
+        # The log of writes gets the tree of the part, to which they belong.
+        self._part.put(path, data)
+
+    @override
+    def below(self, path: str) -> list[str]:
+        return self._part.below(path)
+
+    @override
+    def nodes(self) -> dict[str, bytes]:
+        return self._parts[-1].nodes()
+
+    @override
+    def changes(self) -> dict[str, bytes | None]:
+        """What the last part wrote."""
+        return self._parts[-1].changes()
+
+    @override
+    def fork(self, undo: Undo) -> PartTree:
+        twin = PartTree(self._parts[-1], (), undo)
+        twin._parts = [*self._parts[: self._at], self._part.fork(undo), *self._parts[self._at + 1 :]]
+        twin._at = self._at
+        return twin

@@ -1,0 +1,64 @@
+"""The parts of a run that was set aside in between: which of them its code is in, while it is replayed.
+
+A part ends where the run was set aside: at a wait of one execution, behind all outcomes that were recorded by
+then. The next outcome that this execution gets begins the next part, and so does any later execution.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+from flink_agents.api.action_state import Record, RecordKind
+from flink_agents.runtime.execution.waits.part_memory import PartTree
+from flink_agents.runtime.journal.calls import Number, task_of
+
+
+class RunParts:
+    """Shows the code of a run the memory of the part that it is in. Only for the agent loop.
+
+    Args:
+        memory: The memory of all parts.
+        records: What the old parts recorded, in order.
+        ends: Where each of them ended: the execution that waited, and how many records there were.
+    """
+
+    def __init__(self, memory: PartTree, records: Sequence[Record], ends: Sequence[tuple[str, int]]) -> None:
+        self._memory = memory
+        self._last = len(ends)
+        self._of: dict[tuple[str, Number], int] = {}
+        self._begun: dict[str, int] = {}
+        self._ended: dict[str, int] = {}
+        done = 0
+        for part, (waiting, count) in enumerate(ends):
+            for record in records[done:count]:
+                self._note(record, part)
+            self._begun.setdefault(waiting, part)
+            done = count
+
+    def begin(self, path: str) -> None:
+        """An attempt of an execution begins: in the part in which that was begun first."""
+        self._memory.go_to(self._begun.get(path, self._last))
+
+    def replay(self, path: str) -> None:
+        """All that an execution did is taken from its record: in the part in which it ended."""
+        self._memory.go_to(self._ended.get(path, self._last))
+
+    def deliver(self, path: str, number: Number) -> None:
+        """An execution gets an outcome."""
+        self._memory.enter(self._of.get((path, number), self._last))
+
+    def void(self, path: str) -> None:
+        """What an execution recorded is void: it is executed anew, in the last part."""
+        self._begun.pop(path, None)
+        self._ended.pop(path, None)
+        for one in [one for one in self._of if one[0] == path]:
+            del self._of[one]
+
+    def _note(self, record: Record, part: int) -> None:
+        path, task = task_of(record.step)
+        if record.kind in (RecordKind.CALL, RecordKind.WAIT):
+            self._of[path, Number(record.kind, task, record.index)] = part
+        elif record.kind is RecordKind.ACTION:
+            self._ended[path] = part
+        elif record.kind is RecordKind.RERUN:
+            self.void(path)

@@ -1,0 +1,141 @@
+"""Runs that are set aside, in state: what Flink's thread has to do with them.
+
+A run is *set aside* when it is suspended and the agent lets inputs overtake it. Its entry has its input, and
+head of the key lists it. A timer, or a signal, *wakes* it: a wake-up goes to ``pending``, where it has
+its turn as an input has. Each run has one wake-up at most, until it is set aside again or committed.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+
+from flink_agents.api.options import AgentOptions
+from flink_agents.runtime.execution.shared import RunEnvironment
+from flink_agents.runtime.loop.actor import Waiting
+from flink_agents.runtime.operator.low_watermark import LowWatermark
+from flink_agents.runtime.state.aside import Aside, wake_up
+from flink_agents.runtime.state.keyed_state import Head, KeyedState, Timers
+from flink_agents.runtime.state.suspended import Suspension
+
+
+class Asides:
+    """Keeps the runs of the current key that are set aside. Only for Flink's thread.
+
+    Whoever calls it writes the head.
+
+    Args:
+        shared: What all runs share.
+        state: Keyed state.
+        clock: The wall-clock time in milliseconds.
+        low: The low watermark; None where outputs need no timestamps.
+    """
+
+    def __init__(
+        self, shared: RunEnvironment, state: KeyedState, clock: Callable[[], int], low: LowWatermark | None
+    ) -> None:
+        self._codec = shared.codec
+        self._state = state
+        self._clock = clock
+        self._low = low
+        self._most: int = shared.config.get(AgentOptions.ASIDE_PER_KEY)
+        # Keys with such runs, of which it is known what earlier attempts did with them.
+        self._searched: set[str] = set()
+
+    # -- runs -------------------------------------------------------------------------
+
+    def keep(self, suspension: Suspension, key_text: str, head: Head, timers: Timers) -> None:
+        """Set a run aside, or do so again."""
+        # Those of an earlier attempt were looked at when the key got its actor.
+        self._searched.add(key_text)
+        self._state.pending.suspend(suspension.number, suspension.pack())
+        due = suspension.due
+        names = [one.name for one in suspension.waits if one.name is not None]
+        kept = Aside(suspension.number, suspension.seq, len(suspension.parts), due, None, names)
+        asides = head.aside
+        places = [place for place, one in enumerate(asides) if one.seq == suspension.seq]
+        for place in places:
+            asides[place] = kept
+        head.aside = asides if places else [*asides, kept]
+        if due is not None:
+            timers.register_processing_time_timer(max(due, self._clock() + 1))
+
+    def end(self, head: Head, key_text: str, number: int) -> None:
+        """Remove what was left of the run that wake-up ``number`` let go on: it is committed now."""
+        left: list[Aside] = []
+        for one in head.aside:
+            if one.woken == number:
+                self._state.pending.end_suspension(one.number)
+            else:
+                left.append(one)
+        head.aside = left
+        if not left:
+            self._searched.discard(key_text)
+
+    def is_full(self, head: Head) -> bool:
+        """Whether so many runs are set aside that inputs wait, as behind a suspended run."""
+        asides = head.extra.get("aside") if head.extra is not None else None
+        return asides is not None and len(asides) >= self._most
+
+    def has_turn(self, head: Head) -> bool:
+        """Whether anything of a key may run now: an input, or a wake-up."""
+        return head.has_pending and (not self.is_full(head) or bool(woken_of(head)))
+
+    # -- wake-ups ---------------------------------------------------------------------
+
+    def wake(self, head: Head, key_text: str, wanted: Callable[[Aside], bool]) -> bool:
+        """Wake runs of the current key; returns whether there is a new wake-up."""
+        asides, some = head.aside, False
+        for place, one in enumerate(asides):
+            if one.woken is not None or not wanted(one):
+                continue
+            number = head.next_pending
+            self._state.pending.put_wake_up(number, wake_up(self._codec, one))
+            head.next_pending += 1
+            asides[place] = one._replace(woken=number)
+            some = True
+            if self._low is not None:
+                self._low.woken(key_text, number)
+        if some:
+            head.aside = asides
+        return some
+
+    def wake_due(self, head: Head, key_text: str) -> bool:
+        """Wake the runs whose time has come; returns whether there are any."""
+        if head.extra is None or "aside" not in head.extra:
+            return False
+        now = self._clock()
+        return self.wake(head, key_text, lambda one: one.due is not None and one.due <= now)
+
+    def wake_searched(self, head: Head, key_text: str, may_have: Callable[[], bool]) -> bool:
+        """Wake all runs, once for each key of which the store may have what earlier attempts recorded."""
+        if not head.aside or key_text in self._searched or not may_have():
+            return False
+        self._searched.add(key_text)
+        return self.wake(head, key_text, lambda one: True)
+
+    def look_again(self, head: Head, fired: int, timers: Timers) -> None:
+        """Have somebody look again where a timer came before its time, by this clock."""
+        now = self._clock()
+        if any(one.woken is None and one.due is not None and now < one.due <= fired for one in head.aside):
+            timers.register_processing_time_timer(max(now, fired) + 1)
+
+    def waiting(self, head: Head, number: int, packed: bytes, seq: int) -> Waiting | None:
+        """The run that goes on by wake-up ``number``; None where that is an input."""
+        found = next((one for one in head.aside if one.woken == number), None)
+        if found is None:
+            return None
+        suspension = self.suspension(found)
+        assert suspension.input is not None
+        record, timestamp = self._codec.decode(suspension.input)
+        return Waiting(record, timestamp, number, packed, seq, suspension=suspension)
+
+    def suspension(self, aside: Aside) -> Suspension:
+        """The entry of a run."""
+        packed = self._state.pending.suspended(aside.number)
+        assert packed is not None
+        return Suspension.unpack(packed)
+
+
+def woken_of(head: Head) -> list[int]:
+    """The numbers of the wake-ups of a key."""
+    return [one.woken for one in head.aside if one.woken is not None]

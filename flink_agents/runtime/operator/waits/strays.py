@@ -1,0 +1,39 @@
+"""Lets signals leave that no run takes: each with its key, for whoever reads the strays."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+
+from flink_agents.api.signals import STRAYS_TAG, Signal, StrayReason, StraySignal
+from flink_agents.runtime.execution.shared import RunEnvironment
+from flink_agents.runtime.operator.emission import Emission
+from flink_agents.runtime.serde.keys import decode_key
+from flink_agents.runtime.state.mailbox import Mail
+
+
+class Strays:
+    """Emits and counts strays.
+
+    Args:
+        shared: What all runs share.
+    """
+
+    def __init__(self, shared: RunEnvironment) -> None:
+        self._shared = shared
+
+    def leave(self, what: Signal | Mail, reason: StrayReason, key_text: str, out: Emission) -> None:
+        """Let a signal leave.
+
+        Args:
+            what: The signal, or what state kept of it: that lies below its key, and does not name it.
+            reason: Why no run takes it.
+            key_text: Its key.
+            out: Takes it.
+        """
+        if isinstance(what, Mail):
+            what = Signal(what.name, self._shared.codec.decode(what.value), None, what.id, what.wait)
+        if what.key is None:
+            what = replace(what, key=decode_key(key_text))
+        self._shared.run_metrics.count("signals_stray")
+        out.side_outputs.append((STRAYS_TAG, StraySignal(what, reason)))
+        out.side_timestamps.append(None)

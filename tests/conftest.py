@@ -1,0 +1,53 @@
+"""The marker ``own_conditions``: tests whose harnesses say themselves what they replay, restart and crash.
+
+``AGENT_HARNESS`` changes nothing for them but timers, so that they are skipped where it forces anything else.
+The plain run holds them to it.
+"""
+
+from __future__ import annotations
+
+import functools
+from collections.abc import Iterator, Mapping
+from typing import Any
+
+import pytest
+
+from flink_agents.testing.forced import TIMERS, forced_conditions
+
+MARKER = "own_conditions"
+
+
+def pytest_configure(config: pytest.Config) -> None:
+    config.addinivalue_line("markers", f"{MARKER}: its harnesses say what they replay, restart and crash")
+
+
+def pytest_runtest_setup(item: pytest.Item) -> None:
+    if item.get_closest_marker(MARKER) is not None and forced_conditions() - {TIMERS}:
+        pytest.skip("AGENT_HARNESS changes nothing for harnesses that say their conditions themselves")
+
+
+@pytest.hookimpl(wrapper=True)
+def pytest_runtest_call(item: pytest.Item) -> Iterator[None]:
+    if item.get_closest_marker(MARKER) is None:
+        return (yield)
+    from flink_agents.testing import OperatorHarness
+
+    plain = OperatorHarness.__init__
+
+    @functools.wraps(plain)
+    def made(self: OperatorHarness, *arguments: Any, **options: Any) -> None:
+        assert says_its_conditions(options), f"a harness of a test with the marker {MARKER} leaves some open"
+        plain(self, *arguments, **options)
+
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(OperatorHarness, "__init__", made)
+        return (yield)
+
+
+def says_its_conditions(options: Mapping[str, Any]) -> bool:
+    """Whether arguments of a harness leave nothing to ``AGENT_HARNESS`` but timers."""
+    if options.get("crash") == "everywhere":
+        return True
+    own_store = options.get("store") is not None or "action-state.store" in (options.get("config") or {})
+    crashes = options.get("crash", "") is None or own_store or options.get("settle") is False
+    return crashes and None not in (options.get("forced_replay"), options.get("forced_restart"))

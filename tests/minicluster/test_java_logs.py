@@ -1,0 +1,78 @@
+"""Python's records in a job: those that Flink's log would drop do not leave Python."""
+
+from __future__ import annotations
+
+import logging
+import sys
+from collections.abc import Callable
+from typing import Any
+
+import pytest
+
+from flink_agents import Agent, AgentsExecutionEnvironment, InputEvent, OutputEvent, action
+from flink_agents.runtime.flink.fast.java_logs import follow_java, level_of
+
+pytestmark = pytest.mark.minicluster
+
+
+class Levels(Agent):
+    """Says which level a worker's root logger has, as it is and after somebody has changed it."""
+
+    @action(InputEvent)
+    def look(self, event: InputEvent, ctx: Any) -> OutputEvent:
+        root = logging.getLogger()
+        seen = root.level
+        mine = logging.NullHandler()
+        try:
+            return OutputEvent(output=(seen, *(self._after(root, *one) for one in self._changes(mine))))
+        finally:
+            root.removeHandler(mine)
+            root.setLevel(seen)
+
+    @staticmethod
+    def _changes(mine: logging.Handler) -> list[tuple[int, list[logging.Handler]]]:
+        return [(logging.DEBUG, []), (logging.DEBUG, [mine]), (logging.ERROR, [])]
+
+    @staticmethod
+    def _after(root: logging.Logger, level: int, handlers: list[logging.Handler]) -> int:
+        root.setLevel(level)
+        for handler in handlers:
+            root.addHandler(handler)
+        follow_java()
+        for handler in handlers:
+            root.removeHandler(handler)
+        return root.level
+
+
+class Java:
+    """What a logger of SLF4J says whose lowest level has this place, from the lowest."""
+
+    def __init__(self, lowest: int) -> None:
+        self._lowest = lowest
+
+    def __getattr__(self, name: str) -> Any:
+        place = ["isDebugEnabled", "isInfoEnabled", "isWarnEnabled"].index(name)
+        return lambda: place >= self._lowest
+
+
+def test_a_worker_has_the_level_of_flinks_log(
+    agents_environment: Callable[..., AgentsExecutionEnvironment],
+) -> None:
+    env = agents_environment()
+    outputs = env.from_list([1], lambda number: number).apply(Levels).to_list()
+    env.execute()
+    assert list(outputs) == [(logging.INFO, logging.INFO, logging.DEBUG, logging.ERROR)]
+
+
+@pytest.mark.parametrize(
+    ("lowest", "level"), list(enumerate([logging.DEBUG, logging.INFO, logging.WARNING, logging.ERROR]))
+)
+def test_levels_of_java(lowest: int, level: int) -> None:
+    assert level_of(Java(lowest)) == level
+
+
+def test_a_process_without_flink_keeps_its_level(caplog: pytest.LogCaptureFixture) -> None:
+    assert "pemja.logger" not in sys.modules
+    with caplog.at_level(logging.DEBUG):
+        follow_java()
+        assert logging.getLogger().level == logging.DEBUG

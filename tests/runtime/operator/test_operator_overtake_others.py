@@ -1,0 +1,467 @@
+"""Inputs that overtake a suspended run, beside what else an agent does: delayed events, approvals, questions.
+
+Tests that crash do so before and after each append and each commit.
+"""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Callable, Iterator
+from functools import partial
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from flink_agents import Agent, Event, InputEvent, OutputEvent, RetryPolicy, action
+from flink_agents.api.errors import ActionFailedError, NoMoreSignalsError, RunDeadlineError
+from flink_agents.connectors.action_state.memory.store import MemoryPlace, MemoryStore
+from flink_agents.testing import OperatorHarness
+
+CALLED: list[str] = []
+"""What durable calls did outside."""
+
+BEATS = pytest.mark.parametrize("heartbeat", [True, False], ids=["heartbeat", "timers"])
+
+
+@pytest.fixture(autouse=True)
+def nothing_called() -> Iterator[None]:
+    CALLED.clear()
+    yield
+    CALLED.clear()
+
+
+async def call(what: str) -> str:
+    CALLED.append(what)
+    return f"did {what}"
+
+
+def count(ctx: Any, name: str) -> int:
+    """Count up what all runs share, and log who did; returns what was there before."""
+    memory = ctx.short_term_memory
+    before: int = memory.get("n", 0)
+    memory.set("n", before + 1)
+    memory.append("log", name)
+    return before
+
+
+class Later(Event):
+    what: str
+
+
+class Sending(Agent):
+    """Sends delayed events before and behind its wait; ``plain`` does not wait."""
+
+    on_suspend = "overtake"
+
+    @action(InputEvent)
+    async def act(self, event: Any, ctx: Any) -> Any:
+        name = event.input
+        count(ctx, name)
+        await ctx.durable_execute_async(call, name)
+        if name != "plain":
+            ctx.send_event(Later(what=f"{name} before"), delay=10)
+            await ctx.wait_for(name)
+            await ctx.durable_execute_async(call, f"{name} behind")
+            ctx.send_event(Later(what=f"{name} behind"), delay=10)
+        return OutputEvent(output=(name, count(ctx, f"{name} end")))
+
+    @action(Later)
+    async def later(self, event: Later, ctx: Any) -> Any:
+        before = count(ctx, event.what)
+        await ctx.durable_execute_async(call, f"later {event.what}")
+        if event.what == "b before":
+            await ctx.sleep(30)
+        return OutputEvent(output=(event.what, before, count(ctx, f"{event.what} end")))
+
+
+@BEATS
+@pytest.mark.executes_once
+def test_delayed_events_overtake_and_are_overtaken(heartbeat: bool) -> None:
+    with OperatorHarness(Sending, crash="everywhere", heartbeat=heartbeat) as harness:
+        harness.push_all(["a", "b", "plain"])
+        assert harness.outputs == [("plain", 3)]
+        assert [getattr(one.event, "what", None) for one in harness.delayed()] == ["a before", "b before"]
+        harness.advance(10_000)
+        assert harness.outputs[1:] == [("a before", 4, 5)]
+        harness.signal(0, "b", 1)
+        assert harness.outputs[2:] == [("b", 7)]
+        harness.advance(10_000)
+        assert harness.outputs[3:] == [("b behind", 8, 9)]
+        harness.signal(0, "a", 1)
+        harness.advance(10_000)
+        assert harness.outputs[4:] == [("a", 10), ("a behind", 11, 12)]
+        harness.advance(10_000)
+        assert harness.outputs[6:] == [("b before", 6, 13)]
+        assert harness.waits() == harness.delayed() == []
+        assert len(harness.memory()["log"]) == harness.memory()["n"] == 14
+    assert len(CALLED) == len(set(CALLED)) == 9
+
+
+@BEATS
+@pytest.mark.executes_once
+def test_delayed_events_wait_behind_too_many_runs(heartbeat: bool) -> None:
+    config = {"run.set-aside-per-key": 1}
+    with OperatorHarness(Sending, crash="everywhere", heartbeat=heartbeat, config=config) as harness:
+        harness.push("a")
+        harness.advance(20_000)
+        assert (harness.outputs, harness.delayed()) == ([], [])
+        harness.push("plain")
+        harness.signal(0, "a", 1)
+        assert harness.outputs == [("a", 1), ("a before", 2, 3), ("plain", 5)]
+
+
+@BEATS
+@pytest.mark.executes_once
+def test_the_end_of_the_input_ends_waits_and_delayed_events(heartbeat: bool) -> None:
+    with OperatorHarness(Ends, heartbeat=heartbeat) as harness:
+        harness.push_all("abc")
+        found = sorted(harness.end_input())
+        assert found == ["a ended", "a later", "b ended", "b later", "c ended", "c later"]
+        assert harness.memory()["n"] == 6
+
+
+class Ends(Agent):
+    on_suspend = "overtake"
+
+    @action(InputEvent)
+    async def act(self, event: Any, ctx: Any) -> Any:
+        ctx.send_event(Later(what=event.input), delay=5)
+        try:
+            await ctx.wait_for("never")
+        except NoMoreSignalsError:
+            count(ctx, "ended")
+            return OutputEvent(output=f"{event.input} ended")
+
+    @action(Later)
+    async def later(self, event: Later, ctx: Any) -> Any:
+        await ctx.sleep(5)
+        count(ctx, "later")
+        return OutputEvent(output=f"{event.what} later")
+
+
+class Approved(Agent):
+    """Asks before it does what an input with a capital says."""
+
+    on_suspend = "overtake"
+
+    @action(InputEvent, needs_approval=lambda event: event.input.isupper(), approval_timeout=60)
+    async def act(self, event: Any, ctx: Any) -> Any:
+        return OutputEvent(
+            output=(event.input, count(ctx, event.input), await ctx.durable_execute_async(call, event.input))
+        )
+
+
+@pytest.mark.executes_once
+def test_what_needs_an_approval_is_overtaken() -> None:
+    with OperatorHarness(Approved, crash="everywhere") as harness:
+        harness.push_all(["A", "b", "C", "d"])
+        assert [output[:2] for output in harness.outputs] == [("b", 0), ("d", 1)]
+        first, second = harness.approvals
+        harness.approve(second)
+        harness.approve(first)
+        assert [output[:2] for output in harness.outputs[2:]] == [("C", 2), ("A", 3)]
+        assert harness.approvals == [] and harness.state().pending == {}
+    assert CALLED == ["b", "d", "C", "A"]
+
+
+@pytest.mark.executes_once
+def test_approvals_that_nobody_gives_end_while_others_go_on() -> None:
+    with OperatorHarness(Approved, crash="everywhere") as harness:
+        harness.push_all(["A", "b", "C"])
+        harness.advance(60_000)
+        assert [outcome.decision.value for outcome in harness.approval_outcomes] == ["expired", "expired"]
+        harness.push("d")
+        assert [output[:2] for output in harness.outputs] == [("b", 0), ("d", 1)]
+        assert harness.state().pending == {}
+
+
+class Clerk(Agent):
+    """Waits for an answer, with memory of its own."""
+
+    @action(InputEvent)
+    async def act(self, event: Any, ctx: Any) -> Any:
+        asked = count(ctx, event.input)
+        await ctx.durable_execute_async(call, f"clerk {event.input}")
+        said = await ctx.wait_for(event.input)
+        return OutputEvent(output=(asked, said, count(ctx, "said")))
+
+
+class Asking(Agent):
+    on_suspend = "overtake"
+
+    @action(InputEvent)
+    async def act(self, event: Any, ctx: Any) -> Any:
+        before = count(ctx, event.input)
+        answer = None if event.input == "plain" else await ctx.ask(Clerk(), event.input)
+        return OutputEvent(output=(event.input, before, answer, count(ctx, "end")))
+
+
+@pytest.mark.executes_once
+def test_an_agent_that_is_asked_waits_and_is_overtaken() -> None:
+    with OperatorHarness(Asking, crash="everywhere") as harness:
+        harness.push_all(["a", "b", "plain"])
+        assert harness.outputs == [("plain", 2, None, 3)]
+        harness.signal(0, "b", "yes")
+        harness.signal(0, "a", "no")
+        answers = [(name, before, answer[1], end) for name, before, answer, end in harness.outputs[1:]]
+        assert answers == [("b", 1, "yes", 4), ("a", 0, "no", 5)]
+    assert CALLED == ["clerk a", "clerk b"]
+
+
+def failing(policy: str) -> Agent:
+    """An agent whose action fails behind its second wait, with that policy."""
+
+    async def act(event: Any, ctx: Any) -> Any:
+        name = event.input
+        yield OutputEvent(output=(name, 0, count(ctx, name)))
+        if name == "plain":
+            return
+        await ctx.wait_for("one")
+        yield OutputEvent(output=(name, 1, count(ctx, f"{name} one")))
+        await ctx.wait_for("two")
+        ctx.short_term_memory.set("n", 1_000)
+        yield OutputEvent(output=(name, 2, await ctx.durable_execute_async(call, name)))
+        raise ValueError("behind the wait")
+
+    class Fails(Agent):
+        on_suspend = "overtake"
+
+    retry = RetryPolicy(max_attempts=2, initial_interval=0.001) if policy == "retry" else None
+    return Fails().add_action("act", [InputEvent], act, on_error=policy, retry=retry)
+
+
+@pytest.mark.executes_once
+@pytest.mark.parametrize("policy", ["ignore", "dead-letter", "retry", "fail"])
+def test_an_action_that_fails_in_a_later_part(policy: str) -> None:
+    fails = policy in ("retry", "fail")
+    with OperatorHarness(failing(policy), crash=None if fails else "everywhere") as harness:
+        harness.push("a")
+        harness.push("plain")
+        harness.signal(0, "one")
+        assert harness.outputs == [("a", 0, 0), ("plain", 0, 1), ("a", 1, 2)]
+        if fails:
+            with pytest.raises(ActionFailedError, match="behind the wait"):
+                harness.signal(0, "two")
+            return
+        harness.signal(0, "two")
+        assert harness.push("plain") == [("plain", 0, 3)]
+        assert len(harness.dead_letters) == (policy == "dead-letter")
+        assert harness.memory() == {"n": 4, "log": ["a", "plain", "a one", "plain"]}
+        assert harness.state().pending == {} and harness.strays == []
+    assert CALLED == ["a"]
+
+
+class Limited(Agent):
+    on_suspend = "overtake"
+    seconds: float | None = None
+
+    @action(InputEvent)
+    async def act(self, event: Any, ctx: Any) -> Any:
+        name, seen = event.input, [count(ctx, event.input)]
+        try:
+            for part in "12":
+                await ctx.wait_for(f"{name}{part}", timeout=self.seconds)
+                seen.append(count(ctx, f"{name}{part}"))
+                await ctx.durable_execute_async(call, f"{name}{part}")
+        except RunDeadlineError:
+            name += " late"
+        except TimeoutError:
+            name += " timed out"
+        return OutputEvent(output=(name, *seen, count(ctx, "end")))
+
+
+class Hurried(Limited):
+    seconds = 8
+
+
+@BEATS
+@pytest.mark.executes_once
+def test_a_deadline_counts_from_the_begin_of_the_first_part(heartbeat: bool) -> None:
+    config = {"run.deadline": "10 s"}
+    with OperatorHarness(Hurried, crash="everywhere", heartbeat=heartbeat, config=config) as harness:
+        harness.push_all("ab")
+        harness.advance(6_000)
+        harness.signal(0, "b1")
+        harness.advance(1_999)
+        assert harness.outputs == []
+        harness.advance(1)
+        assert harness.outputs == [("a timed out", 0, 3)]
+        harness.advance(2_000)
+        assert harness.outputs[1:] == [("b late", 1, 2, 4)]
+        assert harness.state().pending == {}
+
+
+@pytest.mark.executes_once
+@pytest.mark.parametrize("policy", ["overtake", "wait"])
+@pytest.mark.parametrize("parallelism", [1, 3])
+def test_a_deadline_that_has_passed_at_a_restore(policy: str, parallelism: int) -> None:
+    class Changed(Limited):
+        on_suspend = policy
+
+    options: dict[str, Any] = {"crash": None, "config": {"run.deadline": "10 s"}, "name": "one"}
+    options["store"] = partial(MemoryStore, MemoryPlace())
+    with OperatorHarness(Limited, **options) as before:
+        before.push_all("ab")
+        before.signal(0, "b1")
+        snapshot = before.snapshot()
+    with OperatorHarness(Changed, **options) as behind:
+        behind.restore(snapshot, parallelism=parallelism)
+        behind.advance(20_000)
+        assert sorted(output[0] for output in behind.outputs) == ["a late", "b late"]
+        assert behind.memory()["n"] == 5
+
+
+@pytest.mark.executes_once
+@pytest.mark.parametrize(
+    "order", [("wait", "overtake"), ("overtake", "wait"), ("overtake", "wait", "overtake")]
+)
+@pytest.mark.parametrize("store", ["memory", "sqlite", "none"])
+def test_the_policy_changes_from_savepoint_to_savepoint(
+    order: tuple[str, ...], store: str, tmp_path: Path
+) -> None:
+    config: dict[str, Any] = {"run.deadline": "1 d"}
+    options: dict[str, Any] = {"crash": None, "config": config, "name": "one"}
+    if store == "memory":
+        options["store"] = partial(MemoryStore, MemoryPlace())
+    elif store == "sqlite":
+        config |= {"action-state.store": "sqlite", "action-state.sqlite.path": str(tmp_path / "calls.db")}
+    made: list[OperatorHarness] = []
+    signals = iter(["a1", "b1", "a2", "b2"])
+    for number, policy in enumerate(order):
+        agent = Pausing() if store == "none" else Calling()
+        agent.on_suspend = policy
+        harness = OperatorHarness(agent, **options, parallelism=1 + number)
+        if made:
+            harness.restore(made[-1].snapshot(), parallelism=1 + number)
+        else:
+            harness.push_all("ab")
+        made.append(harness)
+        harness.signal(0, next(signals), 1)
+    for signal in signals:
+        made[-1].signal(0, signal, 1)
+    outputs = [output for harness in made for output in harness.outputs]
+    assert sorted(outputs) == [("a", 3), ("b", 3)]
+    last = made[-1]
+    assert last.memory()["n"] == 6
+    assert sorted(last.memory()["log"]) == ["a0", "a1", "a2", "b0", "b1", "b2"]
+    assert last.state().pending == {} and last.strays == []
+    for harness in made:
+        harness.close()
+    if store != "none":
+        assert sorted(CALLED) == sorted(["a1", "a2", "b1", "b2"])
+
+
+class Calling(Agent):
+    """Waits twice, and makes a call behind each wait."""
+
+    @action(InputEvent)
+    async def act(self, event: Any, ctx: Any) -> Any:
+        name = event.input
+        count(ctx, f"{name}0")
+        for part in "12":
+            await ctx.wait_for(f"{name}{part}")
+            await ctx.durable_execute_async(call, f"{name}{part}")
+            count(ctx, f"{name}{part}")
+        return OutputEvent(output=(name, 3))
+
+
+class Pausing(Agent):
+    """The same without a durable call, and so without a store."""
+
+    @action(InputEvent)
+    async def act(self, event: Any, ctx: Any) -> Any:
+        name = event.input
+        count(ctx, f"{name}0")
+        for part in "12":
+            await ctx.wait_for(f"{name}{part}")
+            count(ctx, f"{name}{part}")
+        return OutputEvent(output=(name, 3))
+
+
+class Two(Agent):
+    """``both`` waits for two signals side by side, ``right`` for one of them."""
+
+    on_suspend = "overtake"
+
+    @action(InputEvent)
+    async def act(self, event: Any, ctx: Any) -> Any:
+        if event.input == "both":
+            found = await ctx.gather(ctx.wait_for("left"), ctx.wait_for("right"))
+        elif event.input == "right":
+            found = await ctx.wait_for("right")
+        else:
+            found = await ctx.durable_execute_async(GATE.wait)
+        return OutputEvent(output=(event.input, found))
+
+
+class Gate:
+    """A call that goes on until a test says so."""
+
+    def __init__(self) -> None:
+        self.opens: Callable[[], bool] = lambda: True
+
+    async def wait(self) -> str:
+        while not self.opens():
+            await asyncio.sleep(0.001)
+        return "open"
+
+
+GATE = Gate()
+
+
+@BEATS
+@pytest.mark.executes_once
+def test_a_signal_is_for_the_run_that_waited_when_it_came(heartbeat: bool) -> None:
+    """A run that has a wake-up, and its turn behind others, loses no signal to these."""
+    opened: list[bool] = []
+    GATE.opens = lambda: bool(opened)
+    with OperatorHarness(Two, settle=False, heartbeat=heartbeat, crash=None) as harness:
+        harness.push("both")
+        harness.settle()
+        harness.push("gate")
+        harness.push("right")
+        harness.signal(0, "left", 1)
+        harness.signal(0, "right", 2)
+        harness.signal(0, "right", 3)
+        opened.append(True)
+        harness.settle()
+        assert sorted(harness.outputs, key=str) == [("both", [1, 2]), ("gate", "open"), ("right", 3)]
+        assert harness.strays == []
+
+
+class Drawing(Agent):
+    """Calls with what it draws before and behind its wait."""
+
+    on_suspend = "overtake"
+
+    @action(InputEvent)
+    async def act(self, event: Any, ctx: Any) -> Any:
+        drawn = [str(ctx.uuid4())]
+        await ctx.durable_execute_async(call, drawn[0])
+        if event.input != "plain":
+            await ctx.wait_for(event.input)
+            drawn.append(str(ctx.uuid4()))
+            await ctx.durable_execute_async(call, drawn[1])
+        return OutputEvent(output=(event.input, *drawn))
+
+
+@pytest.mark.executes_once
+def test_a_fork_goes_on_with_what_a_run_has_drawn() -> None:
+    store = partial(MemoryStore, MemoryPlace())
+    with OperatorHarness(
+        Drawing, name="one", crash=None, store=store, job_id="one", config={"job-identifier": "one"}
+    ) as origin:
+        origin.push_all(["a", "plain"])
+        snapshot = origin.snapshot()
+        expected = origin.signal(0, "a", 1)
+    config = {"job-identifier": "two", "action-state.on-other-job": "fork"}
+    with OperatorHarness(Drawing, name="one", crash=None, store=store, job_id="two", config=config) as fork:
+        fork.restore(snapshot)
+        assert fork.signal(0, "a", 1) == expected
+        fork.restore(fork.snapshot())
+        fork.push("b")
+        fork.restore(fork.snapshot())
+        assert [output[0] for output in fork.signal(0, "b", 1)] == ["b"]
+    # The fork makes for itself what its origin did behind the savepoint.
+    assert len(CALLED) == 6 and len(set(CALLED)) == 5
