@@ -14,9 +14,10 @@ import signal
 import subprocess
 import sys
 import tempfile
+import threading
 import time
 from collections.abc import Iterator
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from typing import Any
 
 from approval_page import serve
@@ -99,14 +100,31 @@ def run_job(brokers: dict[str, Any]) -> None:
 
 @contextmanager
 def running_job(brokers: dict[str, Any]) -> Iterator[None]:
-    """Run the job in a process of its own, as a cluster would."""
+    """Run the job in a process of its own, as a cluster would.
+
+    A job that ends by itself interrupts whoever waits for it.
+    """
     command = [sys.executable, __file__, "--job", json.dumps(brokers)]
     process = subprocess.Popen(command, start_new_session=True)
+    stopped = threading.Event()
+
+    def watch() -> None:
+        process.wait()
+        if not stopped.is_set():
+            signal.pthread_kill(threading.main_thread().ident or 0, signal.SIGINT)
+
+    watcher = threading.Thread(target=watch)
+    watcher.start()
     try:
         yield
     finally:
-        os.killpg(process.pid, signal.SIGKILL)
-        process.wait()
+        failed = process.poll() is not None
+        stopped.set()
+        with suppress(ProcessLookupError):
+            os.killpg(process.pid, signal.SIGKILL)
+        watcher.join()
+        if failed:
+            raise SystemExit("the job failed; what it said stands above")
 
 
 def write_claims(brokers: dict[str, Any]) -> None:

@@ -33,6 +33,11 @@ T = TypeVar("T")
 FLINK_PREFIX = "flink-agents."
 ENVIRONMENT_PREFIX = "FLINK_AGENTS_"
 CONFIG_FILE_VARIABLE = "FLINK_AGENTS_CONFIG"
+KAFKA_JAR_VARIABLE = "FLINK_AGENTS_KAFKA_JAR"
+"""The environment variable that names the jar file of Flink's Kafka connector."""
+
+_NO_OPTIONS = (CONFIG_FILE_VARIABLE, KAFKA_JAR_VARIABLE)
+"""Variables that begin as options do and are none."""
 
 _SEE_TABLE = "see the table of options in docs/configuration.md"
 
@@ -314,10 +319,10 @@ class Configuration(Mapping[str, Any]):
         names = {environment_name(key): key for key in all_options()}
         values: dict[str | ConfigOption[Any], object] = {}
         for name, value in environ.items():
-            if name.startswith(ENVIRONMENT_PREFIX) and name != CONFIG_FILE_VARIABLE:
+            if name.startswith(ENVIRONMENT_PREFIX) and name not in _NO_OPTIONS:
                 key = names.get(name) or _key_of_store(name)
                 if key is None:
-                    raise _unknown_variable(name, [*names, CONFIG_FILE_VARIABLE])
+                    raise _unknown_variable(name, [*names, *_NO_OPTIONS])
                 values[key] = value
         return cls(values, "the environment")
 

@@ -7,14 +7,21 @@ jgo resolves and downloads from the repositories and into the caches of its own 
 from __future__ import annotations
 
 import zipfile
+from collections.abc import Iterator
+from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
+
+CHECK_NETWORK = "check the network, its proxy, and its certificates (HTTPS_PROXY, REQUESTS_CA_BUNDLE)"
+"""What to do where nothing can be fetched."""
 
 _TRIES = 3
 
 
 def fetch(coordinates: str) -> Path:
     """Return the jar file of one artifact, ``group:artifact:version``; downloads it where it is missing.
+
+    One process at a time does so: jgo writes into the file that the others would take for a whole one.
 
     Raises:
         Exception: It cannot be fetched: errors of HTTP, of XML, of files, and plain ones.
@@ -23,11 +30,13 @@ def fetch(coordinates: str) -> Path:
     from jgo.config import GlobalSettings
 
     group, name, version = coordinates.split(":")
-    artifacts = jgo.resolve(coordinates, repositories=GlobalSettings.load().repositories)
-    wanted = (
-        one for one in artifacts if (one.groupId, one.artifactId, one.version) == (group, name, version)
-    )
-    return download(next(wanted))
+    settings = GlobalSettings.load()
+    with exclusive(Path(settings.cache_dir) / f"flink-agents-{name}-{version}.lock"):
+        artifacts = jgo.resolve(coordinates, repositories=settings.repositories)
+        wanted = (
+            one for one in artifacts if (one.groupId, one.artifactId, one.version) == (group, name, version)
+        )
+        return download(next(wanted))
 
 
 def download(artifact: Any) -> Path:
@@ -45,3 +54,14 @@ def download(artifact: Any) -> Path:
             return jar
         jar.unlink()
     raise RuntimeError(f"{artifact} is no jar file")
+
+
+@contextmanager
+def exclusive(path: Path) -> Iterator[None]:
+    """Let one process or thread at a time pass; the others wait."""
+    import fcntl
+
+    path.parent.mkdir(parents=True, exist_ok=True)
+    with path.open("w") as file:
+        fcntl.flock(file, fcntl.LOCK_EX)
+        yield

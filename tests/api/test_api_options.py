@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from datetime import timedelta
 from pathlib import Path
 from typing import Any, NoReturn
@@ -224,6 +225,18 @@ def test_name_in_the_environment(key: str) -> None:
 def test_environment() -> None:
     environ = {"FLINK_AGENTS_RUN_MAX_EVENTS": "5", "FLINK_AGENTS_CONFIG": "x.yaml", "PATH": "/bin"}
     assert dict(Configuration.from_environment(environ)) == {"run.max-events": 5}
+
+
+def test_every_variable_that_the_documentation_names_may_be_set() -> None:
+    """Among them those that are no options: of the file of options, and of Kafka's connector."""
+    pages = "".join(page.read_text("utf-8") for page in (Path(__file__).parents[2] / "docs").rglob("*.md"))
+    named = set(re.findall(r"\bFLINK_AGENTS_[A-Z_]+[A-Z]\b", pages))
+    known = {environment_name(key) for key in all_options()}
+    maps = tuple(environment_name(key) + "_" for key, one in all_options().items() if one.type is dict)
+    maps += ("FLINK_AGENTS_ACTION_STATE_NAME_",)  # Stands for the name of another's store.
+    others = {name for name in named - known if not name.startswith(maps)}
+    assert others == {"FLINK_AGENTS_CONFIG", "FLINK_AGENTS_KAFKA_JAR"}
+    assert not Configuration.from_environment(dict.fromkeys(others, "a file"))
 
 
 @pytest.mark.parametrize("name", ["FLINK_AGENTS_RUN_MAX_EVENT", "FLINK_AGENTS_X"])

@@ -19,7 +19,29 @@ from flink_agents.testing.models import ModelServer, Reply, ServedRequest, ToolC
 
 EXAMPLES = Path(__file__).parents[2] / "examples"
 
+OF_THE_MACHINE = ("HOME", "JAVA_HOME", "JVM_ARGS", "HTTPS_PROXY", "REQUESTS_CA_BUNDLE")
+"""How this machine starts a JVM and reaches Maven Central."""
+
 pytestmark = pytest.mark.minicluster
+
+
+def execute_example(
+    directory: Path, *arguments: str, said: str | None = None, **variables: str
+) -> subprocess.CompletedProcess[str]:
+    """Execute an example, which may fail, with ``variables`` in its environment."""
+    script, *options = arguments
+    # As `env -i` does: no activated environment, not even a PATH.
+    environment = {name: os.environ[name] for name in OF_THE_MACHINE if name in os.environ}
+    return subprocess.run(
+        [sys.executable, str(EXAMPLES / script), *options],
+        cwd=directory,
+        env=environment | variables,
+        input=said,
+        capture_output=True,
+        text=True,
+        timeout=180,
+        check=False,
+    )
 
 
 def run_example(directory: Path, *arguments: str, said: str | None = None) -> str:
@@ -30,19 +52,7 @@ def run_example(directory: Path, *arguments: str, said: str | None = None) -> st
         *arguments: Its name and options.
         said: What somebody types.
     """
-    script, *options = arguments
-    # As `env -i` does: no activated environment, not even a PATH. CI says in JVM_ARGS how JVMs start quickly.
-    environment = {name: os.environ[name] for name in ("HOME", "JAVA_HOME", "JVM_ARGS") if name in os.environ}
-    result = subprocess.run(
-        [sys.executable, str(EXAMPLES / script), *options],
-        cwd=directory,
-        env=environment,
-        input=said,
-        capture_output=True,
-        text=True,
-        timeout=180,
-        check=False,
-    )
+    result = execute_example(directory, *arguments, said=said)
     assert result.returncode == 0, result.stdout + result.stderr
     return result.stdout
 
@@ -218,3 +228,13 @@ def test_human_approval(tmp_path: Path) -> None:
         "bo: 4 paid for tea",
         "cy: nothing paid for lamp: tool pay was not approved, but denied by terminal: it was used",
     ]
+
+
+@pytest.mark.parametrize("options", [("--terminal",), ("--port", "0")])
+def test_nobody_waits_for_the_answers_of_a_job_that_failed(tmp_path: Path, options: tuple[str, ...]) -> None:
+    done = execute_example(
+        tmp_path, "human_approval.py", *options, said="", FLINK_AGENTS_KAFKA_JAR=str(tmp_path / "gone.jar")
+    )
+    assert done.returncode == 1
+    assert "FA7101" in done.stderr
+    assert done.stderr.endswith("the job failed; what it said stands above\n")

@@ -9,11 +9,12 @@ import pytest
 from typer.testing import CliRunner
 
 from flink_agents.api.errors import KafkaConnectorError, MissingExtraError
+from flink_agents.api.options import KAFKA_JAR_VARIABLE
 from flink_agents.cli import main
 from flink_agents.cli.errors import ERROR_EXIT
 from flink_agents.connectors import maven
 from flink_agents.connectors.kafka import connector_jar as jars
-from flink_agents.connectors.kafka.connector_jar import JAR_VARIABLE, connector_jar, present_jar
+from flink_agents.connectors.kafka.connector_jar import connector_jar, present_jar
 
 
 def make_jar(file: Path, *classes: str) -> Path:
@@ -39,7 +40,7 @@ def no_download(monkeypatch: pytest.MonkeyPatch) -> None:
 
 def test_a_named_file_comes_first(tmp_path: Path, needed: tuple[str, ...]) -> None:
     mine, other = make_jar(tmp_path / "mine.jar", *needed), make_jar(tmp_path / "other.jar", *needed)
-    environ = {JAR_VARIABLE: str(other), "M2_REPO": str(tmp_path)}
+    environ = {KAFKA_JAR_VARIABLE: str(other), "M2_REPO": str(tmp_path)}
     assert connector_jar(mine, environ) == mine
     assert connector_jar(None, environ) == other
 
@@ -66,13 +67,13 @@ def test_a_named_file_that_is_not_the_connector_is_refused(tmp_path: Path, neede
         (make_jar(tmp_path / "without-client.jar", needed[0]), "no class"),
     ]:
         with pytest.raises(KafkaConnectorError, match=text):
-            connector_jar(None, {JAR_VARIABLE: str(file)})
+            connector_jar(None, {KAFKA_JAR_VARIABLE: str(file)})
 
 
 def test_a_download_that_fails_says_what_to_do(tmp_path: Path) -> None:
     with pytest.raises(KafkaConnectorError, match="no route to fetch") as caught:
         connector_jar(None, {"M2_REPO": str(tmp_path)})
-    assert JAR_VARIABLE in str(caught.value)
+    assert KAFKA_JAR_VARIABLE in str(caught.value)
 
 
 def test_without_the_extra_nothing_can_be_downloaded(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -85,8 +86,8 @@ def test_the_command_prints_where_the_file_is(
     tmp_path: Path, needed: tuple[str, ...], monkeypatch: pytest.MonkeyPatch
 ) -> None:
     jar = make_jar(tmp_path / "mine.jar", *needed)
-    monkeypatch.setenv(JAR_VARIABLE, str(jar))
+    monkeypatch.setenv(KAFKA_JAR_VARIABLE, str(jar))
     done = CliRunner().invoke(main.app, ["kafka", "connector"])
     assert (done.exit_code, done.stdout.strip()) == (0, str(jar))
-    monkeypatch.setenv(JAR_VARIABLE, str(tmp_path / "gone.jar"))
+    monkeypatch.setenv(KAFKA_JAR_VARIABLE, str(tmp_path / "gone.jar"))
     assert CliRunner().invoke(main.app, ["kafka", "connector"]).exit_code == ERROR_EXIT

@@ -9,6 +9,7 @@ from importlib.util import find_spec
 from pathlib import Path
 
 from flink_agents.api.errors import KafkaConnectorError, MissingExtraError
+from flink_agents.api.options import KAFKA_JAR_VARIABLE
 from flink_agents.connectors import maven
 
 GROUP, ARTIFACT, VERSION = "org.apache.flink", "flink-sql-connector-kafka", "5.0.0-2.2"
@@ -18,9 +19,6 @@ CONNECTOR = f"{GROUP}:{ARTIFACT}:{VERSION}"
 
 FACTORY = "org.apache.flink.streaming.connectors.kafka.table.KafkaDynamicTableFactory"
 """The class by which Flink's tables find the connector."""
-
-JAR_VARIABLE = "FLINK_AGENTS_KAFKA_JAR"
-"""The environment variable that names the jar file."""
 
 _NEEDED = (FACTORY, "org.apache.flink.kafka.shaded.org.apache.kafka.clients.producer.KafkaProducer")
 
@@ -46,7 +44,7 @@ def present_jar(jar: str | Path | None = None, environ: Mapping[str, str] = os.e
     Raises:
         KafkaConnectorError: The named file is not the connector.
     """
-    named = jar or environ.get(JAR_VARIABLE)
+    named = jar or environ.get(KAFKA_JAR_VARIABLE)
     if named:
         return _checked(Path(named))
     cached = _local_repository(environ) / GROUP.replace(".", "/") / ARTIFACT / VERSION
@@ -82,7 +80,7 @@ def _wrong(file: Path, found: str) -> KafkaConnectorError:
         f"the file {file} is not Flink's Kafka connector",
         expected=f"{ARTIFACT}-{VERSION}.jar, or another version of it, which brings a Kafka client",
         found=found,
-        fix=f"correct jar= or {JAR_VARIABLE}, or leave both out: then the file is downloaded once",
+        fix=f"correct jar= or {KAFKA_JAR_VARIABLE}, or leave both out: then the file is downloaded once",
     )
 
 
@@ -92,7 +90,8 @@ def _download() -> Path:
             "Flink's Kafka connector has to be downloaded, which needs a package that is not installed.",
             expected="the extra kafka, or the file of the connector",
             found="no package jgo",
-            fix=f'pip install "flink-agents-python[kafka]", or name the file in {JAR_VARIABLE}: {CONNECTOR}',
+            fix='pip install "flink-agents-python[kafka]",'
+            f" or name the file in {KAFKA_JAR_VARIABLE}: {CONNECTOR}",
         )
     try:
         return maven.fetch(CONNECTOR)
@@ -102,5 +101,5 @@ def _download() -> Path:
             "Flink's Kafka connector cannot be fetched.",
             expected=f"{CONNECTOR} from Maven Central, or from a repository in jgo's settings",
             found=f"{type(error).__name__}: {error}",
-            fix=f"check the network and its proxy; or name a file from elsewhere in {JAR_VARIABLE}",
+            fix=f"{maven.CHECK_NETWORK}; or name a file from elsewhere in {KAFKA_JAR_VARIABLE}",
         ) from error

@@ -9,14 +9,12 @@ from __future__ import annotations
 
 import json
 import os
-from collections.abc import Iterator
 from concurrent.futures import ThreadPoolExecutor
-from contextlib import contextmanager
 from importlib.util import find_spec
 from pathlib import Path
 
 from flink_agents.api.errors import BrokerDownloadError, JavaNotFoundError, MissingExtraError
-from flink_agents.connectors.maven import download
+from flink_agents.connectors.maven import CHECK_NETWORK, download, exclusive
 from flink_agents.runtime.flink.launch.jvm import INSTALL_JAVA, find_java_home, search_java
 
 KAFKA_VERSION = "4.3.1"
@@ -86,7 +84,6 @@ def class_path() -> list[Path]:
     if jars := _listed(listing):
         return jars
     try:
-        listing.parent.mkdir(parents=True, exist_ok=True)
         with exclusive(listing.with_suffix(".lock")):
             jars = _listed(listing) or _fetch(settings.repositories)
             replace_text(listing, json.dumps([str(jar) for jar in jars]))
@@ -96,7 +93,7 @@ def class_path() -> list[Path]:
             f"Kafka {KAFKA_VERSION} cannot be fetched.",
             expected=f"{KAFKA} and what it needs, from Maven Central or a repository in jgo's settings",
             found=f"{type(error).__name__}: {error}",
-            fix="check the network and its proxy, or name a repository in ~/.config/jgo.conf; then try again",
+            fix=f"{CHECK_NETWORK}, or name a repository in ~/.config/jgo.conf; then try again",
         ) from error
     return jars
 
@@ -121,16 +118,6 @@ def _fetch(repositories: dict[str, str]) -> list[Path]:
     artifacts += [one for one in logging if (one.groupId, one.artifactId) not in known]
     with ThreadPoolExecutor(_DOWNLOADS) as pool:
         return list(pool.map(download, artifacts))
-
-
-@contextmanager
-def exclusive(path: Path) -> Iterator[None]:
-    """Let one process or thread at a time pass; the others wait."""
-    import fcntl
-
-    with path.open("w") as file:
-        fcntl.flock(file, fcntl.LOCK_EX)
-        yield
 
 
 def replace_text(path: Path, text: str) -> None:
