@@ -8,13 +8,14 @@ import pytest
 
 from flink_agents.testing import OperatorHarness
 from flink_agents.testing.faults import Faults
+from flink_agents.testing.forced import TIMERS, forced_conditions
 from tests.random_programs import calls, oracle, programs, running
 from tests.random_programs.agents import agent
 from tests.random_programs.command import run_in_processes
 from tests.random_programs.world import World
 
-PROGRAMS = 1000
-WAITING = 100
+TIMED = TIMERS in forced_conditions()
+PROGRAMS, WAITING = (200, 50) if TIMED else (1000, 100)
 LAGGING = 50
 
 
@@ -40,6 +41,7 @@ def test_random_programs_whose_inputs_overtake_survive_crashes() -> None:
 
 
 @pytest.mark.own_conditions
+@pytest.mark.skipif(TIMED, reason="has timers anyway")
 @pytest.mark.parametrize("overtakes", [False, True], ids=["in order", "overtaking"])
 def test_random_programs_survive_crashes_where_flink_lags_behind(
     overtakes: bool, monkeypatch: pytest.MonkeyPatch
