@@ -106,6 +106,10 @@ class WaitsRun:
     def submit(self, parallelism: int, savepoint: str | None = None) -> ClusterJob:
         """Start the job on a new TaskManager, or go on from a savepoint."""
         self._cluster.fresh_taskmanagers(1, self._slots)
+        if savepoint is not None:
+            # Flink restores it anew for each time that it finds no slots.
+            fresh = self._cluster.taskmanagers[0]
+            self._cluster.wait_for("the TaskManager", lambda: self._cluster.knows(fresh))
         return self._cluster.submit(
             SCRIPT, *self._arguments, parallelism=parallelism, savepoint=savepoint, options=self._options
         )

@@ -56,6 +56,7 @@ class Actor(threading.Thread):
 
     def go(self) -> None:
         """Let it go on, and wait until it stands again or has ended."""
+        assert self.at is not None, f"{self.name} did not come to its end here before: what it does varies"
         self._turn.release()
         self._world.control.acquire()
 

@@ -33,7 +33,7 @@ pytestmark = pytest.mark.minicluster
 
 MakeEnvironment = Callable[..., AgentsExecutionEnvironment]
 
-HOLD = EventTime.hold(hold_timeout="20 s", idle_timeout="1 s")
+HOLD = EventTime.hold(hold_timeout="60 s")
 BASE = 1_000_000
 STEP = 20
 """Event time between two records, which is also their distance in time."""
