@@ -146,7 +146,7 @@ class StragglingAgent(Agent):
 
     @action(InputEvent)
     async def call(self, event: InputEvent, ctx: Any) -> OutputEvent:
-        await asyncio.sleep(2.5 if event.input == STRAGGLER else 0.02)
+        await asyncio.sleep(3.5 if event.input == STRAGGLER else 0.02)
         return OutputEvent(output=event.input)
 
 
@@ -156,7 +156,7 @@ STRAGGLER = 5
 @pytest.mark.parametrize("late", ["emit", "drop", "side"])
 def test_stragglers_follow_the_policy(agents_environment: MakeEnvironment, late: str) -> None:
     env = agents_environment()
-    hold = EventTime.hold(hold_timeout="300 ms", late=late)
+    hold = EventTime.hold(hold_timeout="1 s", late=late)
     applied = env.from_datastream(timed(env, 150), lambda number: number).apply(
         StragglingAgent, event_time=hold
     )
@@ -194,7 +194,7 @@ def test_a_subtask_with_one_long_run_is_not_taken_for_idle(agents_environment: M
     env = agents_environment(parallelism=2)
     apart = key_of_another_subtask(0)
     records = env.from_datastream(timed(env, 150), lambda number: apart if number else 0)
-    hold = EventTime.hold(idle_timeout="300 ms")
+    hold = EventTime.hold(idle_timeout="1 s")
     applied = records.apply(SlowFirstAgent, event_time=hold, max_parallelism=128)
     found = env.collect(windows(applied.to_datastream()))
     env.execute()
@@ -202,7 +202,7 @@ def test_a_subtask_with_one_long_run_is_not_taken_for_idle(agents_environment: M
 
 
 QUIET = 10
-QUIET_SECONDS = 1.2
+QUIET_SECONDS = 3.0
 
 
 def quiet_in_the_middle(number: int) -> int:
@@ -244,7 +244,7 @@ def test_a_subtask_with_one_long_run_is_not_taken_for_idle_while_the_source_is_q
     apart, count = key_of_another_subtask(0), QUIET + 1
     numbers = timed(env, count, pace=quiet_in_the_middle, at=far_apart)
     records = env.from_datastream(numbers, lambda number: apart if number else 0)
-    hold = EventTime.hold(idle_timeout="200 ms")
+    hold = EventTime.hold(idle_timeout="1 s")
     agent = LongFirstAgent(str(tmp_path / "done"))
     applied = records.apply(agent, event_time=hold, max_parallelism=128)
     found = env.collect(windows(applied.to_datastream()))
