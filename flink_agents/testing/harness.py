@@ -8,6 +8,7 @@ pickled as between Flink's operators, and state holds nothing but bytes.
 from __future__ import annotations
 
 import pickle
+import threading
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import replace
 from datetime import timedelta
@@ -245,8 +246,11 @@ class OperatorHarness(WaitsShown, Records):
 
     def close(self) -> None:
         """End the operator."""
+        self._end(wait=True)
+
+    def _end(self, wait: bool) -> None:
         for subtask in self._subtasks:
-            subtask.processor.close()
+            subtask.processor.close(wait)
         self._subtasks = []
 
     def __enter__(self) -> OperatorHarness:
@@ -256,9 +260,10 @@ class OperatorHarness(WaitsShown, Records):
         self.close()
 
     def __del__(self) -> None:
-        # A test may leave it to this: a loop that nobody closes warns.
+        # A test may leave it to this: a loop that nobody closes warns. The collector of cycles may be in a
+        # thread of any operator, even of this one, which cannot wait for its own end.
         if hasattr(self, "_subtasks"):
-            self.close()
+            self._end(wait=threading.current_thread() is threading.main_thread())
 
     # -- checkpoints ------------------------------------------------------------------
 

@@ -160,3 +160,41 @@ def test_a_coroutine_that_comes_when_nobody_waits_for_it_is_closed(end: str) -> 
                 return
             time.sleep(0.01)
     raise AssertionError("the coroutine was left to the collector of garbage")
+
+
+class Collected:
+    """A harness that goes in its own loop, as where the collector of cycles works there."""
+
+    harness: OperatorHarness | None = None
+    outcome: str | None = None
+    loop: asyncio.AbstractEventLoop
+    thread: threading.Thread
+    over = threading.Event()
+
+    @classmethod
+    def collect(cls) -> None:
+        try:
+            assert cls.harness is not None
+            cls.harness.__del__()
+        except BaseException as error:
+            cls.outcome = repr(error)
+        cls.over.set()
+
+
+async def is_collected(event: InputEvent, ctx: Any) -> Event:
+    Collected.loop, Collected.thread = asyncio.get_running_loop(), threading.current_thread()
+    return OutputEvent(output=event.input)
+
+
+def test_a_harness_that_is_collected_in_its_own_loop_waits_for_nothing() -> None:
+    Collected.over.clear()
+    Collected.harness = OperatorHarness(
+        Agent(name="collected").add_action("act", [InputEvent], is_collected), config={"run.inline": False}
+    )
+    Collected.harness.push_all(["x"])
+    assert Collected.thread is not threading.current_thread()
+    Collected.loop.call_soon_threadsafe(Collected.collect)
+    assert Collected.over.wait(60)
+    assert Collected.outcome is None
+    Collected.thread.join(60)
+    assert not Collected.thread.is_alive()
