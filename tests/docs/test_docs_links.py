@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import re
+import tomllib
 from pathlib import PurePosixPath
 
 import pytest
@@ -66,3 +67,10 @@ def test_pages_that_the_code_names_exist() -> None:
             assert path in pages(), f"{file.relative_to(ROOT)} names {path}"
             found += 1
     assert found > 3
+
+
+def test_the_readme_has_each_extra() -> None:
+    extras = tomllib.loads((ROOT / "pyproject.toml").read_text("utf-8"))["project"]["optional-dependencies"]
+    section = pages()["README.md"].partition("## Install")[2].partition("\n## ")[0]
+    rows = [line.split("|")[1] for line in section.splitlines() if line.startswith("| `")]
+    assert sorted(re.findall(r"`(\w+)`", " ".join(rows))) == sorted(extras)

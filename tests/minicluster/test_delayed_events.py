@@ -10,7 +10,7 @@ from typing import Any
 import pytest
 
 from flink_agents import Agent, AgentsExecutionEnvironment, Event, InputEvent, OutputEvent, action
-from tests.minicluster.sources import numbers
+from tests.minicluster.sources import numbers, restarting
 from tests.minicluster.test_suspended_runs import FailsOnce
 
 pytestmark = pytest.mark.minicluster
@@ -63,13 +63,7 @@ def test_delayed_events_come_once_and_not_early(
     env = agents_environment(
         parallelism=2,
         config={"run.fast-path": fast},
-        flink={
-            "execution.checkpointing.interval": "200 ms",
-            "execution.checkpointing.dir": (tmp_path / "checkpoints").as_uri(),
-            "restart-strategy.type": "fixed-delay",
-            "restart-strategy.fixed-delay.attempts": "1",
-            "restart-strategy.fixed-delay.delay": "100 ms",
-        },
+        flink=restarting(tmp_path),
     )
     stream = env.from_datastream(numbers(env, KEYS), lambda number: number % 10).apply(Sends)
     outputs = env.collect(stream.to_datastream().map(FailsAtTheFirst(tmp_path)))

@@ -22,7 +22,7 @@ from flink_agents.api.action_state import JournalKey
 from flink_agents.api.errors import OptionError, StoreNotConfiguredError, UnknownStoreError
 from flink_agents.connectors.action_state import open_store
 from flink_agents.runtime.flink import compat as flink_compat
-from tests.minicluster.sources import numbers
+from tests.minicluster.sources import numbers, restarting
 
 pytestmark = pytest.mark.minicluster
 
@@ -117,16 +117,6 @@ def slowly(number: int) -> int:
 def keyed_numbers(env: AgentsExecutionEnvironment, count: int = RECORDS) -> Any:
     slow = numbers(env, count).map(slowly).set_parallelism(1)
     return env.from_datastream(slow, lambda number: number % KEYS)
-
-
-def restarting(directory: Path, interval: str = "200 ms") -> dict[str, str]:
-    return {
-        "execution.checkpointing.interval": interval,
-        "execution.checkpointing.dir": (directory / "checkpoints").as_uri(),
-        "restart-strategy.type": "fixed-delay",
-        "restart-strategy.fixed-delay.attempts": "1",
-        "restart-strategy.fixed-delay.delay": "100 ms",
-    }
 
 
 def in_store(path: Path) -> list[JournalKey]:

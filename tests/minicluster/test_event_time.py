@@ -28,6 +28,7 @@ from flink_agents.api.errors import (
 )
 from flink_agents.runtime.serde.keys import encode_key
 from tests.cluster.heartbeats import Heartbeats, read_beats
+from tests.minicluster.sources import restarting
 
 pytestmark = pytest.mark.minicluster
 
@@ -342,14 +343,7 @@ def test_windows_are_whole_after_a_failure(
 ) -> None:
     env = agents_environment(
         parallelism=2,
-        flink={
-            "state.backend.type": backend,
-            "execution.checkpointing.interval": "200 ms",
-            "execution.checkpointing.dir": (tmp_path / "checkpoints").as_uri(),
-            "restart-strategy.type": "fixed-delay",
-            "restart-strategy.fixed-delay.attempts": "1",
-            "restart-strategy.fixed-delay.delay": "100 ms",
-        },
+        flink={"state.backend.type": backend, **restarting(tmp_path)},
     )
     marker = tmp_path / "failed"
     numbers = env.from_datastream(timed(env, 200), lambda number: number % 17)

@@ -28,7 +28,7 @@ from flink_agents import (
     tool,
 )
 from flink_agents.api.errors import ApprovalDeniedError, NoMoreSignalsError, SignalTimeoutError
-from tests.minicluster.sources import numbers
+from tests.minicluster.sources import numbers, restarting
 from tests.minicluster.test_suspended_runs import FailsOnce
 
 pytestmark = pytest.mark.minicluster
@@ -243,13 +243,7 @@ def test_each_wait_ends_once_and_with_its_own_answer(
 ) -> None:
     env = agents_environment(
         parallelism=2,
-        flink={
-            "execution.checkpointing.interval": "200 ms",
-            "execution.checkpointing.dir": (tmp_path / "checkpoints").as_uri(),
-            "restart-strategy.type": "fixed-delay",
-            "restart-strategy.fixed-delay.attempts": "1",
-            "restart-strategy.fixed-delay.delay": "100 ms",
-        },
+        flink=restarting(tmp_path),
     )
     answers = Answers(tmp_path)
     signals = numbers(env, len(answers.order)).map(answers).set_parallelism(1)

@@ -12,7 +12,7 @@ from typing import Any
 import pytest
 
 from flink_agents import Agent, AgentsExecutionEnvironment, Event, InputEvent, OutputEvent, action
-from tests.minicluster.sources import numbers
+from tests.minicluster.sources import numbers, restarting
 
 pytestmark = pytest.mark.minicluster
 
@@ -80,14 +80,7 @@ def test_three_failures_a_second_apart(
 ) -> None:
     env = agents_environment(
         parallelism=2,
-        flink={
-            "state.backend.type": backend,
-            "execution.checkpointing.interval": "200 ms",
-            "execution.checkpointing.dir": (tmp_path / "checkpoints").as_uri(),
-            "restart-strategy.type": "fixed-delay",
-            "restart-strategy.fixed-delay.attempts": str(FAILURES),
-            "restart-strategy.fixed-delay.delay": "100 ms",
-        },
+        flink={"state.backend.type": backend, **restarting(tmp_path, failures=FAILURES)},
     )
     markers = tmp_path / "failures"
     markers.mkdir()

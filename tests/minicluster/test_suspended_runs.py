@@ -25,7 +25,7 @@ from flink_agents import (
     action,
 )
 from flink_agents.api.errors import ApprovalsNotAnsweredError
-from tests.minicluster.sources import numbers
+from tests.minicluster.sources import numbers, restarting
 
 pytestmark = pytest.mark.minicluster
 
@@ -126,13 +126,7 @@ def test_suspended_runs_survive_a_failure(
     env = agents_environment(
         parallelism=2,
         config={"run.fast-path": fast},
-        flink={
-            "execution.checkpointing.interval": "200 ms",
-            "execution.checkpointing.dir": (tmp_path / "checkpoints").as_uri(),
-            "restart-strategy.type": "fixed-delay",
-            "restart-strategy.fixed-delay.attempts": "1",
-            "restart-strategy.fixed-delay.delay": "100 ms",
-        },
+        flink=restarting(tmp_path),
     )
     signals = numbers(env, KEYS).map(signal).set_parallelism(1)
     inputs = env.from_datastream(numbers(env, KEYS), lambda number: number)
@@ -194,13 +188,7 @@ def test_inputs_overtake_suspended_runs_in_a_job_that_fails(
     env = agents_environment(
         parallelism=2,
         config={"run.fast-path": fast},
-        flink={
-            "execution.checkpointing.interval": "200 ms",
-            "execution.checkpointing.dir": (tmp_path / "checkpoints").as_uri(),
-            "restart-strategy.type": "fixed-delay",
-            "restart-strategy.fixed-delay.attempts": "1",
-            "restart-strategy.fixed-delay.delay": "100 ms",
-        },
+        flink=restarting(tmp_path),
     )
     # First an input for each key that waits, then one that does not.
     inputs = numbers(env, 2 * KEYS).map(lambda n: (n % KEYS, n < KEYS)).set_parallelism(1)

@@ -41,7 +41,7 @@ def test_random_programs_whose_inputs_overtake_survive_crashes() -> None:
 
 
 @pytest.mark.own_conditions
-@pytest.mark.skipif(TIMED, reason="has timers anyway")
+@pytest.mark.skipif(TIMED, reason="sets the same conditions itself, in the run without them")
 @pytest.mark.parametrize("overtakes", [False, True], ids=["in order", "overtaking"])
 def test_random_programs_survive_crashes_where_flink_lags_behind(
     overtakes: bool, monkeypatch: pytest.MonkeyPatch
