@@ -11,7 +11,8 @@ from flink_agents.api.errors import VectorStoreInUseError
 
 _NAME = ".flink-agents.lock"
 _held: dict[Path, ProcessLock] = {}
-_guard = threading.Lock()
+# The collector of cycles may release a lock in a thread that is just taking another one.
+_guard = threading.RLock()
 
 
 class ProcessLock:
