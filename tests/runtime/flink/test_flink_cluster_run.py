@@ -48,8 +48,7 @@ class Flink(ClusterRest):
 
     def __init__(self, *states: str) -> None:
         super().__init__("localhost:1")
-        # Each look asks twice.
-        self.states = [state for state in states for _ in range(2)]
+        self.states = list(states)
         self.jobs = [
             (JOB, "orders", "RUNNING"),
             (OTHER, "bills", "RUNNING"),

@@ -2,10 +2,12 @@
 
 from __future__ import annotations
 
+import contextlib
 import os
 import re
 import subprocess
 import sys
+import time
 from pathlib import Path
 from typing import Any
 
@@ -13,7 +15,7 @@ import pytest
 
 from flink_agents.api.errors import ClusterUnavailableError, JobFailedError
 from flink_agents.runtime.flink.following.cluster_jobs import ClusterJob, last_failure
-from flink_agents.runtime.flink.following.follower import JobFollower
+from flink_agents.runtime.flink.following.follower import JobFollower, News
 from flink_agents.runtime.flink.following.job_logs import KEPT, new_log
 from flink_agents.runtime.flink.following.rest import ClusterRest
 
@@ -33,6 +35,7 @@ class Flink(ClusterRest):
         self.state = "RUNNING"
         self.failures: list[dict[str, Any]] = []
         self.strategy = strategy
+        self.result: Any = None
 
     def get(self, path: str) -> Any:
         what = path.removeprefix("/jobs/j1").partition("?")[0]
@@ -40,6 +43,7 @@ class Flink(ClusterRest):
             "/config": {"execution-config": {"restart-strategy": self.strategy}},
             "/status": {"status": self.state},
             "/exceptions": {"exceptionHistory": {"entries": self.failures[::-1]}},
+            "/execution-result": {"job-execution-result": self.result},
             "": {
                 "vertices": [
                     {"name": "Source: list -> Map", "metrics": {"read-records": 0}},
@@ -100,6 +104,64 @@ def test_the_last_failure_of_a_job_that_nobody_follows(state: str, told: str | N
 
 def test_a_job_that_did_not_fail_has_no_last_failure() -> None:
     assert last_failure(Flink(), ClusterJob("j1", "orders", "RUNNING")) is None
+
+
+class StaleFlink(Flink):
+    """Answers with failures of some time ago; fails at a request, and gives no answer to another one."""
+
+    def __init__(self, fails_at: int, silent_at: int, monkeypatch: pytest.MonkeyPatch) -> None:
+        super().__init__()
+        self.told: list[dict[str, Any]] = []
+        self.requests, self.fails_at, self.silent_at = 0, fails_at, silent_at
+        monkeypatch.setattr(time, "sleep", self.sleep)
+
+    def sleep(self, seconds: float) -> None:
+        if seconds >= 3:
+            self.told = list(self.failures)
+
+    def get(self, path: str) -> Any:
+        self.requests += 1
+        if self.requests == self.fails_at:
+            self.fail(1, "RESTARTING")
+            self.fail(2, "FAILED")
+        if self.requests == self.silent_at:
+            raise ClusterUnavailableError("no answer")
+        if "/exceptions" in path:
+            return {"exceptionHistory": {"entries": self.told[::-1]}}
+        return super().get(path)
+
+
+@pytest.mark.parametrize("silent_at", [0, *range(1, 9)])
+@pytest.mark.parametrize("fails_at", range(1, 6))
+def test_a_failure_is_told_whenever_it_comes_and_whichever_answer_is_lost(
+    fails_at: int, silent_at: int, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    flink = StaleFlink(fails_at, silent_at, monkeypatch)
+    follower = JobFollower(flink, "j1", "orders", answers_age=3)
+    looks: list[News] = []
+    while not looks or not looks[-1].ended:
+        with contextlib.suppress(ClusterUnavailableError):
+            looks.append(follower.look())
+    told = [str(restart) for news in looks for restart in news.restarts]
+    limit = "" if silent_at == 1 else " of 3"  # The limit is asked for once.
+    assert told == [f"restart 1{limit}: shop.py:1 in Shop.sell: ValueError: no"]
+    assert [news.state for news in looks if news.changed][-1] == "FAILED"
+    assert str(looks[-1].failure).startswith("shop.py:2 in Shop.sell: ValueError: no")
+
+
+@pytest.mark.parametrize(
+    ("result", "begin"),
+    [
+        ({"failure-cause": {"stack-trace": FAILURE.format(line=5, text="no")}}, "shop.py:5 in Shop.sell"),
+        ({}, None),
+        (None, None),
+    ],
+)
+def test_a_job_that_could_not_begin_has_the_failure_of_its_result(result: Any, begin: str | None) -> None:
+    flink = Flink()
+    flink.state, flink.result = "FAILED", result
+    failure = JobFollower(flink, "j1", "orders").look().failure
+    assert failure is None if begin is None else str(failure).startswith(begin)
 
 
 def test_a_strategy_without_limit_has_no_number_to_name() -> None:

@@ -15,7 +15,7 @@ from flink_agents.api.errors import (
     ModuleNotOnWorkersError,
     SubmissionError,
 )
-from flink_agents.runtime.flink.following.follower import ENDED, JobFollower, News
+from flink_agents.runtime.flink.following.follower import JobFollower, News
 from flink_agents.runtime.flink.following.job_logs import new_log, shown
 from flink_agents.runtime.flink.following.rest import ClusterRest
 from flink_agents.runtime.flink.following.submission import JobRequest, Submission
@@ -99,13 +99,10 @@ class _Following:
     def to_the_end(self) -> str:
         """Follow the job; returns its last state."""
         name = self._name()
-        follower = JobFollower(self.rest, self.job_id, name)
+        follower = JobFollower(self.rest, self.job_id, name, answers_age=self._answers_age())
         answered = time.monotonic()
         while True:
             try:
-                if follower.state() in ENDED:
-                    # What Flink answers to all but that is some seconds old.
-                    time.sleep(self._refresh_seconds())
                 news = follower.look()
                 answered = time.monotonic()
                 self._tell(name, news)
@@ -124,7 +121,8 @@ class _Following:
         for restart in news.restarts:
             if isinstance(restart.failure, ModuleNotOnWorkersError) and restart.number == 1:
                 # No restart brings the module, and a cluster may restart without end.
-                self.rest.patch(f"/jobs/{self.job_id}?mode=cancel")
+                with suppress(ClusterError):  # It may have ended by itself.
+                    self.rest.patch(f"/jobs/{self.job_id}?mode=cancel")
                 raise restart.failure
             self.say(str(restart))
         if news.changed:
@@ -135,7 +133,7 @@ class _Following:
             raise news.failure or JobFailedError(f"job {name!r} failed, and Flink does not say why")
         return news.state
 
-    def _refresh_seconds(self) -> float:
+    def _answers_age(self) -> float:
         with suppress(ClusterError, KeyError, TypeError):
             return self.rest.get("/config")["refresh-interval"] / 1000 + MARGIN_SECONDS
         return REFRESH_SECONDS

@@ -7,11 +7,12 @@ be asked often.
 from __future__ import annotations
 
 import re
+import time
 from collections.abc import Mapping
 from dataclasses import dataclass, field
 from typing import Any
 
-from flink_agents.api.errors import ClusterError, JobFailedError
+from flink_agents.api.errors import ClusterError, ClusterUnavailableError, JobFailedError
 from flink_agents.runtime.flink.following.rest import ClusterRest
 from flink_agents.runtime.flink.job_errors import in_one_line, job_failed
 
@@ -75,15 +76,23 @@ class JobFollower:
         job_name: Its name, for texts.
         untimed: Agents of the job whose outputs may have no timestamp; by default Flink is asked which
             agents there are.
+        answers_age: How old Flink's answers are at most, in seconds: all but the state of a job. A look
+            that finds the job ended waits for so long, and then knows all of its failures.
     """
 
     def __init__(
-        self, rest: ClusterRest, job_id: str, job_name: str, untimed: list[str] | None = None
+        self,
+        rest: ClusterRest,
+        job_id: str,
+        job_name: str,
+        untimed: list[str] | None = None,
+        answers_age: float = 0.0,
     ) -> None:
         self._rest = rest
         self._job_id = job_id
         self._job_name = job_name
         self._untimed = untimed
+        self._answers_age = answers_age
         self._seen: set[tuple[Any, ...]] = set()
         self._untold: list[Mapping[str, Any]] = []
         self._restarts = 0
@@ -104,15 +113,18 @@ class JobFollower:
         # followed by a restart, or by the end of the job.
         self._untold += self._unseen()
         state = self.state()
-        changed, self._state = state != self._state, state
-        if state == FAILING:
-            return News(state, changed)
-        if state == FAILED:
+        if state in ENDED:
+            time.sleep(self._answers_age)
             self._untold += self._unseen()
-        last = self._untold.pop() if state == FAILED and self._untold else None
-        told, self._untold = self._untold, []
-        restarts = [self._restart(entry) for entry in told]
-        return News(state, changed, restarts, None if last is None else self._failure(last))
+        failures = [] if state == FAILING else [self._failure(entry["stacktrace"]) for entry in self._untold]
+        last = None
+        if state == FAILED:
+            last = failures.pop() if failures else self._failure_of_result()
+        # Flink has answered everything, so that the next look begins behind this one.
+        if state != FAILING:
+            self._untold = []
+        changed, self._state = state != self._state, state
+        return News(state, changed, [self._restart(failure) for failure in failures], last)
 
     def state(self) -> str:
         """Return the state of the job as it is now; of failures, Flink tells some seconds later.
@@ -135,14 +147,24 @@ class JobFollower:
                 found[name["name"]] = int(vertex["metrics"]["read-records"])
         return found
 
-    def _restart(self, entry: Mapping[str, Any]) -> Restart:
+    def _restart(self, failure: JobFailedError) -> Restart:
         self._restarts += 1
-        return Restart(self._restarts, self._most, self._failure(entry))
+        return Restart(self._restarts, self._most, failure)
 
-    def _failure(self, entry: Mapping[str, Any]) -> JobFailedError:
+    def _failure_of_result(self) -> JobFailedError | None:
+        """Return the failure of a job without a history of failures: its JobManager could not begin it."""
+        try:
+            result = self._get("/execution-result")["job-execution-result"]
+            return self._failure(result["failure-cause"]["stack-trace"])
+        except ClusterUnavailableError:
+            raise
+        except (ClusterError, KeyError, TypeError):
+            return None
+
+    def _failure(self, java_text: str) -> JobFailedError:
         if self._untimed is None:
             self._untimed = list(self.inputs_read())
-        return job_failed(self._job_name, entry["stacktrace"], self._untimed)
+        return job_failed(self._job_name, java_text, self._untimed)
 
     def _unseen(self) -> list[Mapping[str, Any]]:
         """Return the failures that are new, the oldest first."""
