@@ -17,7 +17,11 @@ import pytest
 
 from flink_agents.api.action_state import Owner
 from flink_agents.api.errors import StaleOwnerError
-from flink_agents.connectors.action_state.kafka import takeover as takeover_module, writer as writer_module
+from flink_agents.connectors.action_state.kafka import (
+    claims as claims_module,
+    takeover as takeover_module,
+    writer as writer_module,
+)
 from flink_agents.connectors.action_state.kafka.claims import Claims, ClaimsWriter
 from flink_agents.connectors.action_state.kafka.garbage import Garbage
 from flink_agents.connectors.action_state.kafka.layout import Entry, unpack_claim_key
@@ -235,7 +239,7 @@ class Store(World):
 
 
 class _Time:
-    """What the writer knows as time: it is never late; while it waits for a fence, the claims grow."""
+    """The time of the writer and of looks: nobody is late; while it waits for a fence, the claims grow."""
 
     @staticmethod
     def monotonic() -> float:
@@ -250,7 +254,8 @@ class _Time:
 
 @pytest.fixture(autouse=True)
 def writer_waits_for_claims(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(writer_module, "time", _Time)
+    for module in (writer_module, claims_module):
+        monkeypatch.setattr(module, "time", _Time)
     # Who takes over looks at the claims again when it has waited.
     monkeypatch.setattr(takeover_module, "POLL_SECONDS", math.inf)
 
