@@ -10,6 +10,7 @@ from typing import TYPE_CHECKING, Any, Literal
 
 from pydantic import BaseModel, ConfigDict
 
+from flink_agents.api.awaited_methods import AwaitedMethods, noted
 from flink_agents.api.errors import AskedOutputsError
 
 if TYPE_CHECKING:
@@ -70,7 +71,7 @@ class Answer:
         )
 
 
-class AskMethods(ABC):
+class AskMethods(AwaitedMethods, ABC):
     """A base of ``RunnerContext``."""
 
     def ask(self, agent: Agent | type[Agent], event: Any) -> Awaitable[Any]:
@@ -97,7 +98,7 @@ class AskMethods(ABC):
             AgentDefinitionError: The agent cannot work.
             ContextMisuseError: The action is no ``async def``, or one of the asked agent needs a thread.
         """
-        return _only(self._ask(agent, event))
+        return noted("ctx.ask", _only(self._ask(agent, event)))
 
     def ask_all(self, agent: Agent | type[Agent], event: Any) -> Awaitable[list[Any]]:
         """Ask as :meth:`ask` does, for all outputs in their order, however many there are.
@@ -106,7 +107,7 @@ class AskMethods(ABC):
             agent: An instance, or a class without required arguments.
             event: An event that the agent takes; anything else is the input of an ``InputEvent``.
         """
-        return _values(self._ask(agent, event))
+        return noted("ctx.ask_all", _values(self._ask(agent, event)))
 
     def ask_traced(
         self, agent: Agent | type[Agent], event: Any, transcript: bool = True
@@ -118,7 +119,7 @@ class AskMethods(ABC):
             event: An event that the agent takes; anything else is the input of an ``InputEvent``.
             transcript: Whether to tell what it did.
         """
-        return self._ask(agent, event, transcript)
+        return noted("ctx.ask_traced", self._ask(agent, event, transcript))
 
     async def join(
         self, *awaitables: Awaitable[Any], timeout: float | None = None

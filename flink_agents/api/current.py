@@ -6,8 +6,9 @@ without a parameter for it.
 
 from __future__ import annotations
 
+from collections.abc import Coroutine
 from contextvars import ContextVar
-from typing import TYPE_CHECKING, Protocol
+from typing import TYPE_CHECKING, Any, Protocol
 
 if TYPE_CHECKING:
     from flink_agents.api.context import RunnerContext
@@ -19,6 +20,10 @@ class ActionRun(Protocol):
     @property
     def own_code_of(self) -> str | None:
         """Name of the action, where the code is its own and not that of one of its durable functions."""
+        ...
+
+    def has_to_await(self, made: Coroutine[Any, Any, Any]) -> None:
+        """Note a coroutine that the action's own code made, and has to await."""
         ...
 
     def context_here(self) -> RunnerContext | None:

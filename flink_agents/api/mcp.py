@@ -11,6 +11,7 @@ from urllib.parse import urlsplit
 
 from pydantic import Field, model_validator
 
+from flink_agents.api.awaited_methods import AwaitedMethods
 from flink_agents.api.chat import Secret, written
 from flink_agents.api.policies import RateLimit, RetryTimes
 from flink_agents.api.resources import ChatMessage, ResourceDescriptor
@@ -151,11 +152,13 @@ class MCPPrompt:
     optional: tuple[str, ...] = field(default=())
 
 
-class MCPServerClient(ABC):
+class MCPServerClient(AwaitedMethods, ABC):
     """An MCP server, as an ``async def`` action uses it; from ``ctx.mcp_server(name)``.
 
     Each method is a durable call: a replay gets what was answered then, without the server.
     """
+
+    called_as = "ctx.mcp_server(...)"
 
     @abstractmethod
     async def list_tools(self) -> list[MCPTool]:

@@ -27,6 +27,7 @@ from pydantic import (
 )
 
 from flink_agents.api.approved_calls import call_approved
+from flink_agents.api.awaited_methods import noted
 from flink_agents.api.durable import calls_durably, waits_durably
 from flink_agents.api.error_base import suggest
 from flink_agents.api.errors import AgentDefinitionError
@@ -250,8 +251,8 @@ class Tool:
             ContextMisuseError: It needs an approval, and this is no code of an ``async def`` action.
         """
         if self.settings.needs_approval:
-            return call_approved(self, args, kwargs)
-        return self._validated(*args, **kwargs)
+            return noted(f"the tool {self.name}", call_approved(self, args, kwargs))
+        return noted(f"the tool {self.name}", self._validated(*args, **kwargs))
 
     call = __call__
 

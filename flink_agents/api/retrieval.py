@@ -12,6 +12,7 @@ from dataclasses import dataclass, field
 from datetime import datetime
 from typing import Any
 
+from flink_agents.api.awaited_methods import AwaitedMethods
 from flink_agents.api.events import Event
 from flink_agents.api.vector_store import (
     Document,
@@ -66,8 +67,10 @@ class ContextRetrievalResponseEvent(Event):
     documents: tuple[ScoredDocument, ...]
 
 
-class Collection(ABC):
+class Collection(AwaitedMethods, ABC):
     """A collection of a vector store, as an ``async def`` action uses it; from ``ctx.vector_store(name)``."""
+
+    called_as = "ctx.vector_store(...)"
 
     @abstractmethod
     async def add(self, documents: Sequence[Document]) -> list[str]:
@@ -148,8 +151,10 @@ Summarise = Callable[[list[str]], str | Awaitable[str]]
 """Makes one text of several, the oldest first."""
 
 
-class LongTermMemory(ABC):
+class LongTermMemory(AwaitedMethods, ABC):
     """What is known of one subject in one scope, across runs, restarts and submissions of a job."""
+
+    called_as = "ctx.long_term_memory(...)"
 
     @abstractmethod
     async def add(

@@ -6,10 +6,12 @@ import asyncio
 from collections.abc import AsyncIterator, Awaitable, Iterable, Sequence
 from typing import Any, TypeVar
 
+from flink_agents.api.awaited_methods import AwaitedMethods
+
 _T = TypeVar("_T")
 
 
-class TaskMethods:
+class TaskMethods(AwaitedMethods):
     """What asyncio has for tasks, begun and returned in the order of the arguments."""
 
     async def gather(self, *awaitables: Awaitable[Any]) -> list[Any]:

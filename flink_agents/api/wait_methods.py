@@ -8,6 +8,7 @@ from datetime import timedelta
 from typing import Any, TypeVar, overload
 
 from flink_agents.api.approvals import ApprovalOutcome, Check, plain
+from flink_agents.api.awaited_methods import AwaitedMethods
 from flink_agents.api.durations import LONGEST, seconds_of
 from flink_agents.api.errors import ContextMisuseError, InvalidDelayError
 from flink_agents.api.signals import SignalWait, is_text
@@ -15,7 +16,7 @@ from flink_agents.api.signals import SignalWait, is_text
 _T = TypeVar("_T")
 
 
-class WaitMethods(ABC):
+class WaitMethods(AwaitedMethods, ABC):
     """Pauses, waits for signals, and requests for approvals."""
 
     def sleep(self, duration: float | timedelta) -> Awaitable[None]:

@@ -6,7 +6,7 @@ import asyncio
 import hashlib
 import random
 import uuid
-from collections.abc import Awaitable, Mapping
+from collections.abc import Awaitable, Coroutine, Mapping
 from datetime import UTC, datetime, timedelta
 from functools import lru_cache
 from threading import get_ident
@@ -17,6 +17,7 @@ from typing_extensions import override
 from flink_agents.api.agent import Agent
 from flink_agents.api.approvals import ApprovalOutcome, Check
 from flink_agents.api.ask_methods import Answer
+from flink_agents.api.awaited_methods import noted
 from flink_agents.api.chat import ChatResult
 from flink_agents.api.context import RunnerContext
 from flink_agents.api.durable import DurableCallable
@@ -38,6 +39,7 @@ from flink_agents.runtime.execution.asked.asked_run import root_of
 from flink_agents.runtime.execution.call_scope import inside, name_of
 from flink_agents.runtime.execution.chance import GuardedRandom
 from flink_agents.runtime.execution.delivery import Delivery, current_delivery
+from flink_agents.runtime.execution.forgotten import note_made
 from flink_agents.runtime.execution.limits import LeaveThread, Slot
 from flink_agents.runtime.execution.phases import RunState
 from flink_agents.runtime.execution.retry import Trial
@@ -84,6 +86,7 @@ class ActionRun:
         asks: How many agents each of its tasks asked, by the way to the task, or None.
         suspended: What it waits for where its run is being suspended, or None.
         put: How many events and side outputs it had put out then.
+        unawaited: What its code has to await, and perhaps has, or None.
     """
 
     __slots__ = (
@@ -107,6 +110,7 @@ class ActionRun:
         "task",
         "tasks",
         "trial",
+        "unawaited",
     )
 
     def __init__(self, shared: RunEnvironment, run: Run, action: BoundAction, event: Event) -> None:
@@ -127,6 +131,7 @@ class ActionRun:
         self.asks: dict[str, int] | None = None
         self.suspended: list[OpenWait] | None = None
         self.put: tuple[int, int] = (0, 0)
+        self.unawaited: list[Coroutine[Any, Any, Any]] | None = None
         self._thread = get_ident()
         self._active = True
         self._path: str | None = None
@@ -169,6 +174,8 @@ class ActionRun:
     def own_code_of(self) -> str | None:
         """Name of the action, where the code is its own and not that of one of its durable functions."""
         return self.action.name if self._active and inside() is None else None
+
+    has_to_await = note_made
 
     @property
     def over(self) -> bool:
@@ -361,7 +368,7 @@ class ActionRunContext(RunnerContext):
                 found="a def action",
                 fix=f"write async def, and client = await ctx.client({name!r})",
             )
-        return _client(clients, name, self._of.run.state)
+        return noted("ctx.client", _client(clients, name, self._of.run.state))
 
     @property
     @override

@@ -17,7 +17,7 @@ from flink_agents.api.errors import (
     UnknownEventError,
 )
 from flink_agents.api.events import Event, NamedEvent, OutputEvent
-from flink_agents.runtime.serde.awaitables import AWAIT_IT, is_awaitable, told
+from flink_agents.runtime.serde.awaitables import AWAIT_IT, close_unawaited, is_awaitable, told
 from flink_agents.runtime.serde.declared_types import Check, check_of, type_text
 
 if TYPE_CHECKING:
@@ -162,10 +162,7 @@ def not_awaited(action: str, does: str, value: object) -> ForgottenAwaitError:
         fix=AWAIT_IT,
     )
     if inspect.iscoroutine(value):
-        given = [] if value.cr_frame is None else list(value.cr_frame.f_locals.values())
-        for one in (value, *given):
-            if inspect.iscoroutine(one):
-                one.close()
+        close_unawaited(value)
     return error
 
 

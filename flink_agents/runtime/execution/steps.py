@@ -30,6 +30,7 @@ from flink_agents.api.policies import DEAD_LETTER_TAG, DeadLetter, FailedAttempt
 from flink_agents.plan import BoundAction
 from flink_agents.runtime.concurrency.outcomes import thrown
 from flink_agents.runtime.execution.context import ActionRun, context_type
+from flink_agents.runtime.execution.forgotten import check_awaited
 from flink_agents.runtime.execution.limits import RuntimeSignal
 from flink_agents.runtime.execution.retry import Trial, is_retryable, next_trial, record
 from flink_agents.runtime.execution.run import Run
@@ -160,6 +161,8 @@ class StepExecutor:
             result = action.call(event, step.context)
             if result is not None:
                 self._emit(step, result)
+            if step.unawaited is not None and step.awaited is None:
+                check_awaited(step)
         finally:
             called_action_run.reset(token)
 
@@ -176,6 +179,8 @@ class StepExecutor:
                 result = await cast("Awaitable[Any]", awaited)
                 if result is not None:
                     self._emit(step, result)
+        if step.unawaited is not None:
+            check_awaited(step)
 
     def succeed(self, step: ActionRun) -> None:
         """End a step: what it emitted becomes part of the run."""

@@ -106,9 +106,10 @@ class HeartbeatProcessor(DelayingProcessor):
         """Commit what has finished, of all keys."""
         self._note_time(timestamp, timers)
         # These are about the key whose timer has fired.
-        if self._delays.active:
-            self._deliver(self._keys.text(), timestamp, timers)
         self._tend_current(timestamp, timers)
+        if self._delays.active:
+            # Behind runs that go on at the same time, as where these events wait with other inputs.
+            self._deliver(self._keys.text(), timestamp, timers)
         self._forget_current(timestamp, timers)
         if timestamp >= START:
             self._end_waits()

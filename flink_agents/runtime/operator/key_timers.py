@@ -64,8 +64,9 @@ class TimerProcessor(DelayingProcessor):
         """Commit what the current key's actor has finished, and see that it goes on."""
         if self._low is not None and timestamp < START:
             self._low.look(timestamp, timers, self._is_held_back)
-        self._deliver(key_text, timestamp, timers)
         emission = self._tend(key_text, timestamp, timers)
+        # Behind runs that go on at the same time, as where these events wait with other inputs.
+        self._deliver(key_text, timestamp, timers)
         if timestamp >= START:
             self._end(key_text, timestamp, timers)
         actor = self._actor(key_text, timers)

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import inspect
+from collections.abc import Coroutine
 from typing import Any
 
 AWAIT_IT = "write await before the call that made it"
@@ -21,6 +23,14 @@ def told(value: object) -> str:
     described = getattr(owner if owner is not None else value, "awaited_as", None)
     name = getattr(value, "__qualname__", None)
     return described or f"{type(value).__name__}{f' {name}' if name else ''}"
+
+
+def close_unawaited(made: Coroutine[Any, Any, Any]) -> None:
+    """Close a coroutine with those that it was given, so that Python does not warn of them as well."""
+    frame: Any = getattr(made, "cr_frame", None)
+    for one in (made, *([] if frame is None else frame.f_locals.values())):
+        if inspect.iscoroutine(one):
+            one.close()
 
 
 def shows_forgotten_await(error: BaseException) -> bool:

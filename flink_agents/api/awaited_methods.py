@@ -1,0 +1,58 @@
+"""What actions call and have to await: the end of an action finds what nobody awaited.
+
+Python only warns of such a coroutine, in a log, and its truth value is true. So an action that forgets the
+``await`` before a request for an approval would go on as if somebody had approved it.
+"""
+
+from __future__ import annotations
+
+import inspect
+from collections.abc import Callable
+from functools import wraps
+from typing import Any, TypeVar
+
+from typing_extensions import override
+
+from flink_agents.api.current import called_action_run, current_action_run
+
+_T = TypeVar("_T")
+
+
+def noted(called: str, made: _T) -> _T:
+    """Note that the action whose code runs has to await ``made``, if that is a coroutine; returns it.
+
+    Args:
+        called: What the author wrote, such as ``ctx.chat``; Python's own warnings name the coroutine so, too.
+        made: What the call returns.
+    """
+    if inspect.iscoroutine(made):
+        made.__qualname__ = called
+        run = current_action_run.get() or called_action_run.get()
+        if run is not None and run.own_code_of is not None:
+            run.has_to_await(made)
+    return made
+
+
+class AwaitedMethods:
+    """A base of classes whose public ``async def`` methods actions call: each call is noted.
+
+    Attributes:
+        called_as: What an author's code calls an object of the class.
+    """
+
+    called_as = "ctx"
+
+    @override
+    def __init_subclass__(cls, **kwargs: Any) -> None:
+        super().__init_subclass__(**kwargs)
+        for name, method in list(vars(cls).items()):
+            if not name.startswith("_") and inspect.iscoroutinefunction(method):
+                setattr(cls, name, _noting(method))
+
+
+def _noting(method: Callable[..., Any]) -> Callable[..., Any]:
+    @wraps(method)
+    def call(self: AwaitedMethods, *args: Any, **kwargs: Any) -> Any:
+        return noted(f"{self.called_as}.{method.__name__}", method(self, *args, **kwargs))
+
+    return call
