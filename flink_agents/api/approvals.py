@@ -111,7 +111,7 @@ class ApprovalRequest:
 
 @dataclass(frozen=True)
 class ApprovalOutcome:
-    """How a request ended.
+    """How a request ended. It is true where that may be done which was asked for, and false otherwise.
 
     Attributes:
         request: The request, without the time at which it would have expired.
@@ -134,12 +134,16 @@ class ApprovalOutcome:
         """Whether it may be done."""
         return self.decision is Decision.APPROVED
 
+    def __bool__(self) -> bool:
+        return self.approved
+
     @property
     def text(self) -> str:
         """How it ended in one sentence, for models and errors."""
         by = f" by {self.by}" if self.by else ""
         reason = f": {self.reason}" if self.reason else ""
-        return f"{self.request.what} was not approved, but {self.decision}{by}{reason}"
+        before = "" if self.approved else "not approved, but "
+        return f"{self.request.what} was {before}{self.decision}{by}{reason}"
 
 
 class ApprovalDeniedEvent(Event):

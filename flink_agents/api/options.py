@@ -97,7 +97,7 @@ class AgentOptions:
         "many, further inputs wait in state until one of those runs has ended."
     )
     SIGNALS_PER_KEY = option("signals.max-per-key", int, 100, minimum=1)(
-        "How many signals of a key may wait for a run. Further ones are strays."
+        "How many signals of a key may wait for a run that has not asked for them. Further ones are strays."
     )
     SIGNALS_TTL = option("signals.ttl", timedelta, "7 d", minimum="1 s")(
         "How long a signal waits for a run, and how long its id is remembered once a run has taken it."

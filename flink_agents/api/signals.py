@@ -50,7 +50,7 @@ class StrayReason(StrEnum):
 
     Attributes:
         DUPLICATE: One of its id has come before, or the wait that it names has ended.
-        AMBIGUOUS: Several waits for its name are open, and it names none of them.
+        AMBIGUOUS: Several waits for its name are open that no signal has come for, and it names none of them.
         OVERFLOW: As many signals of the key as may wait did so (``signals.max-per-key``).
         EXPIRED: No run took it in time (``signals.ttl``).
         END_OF_INPUT: The input has ended, and all runs, before one took it.
@@ -96,10 +96,12 @@ class StraySignal:
     Attributes:
         signal: The signal, with the key that it was for.
         reason: Why none did.
+        detail: What is wrong with an invalid one, or with one that cannot be read any more; else None.
     """
 
     signal: Signal
     reason: StrayReason
+    detail: str | None = None
 
 
 class SignalWait(Awaitable[T_co], Protocol[T_co]):

@@ -54,7 +54,7 @@ class Suspensions:
     def offer(self, actor: KeyActor, mail: Mail) -> None:
         """Let the runs of an actor take a signal."""
         assert actor.mail is not None
-        actor.mail.sent()
+        actor.mail.sent(mail)
         self._bridge.hand(actor.mail.offer, mail)
 
     def end_of_input(self) -> None:
@@ -190,6 +190,7 @@ class Suspensions:
                 known.remove(found)
             elif taken.identity is not None:
                 waits.taken.append(taken.identity)
+                waits.recorded.append((taken.identity, taken.name))
                 waits.mail.forget(taken.identity, reserved=suspension is None or waiting.was_aside)
         # What has become void since then was taken from state.
         waits.give_back(known)

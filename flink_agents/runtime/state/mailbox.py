@@ -9,6 +9,7 @@ absorbed when it comes.
 from __future__ import annotations
 
 import hashlib
+from collections import Counter
 from collections.abc import Callable, Iterable
 from dataclasses import dataclass, field
 from typing import NamedTuple, cast
@@ -24,6 +25,9 @@ _MEANT_VERSION = b"\x02"
 
 _pack = cast("Callable[[object], bytes]", msgpack.packb)
 
+
+UNDECIDED = -1
+"""In place of a run, in a signal of which only records that nobody has read yet can say whose it is."""
 
 OF_ID = "id "
 """The identity of a signal with an id begins so."""
@@ -47,7 +51,8 @@ class Mail(NamedTuple):
         id: The id that its sender gave it, or None.
         wait: The wait that it is for, or None.
         until: When it expires, in milliseconds since the epoch.
-        run: Sequence number of the run that waited for it when it came, which others leave it to; or None.
+        run: Sequence number of the run that waited for it when it came, which others leave it to;
+            ``UNDECIDED``, or None.
     """
 
     identity: str
@@ -88,6 +93,27 @@ class Mailbox:
     def find(self, identity: str) -> Mail | None:
         """The first signal of that identity that waits for a run, or None."""
         return next((one for one in self.mail if one.identity == identity), None)
+
+    def undecided(
+        self, taken: Iterable[str], recorded: Iterable[tuple[str, str | None]]
+    ) -> list[tuple[Mail, int]]:
+        """The undecided signals, each with how many of its name a run has taken that come behind it.
+
+        Args:
+            taken: Identities of the signals that a run has taken.
+            recorded: Those among them that only the store knows of, with names. What is not here comes later.
+        """
+        if all(one.run != UNDECIDED for one in self.mail):
+            return []
+        here, identities = {one.identity for one in self.mail}, set(taken)
+        later = Counter(name for identity, name in recorded if identity not in here)
+        found: list[tuple[Mail, int]] = []
+        for place, mail in enumerate(self.mail):
+            if mail.run == UNDECIDED:
+                behind = [one for one in self.mail[place + 1 :] if one.name == mail.name]
+                ended = sum(one.identity in identities for one in behind)
+                found.append((mail, ended + later[mail.name]))
+        return found
 
     def take(self, identities: Iterable[str], until: int) -> None:
         """Remove the signals that a run has taken, and remember them."""

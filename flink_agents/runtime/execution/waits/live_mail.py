@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 import threading
-from collections.abc import Callable, Iterable, Sequence
+from collections import Counter
+from collections.abc import Callable, Container, Iterable, Sequence
 from typing import TYPE_CHECKING
 
 from flink_agents.api.action_state import Record, RecordKind
@@ -48,6 +49,7 @@ class LiveMail:
         self._ttl = ttl
         self._owed: list[str] = []
         self._reserved: list[str] = []
+        self._forgotten: list[str] = []
         self._picked: list[Mail] = []
         self._lock = threading.Lock()
         # Each is written by one thread only.
@@ -56,9 +58,9 @@ class LiveMail:
 
     # -- for Flink's thread -----------------------------------------------------------
 
-    def sent(self) -> None:
+    def sent(self, mail: Mail) -> None:
         """Note that a signal is under way to :meth:`offer`."""
-        self._sent += 1
+        self._sent += mail.wait is None
 
     def expire(self, now: int) -> list[Mail]:
         """Remove and return the signals that no wait took before they expired.
@@ -78,20 +80,48 @@ class LiveMail:
         with self._lock:
             return self._free(mail)
 
+    def is_reserved(self, mail: Mail) -> bool:
+        """Whether a recorded run has taken such a signal that is not committed yet."""
+        with self._lock:
+            return mail.identity in self._reserved or mail.identity in self._forgotten
+
+    def settle(self, identities: Iterable[str]) -> None:
+        """Note that a run is committed, or parked, that has taken these signals as its records say."""
+        with self._lock:
+            for identity in identities:
+                self._forgotten.remove(identity)
+
     @property
     def waiting(self) -> int:
-        """How many signals no wait has taken, with those that are under way."""
-        return len(self._mail) + self._sent - self._offered
+        """How many signals that name no wait none has taken, with those that are under way."""
+        with self._lock:
+            here = sum(one.wait is None for one in self._free(self._mail))
+        return here + self._sent - self._offered
 
-    def open_for(self, name: str) -> int:
-        """How many waits are open for the name."""
-        return sum(wait.name == name for wait in self.open.copy())
+    def unanswered_for(self, name: str, named: Container[str]) -> int:
+        """How many waits are open for a name that no signal is for.
+
+        Args:
+            name: The name.
+            named: The ids of waits for which there is one, taken or not.
+        """
+        with self._lock:
+            meant = Counter(one.run for one in self._mail if one.wait is None and one.name == name)
+        found = 0
+        for wait in self.open.copy():
+            if wait.name != name or wait.id in named:
+                continue
+            if meant[wait.run]:
+                meant[wait.run] -= 1
+            else:
+                found += 1
+        return found
 
     # -- for the agent loop -----------------------------------------------------------
 
     def offer(self, mail: Mail) -> None:
         """Let a wait that is open take a signal, or keep it for a later one."""
-        self._offered += 1
+        self._offered += mail.wait is None
         if mail.identity in self._owed:
             # It was taken before it came again, as a record says.
             self._owed.remove(mail.identity)
@@ -156,6 +186,7 @@ class LiveMail:
             reserved: Whether it was reserved for the run that has the record.
         """
         with self._lock:
+            self._forgotten.append(identity)
             if reserved and identity in self._reserved:
                 self._reserved.remove(identity)
             place = next((at for at, one in enumerate(self._mail) if one.identity == identity), None)

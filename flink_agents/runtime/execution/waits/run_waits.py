@@ -16,7 +16,6 @@ from typing import TYPE_CHECKING, Any, cast
 from flink_agents.api.action_state import RecordKind
 from flink_agents.api.events import OutputEvent
 from flink_agents.api.policies import DEAD_LETTER_TAG
-from flink_agents.api.signals import StrayReason
 from flink_agents.runtime.execution.delivery import Delivery, OwnFuture, Pending, outside
 from flink_agents.runtime.execution.waits.live_mail import LiveMail
 from flink_agents.runtime.execution.waits.parts import RunParts
@@ -24,6 +23,7 @@ from flink_agents.runtime.journal.calls import Mismatch, Outcome, told
 from flink_agents.runtime.journal.kept import KeptJournal
 from flink_agents.runtime.journal.records import WaitRecord
 from flink_agents.runtime.serde.codec import ValueCodec
+from flink_agents.runtime.serde.tracebacks import text_of
 from flink_agents.runtime.state.mailbox import Mail
 from flink_agents.runtime.state.suspended import OpenWait, wait_id
 
@@ -38,6 +38,9 @@ Fit = Callable[[Any], Any]
 
 _LETTER = "\x00"
 """Stands behind the path of an execution where its dead letters are counted."""
+
+MOST_TOLD = 1000
+"""How many characters a stray tells of what is wrong with its signal, at most."""
 
 LOOK_SECONDS = 0.05, 1.0
 """A wait of a run that goes on is looked at after so long, first and at most: clocks may be set."""
@@ -64,7 +67,8 @@ class RunWaits:
         put: How many outputs and side outputs of each execution there were, with those that had left.
         taken: Identities of the signals that it took since it began, or went on.
         returned: Signals that it took before it was suspended, which is void: state has them no more.
-        refused: Signals whose values are not what it waits for, each with the reason.
+        recorded: Identities and names of the signals among those that only the store knows of.
+        refused: Signals whose values are not what it waits for, each with what is wrong with it.
         unawaited: Waits that nobody has begun to await, nor asked for their id, with their executions.
     """
 
@@ -89,7 +93,8 @@ class RunWaits:
         self._final: dict[str, tuple[int, int]] = {}
         self.taken: list[str] = []
         self.returned: list[Mail] = []
-        self.refused: list[tuple[Mail, StrayReason]] = []
+        self.recorded: list[tuple[str, str | None]] = []
+        self.refused: list[tuple[Mail, str]] = []
         self.unawaited: dict[object, Delivery] = {}
 
     @property
@@ -208,6 +213,11 @@ class OutlastingWait(Pending):
         return wait_id(run.key_text, run.sequence_number, self._step.path, number.task, number.nth)
 
     @property
+    def run(self) -> int:
+        """Sequence number of the run that waits."""
+        return self._step.run.sequence_number
+
+    @property
     def what(self) -> str:
         """What it waits for, for people."""
         return "a pause" if self.name is None else f"signal {self.name!r}"
@@ -279,8 +289,8 @@ class OutlastingWait(Pending):
             return False
         own, run = self.id, self._step.run.sequence_number
         while (mail := waits.mail.pick(self.name, own, run)) is not None:
-            if mail.name != self.name or not self._fits(mail.value):
-                waits.refused.append((mail, StrayReason.INVALID))
+            if (wrong := self._wrong(mail)) is not None:
+                waits.refused.append((mail, wrong))
                 waits.mail.taken(mail)
                 continue
             self._picked = mail
@@ -360,15 +370,17 @@ class OutlastingWait(Pending):
             self._timer.cancel()
             self._timer = None
 
-    def _fits(self, value: bytes) -> bool:
-        if self._fit is None:
-            return True
-        decoded = self._codec.decode(value)
+    def _wrong(self, mail: Mail) -> str | None:
+        """What is wrong with a signal that came for this wait; None where it is what is waited for."""
+        if mail.name != self.name:
+            return f"the wait is for {self.name!r}"
         try:
-            self._fit(decoded)
-        except Exception:  # what a validator of the author's raises
-            return False
-        return True
+            typed(self._codec, self._fit, mail.value)
+        except KeyboardInterrupt:
+            raise
+        except BaseException as error:  # what a validator of the author's raises, or a class that is gone
+            return f"{type(error).__name__}: {text_of(error)}"[:MOST_TOLD]
+        return None
 
     @property
     def _codec(self) -> ValueCodec:

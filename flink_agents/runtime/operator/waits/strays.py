@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from dataclasses import replace
 
+from flink_agents.api.errors import StateError
 from flink_agents.api.signals import STRAYS_TAG, Signal, StrayReason, StraySignal
 from flink_agents.runtime.execution.shared import RunEnvironment
 from flink_agents.runtime.operator.emission import Emission
@@ -21,7 +22,14 @@ class Strays:
     def __init__(self, shared: RunEnvironment) -> None:
         self._shared = shared
 
-    def leave(self, what: Signal | Mail, reason: StrayReason, key_text: str, out: Emission) -> None:
+    def leave(
+        self,
+        what: Signal | Mail,
+        reason: StrayReason,
+        key_text: str,
+        out: Emission,
+        detail: str | None = None,
+    ) -> None:
         """Let a signal leave.
 
         Args:
@@ -29,11 +37,18 @@ class Strays:
             reason: Why no run takes it.
             key_text: Its key.
             out: Takes it.
+            detail: What is wrong with it, where something is.
         """
         if isinstance(what, Mail):
-            what = Signal(what.name, self._shared.codec.decode(what.value), None, what.id, what.wait)
+            value = None
+            try:
+                value = self._shared.codec.decode(what.value)
+            except StateError as error:
+                # Its class may be gone since it came.
+                detail = detail or error.message
+            what = Signal(what.name, value, None, what.id, what.wait)
         if what.key is None:
             what = replace(what, key=decode_key(key_text))
         self._shared.run_metrics.count("signals_stray")
-        out.side_outputs.append((STRAYS_TAG, StraySignal(what, reason)))
+        out.side_outputs.append((STRAYS_TAG, StraySignal(what, reason, detail)))
         out.side_timestamps.append(None)

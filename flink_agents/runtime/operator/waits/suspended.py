@@ -12,27 +12,26 @@ Signals that come are kept in state until a run has taken them and is parked or 
 
 from __future__ import annotations
 
-from collections.abc import Callable, Collection, Iterable
+from collections.abc import Callable, Iterable
 from datetime import timedelta
 
-from flink_agents.api.action_state import RecordKind
 from flink_agents.api.errors import StateError
 from flink_agents.api.options import AgentOptions
 from flink_agents.api.signals import Signal, StrayReason, is_text
 from flink_agents.runtime.execution.run import Run
 from flink_agents.runtime.execution.shared import RunEnvironment
 from flink_agents.runtime.execution.waits.live_mail import LiveMail
-from flink_agents.runtime.journal.calls import task_of
 from flink_agents.runtime.loop.actor import KeyActor, Waiting
 from flink_agents.runtime.operator.emission import Emission, trace_outputs
 from flink_agents.runtime.operator.low_watermark import LowWatermark
 from flink_agents.runtime.operator.overtaken import Overtaken
 from flink_agents.runtime.operator.waits.asides import Asides
 from flink_agents.runtime.operator.waits.delayed import Delays
+from flink_agents.runtime.operator.waits.refusals import Refusals, ended_waits, runs_going_on, unanswered
 from flink_agents.runtime.operator.waits.strays import Strays
 from flink_agents.runtime.state.keyed_state import Head, KeyedState, Timers
-from flink_agents.runtime.state.mailbox import Mail, Mailbox, identity_of
-from flink_agents.runtime.state.suspended import Suspension, run_of, wait_id
+from flink_agents.runtime.state.mailbox import UNDECIDED, Mail, Mailbox, identity_of
+from flink_agents.runtime.state.suspended import Suspension, run_of
 
 
 class SuspendedRuns:
@@ -69,7 +68,7 @@ class SuspendedRuns:
         self._delays = delays
         ttl: timedelta = shared.config.get(AgentOptions.SIGNALS_TTL)
         self._ttl = int(ttl.total_seconds() * 1000)
-        self._most: int = shared.config.get(AgentOptions.SIGNALS_PER_KEY)
+        self._refusals = Refusals(asides, self._suspension, shared.config.get(AgentOptions.SIGNALS_PER_KEY))
 
     # -- suspended runs ---------------------------------------------------------------
 
@@ -141,7 +140,7 @@ class SuspendedRuns:
         free = [one for one in free if one.until > now and _is_for(one, run.key_text, suspension)]
         for place, mail in enumerate(box.mail):
             if any(mail is one for one in free):
-                box.mail[place] = _meant(mail, suspension, box.mail)
+                box.mail[place] = _meant(mail, suspension, run.key_text, box.mail)
                 ready = True
         if ready:
             self._keep(box, head, timers)
@@ -201,11 +200,12 @@ class SuspendedRuns:
             value = self._codec.encode(signal.value)
             # Pickle, by which it came, asks a class nothing. Made again, it may raise, in each attempt.
             self._codec.decode(value)
-        except StateError:
-            return self._strays.leave(signal, StrayReason.INVALID, key_text, out)
+        except StateError as error:
+            return self._strays.leave(signal, StrayReason.INVALID, key_text, out, error.message)
         ids = [one for one in (signal.id, signal.wait) if one is not None]
         if not all(map(is_text, (signal.name, *ids))):
-            return self._strays.leave(signal, StrayReason.INVALID, key_text, out)
+            wrong = "its name, id or wait is no text"
+            return self._strays.leave(signal, StrayReason.INVALID, key_text, out, wrong)
         now = self._clock()
         box = self._mailbox()
         self._expire(box, now, out, head, actor, key_text)
@@ -215,8 +215,13 @@ class SuspendedRuns:
             if signal.id is not None:
                 box.seen[signal.id] = mail.until
         else:
-            reason = self._refusal(mail, box, key_text, head, actor)
-            if reason is not None:
+            unread = self._has_unread_records(head, actor, key_text)
+            reason = self._refusals.reason(mail, box, key_text, head, actor, unread)
+            if reason is StrayReason.AMBIGUOUS and unread:
+                kept = mail._replace(run=UNDECIDED)
+                box.mail.append(kept)
+                self._let_all_go_on(head, key_text, actor)
+            elif reason is not None:
                 self._strays.leave(signal, reason, key_text, out)
             else:
                 kept = self._for_aside(mail, key_text, head, box, actor)
@@ -229,21 +234,61 @@ class SuspendedRuns:
         self._state.head.update(head.pack())
         return kept
 
+    def _let_all_go_on(self, head: Head, key_text: str, actor: KeyActor | None) -> None:
+        """Let the runs of a key go on, if only to wait again: then its records are read."""
+        if actor is None and head.suspended is not None:
+            head.suspended = *head.suspended[:2], 0
+        if actor is None and head.aside:
+            self._asides.wake(head, key_text, lambda one: True)
+
+    def _decide(
+        self,
+        undecided: list[tuple[Mail, int]],
+        run: Run,
+        box: Mailbox,
+        head: Head,
+        out: Emission,
+        own: Suspension | None,
+    ) -> None:
+        """Decide about undecided signals that no record speaks of.
+
+        Args:
+            undecided: Each with the number of waits for its name that signals behind it have ended: when it
+                came, these were open.
+            run: The run, which is committed or parked.
+            box: The signals of its key, without those that the run took.
+            head: The head of its key.
+            out: Takes strays.
+            own: What is left of the run, if it is parked.
+        """
+        for mail, open_then in undecided:
+            place = next((at for at, one in enumerate(box.mail) if one is mail), None)
+            if place is None:
+                continue
+            before = box.mail[:place]
+            free = self._refusals.free_for(mail.name, before, run.key_text, head, own, ())
+            if free + open_then > 1:
+                del box.mail[place]
+                self._strays.leave(mail, StrayReason.AMBIGUOUS, run.key_text, out)
+            else:
+                box.mail[place] = self._for_aside(mail._replace(run=None), run.key_text, head, box, None)
+
     def _for_aside(self, mail: Mail, key_text: str, head: Head, box: Mailbox, actor: KeyActor | None) -> Mail:
         """Wake the run that is set aside and that a signal is for; returns the signal, meant for that run."""
         if not head.aside:
             return mail
         seq = None if mail.wait is None else run_of(mail.wait, key_text)
-        going_on = _going_on(actor)
+        going_on = runs_going_on(actor)
         for one in head.aside:
             wanted = one.seq == seq if mail.wait is not None else mail.name in one.names
             # A run that goes on takes the signal itself, if it still wants one.
             if not wanted or (one.woken is not None and one.seq in going_on):
                 continue
             suspension = self._asides.suspension(one)
-            if _is_for(mail, key_text, suspension):
+            meant = _meant(mail, suspension, key_text, box.mail)
+            if meant.run == one.seq or (mail.wait is not None and _is_for(mail, key_text, suspension)):
                 self._asides.wake(head, key_text, lambda other, seq=one.seq: other.seq == seq)
-                return _meant(mail, suspension, box.mail)
+                return meant
         return mail
 
     def expires(self, head: Head) -> bool:
@@ -280,8 +325,7 @@ class SuspendedRuns:
         box = self._mailbox()
         if actor is None and self._may_be_taken(head, key_text) and any(one.until <= now for one in box.mail):
             # The run goes on, if only to wait again: then the records are read, which tell.
-            assert head.suspended is not None
-            head.suspended = *head.suspended[:2], 0
+            self._let_all_go_on(head, key_text, actor)
         self._expire(box, now, emission, head, actor, key_text)
         self._keep(box, head, timers, waits=False)
         self._write(head)
@@ -296,46 +340,6 @@ class SuspendedRuns:
             self._strays.leave(mail, StrayReason.END_OF_INPUT, key_text, emission)
         self._keep(box, head, timers)
         self._write(head)
-
-    def _refusal(
-        self, mail: Mail, box: Mailbox, key_text: str, head: Head, actor: KeyActor | None
-    ) -> StrayReason | None:
-        """Why a signal is a stray; None where it is none."""
-        if mail.id is not None and box.knows(mail.id):
-            return StrayReason.DUPLICATE
-        suspended = head.suspended
-        waiting = len(box.mail) if actor is None or actor.mail is None else actor.mail.waiting
-        if mail.wait is not None:
-            seq = run_of(mail.wait, key_text)
-            if seq is None:
-                return StrayReason.INVALID
-            of_suspended = suspended is not None and suspended[1] == seq
-            aside = next((one for one in head.aside if one.seq == seq), None)
-            if aside is not None:
-                ended = aside.woken is None and mail.wait in _ended(key_text, self._asides.suspension(aside))
-                return StrayReason.DUPLICATE if ended else self._overflow(waiting)
-            if seq < head.next_seq and not of_suspended:
-                return StrayReason.DUPLICATE
-            if suspended is not None and of_suspended and actor is None:
-                if mail.wait in _ended(key_text, self._suspension(suspended[0])):
-                    return StrayReason.DUPLICATE
-        elif self._open_for(mail.name, suspended, actor) + _aside_for(mail.name, head, actor) > 1:
-            return StrayReason.AMBIGUOUS
-        return self._overflow(waiting)
-
-    def _overflow(self, waiting: int) -> StrayReason | None:
-        return StrayReason.OVERFLOW if waiting >= self._most else None
-
-    def _open_for(
-        self, name: str, suspended: tuple[int, int, int | None] | None, actor: KeyActor | None
-    ) -> int:
-        if actor is not None and actor.suspended is not None:
-            return sum(one.name == name for one in actor.suspended[1].waits)
-        if actor is not None and not (actor.mail is not None and actor.mail.resuming):
-            return actor.mail.open_for(name) if actor.mail is not None else 0
-        if suspended is None:
-            return 0
-        return sum(one.name == name for one in self._suspension(suspended[0]).waits)
 
     def _settled(
         self, run: Run, head: Head, out: Emission, timers: Timers, suspension: Suspension | None
@@ -354,22 +358,29 @@ class SuspendedRuns:
             return None
         if not (waits.taken or waits.refused or waits.returned or head.mail_expires is not None):
             return None
+        waits.mail.settle(identity for identity, _ in waits.recorded)
         now = self._clock()
         box = self._mailbox()
         # They may have been taken once more.
         box.mail[:0] = waits.returned
+        undecided = box.undecided(waits.taken, waits.recorded)
         box.take(waits.taken, now + self._ttl)
-        for mail, reason in waits.refused:
+        for mail, wrong in waits.refused:
             if (found := box.find(mail.identity)) is not None:
                 box.mail.remove(found)
-                self._strays.leave(mail, reason, run.key_text, out)
-        over = None if suspension is None else _ended(run.key_text, suspension)
+                self._strays.leave(mail, StrayReason.INVALID, run.key_text, out, wrong)
+        over = None if suspension is None else ended_waits(run.key_text, suspension)
         for mail in list(box.mail):
             if mail.wait is None or run_of(mail.wait, run.key_text) != run.sequence_number:
                 continue
             if over is None or mail.wait in over:
                 box.mail.remove(mail)
                 self._strays.leave(mail, StrayReason.DUPLICATE, run.key_text, out)
+        if undecided and (suspension is not None or not waits.mail.open):
+            # Of a run that is set aside, the head has the waits.
+            own = suspension if suspension is not None and suspension.input is None else None
+            undecided = [one for one in undecided if not waits.mail.is_reserved(one[0])]
+            self._decide(undecided, run, box, head, out, own)
         self._release(run, box, head, suspension)
         if suspension is not None:
             self._expire_behind(waits.mail, box, now, run.key_text, out)
@@ -437,6 +448,13 @@ class SuspendedRuns:
             self._strays.leave(mail, StrayReason.EXPIRED, key_text, out)
         box.mail = [one if one.until > now else one._replace(until=now + self._ttl) for one in box.mail]
 
+    def _has_unread_records(self, head: Head, actor: KeyActor | None, key_text: str) -> bool:
+        """Whether records may say that runs have taken signals, which nobody has read yet."""
+        journals = self._shared.journals
+        if journals is None or (actor is not None and actor.order is None):
+            return False
+        return actor is not None or journals.may_have(head.journal_id, key_text, head.marker, True)
+
     def _may_be_taken(self, head: Head, key_text: str) -> bool:
         """Whether recorded runs may lie behind a suspended one, of a key without an actor."""
         journals = self._shared.journals
@@ -453,38 +471,12 @@ def _is_for(mail: Mail, key_text: str, suspension: Suspension) -> bool:
     return mail.run in (None, suspension.seq) and any(one.name == mail.name for one in waits)
 
 
-def _going_on(actor: KeyActor | None) -> Collection[int]:
-    """Sequence numbers of the runs that have begun, or go on, with the signals of an actor."""
-    return actor.mail.runs if actor is not None and actor.mail is not None else ()
-
-
-def _aside_for(name: str, head: Head, actor: KeyActor | None) -> int:
-    """How many waits for a name are open, of runs that are set aside and do not go on already."""
-    going_on = _going_on(actor)
-    return sum(one.names.count(name) for one in head.aside if one.woken is None or one.seq not in going_on)
-
-
-def _meant(mail: Mail, suspension: Suspension, others: Iterable[Mail]) -> Mail:
+def _meant(mail: Mail, suspension: Suspension, key_text: str, others: Iterable[Mail]) -> Mail:
     """A signal for one of a run's waits as one that other runs leave to it.
 
     One for a wait that has its signal already stays as it is: another wait may take it.
     """
     if mail.wait is not None or mail.run is not None:
         return mail
-    open_waits = sum(one.name == mail.name for one in suspension.waits)
-    answers = sum(other.name == mail.name and other.run == suspension.seq for other in others)
-    return mail._replace(run=suspension.seq) if answers < open_waits else mail
-
-
-def _ended(key_text: str, suspension: Suspension) -> set[str]:
-    """The waits of a suspended run that have ended, and those of its actions that have."""
-    ended: dict[str, set[str]] = {}
-    for record in suspension.records:
-        step, task = task_of(record.step)
-        if record.kind is RecordKind.WAIT:
-            of_step = ended.setdefault(step, set())
-            of_step.add(wait_id(key_text, suspension.seq, step, task, record.index))
-        elif record.kind is RecordKind.RERUN:
-            # They are open once more.
-            ended.pop(step, None)
-    return set().union(*ended.values())
+    free = any(one.name == mail.name for one in unanswered(suspension, key_text, others))
+    return mail._replace(run=suspension.seq) if free else mail

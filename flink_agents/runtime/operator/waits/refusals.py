@@ -1,0 +1,195 @@
+"""Tells which signals no run can take, and which waits of a key are open that no signal is for.
+
+A signal that has come stays in the mailbox until the run that takes it is committed or suspended. So a wait
+may be open in state that has its signal already, or even took it: such a wait counts as answered. Whether
+signals come one by one, or all at once as after a restart, makes no difference then.
+
+As long as the records of a key are not read, one of its runs may have taken a signal that would be ambiguous
+by what state has. Such a signal is *undecided*: it waits until the records say who took it, or that nobody
+did. Then what counts is how many waits were open when it came.
+"""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Callable, Collection, Iterable
+
+from flink_agents.api.action_state import RecordKind
+from flink_agents.api.signals import StrayReason
+from flink_agents.runtime.execution.waits.live_mail import LiveMail
+from flink_agents.runtime.journal.calls import task_of
+from flink_agents.runtime.loop.actor import KeyActor
+from flink_agents.runtime.operator.waits.asides import Asides
+from flink_agents.runtime.state.keyed_state import Head
+from flink_agents.runtime.state.mailbox import Mail, Mailbox
+from flink_agents.runtime.state.suspended import OpenWait, Suspension, run_of, wait_id
+
+MANY = 10
+"""So many times ``signals.max-per-key`` is the limit of signals that answer a run, or may have been taken."""
+
+
+class Refusals:
+    """Tells why a signal is a stray. Only for Flink's thread.
+
+    Args:
+        asides: The runs that are set aside.
+        suspension: Reads the entry of a suspended run, by the number of its input.
+        most: How many signals of a key may wait for a run that is to ask for them.
+    """
+
+    def __init__(self, asides: Asides, suspension: Callable[[int], Suspension], most: int) -> None:
+        self._asides = asides
+        self._suspension = suspension
+        self._most = most
+
+    def reason(
+        self, mail: Mail, box: Mailbox, key_text: str, head: Head, actor: KeyActor | None, unread: bool
+    ) -> StrayReason | None:
+        """Why a signal of the current key is a stray; None where it is none.
+
+        Args:
+            mail: The signal.
+            box: Those that came before it.
+            key_text: The key.
+            head: Its head.
+            actor: Its actor, or None.
+            unread: Whether records that are not read yet may say that runs have taken signals.
+        """
+        if mail.id is not None and box.knows(mail.id):
+            return StrayReason.DUPLICATE
+        if mail.wait is not None:
+            return self._of_named(mail, mail.wait, box, key_text, head, actor, unread)
+        free = self.free_for(
+            mail.name, box.mail, key_text, head, self._own(head, actor), runs_going_on(actor)
+        )
+        if free > 1:
+            return StrayReason.AMBIGUOUS
+        first = not any(one.name == mail.name and _is_open(one) for one in box.mail)
+        return None if free and first else self._overflow(box, actor, unread)
+
+    def _of_named(
+        self,
+        mail: Mail,
+        wait: str,
+        box: Mailbox,
+        key_text: str,
+        head: Head,
+        actor: KeyActor | None,
+        unread: bool,
+    ) -> StrayReason | None:
+        """Why a signal is a stray that names its wait."""
+        seq = run_of(wait, key_text)
+        if seq is None:
+            return StrayReason.INVALID
+        suspended = head.suspended
+        of_suspended = suspended is not None and suspended[1] == seq
+        aside = next((one for one in head.aside if one.seq == seq), None)
+        if aside is not None:
+            ended = aside.woken is None and wait in ended_waits(key_text, self._asides.suspension(aside))
+        elif seq < head.next_seq and not of_suspended:
+            ended = True
+        elif suspended is not None and of_suspended and actor is None:
+            ended = wait in ended_waits(key_text, self._suspension(suspended[0]))
+        else:
+            ended = False
+        if ended:
+            return StrayReason.DUPLICATE
+        if any(one.wait == wait for one in box.mail):
+            return self._overflow(box, actor, unread)
+        # It answers what a run has asked, and is not held up by what no run has asked for.
+        answers = sum(one.wait is not None for one in box.mail)
+        return StrayReason.OVERFLOW if answers >= MANY * self._most else None
+
+    def _overflow(self, box: Mailbox, actor: KeyActor | None, unread: bool) -> StrayReason | None:
+        live = None if actor is None else actor.mail
+        waiting = sum(map(_is_open, box.mail)) if live is None else live.waiting
+        most = MANY * self._most if unread else self._most
+        return StrayReason.OVERFLOW if waiting >= most else None
+
+    def free_for(
+        self,
+        name: str,
+        mail: Collection[Mail],
+        key_text: str,
+        head: Head,
+        own: Suspension | LiveMail | None,
+        going_on: Collection[int],
+    ) -> int:
+        """How many waits for a name are open that no signal is for.
+
+        Args:
+            name: The name.
+            mail: The signals that are there.
+            key_text: The key.
+            head: Its head.
+            own: The waits of the run that the key is busy with, or that holds it up.
+            going_on: Which of the runs that are set aside go on: their waits are among the former.
+        """
+        if own is None:
+            found = 0
+        elif isinstance(own, LiveMail):
+            found = own.unanswered_for(name, {one.wait for one in mail if one.wait is not None})
+        else:
+            found = sum(wait.name == name for wait in unanswered(own, key_text, mail))
+        # Reading an entry takes long; only these may have waits with signals.
+        concerned = {one.run if one.wait is None else run_of(one.wait, key_text) for one in mail}
+        for one in head.aside:
+            if name not in one.names or (one.woken is not None and one.seq in going_on):
+                continue
+            if one.seq in concerned:
+                waits = unanswered(self._asides.suspension(one), key_text, mail)
+                found += sum(wait.name == name for wait in waits)
+            else:
+                found += one.names.count(name)
+        return found
+
+    def _own(self, head: Head, actor: KeyActor | None) -> Suspension | LiveMail | None:
+        """The waits of the run that a key is busy with, or that holds it up."""
+        if actor is not None and actor.suspended is not None:
+            return actor.suspended[1]
+        if actor is not None and not (actor.mail is not None and actor.mail.resuming):
+            return actor.mail
+        return None if head.suspended is None else self._suspension(head.suspended[0])
+
+
+def unanswered(suspension: Suspension, key_text: str, mail: Iterable[Mail]) -> list[OpenWait]:
+    """Return the waits for signals of a suspended run that no signal of ``mail`` is for."""
+    named, meant = set[str](), Counter[str]()
+    for one in mail:
+        if one.wait is not None:
+            named.add(one.wait)
+        elif one.run == suspension.seq:
+            meant[one.name] += 1
+    found: list[OpenWait] = []
+    for wait in suspension.waits:
+        if wait.name is None or wait.id(key_text, suspension.seq) in named:
+            continue
+        if meant[wait.name]:
+            meant[wait.name] -= 1
+        else:
+            found.append(wait)
+    return found
+
+
+def ended_waits(key_text: str, suspension: Suspension) -> set[str]:
+    """Return the ids of the waits of a suspended run that have ended, and of those of its ended actions."""
+    ended: dict[str, set[str]] = {}
+    for record in suspension.records:
+        step, task = task_of(record.step)
+        if record.kind is RecordKind.WAIT:
+            of_step = ended.setdefault(step, set())
+            of_step.add(wait_id(key_text, suspension.seq, step, task, record.index))
+        elif record.kind is RecordKind.RERUN:
+            # They are open once more.
+            ended.pop(step, None)
+    return set().union(*ended.values())
+
+
+def runs_going_on(actor: KeyActor | None) -> Collection[int]:
+    """Return the sequence numbers of the runs that have begun, or go on, with the signals of an actor."""
+    return actor.mail.runs if actor is not None and actor.mail is not None else ()
+
+
+def _is_open(mail: Mail) -> bool:
+    """Whether any wait for its name may take a signal."""
+    return mail.wait is None and mail.run is None
