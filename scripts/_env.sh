@@ -72,7 +72,7 @@ install_lock() {
     echo "set-up: making .venv with $(python_version "$PYTHON"); about a minute, once" >&2
     # --clear: nothing of an interrupted, moved or outdated environment is kept.
     "$PYTHON" -m venv --clear "$venv"
-    # Progress goes to stderr, so that stdout stays the command's own.
-    "$venv/bin/python" -m pip install --disable-pip-version-check --progress-bar off \
+    # Errors alone are told, on stderr, so that stdout stays the command's own.
+    "$venv/bin/python" -m pip install --disable-pip-version-check --quiet --progress-bar off \
         --require-hashes -r "$lock" >&2
 }

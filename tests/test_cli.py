@@ -9,6 +9,9 @@ import sys
 from pathlib import Path
 
 import pytest
+from typer.testing import CliRunner
+
+from flink_agents.cli.main import app
 
 AGENT = """
 from flink_agents import Agent, Event, InputEvent, OutputEvent, action
@@ -35,7 +38,20 @@ class Broken(Agent):
 """
 
 
-COMMANDS = ("cluster", "demo", "doctor", "kafka", "new", "plan", "run", "state", "stop", "version")
+COMMANDS = (
+    "approvals",
+    "cluster",
+    "demo",
+    "doctor",
+    "kafka",
+    "new",
+    "plan",
+    "run",
+    "signal",
+    "state",
+    "stop",
+    "version",
+)
 
 
 @pytest.fixture
@@ -58,6 +74,19 @@ def test_version(tmp_path: Path) -> None:
 def test_without_a_command_it_lists_them(tmp_path: Path) -> None:
     shown = flink_agents("--help", cwd=tmp_path).stdout
     assert [name for name in COMMANDS if name not in shown] == []
+
+
+def test_version_is_an_option_as_well() -> None:
+    done, same = (CliRunner().invoke(app, [spelling]) for spelling in ("--version", "version"))
+    assert (done.exit_code, done.stdout) == (0, same.stdout)
+    assert done.stdout.startswith("flink-agents-python ")
+
+
+def test_help_shows_switches_without_a_value() -> None:
+    shown = CliRunner().invoke(app, ["plan", "show", "--help"]).stdout.splitlines()
+    [line] = [one.split() for one in shown if "--json" in one]
+    assert line[:2] == ["--json", "Print"]
+    assert "bool" not in "".join(shown)
 
 
 def test_plan_show_as_text(project: Path) -> None:

@@ -1,4 +1,4 @@
-"""Durations that actions give: seconds, or a timedelta."""
+"""Durations: seconds, or a timedelta, as actions give them, and their texts for people."""
 
 from __future__ import annotations
 
@@ -10,6 +10,17 @@ from typing import cast
 
 LONGEST = timedelta(days=365_000)
 """The longest duration, which is about a thousand years: each time that it leads to has a date."""
+
+_UNITS = (("d", 86_400, 86_400), ("h", 3600, 3600), ("min", 60, 600))
+"""Units with their length, and from which duration on they are used; both in seconds."""
+
+
+def duration_text(seconds: float) -> str:
+    """Return a duration as people read it, and as options take it: in the longest unit that divides it."""
+    for unit, length, least in _UNITS:
+        if seconds >= least and seconds % length == 0:
+            return f"{seconds / length:g} {unit}"
+    return f"{seconds:g} s"
 
 
 def seconds_of(duration: object, refuse: Callable[[str], Exception], least: float | None = None) -> float:

@@ -9,6 +9,7 @@ from datetime import timedelta
 from enum import Enum
 from typing import Any, Generic, TypeVar, cast
 
+from flink_agents.api.durations import duration_text
 from flink_agents.api.errors import OptionError
 
 T = TypeVar("T")
@@ -92,7 +93,7 @@ def write_value(value: object) -> str:
     """Return ``value`` as it would be written in YAML or the environment."""
     if isinstance(value, timedelta):
         short = timedelta() < value < timedelta(seconds=1)
-        return f"{value / timedelta(milliseconds=1):g} ms" if short else f"{value.total_seconds():g} s"
+        return f"{value / timedelta(milliseconds=1):g} ms" if short else duration_text(value.total_seconds())
     if isinstance(value, Enum):
         return str(value.value)
     return str(value).lower() if isinstance(value, bool) else str(value)

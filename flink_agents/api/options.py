@@ -128,8 +128,8 @@ class AgentOptions:
     )
     FORGET_SETTLED_AFTER = option("state.forget-settled-after", timedelta, minimum="1 s")(
         "After what time without an input state forgets a key that has no memory. A key that comes again "
-        "has new idempotency keys, event ids and UUIDs. Default: state keeps 50 to 200 bytes of each key "
-        "for ever."
+        "has new idempotency keys, event ids and UUIDs. Default: state keeps each key "
+        "for ever, with 30 to 130 bytes."
     )
     CHAT_MODELS = option("chat-models", cast("type[dict[str, Any]]", dict))(
         "What a job says about a chat model in place of its agent: `chat-models.NAME.model`, `.base_url`, "

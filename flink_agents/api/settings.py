@@ -27,6 +27,7 @@ from pydantic import (
     model_serializer,
 )
 
+from flink_agents.api.durations import duration_text
 from flink_agents.api.error_base import suggest
 from flink_agents.api.errors import AgentDefinitionError
 from flink_agents.api.policies import OnError, OnSuspend, OnUnhandled, RateLimit, RetryPolicy
@@ -43,11 +44,13 @@ class Setting:
         expected: What it has to be.
         example: How it is written in code.
         shown: How it is shown behind an action, as a format of its value; empty where it is not.
+        text_of: Makes of its value what the format gets.
     """
 
     expected: str
     example: str
     shown: str = ""
+    text_of: Callable[[Any], object] = lambda value: value
 
 
 def _one_of(kind: type[StrEnum], name: str, shown: str = "") -> Setting:
@@ -83,7 +86,7 @@ class Limits(BaseModel):
         kind = type(self)
         said = {name: value for name, value in self if value != kind.model_fields[name].default}
         return [
-            one.shown.format(said[name])
+            one.shown.format(one.text_of(said[name]))
             for name, one in settings_of(kind).items()
             if one.shown and name in said
         ]
@@ -105,7 +108,7 @@ class ApprovedLimits(Limits):
     approval_timeout: Annotated[
         float | None,
         BeforeValidator(_seconds),
-        Setting("seconds, more than 0", "approval_timeout=3600", "approval within {:g} s"),
+        Setting("seconds, more than 0", "approval_timeout=3600", "approval within {}", duration_text),
     ] = Field(default=None, gt=0, allow_inf_nan=False, description="Seconds after which it counts as denied.")
 
     @model_serializer(mode="wrap")
@@ -145,7 +148,7 @@ class PlainSettings(ApprovedLimits):
     timeout: Annotated[
         float | None,
         BeforeValidator(_seconds),
-        Setting("seconds, more than 0", "timeout=30", "timeout {:g} s"),
+        Setting("seconds, more than 0", "timeout=30", "timeout {}", duration_text),
     ] = Field(default=None, gt=0, allow_inf_nan=False, description="Seconds after which an attempt fails.")
     blocking: Annotated[bool, Setting("True or False", "blocking=True", "blocking")] = Field(
         default=False, description="The def action waits for something: run it in a pool."

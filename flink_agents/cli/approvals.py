@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import shlex
 from collections.abc import Sequence
 from datetime import UTC, datetime
 from typing import TYPE_CHECKING, Annotated, Any
@@ -29,7 +30,7 @@ Options = Annotated[
 ]
 Requests = Annotated[str, typer.Option("--topic", help="The topic of requests.")]
 Signals = Annotated[str, typer.Option("--signals", help="The topic that the job reads signals from.")]
-Id = Annotated[str, typer.Argument(help="The id of the request, as 'list' shows it.")]
+Id = Annotated[str, typer.Argument(help="The id of the request, as 'list' prints it, with its quotes.")]
 By = Annotated[str | None, typer.Option("--by", help="Who decides.")]
 LOCAL = "localhost:9092"
 
@@ -80,7 +81,7 @@ def approvals_list(
         return typer.echo(json.dumps([json.loads(request_json(one)) for one in found], indent=2))
     for one in found:
         expiry = "" if one.expires_at is None else f", expires {_time(one.expires_at)}"
-        typer.echo(_plain(f"{one.id}"))
+        typer.echo(_for_a_shell(one.id))
         typer.echo(
             _plain(f"  {one.what} of {one.agent}, key {one.key!r}, since {_time(one.began_at)}{expiry}")
         )
@@ -167,6 +168,15 @@ def _key(text: str) -> Any:
 
 def _time(milliseconds: int) -> str:
     return datetime.fromtimestamp(milliseconds / 1000, UTC).isoformat(" ", "seconds")
+
+
+def _for_a_shell(text: str) -> str:
+    """Return ``text`` as one word of a shell, whatever a key brought into it, in printable characters."""
+    if text.isprintable():
+        return shlex.quote(text)
+    known = {"\\": "\\\\", "'": "\\'"}
+    written = (known.get(one, one) if one.isprintable() else f"\\U{ord(one):08x}" for one in text)
+    return f"$'{''.join(written)}'"
 
 
 def _plain(text: str) -> str:

@@ -100,7 +100,10 @@ def run(
         bool, typer.Option("--outputs/--no-outputs", help="Show what TaskManagers print meanwhile.")
     ] = True,
 ) -> None:
-    """Submit a job to a cluster; follow its state, its restarts and what it prints, to its end."""
+    """Submit a job to a cluster, and follow it to its end.
+
+    What the job prints is shown, its state, and each restart with its reason.
+    """
     from flink_agents.runtime.flink.following.cluster_run import run_on_cluster
     from flink_agents.runtime.flink.following.submission import JobRequest
 
@@ -140,7 +143,10 @@ def stop(
     ] = False,
     as_json: Json = False,
 ) -> None:
-    """Stop a job: with a savepoint, from which it can be resumed, or by cancelling it."""
+    """Stop a job, with a savepoint or by cancelling it.
+
+    With --savepoint, the state of the job is kept, and 'run --savepoint PLACE' resumes it.
+    """
     from flink_agents.runtime.flink.following import cluster_jobs
 
     rest = _rest(cluster)

@@ -18,7 +18,7 @@ NOT_RUNNING = 1
 """Exit code of ``status`` where no broker runs."""
 
 kafka_app = typer.Typer(
-    help="Run a Kafka broker for development, and fetch Flink's Kafka connector.", no_args_is_help=True
+    help="Run Kafka for development, fetch its connector, and put dead letters back.", no_args_is_help=True
 )
 
 
@@ -90,7 +90,8 @@ def kafka_put_back(
 ) -> None:
     """Put dead letters back into the topic that a job reads, each once.
 
-    Those that the options leave out are passed by: they stay in the topic, and are not looked at again.
+    Letters that --agent and --error-type leave out are passed by: they stay in the topic, and are not looked
+    at again. Those behind --limit come the next time.
     """
     from flink_agents.connectors.kafka.put_back import Letter, put_back
 

@@ -22,6 +22,9 @@ app = typer.Typer(
     no_args_is_help=True,
     add_completion=False,
     pretty_exceptions_enable=False,
+    # Plain help: the other one shows switches as options that take a value.
+    rich_markup_mode=None,
+    context_settings={"max_content_width": 110},
 )
 plan_app = typer.Typer(help="Look at what an agent compiles to.", no_args_is_help=True)
 app.add_typer(plan_app, name="plan")
@@ -44,6 +47,22 @@ def version() -> None:
     typer.echo(f"{DISTRIBUTION} {metadata.version(DISTRIBUTION)}")
 
 
+def _version_and_exit(wanted: bool) -> None:
+    if wanted:
+        version()
+        raise typer.Exit
+
+
+@app.callback()
+def top(
+    show_version: Annotated[
+        bool,
+        typer.Option("--version", is_eager=True, callback=_version_and_exit, help="The same as 'version'."),
+    ] = False,
+) -> None:
+    """Event-driven agents on Apache Flink."""
+
+
 @app.command()
 @prints_errors
 def doctor(
@@ -53,7 +72,10 @@ def doctor(
     ] = None,
     as_json: Annotated[bool, typer.Option("--json", help="Print the checks as JSON.")] = False,
 ) -> None:
-    """Check this machine and environment, or a cluster; name the fix of what does not serve."""
+    """Check this machine and environment, or a cluster.
+
+    Each check that is not ok names its fix. The exit code is 1 where one has failed.
+    """
     from flink_agents.cli.doctor import render_json, render_table, run_checks
 
     if cluster is None:
@@ -85,7 +107,10 @@ def new(
 @app.command(context_settings=PASS_THROUGH)
 @prints_errors
 def demo(context: typer.Context) -> None:
-    """Run the demo, examples/review_analysis.py; all arguments go to it."""
+    """Run the demo of the checkout; all arguments go to it.
+
+    It is examples/review_analysis.py.
+    """
     import runpy
 
     script = example_script("review_analysis.py")

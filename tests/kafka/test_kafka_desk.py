@@ -4,6 +4,8 @@ from __future__ import annotations
 
 import gc
 import json
+import shlex
+import subprocess
 import uuid
 from collections.abc import Iterable
 from datetime import date
@@ -18,6 +20,7 @@ from typer.testing import CliRunner
 from flink_agents import Agent, ApprovalRequest, ApprovalResponse, InputEvent, OutputEvent, Signal, action
 from flink_agents.api.approvals import plain
 from flink_agents.api.errors import KafkaStreamError, KafkaValueError
+from flink_agents.cli import approvals
 from flink_agents.cli.main import app
 from flink_agents.connectors.kafka import KafkaDesk
 from flink_agents.connectors.kafka.desk import read_request, read_signal, request_json, signal_json
@@ -202,7 +205,7 @@ def test_the_commands_list_and_answer(kafka_broker: KafkaBroker, desk: Any) -> N
     run = CliRunner().invoke
     listed = run(app, ["approvals", "list", *options])
     assert listed.exit_code == 0, listed.output
-    assert listed.output.splitlines()[0] == request.id
+    assert shlex.split(listed.output.splitlines()[0]) == [request.id]
     assert "action pay of Pays, key 'r-17'" in listed.output
     assert [one["id"] for one in json.loads(run(app, ["approvals", "list", "--json", *options]).stdout)] == [
         request.id
@@ -217,6 +220,28 @@ def test_the_commands_list_and_answer(kafka_broker: KafkaBroker, desk: Any) -> N
     [said] = values(client, signals)
     answer = read_signal(TypeAdapter(Signal).validate_python(said))
     assert harness.signal(answer.key, answer.name, answer.value, wait=answer.wait) == ["paid tea"]
+
+
+@pytest.mark.parametrize(
+    "key", ["r-17", "so'k; echo $(id) `id`", "two\nlines \\ '", "\x1b[31mred", "\u202eé"]
+)
+def test_an_id_is_printed_as_one_word_of_a_shell(key: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    _, request = request_of(key)
+
+    class Desk:
+        def pending(self) -> list[ApprovalRequest]:
+            return [request]
+
+    monkeypatch.setattr(approvals, "_desk", lambda *_, **__: Desk())
+    listed = CliRunner().invoke(app, ["approvals", "list", "--topic", "approvals"]).output
+    word = listed.splitlines()[0]
+    assert word.isprintable()
+    said = subprocess.run(
+        ["bash", "-c", f"printf %s {word}"], capture_output=True, check=True, env={"LC_ALL": "C.UTF-8"}
+    )
+    assert said.stdout.decode() == request.id
+    printed = json.loads(CliRunner().invoke(app, ["approvals", "list", "--topic", "a", "--json"]).output)
+    assert [one["id"] for one in printed] == [request.id]
 
 
 def test_the_command_signal_sends_one(kafka_broker: KafkaBroker, desk: Any) -> None:

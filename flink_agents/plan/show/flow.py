@@ -5,6 +5,7 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import Literal
 
+from flink_agents.api.durations import duration_text
 from flink_agents.api.events import Event, InputEvent, OutputEvent
 from flink_agents.api.policies import DEAD_LETTER_TAG, OnError
 from flink_agents.plan.model import ActionPlan, AgentPlan, EventPlan, RetryPlan
@@ -112,8 +113,8 @@ def notes_of(action: ActionPlan) -> tuple[str, ...]:
 def retry_text(retry: RetryPlan) -> str:
     """Describe a retry policy in a few words."""
     attempts = "" if retry.max_attempts is None else f", {retry.max_attempts} attempts"
-    duration = "" if retry.max_duration is None else f", for {retry.max_duration:g} s"
-    return f"retry after {retry.initial_interval:g} s{attempts}{duration}"
+    duration = "" if retry.max_duration is None else f", for {duration_text(retry.max_duration)}"
+    return f"retry after {duration_text(retry.initial_interval)}{attempts}{duration}"
 
 
 def event_title(kind: str) -> str:

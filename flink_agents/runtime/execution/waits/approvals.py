@@ -24,6 +24,7 @@ from flink_agents.api.approvals import (
     Decision,
     outcome_of,
 )
+from flink_agents.api.durations import duration_text
 from flink_agents.api.errors import NoMoreSignalsError, RunDeadlineError, SignalTimeoutError
 from flink_agents.runtime.execution.delivery import Delivery
 from flink_agents.runtime.execution.waits.awaited import wait_of
@@ -93,7 +94,7 @@ async def approval_of(step: ActionRun, delivery: Delivery | None, asked: Asked) 
     try:
         outcome = outcome_of(request, await wait)
     except SignalTimeoutError:
-        reason = f"nobody answered within {asked.seconds:g} s"
+        reason = f"nobody answered within {duration_text(asked.seconds)}"
         outcome = ApprovalOutcome(request, Decision.EXPIRED, request.arguments, reason=reason)
     except NoMoreSignalsError:
         reason = "the input has ended, so that no answer will come"
