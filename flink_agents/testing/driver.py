@@ -158,7 +158,8 @@ class Driver:
                         # The last one of a key may be there to forget it.
                         at = min(timers) if self._keeps_timers else max(timers)
                         self._fire(key, "processing_timers", at)
-                if subtask.processor.busy_keys:
+                # A beat looks at so many keys, and leaves others to the next one.
+                if subtask.processor.busy_keys and not subtask.processor.is_behind:
                     subtask.processor.wait_for_progress(
                         seen, self._hang_after if seconds is None else seconds
                     )

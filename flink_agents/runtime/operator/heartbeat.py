@@ -14,6 +14,8 @@ from collections import deque
 from collections.abc import Callable
 from typing import Any
 
+from typing_extensions import override
+
 from flink_agents.runtime.execution.shared import RunEnvironment
 from flink_agents.runtime.journal.unpruned import UnprunedKeys
 from flink_agents.runtime.loop.actor import KeyActor
@@ -96,6 +98,12 @@ class HeartbeatProcessor(DelayingProcessor):
             self._delays.active = True
             self._keys.switch(delaying[0])
             self._see_the_end(timers)
+
+    @property
+    @override
+    def is_behind(self) -> bool:
+        """Whether runs have ended that this thread is to look at by its next beat."""
+        return bool(self._done)
 
     def on_timer(self, key_text: str, timestamp: int, timers: Timers) -> Emission:
         """Beat. The timer may be of an older savepoint, and of any key."""

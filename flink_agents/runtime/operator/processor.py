@@ -183,6 +183,11 @@ class AgentProcessor(ABC):
         """Grows with each run that ends outside of this thread, and wherever this thread is to look."""
         return self._waits.loop.progress
 
+    @property
+    def is_behind(self) -> bool:
+        """Whether runs have ended that this thread is to look at by its next beat."""
+        return False
+
     def wait_for_progress(self, seen: int, seconds: float) -> None:
         """Wait until there is more than ``seen`` of what ``ended`` counts; for tests.
 

@@ -11,6 +11,7 @@ import pytest
 
 from flink_agents import Agent, InputEvent, OutputEvent, action
 from flink_agents.api.errors import ActionFailedError, AgentConfigurationError, RecordsPrunedError
+from flink_agents.runtime.operator.heartbeat import MOST_COMMITS
 from flink_agents.testing import OperatorHarness
 
 CHARGED: list[Any] = []
@@ -202,3 +203,18 @@ def test_harness_without_checkpoints_says_how_to_have_them() -> None:
         for act in (harness.complete, harness.abort):
             with pytest.raises(AgentConfigurationError, match="checkpoints=True"):
                 act(harness.snapshot())
+
+
+class EndsAtOnce(Agent):
+    @action(InputEvent)
+    async def act(self, event: InputEvent, ctx: Any) -> OutputEvent:
+        await asyncio.sleep(0)
+        return OutputEvent(output=event.input)
+
+
+def test_more_keys_end_at_once_than_a_beat_looks_at() -> None:
+    with OperatorHarness(EndsAtOnce, lambda number: number, settle=False, hang_after=60) as harness:
+        for number in range(2 * MOST_COMMITS + 1):
+            harness.push(number)
+        harness.settle()
+        assert len(harness.outputs) == 2 * MOST_COMMITS + 1

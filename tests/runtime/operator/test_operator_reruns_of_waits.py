@@ -9,7 +9,7 @@ from typing import Any
 import pytest
 
 from flink_agents import Agent, InputEvent, OutputEvent, action
-from flink_agents.api.errors import ActionFailedError
+from flink_agents.api.errors import ActionFailedError, DurableCallMismatchError
 from flink_agents.testing import OperatorHarness
 
 Make = Callable[..., OperatorHarness]
@@ -234,3 +234,33 @@ def test_a_signal_that_names_its_wait_is_not_taken_for_a_second_one(agent_harnes
     assert [wait.name for wait in harness.waits()] == [None]
     assert harness.advance(60_000) == [(5, 1, 2)]
     assert harness.strays == []
+
+
+class Typed(Agent):
+    """Waits for two signals, the first of a type that a test changes as a change of code would."""
+
+    kind: Any = int
+
+    @action(InputEvent)
+    async def ask(self, event: InputEvent, ctx: Any) -> OutputEvent:
+        return OutputEvent(output=(await ctx.wait_for("first", self.kind), await ctx.wait_for("second")))
+
+
+@pytest.mark.parametrize(
+    ("kind", "fits"), [(int, True), (float, True), (None, True), (dict, False), (str, False)]
+)
+def test_another_type_for_a_signal_that_was_taken(
+    agent_harness: Make, monkeypatch: pytest.MonkeyPatch, kind: Any, fits: bool
+) -> None:
+    harness = agent_harness(Typed)
+    harness.push("a")
+    harness.signal(0, "first", 1)
+    before = harness.snapshot()
+    monkeypatch.setattr(Typed, "kind", kind)
+    harness.restore(before)
+    if fits:
+        assert harness.signal(0, "second", 2) == [(1, 2)]
+        return
+    with pytest.raises(ActionFailedError, match="of another type") as raised:
+        harness.signal(0, "second", 2)
+    assert isinstance(raised.value.__cause__, DurableCallMismatchError)

@@ -94,6 +94,7 @@ async def approval_of(step: ActionRun, delivery: Delivery | None, asked: Asked) 
     try:
         outcome = outcome_of(request, await wait)
     except SignalTimeoutError:
+        assert asked.seconds is not None
         reason = f"nobody answered within {duration_text(asked.seconds)}"
         outcome = ApprovalOutcome(request, Decision.EXPIRED, request.arguments, reason=reason)
     except NoMoreSignalsError:

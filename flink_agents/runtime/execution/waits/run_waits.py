@@ -255,8 +255,14 @@ class OutlastingWait(Pending):
         """End the execution where a replay waits for something else than was recorded."""
         calls = self._delivery.calls
         recorded = calls.recorded(self.number)
-        if recorded is not None and (before := told(recorded)) != self.what:
-            calls.refuse(Mismatch(self.number, before, self.what))
+        if recorded is None:
+            return
+        before, now = told(recorded), self.what
+        if before == now and isinstance(recorded, WaitRecord) and recorded.value is not None:
+            wrong = self._misfit(recorded.value)
+            now = now if wrong is None else f"{now} of another type: {wrong}"
+        if before != now:
+            calls.refuse(Mismatch(self.number, before, now))
             self._step.calls = calls
             self._delivery.interrupt()
 
@@ -372,10 +378,12 @@ class OutlastingWait(Pending):
 
     def _wrong(self, mail: Mail) -> str | None:
         """What is wrong with a signal that came for this wait; None where it is what is waited for."""
-        if mail.name != self.name:
-            return f"the wait is for {self.name!r}"
+        return self._misfit(mail.value) if mail.name == self.name else f"the wait is for {self.name!r}"
+
+    def _misfit(self, value: bytes) -> str | None:
+        """Why a value is not what is waited for; None where it is."""
         try:
-            typed(self._codec, self._fit, mail.value)
+            typed(self._codec, self._fit, value)
         except KeyboardInterrupt:
             raise
         except BaseException as error:  # what a validator of the author's raises, or a class that is gone
