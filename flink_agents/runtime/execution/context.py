@@ -164,7 +164,7 @@ class ActionRun:
         """From here on every use of the context is an error."""
         self._active = False
         # They know each other, and would be garbage that only Python's collector finds.
-        self.context = None
+        self.context = self.unawaited = None
 
     def context_here(self) -> RunnerContext | None:
         """The context, where it may be used."""
