@@ -3,12 +3,11 @@
 from __future__ import annotations
 
 import os
-import sysconfig
 import traceback
 from types import TracebackType
 from typing import Any
 
-import flink_agents
+from flink_agents.api.places import is_users_code
 
 MAX_TEXT = 10_000
 """How many characters of an exception's text are kept."""
@@ -16,26 +15,11 @@ MAX_TEXT = 10_000
 MAX_CAUSES = 20
 """How far the author's line is looked for among causes."""
 
-_LIBRARIES = tuple(
-    {sysconfig.get_paths()[name] + os.sep for name in ("stdlib", "platstdlib", "purelib", "platlib")}
-)
-_PACKAGE = os.path.dirname(os.path.abspath(flink_agents.__file__)) + os.sep
-
 
 def place(file: str, line: int, name: str) -> str:
     """Return ``file:line in name``, the file relative to the working directory where it lies below."""
     relative = os.path.relpath(file) if os.path.isabs(file) else file
     return f"{file if relative.startswith('..') else relative}:{line} in {name}"
-
-
-def is_users(file: str) -> bool:
-    """Tell whether ``file`` belongs neither to a library nor to this package.
-
-    Frames of compiled libraries carry the relative path of their Cython source.
-    """
-    if file.endswith((".pyx", ".pxd", ".pxi")):
-        return False
-    return not (file.startswith((_PACKAGE, "<frozen")) or file.startswith(_LIBRARIES))
 
 
 def text_of(error: BaseException) -> str:
@@ -80,7 +64,7 @@ def _innermost(error: BaseException) -> str | None:
     """Return the innermost line of the author's in a traceback."""
     found = None
     for frame, line in traceback.walk_tb(error.__traceback__):
-        if is_users(frame.f_code.co_filename):
+        if is_users_code(frame.f_code):
             found = place(frame.f_code.co_filename, line, frame.f_code.co_qualname)
     return found
 
@@ -89,7 +73,7 @@ def users_traceback(error: BaseException) -> str:
     """Return ``error``'s traceback as text, beginning at the author's first frame."""
     start: TracebackType | None = error.__traceback__
     at = start
-    while at is not None and not is_users(at.tb_frame.f_code.co_filename):
+    while at is not None and not is_users_code(at.tb_frame.f_code):
         at = at.tb_next
     try:
         return "".join(traceback.format_exception(type(error), error, at or start))
