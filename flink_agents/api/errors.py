@@ -36,7 +36,8 @@
     │   ├── StoreNotConfiguredError      FA3007
     │   ├── TimestampRangeError          FA3008
     │   ├── ObserverError                FA3009
-    │   └── ApprovalsNotAnsweredError    FA3010
+    │   ├── ApprovalsNotAnsweredError    FA3010
+    │   └── UnguardedJobError            FA3011
     ├── JobFailedError                   FA3100  the job ran and failed
     │   ├── ModuleNotOnWorkersError      FA3101
     │   ├── MissingTimestampsError       FA3102
@@ -402,3 +403,9 @@ class ApprovalsNotAnsweredError(JobDefinitionError):
     """An agent needs approvals, and nobody is asked for them or could answer."""
 
     code = "FA3010"
+
+
+class UnguardedJobError(JobDefinitionError):
+    """A module runs its job when it is imported, and somebody imports it for what it defines."""
+
+    code = "FA3011"

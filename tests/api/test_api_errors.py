@@ -59,6 +59,7 @@ CODES = {
     "TimestampRangeError": "FA3008",
     "ObserverError": "FA3009",
     "ApprovalsNotAnsweredError": "FA3010",
+    "UnguardedJobError": "FA3011",
     "JobFailedError": "FA3100",
     "ModuleNotOnWorkersError": "FA3101",
     "MissingTimestampsError": "FA3102",

@@ -24,6 +24,7 @@ from flink_agents.api.errors import (
     JobDefinitionError,
 )
 from flink_agents.api.event_time import EventTime, LateOutputs
+from flink_agents.api.job_guard import check_may_run
 from flink_agents.api.options import AgentOptions, Configuration
 from flink_agents.runtime.flink import compat as flink_compat
 from flink_agents.runtime.flink.following.console import is_terminal
@@ -222,6 +223,7 @@ class Job:
 
     def _prepare(self, job_name: str | None) -> str:
         """Check the job and set what it needs; returns its name."""
+        check_may_run()
         self._check_dead_letters()
         self._check_event_time()
         self._check_approvals()
