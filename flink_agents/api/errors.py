@@ -97,6 +97,7 @@
     │   └── KafkaValueError              FA7102  (also a ValueError)
     ├── EnvelopeError                    FA7200  a message between jobs (also a ValueError)
     ├── RecoveryDifferenceError          FA8000  found by the test kit  (also an AssertionError)
+    ├── HarnessUseError                  FA8100  a test asks the test kit for what makes no sense
     ├── ModelError                       FA9000  a chat model did not come to an answer
     │   ├── ModelRequestError            FA9001
     │   ├── UsageLimitExceededError      FA9002
@@ -234,7 +235,10 @@ from flink_agents.api.store_errors import (
     StoreMismatchError as StoreMismatchError,
     StoreUnavailableError as StoreUnavailableError,
 )
-from flink_agents.api.testing_errors import RecoveryDifferenceError as RecoveryDifferenceError
+from flink_agents.api.testing_errors import (
+    HarnessUseError as HarnessUseError,
+    RecoveryDifferenceError as RecoveryDifferenceError,
+)
 
 
 class AgentDefinitionError(AgentsError):

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import sys
-from collections.abc import Iterator
+from collections.abc import Generator
 from contextlib import contextmanager
 
 from flink_agents.api.errors import UnguardedJobError
@@ -16,7 +16,7 @@ _readers: list[str] = []
 
 
 @contextmanager
-def without_jobs(who: str) -> Iterator[None]:
+def without_jobs(who: str) -> Generator[None]:
     """Refuse jobs for a time, in which modules of the user's are imported.
 
     Args:

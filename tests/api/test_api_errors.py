@@ -115,6 +115,7 @@ CODES = {
     "BrokerPortInUseError": "FA7003",
     "BrokerMismatchError": "FA7004",
     "RecoveryDifferenceError": "FA8000",
+    "HarnessUseError": "FA8100",
     "KafkaStreamError": "FA7100",
     "KafkaConnectorError": "FA7101",
     "KafkaValueError": "FA7102",
