@@ -42,7 +42,7 @@ def users_place(error: BaseException, action: Any) -> str:
         if not ahead:
             break
         one = ahead.pop(0)
-        found = _innermost(one)
+        found = innermost_place(one)
         if found is not None:
             return found
         ahead += one.exceptions if isinstance(one, BaseExceptionGroup) else ()
@@ -60,8 +60,8 @@ def _stopped(error: BaseException) -> BaseException | None:
     return at if isinstance(at, StopIteration | StopAsyncIteration) else None
 
 
-def _innermost(error: BaseException) -> str | None:
-    """Return the innermost line of the author's in a traceback."""
+def innermost_place(error: BaseException) -> str | None:
+    """Return the innermost line of the author's in an error's traceback; None where it has none."""
     found = None
     for frame, line in traceback.walk_tb(error.__traceback__):
         if is_users_code(frame.f_code):
