@@ -17,6 +17,7 @@ from flink_agents.api.places import caller_place
 from flink_agents.api.policies import RateLimit, RetryTimes
 from flink_agents.api.resources import ChatMessage, ResourceDescriptor, ResourceRef
 from flink_agents.api.settings import Limits
+from flink_agents.api.told_models import ToldModelType
 
 T = TypeVar("T")
 
@@ -24,7 +25,7 @@ ChatInput = str | ChatMessage | Sequence[Any]
 """What is said to a model: a text of the user, or messages."""
 
 
-class _Plain(BaseModel):
+class _Plain(BaseModel, metaclass=ToldModelType):
     model_config = ConfigDict(frozen=True, extra="forbid")
 
 

@@ -12,7 +12,8 @@
     │   ├── MissingResourceError         FA1006
     │   ├── CyclicResourceError          FA1007
     │   ├── FunctionReferenceError       FA1008
-    │   └── PlanFormatError              FA1009
+    │   ├── PlanFormatError              FA1009
+    │   └── WrongArgumentError           FA1010  (also a ValueError)
     ├── OptionError                      FA1100  an option is unknown or has a wrong value
     ├── SetupError                       FA2000  this machine or process cannot run the job
     │   ├── MissingExtraError            FA2001  (also an ImportError)
@@ -299,6 +300,12 @@ class PlanFormatError(AgentDefinitionError):
     """A plan, agent file or type string does not follow its format."""
 
     code = "FA1009"
+
+
+class WrongArgumentError(AgentDefinitionError, ValueError):
+    """A policy, a limit or another description is given an argument that it does not take."""
+
+    code = "FA1010"
 
 
 class OptionError(AgentsError):

@@ -273,7 +273,7 @@ def check_settings(
         )
     setting = settings_of(kind)[name]
     near = (
-        difflib.get_close_matches(given[name], re.findall(r"'([^']+)'", setting.expected), 1)
+        difflib.get_close_matches(given[name], re.findall(r"'([^']+)'", setting.expected), 1, 0.7)
         if (isinstance(given[name], str))
         else []
     )

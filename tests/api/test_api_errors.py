@@ -35,6 +35,7 @@ CODES = {
     "CyclicResourceError": "FA1007",
     "FunctionReferenceError": "FA1008",
     "PlanFormatError": "FA1009",
+    "WrongArgumentError": "FA1010",
     "OptionError": "FA1100",
     "SetupError": "FA2000",
     "MissingExtraError": "FA2001",

@@ -7,6 +7,7 @@ import traceback
 from types import TracebackType
 from typing import Any
 
+from flink_agents.api.error_base import AgentsError
 from flink_agents.api.places import is_users_code
 
 MAX_TEXT = 10_000
@@ -35,7 +36,7 @@ def users_place(error: BaseException, action: Any) -> str:
     """Return the innermost line of ``error``'s traceback that is the author's; else the action's own.
 
     Python itself raises some errors in place of others, without their traceback: then it is the line of
-    the cause, and of a group, that of its first member which has one.
+    the cause, and of a group, that of its first member which has one. An error of this package may know it.
     """
     ahead: list[Any] = [_stopped(error) or error]
     for _ in range(MAX_CAUSES):
@@ -47,7 +48,7 @@ def users_place(error: BaseException, action: Any) -> str:
             return found
         ahead += one.exceptions if isinstance(one, BaseExceptionGroup) else ()
         ahead += [cause for cause in (one.__cause__ or one.__context__,) if cause is not None]
-    return action.where
+    return (isinstance(error, AgentsError) and error.where) or action.where
 
 
 def _stopped(error: BaseException) -> BaseException | None:
