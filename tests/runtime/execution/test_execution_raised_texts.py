@@ -54,10 +54,10 @@ def delete_item(event: Any, ctx: Any) -> None:
     ("act", "message", "fix"),
     [
         (
-            lambda event, ctx: OutputEvent(5),
+            lambda event, ctx: OutputEvent(5),  # pyright: ignore[reportCallIssue]
             "a value stands without the name of its field",
             "OutputEvent(output=...)",
-        ),  # pyright: ignore[reportCallIssue]
+        ),
         (lambda event, ctx: flink_agents.OutputEvent(5), "a value stands without", "OutputEvent(output=...)"),  # pyright: ignore[reportCallIssue]
         (lambda event, ctx: Placed("a", 1), "a value stands without", "write Placed(order=..., total=...)"),  # pyright: ignore[reportCallIssue]
         (lambda event, ctx: Placed(ordr="a"), "Placed: order: Field required", "write Placed(order=...)"),  # pyright: ignore[reportCallIssue]
