@@ -231,7 +231,7 @@ def durable_callable(
     Raises:
         AgentConfigurationError: A setting may be meant for the function, is none of a call, or is wrong.
     """
-    if kwargs and not _OF_CALLABLES.isdisjoint(kwargs):
+    if "redact" in kwargs or "client" in kwargs:
         _check_untaken(function, kwargs)
     given = {name: value for name, value in settings.items() if value is not NOT_GIVEN}
     if not given:
