@@ -38,6 +38,7 @@ class Broken(Agent):
 """
 
 
+ROOT = Path(__file__).resolve().parents[1]
 COMMANDS = (
     "approvals",
     "cluster",
@@ -62,7 +63,7 @@ def project(tmp_path: Path) -> Path:
 
 def flink_agents(*arguments: str, cwd: Path) -> subprocess.CompletedProcess[str]:
     command = [str(Path(sys.executable).with_name("flink-agents")), *arguments]
-    environment = {"PATH": os.defpath, "HOME": str(cwd)}
+    environment = {"PATH": os.defpath, "HOME": str(cwd), "PYTHONPATH": str(ROOT)}
     return subprocess.run(command, capture_output=True, text=True, cwd=cwd, env=environment, check=False)
 
 
@@ -126,6 +127,36 @@ def test_an_error_is_text_and_exit_code_2(project: Path, target: str, found: str
     assert done.returncode == 2
     assert found in done.stderr
     assert "Traceback" not in done.stderr
+
+
+JOB = """
+from flink_agents.runtime.flink.job import Job
+
+
+def start():
+    # As execute() begins: there is no Flink here.
+    Job.__new__(Job).execute()
+"""
+
+
+@pytest.mark.parametrize(
+    "command",
+    [("plan", "show", "job:Greeter"), ("plan", "show", "job.py:Greeter"), ("plan", "show", "a.yaml")],
+)
+def test_a_job_is_refused_while_a_command_imports_its_module(project: Path, command: tuple[str, ...]) -> None:
+    (project / "job.py").write_text(AGENT + JOB + "start()\n")
+    (project / "a.yaml").write_text(
+        "agents: [{name: A, actions: [{name: a, triggers: [_input_event], function: 'job:start'}]}]"
+    )
+    done = flink_agents(*command, cwd=project)
+    assert done.returncode == 2
+    first, *others = done.stderr.splitlines()
+    assert first.startswith("UnguardedJobError: job.py:")
+    assert "flink-agents plan show imports the module" in first
+    assert 'write if __name__ == "__main__":' in "".join(others)
+    (project / "job.py").write_text(f'{AGENT}{JOB}if __name__ == "__main__":\n    start()\n')
+    if command[-1] != "a.yaml":
+        assert flink_agents(*command, cwd=project).returncode == 0
 
 
 def test_options_exclude_each_other(project: Path) -> None:

@@ -37,6 +37,13 @@ def test_a_name_that_serves_no_module_is_refused(name: str) -> None:
         names_of(name)
 
 
+def test_a_keyword_is_named_as_one() -> None:
+    with pytest.raises(SetupError) as caught:
+        names_of("class")
+    assert caught.value.expected == "a name that is no keyword of Python"
+    assert caught.value.fix == "flink-agents new class-agent"
+
+
 def test_the_project_is_complete_and_clean(tmp_path: Path) -> None:
     files = write_project(tmp_path / "reviews")
     assert [file.relative_to(tmp_path / "reviews").as_posix() for file in files] == [

@@ -33,7 +33,7 @@ from flink_agents.api.events import InputEvent
 from flink_agents.api.places import caller_place, place_of
 from flink_agents.api.policies import OnError, OnSuspend, RetryPolicy
 from flink_agents.api.resources import ResourceType, check_resource_type
-from flink_agents.api.settings import ActionOptions, ActionSettings
+from flink_agents.api.settings import ActionOptions, ActionSettings, check_near
 
 
 def _copy(argument: Any) -> Any:
@@ -151,10 +151,12 @@ class Agent:
         Raises:
             DuplicateNameError: The agent already has an action of that name.
             UnknownTriggerError: A trigger is neither an event class nor a type string.
-            AgentDefinitionError: A setting is none.
+            AgentDefinitionError: A setting is none, or a value of the config has nearly the name of one.
         """
         config = settings_and_config
         settings = {key: config.pop(key) for key in ActionSettings.model_fields if key in config}
+        known = (*ActionSettings.model_fields, "emits")
+        check_near(f"action {name!r}", place_of(func), config, known, "give the value another name")
         return self._add(name, triggers, func, emits, settings, config)
 
     def _add(

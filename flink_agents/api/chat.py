@@ -17,6 +17,7 @@ from flink_agents.api.places import caller_place
 from flink_agents.api.policies import RateLimit, RetryTimes
 from flink_agents.api.resources import ChatMessage, ResourceDescriptor, ResourceRef
 from flink_agents.api.settings import Limits
+from flink_agents.api.told_models import ToldModelType
 
 T = TypeVar("T")
 
@@ -24,7 +25,7 @@ ChatInput = str | ChatMessage | Sequence[Any]
 """What is said to a model: a text of the user, or messages."""
 
 
-class _Plain(BaseModel):
+class _Plain(BaseModel, metaclass=ToldModelType):
     model_config = ConfigDict(frozen=True, extra="forbid")
 
 
@@ -258,6 +259,15 @@ class ChatModel(ResourceDescriptor):
     ) -> None:
         given = {**options, **({"model": model} if model else {})}
         plain = written(ChatModelSpec, given, "the chat model")
+        both = two_makers(plain, clazz)
+        if both is not None:
+            raise AgentDefinitionError(
+                "the chat model is described twice",
+                expected="one of model, router and clazz, which says what answers",
+                found=both,
+                fix="leave one of them out",
+                where=caller_place(0),
+            )
         super().__init__(clazz=clazz, **{**(arguments or {}), **plain})
 
 
@@ -297,6 +307,12 @@ class ConversationOptions(TypedDict, total=False):
     """Values for the variables of the model's prompt."""
     run_tools: bool
     """False leaves calls of tools to the caller, who finds them in the result."""
+
+
+def two_makers(arguments: Mapping[str, Any], clazz: Any) -> str | None:
+    """Return what describes a chat model twice; None where one of name, router and class does."""
+    given = [name for name in ("model", "router") if arguments.get(name)] + ["clazz"] * bool(clazz)
+    return " and ".join(given) if "clazz" in given and len(given) > 1 else None
 
 
 def written(

@@ -343,7 +343,8 @@ class RunnerContext(AskMethods, ServerMethods, TaskMethods, WaitMethods):
             DurableResultError: The result cannot be recorded.
             UnserializableValueError: An argument cannot be part of the call's identity.
             ContextMisuseError: The action is ``async def``, or a durable function makes the call.
-            AgentConfigurationError: A setting may be meant for the function.
+            AgentConfigurationError: A setting may be meant for the function, or is wrong, or the reconciler
+                does not take the arguments.
         """
         what = durable_callable(
             function,
@@ -354,6 +355,8 @@ class RunnerContext(AskMethods, ServerMethods, TaskMethods, WaitMethods):
             retry=retry,
             reconciler=reconciler,
         )
+        if what.reconciler is not None:
+            what.check_asked(args, kwargs)
         return self._call_durably(what, args, kwargs)
 
     def durable_execute_async(
@@ -382,6 +385,8 @@ class RunnerContext(AskMethods, ServerMethods, TaskMethods, WaitMethods):
             retry=retry,
             reconciler=reconciler,
         )
+        if what.reconciler is not None:
+            what.check_asked(args, kwargs)
         return self._call_durably_async(what, args, kwargs)
 
     @abstractmethod

@@ -7,7 +7,7 @@ it returned or raised in the store, and gives that back when the run is replayed
 from __future__ import annotations
 
 import inspect
-from collections.abc import Callable
+from collections.abc import Callable, Collection, Mapping
 from dataclasses import dataclass, replace
 from datetime import timedelta
 from enum import Enum, StrEnum
@@ -16,18 +16,13 @@ from types import FunctionType
 from typing import Any, TypeVar
 from weakref import WeakValueDictionary
 
+from flink_agents.api import durable_checks as checks
+from flink_agents.api.durable_checks import IDEMPOTENCY_KEY as IDEMPOTENCY_KEY, takes as takes
 from flink_agents.api.errors import AgentConfigurationError
+from flink_agents.api.places import authors_place
 from flink_agents.api.policies import RetryPolicy
 
 _T = TypeVar("_T")
-
-IDEMPOTENCY_KEY = "idempotency_key"
-"""Name of the parameter by which a function asks for the key of its call."""
-
-
-_BY_NAME = (inspect.Parameter.POSITIONAL_OR_KEYWORD, inspect.Parameter.KEYWORD_ONLY)
-
-_POSITIONAL = (inspect.Parameter.POSITIONAL_ONLY, inspect.Parameter.POSITIONAL_OR_KEYWORD)
 
 
 class TerminalError(Exception):
@@ -131,12 +126,13 @@ class DurableCallable:
             ``RetryableError``.
         reconciler: Asked, after a crash between the begin of the call and its record, what became of
             it: called with the call's arguments, returns the result, or ``NOT_DONE``.
-        redact: Names of parameters whose values are left out of the recorded request.
+        redact: Name of a parameter whose value is left out of the recorded request, or several names.
         client: Name of a client of the agent, or several names. Each attempt gets the open client as the
             parameter of that name; it is no argument of the call, and no part of its record.
 
     Raises:
-        AgentConfigurationError: The function is none, or has no parameter for a client.
+        AgentConfigurationError: The function is none, or has no parameter for a client or of a name in
+            ``redact``; no call of it has arguments that the reconciler takes; or a setting is none.
     """
 
     function: Callable[..., Any]
@@ -145,25 +141,28 @@ class DurableCallable:
     timeout: float | timedelta | None = None
     retry: RetryPolicy | None = None
     reconciler: Callable[..., Any] | None = None
-    redact: frozenset[str] = frozenset()
+    redact: str | Collection[str] = frozenset()
     client: str | tuple[str, ...] = ()
 
     def __post_init__(self) -> None:
-        if not callable(self.function):
-            raise AgentConfigurationError(
-                "a durable call needs something to call",
-                expected="a function",
-                found=repr(self.function)[:200],
-                fix="pass the function itself and its arguments: durable_execute(charge, order_id)",
-            )
-        for name in self.clients:
-            if not takes(self.function, name) and _signature_of(self.function) is not None:
-                raise AgentConfigurationError(
-                    f"{self.identity} has no parameter for the client {name!r}",
-                    expected=f"a parameter {name!r}, which is given the open client",
-                    found=f"{self.identity}{_signature_of(self.function)}",
-                    fix=f"add the parameter {name!r}, or rename the client so that its name can be one",
-                )
+        checks.check_function(self.function)
+        checks.check_values(self.identity, self.name, self.timeout, self.retry)
+        if self.client:
+            checks.check_clients(self.function, self.identity, self.clients)
+        if self.redact:
+            names = checks.redacted_names(self.function, self.identity, self.redact)
+            object.__setattr__(self, "redact", names)
+        if self.reconciler is not None:
+            checks.check_reconciler(self.function, self.identity, self.reconciler, self.clients)
+
+    def check_asked(self, args: tuple[Any, ...], kwargs: Mapping[str, Any]) -> None:
+        """Check that the reconciler, if there is one, can be asked about a call with these arguments.
+
+        Raises:
+            AgentConfigurationError: It does not take them.
+        """
+        if self.reconciler is not None:
+            checks.check_asked(self.function, self.identity, self.reconciler, self.clients, args, kwargs)
 
     @property
     def clients(self) -> tuple[str, ...]:
@@ -194,14 +193,12 @@ class DurableCallable:
     @cached_property
     def positional(self) -> tuple[str, ...]:
         """Names of the parameters that take positional arguments, clients among them."""
-        signature = _signature_of(self.function)
-        parameters = signature.parameters.values() if signature is not None else ()
-        return tuple(parameter.name for parameter in parameters if parameter.kind in _POSITIONAL)
+        return checks.positional_of(self.function)
 
     @cached_property
     def wants_key(self) -> bool:
         """True if the function asks for its idempotency key."""
-        signature = _signature_of(self.function)
+        signature = checks.signature_of(self.function)
         parameter = signature.parameters.get(IDEMPOTENCY_KEY) if signature is not None else None
         return parameter is not None and parameter.kind is not inspect.Parameter.POSITIONAL_ONLY
 
@@ -232,8 +229,10 @@ def durable_callable(
         **settings: Settings by name; ``NOT_GIVEN`` where none is.
 
     Raises:
-        AgentConfigurationError: A setting may be meant for the function.
+        AgentConfigurationError: A setting may be meant for the function, is none of a call, or is wrong.
     """
+    if "redact" in kwargs or "client" in kwargs:
+        _check_untaken(function, kwargs)
     given = {name: value for name, value in settings.items() if value is not NOT_GIVEN}
     if not given:
         if isinstance(function, DurableCallable):
@@ -250,6 +249,29 @@ def durable_callable(
     return replace(what, **given) if what is not None else DurableCallable(function, **given)
 
 
+_OF_CALLABLES = frozenset({"redact", "client"})
+"""Settings that only a callable has: functions may take arguments of these names."""
+
+
+def _check_untaken(function: Callable[..., Any] | DurableCallable, kwargs: Mapping[str, Any]) -> None:
+    """Check that a function takes what is the setting of a callable.
+
+    Raises:
+        AgentConfigurationError: It does not: the author means the setting, which would be an argument.
+    """
+    plain = function.function if isinstance(function, DurableCallable) else function
+    for name in _OF_CALLABLES & kwargs.keys():
+        if callable(plain) and not takes(plain, name) and checks.signature_of(plain) is not None:
+            called = getattr(plain, "__qualname__", type(plain).__qualname__)
+            raise AgentConfigurationError(
+                f"{name!r} is no setting of one durable call, and {called} does not take it",
+                expected=f"DurableCallable({called}, {name}=...)",
+                found=f"durable_execute({called}, {name}=...)",
+                fix="make the DurableCallable beside the function, and call that",
+                where=authors_place(),
+            )
+
+
 def _ambiguous(function: Callable[..., Any], name: str) -> AgentConfigurationError:
     called = getattr(function, "__qualname__", type(function).__qualname__)
     return AgentConfigurationError(
@@ -259,6 +281,7 @@ def _ambiguous(function: Callable[..., Any], name: str) -> AgentConfigurationErr
         found=f"durable_execute({called}, {name}=...)",
         fix=f"for the function: durable_execute(DurableCallable({called}), {name}=...). For the call: "
         f"durable_execute(DurableCallable({called}, {name}=...))",
+        where=authors_place(),
     )
 
 
@@ -266,25 +289,6 @@ def _ambiguous(function: Callable[..., Any], name: str) -> AgentConfigurationErr
 def _plain(function: Callable[..., Any]) -> DurableCallable:
     """Return ``function`` without settings; what follows from it is found out once."""
     return DurableCallable(function)
-
-
-def takes(function: Callable[..., Any], name: str) -> bool:
-    """Tell whether ``function`` takes an argument of that name, be it by ``**kwargs``."""
-    signature = _signature_of(function)
-    if signature is None:
-        return False
-    parameter = signature.parameters.get(name)
-    if parameter is not None and parameter.kind in _BY_NAME:
-        return True
-    return any(each.kind is inspect.Parameter.VAR_KEYWORD for each in signature.parameters.values())
-
-
-def _signature_of(function: Callable[..., Any]) -> inspect.Signature | None:
-    """Return the signature of ``function``; None where it has none, as some of extension modules."""
-    try:
-        return inspect.signature(function)
-    except (TypeError, ValueError):
-        return None
 
 
 _KNOWN: WeakValueDictionary[int, Any] = WeakValueDictionary()

@@ -52,12 +52,16 @@ class AgentsError(Exception):
         for label, text in (("expected", self.expected), ("found", self.found), ("fix", self.fix)):
             if text:
                 lines.append(f"  {label}: {text}")
-        lines.append(f"  [{self.code}] docs/errors.md#{self.code.lower()}")
+        lines += [f"  [{code}] docs/errors.md#{code.lower()}" for code in self._codes()]
         return "\n".join(lines)
 
     def _details(self) -> list[str]:
         """Return lines of a class's own, between the message and what was expected."""
         return []
+
+    def _codes(self) -> list[str]:
+        """Return the codes of the sections that say more, the error's own as the last one."""
+        return [self.code]
 
     def at(self, where: str | None) -> Self:
         """Return the same error at another place: where the author wrote what is wrong."""

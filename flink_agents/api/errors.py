@@ -12,7 +12,8 @@
     │   ├── MissingResourceError         FA1006
     │   ├── CyclicResourceError          FA1007
     │   ├── FunctionReferenceError       FA1008
-    │   └── PlanFormatError              FA1009
+    │   ├── PlanFormatError              FA1009
+    │   └── WrongArgumentError           FA1010  (also a ValueError)
     ├── OptionError                      FA1100  an option is unknown or has a wrong value
     ├── SetupError                       FA2000  this machine or process cannot run the job
     │   ├── MissingExtraError            FA2001  (also an ImportError)
@@ -36,7 +37,8 @@
     │   ├── StoreNotConfiguredError      FA3007
     │   ├── TimestampRangeError          FA3008
     │   ├── ObserverError                FA3009
-    │   └── ApprovalsNotAnsweredError    FA3010
+    │   ├── ApprovalsNotAnsweredError    FA3010
+    │   └── UnguardedJobError            FA3011
     ├── JobFailedError                   FA3100  the job ran and failed
     │   ├── ModuleNotOnWorkersError      FA3101
     │   ├── MissingTimestampsError       FA3102
@@ -96,6 +98,7 @@
     │   └── KafkaValueError              FA7102  (also a ValueError)
     ├── EnvelopeError                    FA7200  a message between jobs (also a ValueError)
     ├── RecoveryDifferenceError          FA8000  found by the test kit  (also an AssertionError)
+    ├── HarnessUseError                  FA8100  a test asks the test kit for what makes no sense
     ├── ModelError                       FA9000  a chat model did not come to an answer
     │   ├── ModelRequestError            FA9001
     │   ├── UsageLimitExceededError      FA9002
@@ -233,7 +236,10 @@ from flink_agents.api.store_errors import (
     StoreMismatchError as StoreMismatchError,
     StoreUnavailableError as StoreUnavailableError,
 )
-from flink_agents.api.testing_errors import RecoveryDifferenceError as RecoveryDifferenceError
+from flink_agents.api.testing_errors import (
+    HarnessUseError as HarnessUseError,
+    RecoveryDifferenceError as RecoveryDifferenceError,
+)
 
 
 class AgentDefinitionError(AgentsError):
@@ -294,6 +300,12 @@ class PlanFormatError(AgentDefinitionError):
     """A plan, agent file or type string does not follow its format."""
 
     code = "FA1009"
+
+
+class WrongArgumentError(AgentDefinitionError, ValueError):
+    """A policy, a limit or another description is given an argument that it does not take."""
+
+    code = "FA1010"
 
 
 class OptionError(AgentsError):
@@ -402,3 +414,9 @@ class ApprovalsNotAnsweredError(JobDefinitionError):
     """An agent needs approvals, and nobody is asked for them or could answer."""
 
     code = "FA3010"
+
+
+class UnguardedJobError(JobDefinitionError):
+    """A module runs its job when it is imported, and somebody imports it for what it defines."""
+
+    code = "FA3011"

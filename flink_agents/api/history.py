@@ -18,6 +18,7 @@ from pydantic import BaseModel, ConfigDict, Field, model_validator
 
 from flink_agents.api.errors import HistoryError
 from flink_agents.api.memory import MemoryObject
+from flink_agents.api.told_models import ToldModelType
 
 CONVERSATIONS = "conversations"
 """The object in short-term memory whose fields are the histories of a key."""
@@ -28,7 +29,7 @@ _INSTRUCTIONS = (
 )
 
 
-class _Plain(BaseModel):
+class _Plain(BaseModel, metaclass=ToldModelType):
     model_config = ConfigDict(frozen=True, extra="forbid")
 
 

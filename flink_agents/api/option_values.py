@@ -10,11 +10,13 @@ from enum import Enum
 from typing import Any, Generic, TypeVar, cast
 
 from flink_agents.api.durations import duration_text
+from flink_agents.api.error_base import suggest
 from flink_agents.api.errors import OptionError
 
 T = TypeVar("T")
 
 _DURATION = re.compile(r"\s*(\d+(?:\.\d+)?)\s*(ms|s|min|h|d)\s*\Z")
+_EXAMPLES: dict[type[Any], str] = {timedelta: "5 min", int: "100", bool: "true"}
 _UNITS = {"ms": 0.001, "s": 1.0, "min": 60.0, "h": 3600.0, "d": 86400.0}
 
 
@@ -55,8 +57,17 @@ class ConfigOption(Generic[T]):
                 f"option {self.key!r} has a value that does not fit",
                 expected=describe_type(self.type) + least,
                 found=repr(value),
-                fix=self.doc,
+                fix=self._fix(value),
             ) from error
+
+    def _fix(self, value: object) -> str:
+        """What to write instead of ``value``, and what the option is about."""
+        if issubclass(self.type, Enum):
+            near = suggest(str(value), [str(one.value) for one in self.type], "", cutoff=0.75)
+            if near:
+                return near
+        shown = _EXAMPLES.get(self.type, "") if self.default is None else write_value(self.default)
+        return f"write a value such as {shown!r}, or leave the option out: {self.doc}" if shown else self.doc
 
 
 def option(

@@ -5,9 +5,47 @@ from __future__ import annotations
 import functools
 import inspect
 import os
+import sysconfig
+from types import CodeType
 from typing import Any, cast
 
 from flink_agents.api.identity import IdentityCache
+
+_LIBRARIES = tuple(
+    {sysconfig.get_paths()[name] + os.sep for name in ("stdlib", "platstdlib", "purelib", "platlib")}
+)
+_PACKAGE = os.path.dirname(os.path.dirname(os.path.abspath(__file__))) + os.sep
+_GENERATED = ("namedtuple_", "<attrs generated")
+"""Begins of the names of files that methods have which the standard library and ``attrs`` make."""
+
+
+def is_users(file: str) -> bool:
+    """Tell whether ``file`` belongs neither to a library nor to this package.
+
+    Frames of compiled libraries carry the relative path of their Cython source.
+    """
+    if file.endswith((".pyx", ".pxd", ".pxi")):
+        return False
+    return not (file.startswith((_PACKAGE, "<frozen")) or file.startswith(_LIBRARIES))
+
+
+def is_users_code(code: CodeType) -> bool:
+    """Tell whether ``code`` was written by a user: the methods that dataclasses generate have no file."""
+    if "__create_fn__" in code.co_qualname or code.co_filename.startswith(
+        ("namedtuple_", "<attrs generated")
+    ):
+        return False
+    return is_users(code.co_filename)
+
+
+def authors_place() -> str | None:
+    """Return the innermost line of the author's that is being executed; None where there is none."""
+    frame = inspect.currentframe()
+    while frame is not None and not is_users_code(frame.f_code):
+        frame = frame.f_back
+    if frame is None:
+        return None
+    return f"{short_path(frame.f_code.co_filename)}:{frame.f_lineno} in {frame.f_code.co_qualname}"
 
 
 def place_of(func: Any) -> str:

@@ -8,6 +8,8 @@ from typing import Any
 from pydantic import BaseModel, ConfigDict, Field, field_validator
 from pydantic.dataclasses import dataclass
 
+from flink_agents.api.told_models import ToldModelType, ToldType
+
 
 class OnError(StrEnum):
     """Policy for an action that raises, or (but for ``RETRY``) for an event that no action accepts."""
@@ -45,7 +47,7 @@ class OnUnhandled(StrEnum):
     DEAD_LETTER = "dead-letter"
 
 
-class RetryTimes(BaseModel):
+class RetryTimes(BaseModel, metaclass=ToldModelType):
     """The part of a retry policy that is numbers; see :class:`RetryPolicy`."""
 
     model_config = ConfigDict(frozen=True, extra="forbid")
@@ -94,7 +96,7 @@ class RetryPolicy(RetryTimes):
 
 
 @dataclass(frozen=True, config=ConfigDict(extra="forbid"))
-class RateLimit:
+class RateLimit(metaclass=ToldType):
     """At most ``calls`` at once, and not more than ``calls`` in ``per`` seconds on average.
 
     Attributes:

@@ -26,9 +26,12 @@ class ActionFailedError(RunError):
         sequence_number: Number of the run within its key, from 0.
         event: Type of the event that the action handled.
         attempts: Every attempt, oldest first, where the action was tried again.
+        error_code: Code of the error of this package that the action raised; empty where it raised another.
     """
 
     code = "FA4001"
+    # Of errors that an earlier version recorded.
+    error_code: str = ""
 
     def __init__(
         self,
@@ -40,9 +43,11 @@ class ActionFailedError(RunError):
         sequence_number: int,
         event: str,
         attempts: tuple[FailedAttempt, ...] = (),
+        error_code: str = "",
         **kwargs: Any,
     ) -> None:
         self.attempts = attempts
+        self.error_code = error_code
         self.agent = agent
         self.action = action
         self.key = key
@@ -56,6 +61,10 @@ class ActionFailedError(RunError):
             f"sequence {self.sequence_number}, event {self.event}",
             *(f"  {line}" for line in attempt_lines(self.attempts)),
         ]
+
+    def _codes(self) -> list[str]:
+        # What the action raised is what the author wants to read about first.
+        return [*filter(None, [self.error_code]), self.code]
 
 
 class NotAnEventError(RunError, TypeError):

@@ -7,6 +7,9 @@ running action: ``action.settings`` has it.
 
 from __future__ import annotations
 
+import difflib
+import inspect
+import re
 from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass
 from datetime import timedelta
@@ -29,8 +32,11 @@ from pydantic import (
 
 from flink_agents.api.durations import duration_text
 from flink_agents.api.error_base import suggest
-from flink_agents.api.errors import AgentDefinitionError
+from flink_agents.api.errors import ActionSignatureError, AgentDefinitionError
 from flink_agents.api.policies import OnError, OnSuspend, OnUnhandled, RateLimit, RetryPolicy
+
+NEAR = 0.85
+"""How much two names are alike, from 0 to 1, where one is most likely the other one misspelt."""
 
 S = TypeVar("S", bound=BaseModel)
 Condition = Callable[[Any], bool]
@@ -53,8 +59,12 @@ class Setting:
     text_of: Callable[[Any], object] = lambda value: value
 
 
-def _one_of(kind: type[StrEnum], name: str, shown: str = "") -> Setting:
-    return Setting("one of " + ", ".join(repr(str(one)) for one in kind), f"{name}='dead-letter'", shown)
+_FUNCTION = re.compile(r"[^:\s]+:[^:\s]+")
+"""How a file names a function: ``module:qualname``."""
+
+
+def _one_of(kind: type[StrEnum], name: str, example: StrEnum, shown: str = "") -> Setting:
+    return Setting("one of " + ", ".join(repr(str(one)) for one in kind), f"{name}='{example}'", shown)
 
 
 def _seconds(value: object) -> object:
@@ -62,7 +72,7 @@ def _seconds(value: object) -> object:
 
 
 def _approval(value: object) -> object:
-    if isinstance(value, bool | str) or callable(value):
+    if isinstance(value, bool) or callable(value) or (isinstance(value, str) and _FUNCTION.fullmatch(value)):
         return value
     raise ValueError("neither a truth value nor a function")
 
@@ -142,8 +152,8 @@ class ToolSourceLimits(Limits):
 class PlainSettings(ApprovedLimits):
     """The settings of an action that are the same in code, in YAML and in a plan."""
 
-    on_error: Annotated[OnError | None, _one_of(OnError, "on_error", "on error {}")] = Field(
-        default=None, strict=False, description="Policy where the action raises."
+    on_error: Annotated[OnError | None, _one_of(OnError, "on_error", OnError.DEAD_LETTER, "on error {}")] = (
+        Field(default=None, strict=False, description="Policy where the action raises.")
     )
     timeout: Annotated[
         float | None,
@@ -180,12 +190,14 @@ class AgentSettings(BaseModel):
 
     model_config = ConfigDict(strict=True, extra="forbid")
 
-    on_error: Annotated[OnError | None, _one_of(OnError, "on_error")] = Field(default=None, strict=False)
-    # An event that nobody accepts is not accepted the next time either.
-    on_unhandled: Annotated[OnUnhandled | None, _one_of(OnUnhandled, "on_unhandled")] = Field(
+    on_error: Annotated[OnError | None, _one_of(OnError, "on_error", OnError.DEAD_LETTER)] = Field(
         default=None, strict=False
     )
-    on_suspend: Annotated[OnSuspend | None, _one_of(OnSuspend, "on_suspend")] = Field(
+    # An event that nobody accepts is not accepted the next time either.
+    on_unhandled: Annotated[
+        OnUnhandled | None, _one_of(OnUnhandled, "on_unhandled", OnUnhandled.DEAD_LETTER)
+    ] = Field(default=None, strict=False)
+    on_suspend: Annotated[OnSuspend | None, _one_of(OnSuspend, "on_suspend", OnSuspend.OVERTAKE)] = Field(
         default=None, strict=False
     )
     retry: Annotated[RetryPolicy | None, Setting("a RetryPolicy", "retry=RetryPolicy(max_attempts=3)")] = None
@@ -245,9 +257,12 @@ def check_settings(
 
     Raises:
         AgentDefinitionError: One is not, or there is no such setting.
+        ActionSignatureError: The function that tells whether somebody has to approve cannot be called.
     """
     try:
-        return kind(**given)
+        checked = kind(**given)
+        _check_approval(what, where, given.get("needs_approval"))
+        return checked
     except ValidationError as error:
         name = str(error.errors(include_url=False)[0]["loc"][0])
     if name not in kind.model_fields:
@@ -260,13 +275,69 @@ def check_settings(
             where=where,
         )
     setting = settings_of(kind)[name]
+    near = (
+        difflib.get_close_matches(given[name], re.findall(r"'([^']+)'", setting.expected), 1, 0.7)
+        if (isinstance(given[name], str))
+        else []
+    )
     raise AgentDefinitionError(
         f"{what} has a wrong {name}",
         expected=setting.expected,
         found=repr(given[name]),
-        fix=f"write {setting.example}, or leave it out",
+        fix=f"write {name}={near[0]!r}" if near else f"write {setting.example}, or leave it out",
         where=where,
     )
+
+
+def _check_approval(what: str, where: str | None, needed: object) -> None:
+    """Check that the function that tells whether somebody has to approve can be called with one value."""
+    if not callable(needed):
+        return
+    problem = "a coroutine function" if inspect.iscoroutinefunction(needed) else None
+    try:
+        signature = inspect.signature(needed)
+        signature.bind(None)
+    except ValueError:
+        return  # a function of a C extension without a text signature: nothing to compare
+    except TypeError:
+        problem = f"def {getattr(needed, '__name__', type(needed).__name__)}{inspect.signature(needed)}"
+    if problem is not None:
+        raise ActionSignatureError(
+            f"{what} has a needs_approval that cannot be called with what it is asked about",
+            expected="a function that takes the event of an action, or the arguments of a tool as one dict, "
+            "and returns a truth value",
+            found=problem,
+            fix="write needs_approval=lambda asked: ...",
+            where=where,
+        )
+
+
+def check_near(
+    what: str, where: str | None, found: Iterable[str], names: Iterable[str], fix: str = "rename it"
+) -> None:
+    """Check that no name is nearly the one of a setting, which whoever wrote it most likely means.
+
+    Args:
+        what: What has the names, for the error.
+        where: Its place in the code, if known.
+        found: The names.
+        names: Those of the settings.
+        fix: What to do where it is none.
+
+    Raises:
+        AgentDefinitionError: One is.
+    """
+    known = list(names)
+    for name in found:
+        near = difflib.get_close_matches(name, known, 1, NEAR)
+        if near and name not in known:
+            raise AgentDefinitionError(
+                f"{what} has {name!r}, which is no setting",
+                expected=f"{near[0]!r}, or a name that is not so much like it",
+                found=repr(name),
+                fix=f"did you mean {near[0]!r}? If not, {fix}",
+                where=where,
+            )
 
 
 def check_asks(what: str, where: str | None, given: Mapping[str, Any]) -> None:

@@ -34,3 +34,9 @@ class RecoveryDifferenceError(AgentsError, AssertionError):
         self.crash_point = crash_point
         self.difference = difference
         super().__init__(message, **kwargs)
+
+
+class HarnessUseError(AgentsError):
+    """A test asks the test kit for something that makes no sense."""
+
+    code = "FA8100"

@@ -27,6 +27,7 @@ from flink_agents.api.context import RunnerContext
 from flink_agents.api.decorators import action
 from flink_agents.api.errors import AgentDefinitionError, NoVerdictError
 from flink_agents.api.events import AskEvent, Event, InputEvent, OutputEvent
+from flink_agents.api.places import place_of_class
 
 REJECTED_TAG = "rejected"
 """Name of the side output that carries :class:`Rejected` records."""
@@ -256,7 +257,7 @@ class ValidatedAgent(Agent):
             verdicts=tuple(ctx.short_term_memory.get(VERDICTS, [])),
         )
         judged = await ctx.ask_traced(validator, draft, sampled)
-        verdict = _verdict_of(judged.agent, judged.output)
+        verdict = _verdict_of(validator, judged.agent, judged.output)
         transcript = (*work.transcript, *judged.transcript)
         return Attempt(output=work.output, verdict=verdict, transcript=transcript)
 
@@ -275,7 +276,7 @@ class ValidatedAgent(Agent):
         ctx.emit_to(REVIEW_TAG, sample)
 
 
-def _verdict_of(validator: str, output: Any) -> Verdict:
+def _verdict_of(agent: Agent | type[Agent], validator: str, output: Any) -> Verdict:
     """Return what a validator put out as a verdict.
 
     Raises:
@@ -290,7 +291,15 @@ def _verdict_of(validator: str, output: Any) -> Verdict:
             expected="one OutputEvent with a flink_agents.api.validation.Verdict",
             found=f"a value of {type(output).__qualname__} ({wrong})"[:500],
             fix="put out Verdict.accept(), Verdict.reject(reason) or Verdict.again(reason)",
+            where=_place_of(agent),
         ) from error
+
+
+def _place_of(agent: Agent | type[Agent]) -> str:
+    """Where the author wrote an agent."""
+    kind = agent if isinstance(agent, type) else type(agent)
+    place = None if isinstance(agent, type) else agent.__dict__["__places__"].get("agent")
+    return place or place_of_class(kind)
 
 
 def is_sampled(ctx: RunnerContext, share: float) -> bool:

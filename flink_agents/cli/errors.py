@@ -9,6 +9,7 @@ from typing import ParamSpec, TypeVar
 import typer
 
 from flink_agents.api.errors import AgentsError
+from flink_agents.api.job_guard import without_jobs
 
 P = ParamSpec("P")
 R = TypeVar("R")
@@ -27,5 +28,17 @@ def prints_errors(command: Callable[P, R]) -> Callable[P, R]:
         except AgentsError as error:
             typer.echo(f"{type(error).__name__}: {error}", err=True)
             raise typer.Exit(ERROR_EXIT) from None
+
+    return run
+
+
+def runs_no_jobs(command: Callable[P, R]) -> Callable[P, R]:
+    """Let a command refuse the jobs of modules that it imports for what they define."""
+    name = command.__name__.replace("_", " ")
+
+    @wraps(command)
+    def run(*args: P.args, **kwargs: P.kwargs) -> R:
+        with without_jobs(f"flink-agents {name}"):
+            return command(*args, **kwargs)
 
     return run

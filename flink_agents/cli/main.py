@@ -12,7 +12,7 @@ import typer
 from flink_agents.api.errors import SetupError
 from flink_agents.cli.approvals import approvals_app, signal
 from flink_agents.cli.cluster import cluster_app, run, stop
-from flink_agents.cli.errors import prints_errors
+from flink_agents.cli.errors import prints_errors, runs_no_jobs
 from flink_agents.cli.kafka import kafka_app
 from flink_agents.cli.state import state_app
 
@@ -138,6 +138,7 @@ def example_script(name: str) -> Path:
 
 @plan_app.command("show")
 @prints_errors
+@runs_no_jobs
 def plan_show(
     target: Annotated[
         str, typer.Argument(help="module:Agent, file.py:Agent, agents.yaml, agents.yaml:Name or plan.json.")

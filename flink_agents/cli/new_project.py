@@ -42,7 +42,14 @@ def names_of(name: str) -> ProjectNames:
         SetupError: Python has no such name for a module, or has a module of that name already.
     """
     module = name.replace("-", "_")
-    if not re.fullmatch(r"[a-z][a-z0-9]*([-_][a-z0-9]+)*", name) or keyword.iskeyword(module):
+    if keyword.iskeyword(module):
+        raise SetupError(
+            f"No module of Python can have the name {name!r}.",
+            expected="a name that is no keyword of Python",
+            found=name,
+            fix=f"flink-agents new {name.lower()}-agent",
+        )
+    if not re.fullmatch(r"[a-z][a-z0-9]*([-_][a-z0-9]+)*", name):
         raise SetupError(
             f"No module of Python can have the name {name!r}.",
             expected="words of lower-case letters and digits, with hyphens between them",

@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
-from flink_agents.cli.errors import prints_errors
+from flink_agents.cli.errors import prints_errors, runs_no_jobs
 
 if TYPE_CHECKING:
     from flink_agents.cli.journals import Place
@@ -69,6 +69,7 @@ def state_list(
 
 @state_app.command("show")
 @prints_errors
+@runs_no_jobs
 def state_show(
     key: Key,
     raw: Raw = False,
@@ -100,6 +101,7 @@ def state_show(
 
 @state_app.command("replay")
 @prints_errors
+@runs_no_jobs
 def state_replay(
     key: Key,
     run: Annotated[int, typer.Argument(min=0, help="Number of the run.")],

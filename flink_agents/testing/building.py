@@ -13,7 +13,7 @@ from flink_agents.api.observers import ObserverSource
 from flink_agents.api.options import AgentOptions
 from flink_agents.connectors.action_state import open_store
 from flink_agents.connectors.action_state.memory.store import MemoryPlace, MemoryStore
-from flink_agents.plan import AgentCode, AgentPlan, bind
+from flink_agents.plan import AgentPlan, bind
 from flink_agents.plan.binding.uses import may_make_durable_calls
 from flink_agents.runtime.execution.shared import Durable
 from flink_agents.runtime.metrics.run_metrics import RunMetrics
@@ -35,7 +35,6 @@ class Builder(Driver):
 
     plan: AgentPlan
     current_watermark: int
-    _code: AgentCode
     _heartbeat: bool
     _watermarks: bool
     _lineage: bool

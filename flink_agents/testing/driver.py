@@ -15,6 +15,7 @@ from typing import Any
 from flink_agents.api.errors import UnserializableValueError
 from flink_agents.api.event_time import EventTime
 from flink_agents.api.options import AgentOptions, Configuration
+from flink_agents.plan import AgentCode
 from flink_agents.runtime.execution.shared import RunEnvironment
 from flink_agents.runtime.operator.emission import Emission
 from flink_agents.runtime.operator.low_watermark import NO_TIMESTAMP
@@ -25,6 +26,7 @@ from flink_agents.testing.behind import Behind
 from flink_agents.testing.crashes import Crashes
 from flink_agents.testing.delayed import delayed_in
 from flink_agents.testing.fake_state import FakeBackend, KeyState
+from flink_agents.testing.given import check_open, check_tag
 from flink_agents.testing.signals import suspended_in
 
 START = 1_700_000_000_000
@@ -107,6 +109,17 @@ class Subtask:
     shared: RunEnvironment
 
 
+def _fix_of(error: Exception) -> str:
+    """What to do about a value that cannot be pickled: objects that live never can, whatever their class."""
+    if "'coroutine'" in str(error):
+        return AWAIT_IT
+    if isinstance(error, TypeError):
+        return (
+            "put out plain data: a list in place of a generator, what finds a resource again in place of it"
+        )
+    return "use values whose classes stand at the top level of a module"
+
+
 class Driver:
     """Subtasks of one operator, and what they have put out. ``OperatorHarness`` fills it.
 
@@ -131,12 +144,22 @@ class Driver:
     _settles: bool
     _hang_after: float
     _config: Configuration
+    _code: AgentCode
 
     def side_output(self, tag: str) -> list[Any]:
-        """Return all values that left the side output ``tag``, in order."""
+        """Return all values that left the side output ``tag``, in order.
+
+        Raises:
+            UnknownSideOutputError: The agent has no such side output.
+        """
+        check_tag(tag, self._code.side_outputs)
+        return self._left(tag)
+
+    def _left(self, tag: str) -> list[Any]:
         return self._side.setdefault(tag, [])
 
     def _subtask_of(self, key: str) -> Subtask:
+        check_open(bool(self._subtasks))
         group = zlib.crc32(key.encode()) % self._max_parallelism
         return self._subtasks[group * len(self._subtasks) // self._max_parallelism]
 
@@ -276,10 +299,10 @@ class Driver:
         if crashes is not None:
             crashes.commits(key, backend.current.head)
         for tag, value in emission.side_outputs:
-            self.side_output(tag).append(self._through_flink(value, "side output"))
+            self._left(tag).append(self._through_flink(value, "a value of a side output"))
             if crashes is not None:
-                crashes.left(f"side output {tag!r}", key, self.side_output(tag)[-1])
-        outputs = [self._through_flink(value, "output") for value in emission.outputs]
+                crashes.left(f"side output {tag!r}", key, self._left(tag)[-1])
+        outputs = [self._through_flink(value, "an output") for value in emission.outputs]
         self.outputs += outputs
         timestamps: list[int | None] = []
         if backend.behind is not None:
@@ -307,9 +330,7 @@ class Driver:
             return pickle.loads(pickle.dumps(value))
         except Exception as error:
             raise UnserializableValueError(
-                f"a {what} cannot be pickled, as PyFlink does between operators: {error}",
+                f"{what} cannot be pickled, as PyFlink does between operators: {error}",
                 found=f"{type(value).__module__}.{type(value).__qualname__}",
-                fix=AWAIT_IT
-                if "'coroutine'" in str(error)
-                else "use values whose classes stand at the top level of a module",
+                fix=_fix_of(error),
             ) from error

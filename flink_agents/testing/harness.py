@@ -33,6 +33,7 @@ from flink_agents.testing.driver import START as START, Clock, Subtask
 from flink_agents.testing.fake_flink import FakeFlink
 from flink_agents.testing.fake_state import KeyState
 from flink_agents.testing.forced import CRASH, REPLAY, RESTART, TIMERS, forced_conditions
+from flink_agents.testing.given import check_open, given_selector, milliseconds
 from flink_agents.testing.meters import Meters
 from flink_agents.testing.records import Records
 from flink_agents.testing.reordering import Reorder, reordered
@@ -124,7 +125,7 @@ class OperatorHarness(WaitsShown, Records):
         instance = instance_of(agent)
         self.plan, self._code = compile_with_code(instance, name)
         self._config = Configuration.load(config)
-        self._key = KeyEncoder(key_selector)
+        self._key = KeyEncoder(given_selector(key_selector))
         self._max_parallelism = max_parallelism
         conditions = forced_conditions()
         self._replay = REPLAY in conditions if forced_replay is None else forced_replay
@@ -217,16 +218,17 @@ class OperatorHarness(WaitsShown, Records):
 
     def advance(self, time: int | timedelta) -> list[Any]:
         """Let wall-clock time pass (milliseconds); due timers fire, each at its time."""
-        milliseconds = int(time.total_seconds() * 1000) if isinstance(time, timedelta) else time
-        start, until = len(self.outputs), self.current_time + milliseconds
+        check_open(bool(self._subtasks))
+        start, until = len(self.outputs), self.current_time + milliseconds(time, "advance")
         self._fire_all("processing_timers", until)
         self._clock.time = until
         return self.outputs[start:]
 
     def watermark(self, timestamp: int) -> list[Any]:
         """Advance event time to ``timestamp`` (milliseconds); due timers fire."""
+        check_open(bool(self._subtasks))
         start = len(self.outputs)
-        self.current_watermark = max(self.current_watermark, timestamp)
+        self.current_watermark = max(self.current_watermark, milliseconds(timestamp, "watermark"))
         for subtask in self._subtasks:
             subtask.backend.watermark = self.current_watermark
         self._fire_all("event_timers", self.current_watermark)
@@ -291,6 +293,7 @@ class OperatorHarness(WaitsShown, Records):
         """
         if self._flink is not None:
             self._flink.check(snapshot.number)
+        check_open(bool(parallelism or self._subtasks))
         count = parallelism or len(self._subtasks)
         self.close()
         self._meters = Meters()
@@ -416,7 +419,7 @@ class OperatorHarness(WaitsShown, Records):
         self.outputs[:], self.timestamps[:] = kept["outputs"], kept["timestamps"]
         self.lows[:] = kept["lows"]
         for tag in {*self._side, *kept["side"]}:
-            self.side_output(tag)[:] = kept["side"].get(tag, [])
+            self._left(tag)[:] = kept["side"].get(tag, [])
             self.side_times(tag)[:] = kept["side_times"].get(tag, [])
         self._clock.time, self.current_watermark = kept["time"], kept["watermark"]
 
@@ -439,6 +442,7 @@ class OperatorHarness(WaitsShown, Records):
             resume: What is left of it where so many inputs were taken. Default: all of it.
             again: How it is done after a crash. Default: as before.
         """
+        check_open(bool(self._subtasks))
         if self._crashes is not None and (self._settles or resume is None):
             whole = partial(self._to_the_end, act)
             self._crashes.explore(
@@ -473,7 +477,7 @@ class OperatorHarness(WaitsShown, Records):
 
     def _delivery(self, record: Any, timestamp: int | None, key: str | None = None) -> Callable[[], None]:
         """What hands a record over, as often as it is called."""
-        record = self._through_flink(record, "record")
+        record = self._through_flink(record, "a record")
         key = key if key is not None else self._key(record)
         if self._inputs is not None:
             self._inputs.append(
@@ -484,7 +488,7 @@ class OperatorHarness(WaitsShown, Records):
     def _again(self, record: Any) -> Any:
         """``record`` for one of several deliveries: an action may change it."""
         several = self._replay or self._crashes is not None or self._inputs is not None
-        return self._through_flink(record, "record") if several else record
+        return self._through_flink(record, "a record") if several else record
 
     def _push_together(self, inputs: Sequence[tuple[Any, int | None]]) -> list[Any]:
         """Hand over records with their timestamps before any of them is waited for."""

@@ -12,6 +12,7 @@ from flink_agents.runtime.serde.keys import encode_key
 from flink_agents.testing.building import Builder
 from flink_agents.testing.delayed import PendingDelayed, shown
 from flink_agents.testing.fake_state import KeyState
+from flink_agents.testing.given import given_request
 from flink_agents.testing.signals import PendingWait, waits_in, waits_of
 
 
@@ -69,6 +70,7 @@ class WaitsShown(Builder):
             arguments: Arguments that take the place of its own, by name.
             by: Who approves it.
         """
+        request = given_request(request, "approve")
         return self._answer(request.key, request.approve(arguments, by))
 
     def deny(self, request: ApprovalRequest, reason: str | None = None, by: str | None = None) -> list[Any]:
@@ -79,6 +81,7 @@ class WaitsShown(Builder):
             reason: Why.
             by: Who denies it.
         """
+        request = given_request(request, "deny")
         return self._answer(request.key, request.deny(reason, by))
 
     def _answer(self, key: Any, signal: Signal) -> list[Any]:

@@ -179,7 +179,19 @@ def test_value_that_does_not_fit_is_a_named_error(key: str, value: object, expec
     assert key in caught.value.message
     assert expected in (caught.value.expected or "")
     assert caught.value.found == repr(value)
-    assert caught.value.fix == all_options()[key].doc
+    fix = caught.value.fix or ""
+    assert fix.endswith(all_options()[key].doc)
+    assert fix.startswith("write a value such as ") or all_options()[key].type is str
+
+
+def test_a_value_that_is_nearly_right_is_named() -> None:
+    for value, fix in (("rerunn", "did you mean 'rerun'?"), ("3 fortnights", "")):
+        with pytest.raises(OptionError) as caught:
+            Configuration({"action-state.on-mismatch": value})
+        assert (caught.value.fix or "").startswith(fix)
+    with pytest.raises(OptionError) as caught:
+        Configuration({"run.deadline": "3 fortnights"})
+    assert (caught.value.fix or "").startswith("write a value such as '5 min', or leave the option out: ")
 
 
 @pytest.mark.parametrize(

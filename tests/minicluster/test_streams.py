@@ -8,6 +8,7 @@ from typing import Any
 
 import pytest
 from pydantic import BaseModel
+from pyflink.common import Types
 
 from flink_agents import Agent, AgentsExecutionEnvironment, Event, InputEvent, OutputEvent, action
 from flink_agents.api.errors import (
@@ -213,8 +214,19 @@ def test_dead_letters_must_be_read(agents_environment: MakeEnvironment) -> None:
     stream.to_list()
     with pytest.raises(UnknownSideOutputError, match="'texts'"):
         stream.side_output("texts")
-    with pytest.raises(DeadLettersNotReadError, match="SortingAgent"):
+    with pytest.raises(DeadLettersNotReadError, match=r"^tests/\S+:\d+ in test_dead.* agent 'SortingAgent'"):
         env.execute()
+
+
+def test_a_stream_of_another_type_than_its_values_says_where(agents_environment: MakeEnvironment) -> None:
+    env = agents_environment()
+    env.from_list(["a"], str).apply(DoublingAgent).to_datastream(Types.INT()).print()
+    with pytest.raises(JobFailedError, match=r"^tests/\S+:\d+ in test_a_stream.* another type") as caught:
+        env.execute()
+    assert (caught.value.found, caught.value.expected) == (
+        "str (java.lang.String)",
+        "int (java.lang.Long)",
+    )
 
 
 class DoublingAgent(Agent):
@@ -249,9 +261,9 @@ def test_cycles_and_equal_names_are_errors(agents_environment: MakeEnvironment) 
     env = agents_environment()
     numbers = env.from_list([1], str)
     stream = numbers.apply(DoublingAgent).to_datastream()
-    with pytest.raises(AgentCycleError, match="'DoublingAgent'"):
+    with pytest.raises(AgentCycleError, match=r"^tests/\S+:\d+ in test_cycles.*'DoublingAgent'"):
         env.from_datastream(stream.map(lambda value: value), str).apply(DoublingAgent)
-    with pytest.raises(DuplicateAgentError, match="'DoublingAgent'"):
+    with pytest.raises(DuplicateAgentError, match=r"^tests/\S+:\d+ in test_cycles.*'DoublingAgent'"):
         numbers.apply(DoublingAgent)
     with pytest.raises(JobDefinitionError, match="keyed already"):
         env.from_datastream(stream.key_by(str), str)

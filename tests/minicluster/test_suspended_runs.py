@@ -115,7 +115,9 @@ def test_a_job_whose_requests_nobody_answers_is_refused(
     applied = stream.apply(Marked)
     if missing == "signals":
         applied.approvals().print()
-    with pytest.raises(ApprovalsNotAnsweredError, match="agent 'Marked' needs approvals"):
+    with pytest.raises(
+        ApprovalsNotAnsweredError, match=r"^tests/\S+:\d+ in .*agent 'Marked' needs approvals"
+    ):
         env.execute()
 
 

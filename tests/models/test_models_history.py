@@ -7,7 +7,6 @@ from datetime import timedelta
 from typing import Any
 
 import pytest
-from pydantic import ValidationError
 from pydantic_ai.messages import ModelMessage, ModelMessagesTypeAdapter
 
 from flink_agents import (
@@ -28,7 +27,7 @@ from flink_agents import (
     prompt,
     tool,
 )
-from flink_agents.api.errors import ActionFailedError
+from flink_agents.api.errors import ActionFailedError, WrongArgumentError
 from flink_agents.api.history import StoredConversation
 from flink_agents.testing import OperatorHarness
 from flink_agents.testing.models import Reply, ScriptedModel, ToolCall
@@ -258,7 +257,7 @@ def test_what_cannot_be_kept_is_refused_by_name(
 
 
 def test_a_summary_needs_room() -> None:
-    with pytest.raises(ValidationError, match="eight times"):
+    with pytest.raises(WrongArgumentError, match="eight times"):
         ConversationHistory(max_bytes=5000, summary=Summary(model="short"))
 
 

@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Any
 from pydantic import ValidationError
 from typing_extensions import override
 
-from flink_agents.api.chat import ChatModelSpec, Endpoint, problem
+from flink_agents.api.chat import ChatModelSpec, Endpoint, problem, two_makers
 from flink_agents.api.resource_providers import DeclaredResource, ResourceProvider
 from flink_agents.models.setup.extras import check_installed
 
@@ -22,6 +22,9 @@ class ChatModelProvider(ResourceProvider):
     @override
     def check_declared(self, name: str, clazz: str, arguments: Mapping[str, Any]) -> None:
         spec, _ = _read(arguments, clazz)
+        both = two_makers(arguments, clazz)
+        if both is not None:
+            raise ValueError(f"it has {both}, of which each says what answers")
         if clazz:
             return
         if spec.router is None and spec.model is None:

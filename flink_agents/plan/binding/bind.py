@@ -20,7 +20,7 @@ from flink_agents.api.errors import (
 )
 from flink_agents.api.events import Event
 from flink_agents.api.options import Configuration
-from flink_agents.api.places import place_of, unwrap
+from flink_agents.api.places import is_users_code, place_of, place_of_class, unwrap
 from flink_agents.api.policies import OnError, OnSuspend, RetryPolicy
 from flink_agents.api.resource_providers import DeclaredResource, provider_of
 from flink_agents.api.resources import RESOURCE_PROVIDERS, ResourceType, check_resource_type
@@ -338,7 +338,7 @@ def _bind_action(
         trigger_types=frozenset(action.trigger_types),
         settings=settings,
         config=dict(action.config),
-        where=place_of(function),
+        where=_where(function, instance),
         function=function,
         off_thread=waits and not is_async,
     )
@@ -347,6 +347,14 @@ def _bind_action(
 def _retry(planned: RetryPlan | None, policy: RetryPolicy | None) -> RetryPolicy | None:
     """Return the policy of the code, whose exceptions may have no name; else that of the plan."""
     return policy or (planned.policy() if planned is not None else None)
+
+
+def _where(function: Any, instance: Agent) -> str:
+    """Where the author wrote an action; of one that a class of this package has, the author's class."""
+    code, kind = getattr(inspect.unwrap(unwrap(function)), "__code__", None), type(instance)
+    if code is None or is_users_code(code) or kind.__module__.startswith("flink_agents."):
+        return place_of(function)
+    return place_of_class(kind)
 
 
 def _code_of(

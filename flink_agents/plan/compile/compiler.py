@@ -41,6 +41,7 @@ from flink_agents.plan.compile.events import (
     known_events,
     type_of,
 )
+from flink_agents.plan.compile.near_misses import check_attributes
 from flink_agents.plan.compile.signatures import check_client, check_resource_method, check_tool
 from flink_agents.plan.model import (
     ActionPlan,
@@ -88,6 +89,7 @@ def _plan_of(declared: DeclaredAgent, name: str | None) -> AgentPlan:
     agent_class = type(instance)
     where = instance.__dict__["__places__"].get("agent") or place_of_class(agent_class)
     title = _name(instance, name, where)
+    check_attributes(instance, title, where)
     validation.check_agent(instance, title, actions, where)
     said = {one: getattr(instance, one) for one in AgentSettings.model_fields}
     settings = check_settings(AgentSettings, f"the agent {title!r}", where, said)

@@ -13,7 +13,8 @@ from traceback import FrameSummary, StackSummary
 from types import CodeType, FrameType
 from typing import Any
 
-from flink_agents.runtime.serde.tracebacks import is_users, place
+from flink_agents.api.places import is_users, is_users_code
+from flink_agents.runtime.serde.tracebacks import place
 
 MAX_DEPTH = 200
 """How far a chain of awaits is followed."""
@@ -76,7 +77,7 @@ class Stack:
     def where(self) -> str | None:
         """The innermost line of the author's, or None."""
         for frame in reversed(self.frames):
-            if is_users(frame.f_code.co_filename):
+            if is_users_code(frame.f_code):
                 return place(frame.f_code.co_filename, _line(frame), frame.f_code.co_qualname)
         return None
 
@@ -84,12 +85,12 @@ class Stack:
     def awaits(self) -> str:
         """What the innermost frame awaits, in words."""
         for frame in reversed(self.frames):
-            if is_users(frame.f_code.co_filename):
+            if is_users_code(frame.f_code):
                 break
             tell = _TELL.get(frame.f_code)
             if tell is not None:
                 return tell(frame)
-        if self.frames and not is_users(self.frames[-1].f_code.co_filename):
+        if self.frames and not is_users_code(self.frames[-1].f_code):
             return name_of(self.frames[-1])
         if type(self.last).__name__ == "_GatheringFuture":
             return "asyncio.gather"

@@ -37,7 +37,7 @@ from flink_agents.runtime.execution.run import Run
 from flink_agents.runtime.execution.shared import RunEnvironment
 from flink_agents.runtime.execution.waits.delayed import begin_with
 from flink_agents.runtime.execution.ways import HandOver, Inline, Way
-from flink_agents.runtime.serde.awaitables import AWAIT_IT, shows_forgotten_await
+from flink_agents.runtime.serde.raised_texts import told_error
 from flink_agents.runtime.serde.tracebacks import text_of, users_place, users_traceback
 from flink_agents.runtime.serde.typenames import shorten
 from flink_agents.runtime.state.delayed import DelayedInput
@@ -381,18 +381,7 @@ class StepExecutor:
     def _action_failed(
         self, step: ActionRun, error: BaseException, where: str, attempts: tuple[FailedAttempt, ...]
     ) -> ActionFailedError:
-        details: dict[str, Any] = {}
-        message = text_of(error)
-        if isinstance(error, AgentsError):
-            details = {"expected": error.expected, "found": error.found, "fix": error.fix}
-            message = error.message
-        elif shows_forgotten_await(error):
-            fix = (
-                AWAIT_IT
-                if step.action.is_async
-                else "write async def, and await before the call that made it"
-            )
-            details = {"fix": f"{fix}: a coroutine stands where its result should"}
+        message, details = told_error(error, step.action.is_async)
         retry = self._retry_of(step.action) if attempts else None
         # Where the last error is one that is not tried again, the attempts did not run out.
         ran_out = retry is not None and is_retryable(retry, error)

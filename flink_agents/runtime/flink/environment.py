@@ -19,6 +19,7 @@ from flink_agents.api.errors import (
     UnsupportedTableError,
 )
 from flink_agents.api.options import AgentOptions, Configuration
+from flink_agents.api.places import authors_place
 from flink_agents.api.tables import ON_CHANGE, OnChange
 from flink_agents.runtime.flink import compat as flink_compat
 from flink_agents.runtime.flink.inputs.given import given_selector, given_stream, given_table
@@ -78,6 +79,7 @@ def _use_thread_mode(env: StreamExecutionEnvironment, flink: Mapping[str, str]) 
             found=mode,
             fix=f"leave {_EXECUTION_MODE} out: PyFlink's process mode loses records when a job with "
             "checkpoints fails (docs/design/pyflink.md)",
+            where=authors_place(),
         )
 
 
@@ -126,6 +128,7 @@ class FlinkAgentsEnvironment(AgentsExecutionEnvironment):
                 "the stream is keyed already",
                 fix="give the stream before key_by, and the key selector here: agents key by a "
                 "canonical form of the key",
+                where=authors_place(),
             )
         return FlinkAgentInput(self._job, self._agents, stream, key_selector)
 
@@ -161,6 +164,7 @@ class FlinkAgentsEnvironment(AgentsExecutionEnvironment):
                 expected=", ".join(map(repr, ON_CHANGE)),
                 found=repr(changes),
                 fix="correct changes=",
+                where=authors_place(),
             )
         tables = self.table_env
         try:
@@ -206,6 +210,7 @@ def _refused_table(found: str) -> UnsupportedTableError:
             expected="one, which becomes the event time of the inputs",
             found=found,
             fix="cast the others in the query: CAST(... AS TIMESTAMP(3))",
+            where=authors_place(),
         )
     return UnsupportedTableError(
         "the table has updates or deletes",
@@ -213,4 +218,5 @@ def _refused_table(found: str) -> UnsupportedTableError:
         found=found,
         fix="say what becomes of them: from_table(..., changes='latest') or changes='all'; or give a "
         "table without updating aggregation",
+        where=authors_place(),
     )

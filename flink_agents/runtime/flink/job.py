@@ -8,7 +8,7 @@ import socket
 import sys
 import threading
 import weakref
-from collections.abc import Callable, Sequence
+from collections.abc import Callable
 from dataclasses import dataclass, field, replace
 from datetime import timedelta
 from typing import Any
@@ -24,13 +24,14 @@ from flink_agents.api.errors import (
     JobDefinitionError,
 )
 from flink_agents.api.event_time import EventTime, LateOutputs
+from flink_agents.api.job_guard import check_may_run
 from flink_agents.api.options import AgentOptions, Configuration
+from flink_agents.api.places import authors_place
 from flink_agents.runtime.flink import compat as flink_compat
 from flink_agents.runtime.flink.following.console import is_terminal
 from flink_agents.runtime.flink.following.executions import Records, by_pyflink, collect_async, enlist, keep
 from flink_agents.runtime.flink.following.job_logs import new_log
 from flink_agents.runtime.flink.following.local_jobs import REFRESH, JobStory, LocalJob
-from flink_agents.runtime.flink.job_errors import job_failed
 from flink_agents.runtime.flink.shipping.main_classes import announcement
 from flink_agents.runtime.flink.shipping.main_module import ShippedFunction
 from flink_agents.runtime.flink.shipping.user_modules import MAIN
@@ -56,6 +57,8 @@ class AppliedAgent:
         inputs: How many inputs it will get, where that is known.
         asks: Whether an action or a tool of it, or of an agent that it asks, needs approvals, by their plans.
         answered: Whether it gets signals.
+        place: Where the author applies it.
+        typed: Where the author says of which type its outputs are.
         approvals_read: Whether something takes its requests for approvals.
     """
 
@@ -70,6 +73,8 @@ class AppliedAgent:
     asks: bool = False
     answered: bool = False
     approvals_read: bool = False
+    place: str | None = None
+    typed: list[str] = field(default_factory=list[str])
 
 
 class Job:
@@ -131,12 +136,18 @@ class Job:
         if flink_compat.transformation_id(other.stream) in flink_compat.transformation_ids_before(source):
             raise AgentCycleError(
                 f"the output of agent {name!r} flows back into agent {name!r}",
+                expected="streams that lead from one agent to another one, in no circle",
+                found=f"the agent that is applied at {other.place}",
+                where=authors_place(),
                 fix="let the agent loop by events inside itself, which run.max-events bounds; for two "
                 "stages with the same code, apply the second one with another name=; or send what goes "
                 "round through a topic of Kafka",
             )
         raise DuplicateAgentError(
             f"the job applies two agents named {name!r}",
+            expected="one agent of each name",
+            found=f"the other one at {other.place}",
+            where=authors_place(),
             fix="give one of them another name: apply(agent, name='...'); names scope memory and state",
         )
 
@@ -176,7 +187,7 @@ class Job:
         from pyflink.common import JobExecutionResult
 
         job_name = self._prepare(job_name)
-        untimed, waits = self._story.untimed, self.is_local or bool(self._collecting)
+        story, waits = self._story, self.is_local or bool(self._collecting)
         try:
             if not waits:
                 self._applied, self._checks = {}, []
@@ -191,7 +202,7 @@ class Job:
                 reader.finish()
             return result
         except Py4JJavaError as error:
-            raise job_failed(job_name, flink_compat.java_text(error), untimed) from None
+            raise story.failed(flink_compat.java_text(error)) from None
 
     def execute_async(self, job_name: str | None = None) -> Any:
         """Submit the job, and return PyFlink's client of it. The lists are filled while it runs."""
@@ -201,16 +212,16 @@ class Job:
     def execute_and_collect(self, stream: DataStream, job_name: str | None, limit: int | None) -> Any:
         """Run the job, and return an iterator over the records of ``stream``, or a list of the first ones."""
         job_name = self._prepare(job_name)
-        untimed = self._story.untimed
+        story = self._story
         records = collect_async(stream)
         try:
             self._submit(job_name)
         except Py4JJavaError as error:
-            raise job_failed(job_name, flink_compat.java_text(error), untimed) from None
+            raise story.failed(flink_compat.java_text(error)) from None
         local, self._local = self._local, None
         if local is not None:
             local.reports_itself()
-        explained = Records(records, lambda error: _explain(local, job_name, untimed, error))
+        explained = Records(records, lambda error: _explain(local, story, error))
         if limit is None:
             return explained
         with explained:
@@ -222,6 +233,7 @@ class Job:
 
     def _prepare(self, job_name: str | None) -> str:
         """Check the job and set what it needs; returns its name."""
+        check_may_run()
         self._check_dead_letters()
         self._check_event_time()
         self._check_approvals()
@@ -234,6 +246,7 @@ class Job:
         self._story = JobStory(
             job_name,
             untimed=[name for name, one in self._applied.items() if not one.event_time.holds],
+            typed=[place for one in self._applied.values() for place in one.typed],
             totals={name: one.inputs for name, one in self._applied.items() if one.inputs is not None},
         )
         if self.is_local:
@@ -311,6 +324,9 @@ class Job:
             if applied.writes_dead_letters and not applied.dead_letters_read:
                 raise DeadLettersNotReadError(
                     f"agent {name!r} sends failed events to its dead letters, and nobody reads them",
+                    expected="somebody who reads dead_letters() of the applied agent",
+                    found="a policy 'dead-letter' of the agent or of one of its actions",
+                    where=applied.place,
                     fix="consume the stream that dead_letters() of the applied agent returns, "
                     "for example dead_letters().print()",
                 )
@@ -324,6 +340,7 @@ class Job:
                     found="no signals" if not applied.answered else "nobody who reads approvals()",
                     fix="call with_signals(...) before apply(...), and consume the stream that approvals() "
                     "of the applied agent returns",
+                    where=applied.place,
                 )
 
     def _check_event_time(self) -> None:
@@ -331,6 +348,9 @@ class Job:
             if applied.event_time.late is LateOutputs.SIDE and not applied.late_outputs_read:
                 raise JobDefinitionError(
                     f"agent {name!r} sends late outputs to a stream of their own, and nobody reads it",
+                    expected="somebody who reads late_outputs() of the applied agent",
+                    found="event_time with late='side'",
+                    where=applied.place,
                     fix="consume the stream that late_outputs() of the applied agent returns, or use "
                     "another policy for late=",
                 )
@@ -340,13 +360,11 @@ def _identity(value: Any) -> Any:
     return value
 
 
-def _explain(
-    local: LocalJob | None, job_name: str, untimed: Sequence[str], error: Py4JJavaError
-) -> Exception:
+def _explain(local: LocalJob | None, story: JobStory, error: Py4JJavaError) -> Exception:
     """Return this package's error for one of Java that came where the records of a job were read."""
     if local is not None:
         return local.explained(error)
-    return job_failed(job_name, flink_compat.java_text(error), untimed)
+    return story.failed(flink_compat.java_text(error))
 
 
 def _submitted(job: weakref.ref[Job], client: Any) -> None:

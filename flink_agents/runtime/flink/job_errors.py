@@ -51,13 +51,33 @@ _NO_TOPIC = re.compile(r"Failed to get metadata for topics \[(?P<topics>[^\]]+)\
 """What Flink's Kafka source says; the innermost cause of it names no topic."""
 
 
-def job_failed(job_name: str, java_text: str, untimed: Sequence[str] = ()) -> JobFailedError:
+_WRONG_CLASS = re.compile(r"class (?P<found>\S+) cannot be cast to class (?P<declared>\S+)")
+_PYTHON_NAMES = {
+    "java.lang.String": "str",
+    "java.lang.Long": "int",
+    "java.lang.Integer": "int of 32 bits",
+    "java.lang.Short": "int of 16 bits",
+    "java.lang.Byte": "int of 8 bits",
+    "java.lang.Double": "float",
+    "java.lang.Float": "float of 32 bits",
+    "java.lang.Boolean": "bool",
+    "[B": "bytes, or any pickled object",
+    "java.math.BigDecimal": "Decimal",
+    "org.apache.flink.types.Row": "Row",
+}
+"""What becomes which class of Java, where a stream declares it."""
+
+
+def job_failed(
+    job_name: str, java_text: str, untimed: Sequence[str] = (), typed: Sequence[str] = ()
+) -> JobFailedError:
     """Return the error for a job whose failure Flink describes by ``java_text``.
 
     Args:
         job_name: The job.
         java_text: Flink's text, with all causes.
         untimed: Agents of the job whose outputs may have no timestamp.
+        typed: Where the author says of which type the values of a stream are.
     """
     cls, text = _failure(java_text)
     for error in (
@@ -65,6 +85,7 @@ def job_failed(job_name: str, java_text: str, untimed: Sequence[str] = ()) -> Jo
         _missing_module(job_name, java_text, cls, text),
         _missing_timestamps(job_name, java_text, untimed),
         _missing_topic(job_name, java_text),
+        _wrong_class(job_name, java_text, cls, text, typed),
     ):
         if error is not None:
             return error
@@ -135,6 +156,29 @@ def _missing_topic(job_name: str, java_text: str) -> JobFailedError | None:
         failure=found[0],
         java_trace=java_text,
         fix="create it before the job begins, or correct its name",
+    )
+
+
+def _wrong_class(
+    job_name: str, java_text: str, cls: str, text: str, typed: Sequence[str]
+) -> JobFailedError | None:
+    found = _WRONG_CLASS.search(text) if cls == "java.lang.ClassCastException" else None
+    if found is None:
+        return None
+    there, declared = (
+        f"{_PYTHON_NAMES[name]} ({name})" if name in _PYTHON_NAMES else name
+        for name in (found["found"].rstrip(";"), found["declared"].rstrip(";"))
+    )
+    return JobFailedError(
+        f"a stream has values of another type than it declares\n  job {job_name!r} failed",
+        failure=text,
+        java_trace=java_text,
+        where=" or ".join(typed) or None,
+        expected=declared,
+        found=there,
+        fix="correct the type that to_datastream(...), map(..., output_type=...) or another transformation "
+        "is given, or leave it out: values are any objects then. An output_type of the agent is "
+        "checked for each output, at the author's line",
     )
 
 

@@ -10,6 +10,7 @@ from pyflink.common import Row, RowKind, TypeInformation
 from pyflink.common.typeinfo import ListTypeInfo, ObjectArrayTypeInfo, RowTypeInfo
 
 from flink_agents.api.errors import UnsupportedTableError
+from flink_agents.api.places import authors_place
 from flink_agents.api.tables import ChangeKind, TableChange
 from flink_agents.runtime.flink.inputs.java_values import read_row
 from flink_agents.runtime.serde.typenames import shorten
@@ -130,6 +131,7 @@ class ReadRows:
                 expected=getattr(self._value, "__qualname__", None) or str(self._value),
                 found=str(error)[:MAX_ERROR],
                 fix="declare another type for its columns: from_table(..., value=...)",
+                where=authors_place(),
             ) from error
 
 
@@ -193,6 +195,7 @@ class ToRow:
             expected=", ".join(self._names),
             found=shorten(value),
             fix="put out a value that has it, if only None, or leave the column out: to_table(schema={...})",
+            where=authors_place(),
         )
 
 

@@ -14,6 +14,7 @@ from typing_extensions import override
 from flink_agents.api.agent import Agent
 from flink_agents.api.approvals import APPROVALS_TAG
 from flink_agents.api.environment import AgentInput, AgentStream
+from flink_agents.api.error_base import suggest
 from flink_agents.api.errors import (
     AgentDefinitionError,
     JobDefinitionError,
@@ -25,6 +26,7 @@ from flink_agents.api.event_time import LATE_TAG, EventTime
 from flink_agents.api.lineage import TracedOutput
 from flink_agents.api.observers import ObserverSource, check_observers
 from flink_agents.api.options import AgentOptions
+from flink_agents.api.places import authors_place
 from flink_agents.api.policies import DEAD_LETTER_TAG
 from flink_agents.api.signals import STRAYS_TAG
 from flink_agents.plan import AgentCode, AgentPlan, BoundAgent, bind
@@ -110,6 +112,7 @@ class FlinkAgentInput(AgentInput):
                 expected="an action that calls ctx.wait_for",
                 found="none, as far as its code is seen",
                 fix="leave with_signals out, or set the option run.waits to true",
+                where=authors_place(),
             )
         output_type = stream_type(bound.output_type)
         observers = _shippable(check_observers(observers))
@@ -123,7 +126,7 @@ class FlinkAgentInput(AgentInput):
         if max_parallelism is not None:
             stream = stream.set_max_parallelism(max_parallelism)
         applied = AppliedAgent(plan.name, stream, DEAD_LETTER_TAG in side_types, event_time, lineage)
-        applied.inputs = self._size
+        applied.inputs, applied.place = self._size, authors_place()
         applied.asks, applied.answered = bound.asks or asks_for_approvals(resolved), self._signals
         self._job.register(applied)
         return FlinkAgentStream(self._job, applied, bound, side_types)
@@ -169,6 +172,9 @@ class FlinkAgentInput(AgentInput):
                 raise AgentDefinitionError(
                     f"no loaded file describes an agent {agent!r}",
                     expected="one of " + (", ".join(self._agents) or "none: call load_yaml first"),
+                    found=repr(agent),
+                    fix=suggest(agent, self._agents, "name an agent of a file that load_yaml(...) has read"),
+                    where=authors_place(),
                 )
             return self._agents[agent]
         return agent() if isinstance(agent, type) else agent
@@ -216,6 +222,7 @@ class FlinkAgentStream(AgentStream):
     def to_datastream(self, output_type: Any = None) -> DataStream:
         if output_type is None:
             return self._stream
+        self._applied.typed.append(authors_place() or "to_datastream")
         return self._stream.map(ShippedFunction(self._value), output_type=stream_type(output_type))
 
     @override
@@ -239,7 +246,11 @@ class FlinkAgentStream(AgentStream):
             raise UnknownSideOutputError(
                 f"agent {self._applied.name!r} has no side output {tag!r}",
                 expected=", ".join(self._bound.side_outputs) or "a declared one, of which there is none",
-                fix=f"declare it on the agent: side_outputs = {{{tag!r}: str}}",
+                found=repr(tag),
+                fix=suggest(
+                    tag, self._bound.side_outputs, f"declare it on the agent: side_outputs = {{{tag!r}: str}}"
+                ),
+                where=authors_place(),
             )
         return self._side[tag]
 
@@ -257,6 +268,7 @@ class FlinkAgentStream(AgentStream):
             raise UnknownSideOutputError(
                 f"agent {self._applied.name!r} has no signals, and so no strays",
                 fix="call with_signals(...) before apply(...)",
+                where=authors_place(),
             )
         return self._side[STRAYS_TAG]
 
@@ -266,6 +278,7 @@ class FlinkAgentStream(AgentStream):
             raise UnknownSideOutputError(
                 f"agent {self._applied.name!r} asks for no approvals, as far as its code is seen",
                 fix="mark an action or a tool with needs_approval=True, or set the option run.waits to true",
+                where=authors_place(),
             )
         self._applied.approvals_read = True
         return self._side[APPROVALS_TAG]
@@ -276,6 +289,7 @@ class FlinkAgentStream(AgentStream):
             raise UnknownSideOutputError(
                 f"agent {self._applied.name!r} has no stream of late outputs",
                 fix="apply it with event_time=EventTime.hold(..., late='side')",
+                where=authors_place(),
             )
         self._applied.late_outputs_read = True
         return self._side[LATE_TAG]
@@ -299,6 +313,7 @@ def _no_rowtime(agent: str, rowtime: str, columns: list[str]) -> UnsupportedTabl
         expected="a name that no other column has" if taken else "outputs with event time",
         found=", ".join(columns) if taken else "an agent that was applied with EventTime.none()",
         fix="choose another name" if taken else "apply it with event_time=EventTime.hold()",
+        where=authors_place(),
     )
 
 
@@ -316,6 +331,7 @@ def _shippable(observers: Sequence[ObserverSource]) -> Sequence[ObserverSource]:
                 "an observer cannot be pickled, and so not be brought to workers",
                 found=f"{type(observer).__qualname__}: {type(error).__name__}: {error}",
                 fix="give its class, or a function that makes it: each subtask calls it where it runs",
+                where=authors_place(),
             ) from error
     return observers
 

@@ -17,6 +17,7 @@ from pydantic import BaseModel
 from pyflink.common import TypeInformation, Types
 
 from flink_agents.api.errors import UnsupportedTableError
+from flink_agents.api.places import authors_place
 from flink_agents.runtime.flink.compat import without_jvm
 
 _STREAM_TYPES: dict[Any, Any] = {
@@ -69,6 +70,7 @@ def columns_of(schema: Any) -> dict[str, TypeInformation]:
             expected="a pydantic model, or a mapping of names to types",
             found=repr(schema),
             fix="set output_type on the agent, or call to_table(schema={'name': str})",
+            where=authors_place(),
         )
     return {name: _column_type(name, kind) for name, kind in schema.items()}
 
@@ -94,6 +96,7 @@ def _column_type(name: str, kind: Any) -> TypeInformation:
             expected=", ".join(each.__name__ for each in _COLUMN_TYPES) + ", list, dict, nested models",
             found=repr(kind),
             fix="give the column's PyFlink type: to_table(schema={'name': Types.STRING()})",
+            where=authors_place(),
         )
     return make()
 

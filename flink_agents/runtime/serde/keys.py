@@ -17,9 +17,12 @@ from enum import Enum
 from typing import Any
 
 from flink_agents.api.errors import KeyEncodingError, UnserializableValueError
+from flink_agents.api.places import place_of
+from flink_agents.runtime.serde.tracebacks import innermost_place, text_of
 from flink_agents.runtime.serde.typenames import resolve_type, shorten, type_name, type_that_is_there
 
 _MANY_DIGITS = 10**640
+_PLAIN = "a plain value that tells keys apart: its text is the same on each machine"
 _FIX = "return a str, int, bool, float, bytes, None, UUID, date, datetime, Decimal, Enum, or a tuple of them"
 
 
@@ -55,20 +58,31 @@ def encode_key(key: Any) -> str:
         return _encode_enum(key)
     raise KeyEncodingError(
         f"a key of type {kind.__module__}.{kind.__qualname__} has no canonical encoding",
+        expected=_PLAIN,
         found=shorten(key),
         fix=_FIX,
     )
 
 
+def _not_a_number(key: object) -> KeyEncodingError:
+    return KeyEncodingError(
+        "a key is not a number", expected=_PLAIN, found=repr(key), fix="NaN equals nothing: drop it"
+    )
+
+
 def _encode_float(key: float) -> str:
     if math.isnan(key):
-        raise KeyEncodingError("a key is not a number", found=repr(key), fix="NaN equals nothing: drop it")
+        raise KeyEncodingError(
+            "a key is not a number", expected=_PLAIN, found=repr(key), fix="NaN equals nothing: drop it"
+        )
     return f"f{key + 0.0!r}"
 
 
 def _encode_decimal(key: Decimal) -> str:
     if key.is_nan():
-        raise KeyEncodingError("a key is not a number", found=repr(key), fix="NaN equals nothing: drop it")
+        raise KeyEncodingError(
+            "a key is not a number", expected=_PLAIN, found=repr(key), fix="NaN equals nothing: drop it"
+        )
     if key.is_infinite():
         return f"d{key}"
     # Not normalize(), which rounds to the precision of the context.
@@ -88,6 +102,7 @@ def _encode_datetime(key: datetime) -> str:
     except OverflowError as error:
         raise KeyEncodingError(
             "a key is a time that UTC cannot express",
+            expected=_PLAIN,
             found=repr(key),
             fix="use times within the years 1 to 9999",
         ) from error
@@ -100,12 +115,14 @@ def _encode_tuple(key: tuple[Any, ...]) -> str:
 
 def _encode_enum(key: Enum) -> str:
     if key.name not in type(key).__members__:
-        raise KeyEncodingError("a key is a combination of flags", found=repr(key), fix="use key.value")
+        raise KeyEncodingError(
+            "a key is a combination of flags", expected=_PLAIN, found=repr(key), fix="use key.value"
+        )
     try:
         return f"e{escape(type_name(type(key)))}:{escape(key.name)}"
     except UnserializableValueError as error:
         raise KeyEncodingError(
-            "a key is of a class that cannot be imported", found=repr(key), fix=_FIX
+            "a key is of a class that cannot be imported", expected=_PLAIN, found=repr(key), fix=_FIX
         ) from error
 
 
@@ -201,11 +218,18 @@ class KeyEncoder:
         try:
             return encode_key(self.selector(record))
         except KeyEncodingError as error:
-            error.found = f"{error.found} of record {shorten(record)}"
-            raise KeyEncodingError(error.message, found=error.found, fix=error.fix) from None
+            raise KeyEncodingError(
+                error.message,
+                expected=error.expected,
+                found=f"{error.found} of record {shorten(record)}",
+                fix=error.fix,
+                where=place_of(self.selector),
+            ) from None
         except Exception as error:
             raise KeyEncodingError(
-                f"the key selector raised {type(error).__name__}: {error}",
+                f"the key selector raised {type(error).__name__}: {text_of(error)}",
+                expected="a key for each record of the stream",
                 found=f"record {shorten(record)}",
                 fix="make the selector handle every record, or filter the stream before the agent",
+                where=innermost_place(error) or place_of(self.selector),
             ) from error

@@ -3,12 +3,12 @@
 from __future__ import annotations
 
 import os
-import sysconfig
 import traceback
 from types import TracebackType
 from typing import Any
 
-import flink_agents
+from flink_agents.api.error_base import AgentsError
+from flink_agents.api.places import is_users_code
 
 MAX_TEXT = 10_000
 """How many characters of an exception's text are kept."""
@@ -16,26 +16,11 @@ MAX_TEXT = 10_000
 MAX_CAUSES = 20
 """How far the author's line is looked for among causes."""
 
-_LIBRARIES = tuple(
-    {sysconfig.get_paths()[name] + os.sep for name in ("stdlib", "platstdlib", "purelib", "platlib")}
-)
-_PACKAGE = os.path.dirname(os.path.abspath(flink_agents.__file__)) + os.sep
-
 
 def place(file: str, line: int, name: str) -> str:
     """Return ``file:line in name``, the file relative to the working directory where it lies below."""
     relative = os.path.relpath(file) if os.path.isabs(file) else file
     return f"{file if relative.startswith('..') else relative}:{line} in {name}"
-
-
-def is_users(file: str) -> bool:
-    """Tell whether ``file`` belongs neither to a library nor to this package.
-
-    Frames of compiled libraries carry the relative path of their Cython source.
-    """
-    if file.endswith((".pyx", ".pxd", ".pxi")):
-        return False
-    return not (file.startswith((_PACKAGE, "<frozen")) or file.startswith(_LIBRARIES))
 
 
 def text_of(error: BaseException) -> str:
@@ -51,19 +36,19 @@ def users_place(error: BaseException, action: Any) -> str:
     """Return the innermost line of ``error``'s traceback that is the author's; else the action's own.
 
     Python itself raises some errors in place of others, without their traceback: then it is the line of
-    the cause, and of a group, that of its first member which has one.
+    the cause, and of a group, that of its first member which has one. An error of this package may know it.
     """
     ahead: list[Any] = [_stopped(error) or error]
     for _ in range(MAX_CAUSES):
         if not ahead:
             break
         one = ahead.pop(0)
-        found = _innermost(one)
+        found = innermost_place(one)
         if found is not None:
             return found
         ahead += one.exceptions if isinstance(one, BaseExceptionGroup) else ()
         ahead += [cause for cause in (one.__cause__ or one.__context__,) if cause is not None]
-    return action.where
+    return (isinstance(error, AgentsError) and error.where) or action.where
 
 
 def _stopped(error: BaseException) -> BaseException | None:
@@ -76,11 +61,11 @@ def _stopped(error: BaseException) -> BaseException | None:
     return at if isinstance(at, StopIteration | StopAsyncIteration) else None
 
 
-def _innermost(error: BaseException) -> str | None:
-    """Return the innermost line of the author's in a traceback."""
+def innermost_place(error: BaseException) -> str | None:
+    """Return the innermost line of the author's in an error's traceback; None where it has none."""
     found = None
     for frame, line in traceback.walk_tb(error.__traceback__):
-        if is_users(frame.f_code.co_filename):
+        if is_users_code(frame.f_code):
             found = place(frame.f_code.co_filename, line, frame.f_code.co_qualname)
     return found
 
@@ -89,7 +74,7 @@ def users_traceback(error: BaseException) -> str:
     """Return ``error``'s traceback as text, beginning at the author's first frame."""
     start: TracebackType | None = error.__traceback__
     at = start
-    while at is not None and not is_users(at.tb_frame.f_code.co_filename):
+    while at is not None and not is_users_code(at.tb_frame.f_code):
         at = at.tb_next
     try:
         return "".join(traceback.format_exception(type(error), error, at or start))

@@ -237,3 +237,5 @@ def test_what_a_validator_puts_out_is_a_verdict_or_is_named(output: str) -> None
         harness.push(texts(output)[0])
     assert isinstance(caught.value.__cause__, NoVerdictError)
     assert "Verdict.reject(reason)" in str(caught.value)
+    first = str(caught.value).splitlines()[0]
+    assert "test_execution_validated.py:" in first and " in Loose: NoVerdictError" in first

@@ -96,3 +96,38 @@ def test_a_topic_that_is_not_there_is_named() -> None:
 def test_a_topic_that_cannot_be_asked_for_is_not_called_missing() -> None:
     refused = "TopicAuthorizationException: Not authorized to access topics: [answers]"
     assert "do not have" not in str(job_failed("orders", NO_TOPIC.format(cause=refused)))
+
+
+WRONG_CLASS = """org.apache.flink.runtime.JobException: Recovery is suppressed
+\tat org.apache.flink.Some.java(1)
+Caused by: java.lang.ClassCastException: class {found} cannot be cast to class {declared} (both are in \
+module java.base of loader 'bootstrap')
+\tat org.apache.flink.api.common.typeutils.base.IntSerializer.copy(IntSerializer.java:33)
+"""
+
+
+@pytest.mark.parametrize(
+    ("found", "declared", "there", "expected"),
+    [
+        (
+            "java.lang.String",
+            "java.lang.Integer",
+            "str (java.lang.String)",
+            "int of 32 bits (java.lang.Integer)",
+        ),
+        ("[B", "java.lang.Long", "bytes, or any pickled object ([B)", "int (java.lang.Long)"),
+        ("a.Own", "java.lang.String", "a.Own", "str (java.lang.String)"),
+    ],
+)
+def test_a_value_of_another_type_than_its_stream_declares(
+    found: str, declared: str, there: str, expected: str
+) -> None:
+    text = WRONG_CLASS.format(found=found, declared=declared)
+    error = job_failed("orders", text, (), ["job.py:12 in main"])
+    first = str(error).splitlines()[0]
+    assert first == "job.py:12 in main: a stream has values of another type than it declares"
+    assert (error.found, error.expected) == (there, expected)
+    assert error.fix is not None and "to_datastream(...)" in error.fix
+    assert str(job_failed("orders", text)).startswith("a stream has values")
+    wrapped = text.replace("Caused by: java.lang.ClassCastException: ", "Caused by: java.io.IOException: ")
+    assert "another type" not in str(job_failed("orders", wrapped))

@@ -9,6 +9,7 @@ import string
 from datetime import UTC, date, datetime, timedelta, timezone
 from decimal import Decimal
 from enum import Enum
+from operator import itemgetter
 from typing import Any
 from uuid import UUID
 
@@ -298,6 +299,29 @@ def test_bad_key_stops_the_operator_before_it_runs(record: Any) -> None:
     with pytest.raises(KeyEncodingError):
         harness.push(record)
     assert harness.outputs == []
+
+
+def first_of(record: Any) -> Any:
+    return {}[record]
+
+
+@pytest.mark.parametrize(
+    ("selector", "line"),
+    [
+        (first_of, "in first_of"),
+        (lambda record: first_of(record), "in first_of"),
+        (lambda record: [record], "<lambda>"),
+        (lambda record: float("nan"), "<lambda>"),
+        (itemgetter("id"), "itemgetter"),
+    ],
+)
+def test_the_line_of_the_selector_comes_first(selector: Any, line: str) -> None:
+    with pytest.raises(KeyEncodingError) as caught:
+        KeyEncoder(selector)("x")
+    error = caught.value
+    assert error.where is not None and line in error.where
+    assert line == "itemgetter" or "test_serde_keys.py:" in str(error).splitlines()[0]
+    assert error.expected and error.found and error.fix
 
 
 def test_actions_see_the_key_as_the_selector_gave_it() -> None:

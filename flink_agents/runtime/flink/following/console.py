@@ -18,7 +18,9 @@ def say(line: str) -> None:
 
 def is_terminal() -> bool:
     """Tell whether somebody watches stderr."""
-    return sys.stderr.isatty()
+    # Whatever stands in the place of stderr may have less than files have: in a worker it only writes.
+    asks = getattr(sys.stderr, "isatty", None)
+    return asks is not None and bool(asks())
 
 
 class Progress(AbstractContextManager["Progress"]):

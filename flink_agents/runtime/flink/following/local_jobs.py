@@ -54,6 +54,7 @@ class JobStory:
         untimed: Agents whose outputs may have no timestamp.
         totals: How many inputs an agent will get, by its name, as far as that is known.
         bounded: Whether all its inputs end.
+        typed: Where the author says of which type the values of a stream are.
     """
 
     name: str
@@ -61,6 +62,11 @@ class JobStory:
     untimed: Sequence[str] = ()
     totals: Mapping[str, int] = field(default_factory=dict[str, int])
     bounded: bool = False
+    typed: Sequence[str] = ()
+
+    def failed(self, java_text: str) -> JobFailedError:
+        """Return the error of the job whose failure Flink describes by ``java_text``."""
+        return job_failed(self.name, java_text, self.untimed, self.typed)
 
 
 class LocalJob:
@@ -107,7 +113,7 @@ class LocalJob:
         self._ended.wait(END_SECONDS)
         error = self._error or error
         if isinstance(error, Py4JJavaError):
-            return job_failed(self._story.name, flink_compat.java_text(error), self._story.untimed)
+            return self._story.failed(flink_compat.java_text(error))
         if isinstance(error, Py4JError):
             return self._lost("the JVM")
         return error

@@ -25,6 +25,7 @@ from flink_agents.runtime.flink import compat as flink_compat
 from flink_agents.runtime.flink.fast.internals import emit_watermark
 from flink_agents.runtime.flink.shipping.main_module import ShippedFunction
 from flink_agents.runtime.serde.keys import KeyEncoder
+from flink_agents.runtime.serde.tracebacks import innermost_place, text_of
 from flink_agents.runtime.serde.typenames import shorten
 
 FAR = 2**63 - 2**45
@@ -76,10 +77,11 @@ class _Tag:
             return key_selector(signal)
         except Exception as error:
             raise KeyEncodingError(
-                f"the key selector of signals raised {type(error).__name__}: {error}",
+                f"the key selector of signals raised {type(error).__name__}: {text_of(error)}",
+                expected="a key for each signal of the stream",
                 found=f"signal {shorten(signal)}",
                 fix="make the selector handle every signal, or filter the stream before with_signals",
-                where=place_of(key_selector),
+                where=innermost_place(error) or place_of(key_selector),
             ) from error
 
 

@@ -1,0 +1,71 @@
+"""Finds attributes of agents that are settings misspelt, and so would be without effect."""
+
+from __future__ import annotations
+
+import dis
+import inspect
+from collections.abc import Iterator
+from types import CodeType
+from typing import Any
+
+from flink_agents.api.agent import Agent
+from flink_agents.api.errors import AgentDefinitionError
+from flink_agents.api.places import unwrap
+from flink_agents.api.settings import check_near
+
+
+def check_attributes(agent: Agent, title: str, where: str) -> None:
+    """Check that no attribute of an agent has nearly the name of a setting.
+
+    What a method of the agent reads is an attribute of the author's own, whatever it is called.
+
+    Raises:
+        AgentDefinitionError: One has.
+    """
+    kinds = [kind for kind in type(agent).__mro__ if kind is not object]
+    own = [kind for kind in kinds if not kind.__module__.startswith("flink_agents.")]
+    settings = {
+        name
+        for kind in kinds
+        if kind not in own
+        for name in vars(kind)
+        if _is_setting(name, vars(kind)[name])
+    }
+    names = {
+        name
+        for members in (*map(vars, own), vars(agent))
+        for name, value in members.items()
+        if name not in settings and _is_setting(name, value)
+    }
+    for name in sorted(names):
+        try:
+            check_near(f"the agent {title!r}", where, [name], settings)
+        except AgentDefinitionError:
+            # To read the methods takes long, and hardly any agent has such an attribute.
+            if name not in _read(own):
+                raise
+
+
+def _is_setting(name: str, value: Any) -> bool:
+    """Tell whether an attribute can be a setting: plain data, or a class."""
+    return not name.startswith("_") and (isinstance(value, type) or not _is_code(value))
+
+
+def _is_code(value: Any) -> bool:
+    return inspect.isroutine(unwrap(value)) or isinstance(value, property)
+
+
+def _read(kinds: list[type]) -> set[str]:
+    """Return the names that the methods of classes read of objects."""
+    codes = [getattr(unwrap(value), "__code__", None) for kind in kinds for value in vars(kind).values()]
+    return {name for code in codes if isinstance(code, CodeType) for name in _names(code)}
+
+
+def _names(code: CodeType) -> Iterator[str]:
+    for one in dis.get_instructions(code):
+        if one.opname in ("LOAD_ATTR", "LOAD_METHOD", "LOAD_SUPER_ATTR") or isinstance(one.argval, str):
+            if not one.opname.startswith("STORE_"):
+                yield str(one.argval)
+    for constant in code.co_consts:
+        if isinstance(constant, CodeType):
+            yield from _names(constant)

@@ -1,0 +1,161 @@
+"""What an action raised, for people: without names of this package's inside, and with what to do.
+
+All of this happens when an action has failed: nothing is checked where events are made or memory is used.
+"""
+
+from __future__ import annotations
+
+import linecache
+import re
+import traceback
+from collections.abc import Iterator
+from types import FrameType
+from typing import Any
+
+from pydantic import BaseModel, ValidationError
+
+from flink_agents.api.context import RunnerContext
+from flink_agents.api.error_base import suggest
+from flink_agents.api.errors import ActionFailedError, AgentsError
+from flink_agents.api.events import Event
+from flink_agents.api.memory import MemoryObject
+from flink_agents.api.places import is_users_code
+from flink_agents.runtime.serde.awaitables import AWAIT_IT, shows_forgotten_await
+from flink_agents.runtime.serde.tracebacks import text_of
+from flink_agents.runtime.serde.typenames import shorten
+
+_MOST_PROBLEMS = 3
+_BY_POSITION = re.compile(r"BaseModel\.__init__\(\) takes 1 positional argument but \d+ were given")
+_NO_ITEMS = re.compile(
+    r"'TreeObject' object (?:does not support item|is not subscriptable|doesn't support item)"
+)
+_CALLED = re.compile(r"([A-Za-z_][\w.]*)\(")
+
+Told = tuple[str, dict[str, Any]]
+"""The message, and what was expected and found and what to do, by name."""
+
+
+def told_error(error: BaseException, is_async: bool) -> Told:
+    """Return the text of what an action raised, and the parts of an error that say more.
+
+    Args:
+        error: What it raised.
+        is_async: Whether the action is ``async def``.
+    """
+    if isinstance(error, AgentsError):
+        parts = {"expected": error.expected, "found": error.found, "fix": error.fix}
+        inner = error.error_code if isinstance(error, ActionFailedError) else error.code
+        return error.message, {**parts, "error_code": inner}
+    if shows_forgotten_await(error):
+        fix = AWAIT_IT if is_async else "write async def, and await before the call that made it"
+        return text_of(error), {"fix": f"{fix}: a coroutine stands where its result should"}
+    told: Told | None = None
+    if isinstance(error, ValidationError):
+        told = _invalid(error)
+    elif isinstance(error, AttributeError):
+        told = _no_attribute(error)
+    elif isinstance(error, TypeError):
+        told = _by_position(error) or _no_items(error)
+    return told or (text_of(error), {})
+
+
+def _invalid(error: ValidationError) -> Told:
+    """A pydantic model that does not take what it is given."""
+    problems = error.errors(include_url=False, include_context=False)
+    shown = [": ".join([".".join(map(str, one["loc"])), one["msg"]]) for one in problems[:_MOST_PROBLEMS]]
+    if len(problems) > _MOST_PROBLEMS:
+        shown.append(f"{len(problems) - _MOST_PROBLEMS} more")
+    first, model = problems[0], next(_models_at(error, error.title), None)
+    field = str(first["loc"][0]) if first["loc"] else ""
+    names = list(model.model_fields) if model is not None else []
+    parts: dict[str, Any] = {"found": shorten(first["input"])}
+    if first["type"] == "frozen_instance":
+        parts["expected"] = "values that nobody changes: another action or another key may hold them"
+        parts["fix"] = f"make another one: value.model_copy(update={{{field!r}: ...}})"
+    elif first["type"] == "extra_forbidden":
+        parts["expected"] = f"fields of {error.title}" + (f": {', '.join(names)}" if names else "")
+        parts["fix"] = suggest(field, names, f"leave {field!r} out, or declare it in the class")
+    elif first["type"] == "missing":
+        parts["expected"] = f"{error.title} with its field {field!r}"
+        parts["fix"] = f"write {error.title}({field}=...)"
+    else:
+        parts["expected"] = f"a value that fits the field {field!r}" if field else f"a {error.title}"
+        parts["fix"] = f"give {field!r} a value of its type" if field else "give a value of the type"
+    return f"{error.title}: {'; '.join(shown)}", parts
+
+
+def _by_position(error: TypeError) -> Told | None:
+    """A field of a pydantic model, such as an event, that stands without its name."""
+    if not _BY_POSITION.fullmatch(text_of(error)):
+        return None
+    models = {model.__name__: model for model in _models_at(error)}
+    fields = [(name, list(model.model_fields)) for name, model in models.items()]
+    said = " or ".join(f"{name}({', '.join(f'{one}=...' for one in names)})" for name, names in fields)
+    return "a value stands without the name of its field", {
+        "expected": "fields of events and models by name",
+        "found": text_of(error),
+        "fix": f"write {said or 'OutputEvent(output=...)'}",
+    }
+
+
+def _no_attribute(error: AttributeError) -> Told | None:
+    """An attribute that an object of this package does not have."""
+    owner, name = error.obj, error.name
+    if isinstance(owner, RunnerContext):
+        what, called = "ctx", "the context"
+    elif isinstance(owner, MemoryObject):
+        what, called = "a memory object", "memory"
+    elif isinstance(owner, Event):
+        what = called = f"an event {type(owner).__name__}"
+    else:
+        return None
+    names = [one for one in dir(type(owner)) if not one.startswith(("_", "model_"))]
+    names += list(type(owner).model_fields) if isinstance(owner, Event) else []
+    if name is None or name in names:
+        return None  # the attribute itself raised
+    otherwise = (
+        "memory has get(path) and set(path, value)" if called == "memory" else f"use what {called} has"
+    )
+    return f"{what} has no attribute {name!r}", {
+        "expected": f"an attribute of {called}",
+        "found": name,
+        "fix": suggest(name, names, otherwise),
+    }
+
+
+def _no_items(error: TypeError) -> Told | None:
+    """Memory that is used like a dict."""
+    if not _NO_ITEMS.match(text_of(error)):
+        return None
+    return "memory has paths, and no items", {
+        "expected": "memory.get(path), memory.set(path, value)",
+        "found": "memory[...]",
+        "fix": "write ctx.short_term_memory.set('path', value), or get('path', default) to read",
+    }
+
+
+def _models_at(error: BaseException, title: str | None = None) -> Iterator[type[BaseModel]]:
+    """Yield the models that the author's line which raised may mean.
+
+    Args:
+        error: What was raised there.
+        title: Name of the model. Default: all that the line calls.
+    """
+    frame, line = _users_frame(error)
+    if frame is None:
+        return
+    names = (
+        [title] if title is not None else _CALLED.findall(linecache.getline(frame.f_code.co_filename, line))
+    )
+    for name in names:
+        first, *others = name.split(".")
+        found = frame.f_locals.get(first, frame.f_globals.get(first))
+        for one in others:
+            found = vars(found).get(one) if isinstance(getattr(found, "__dict__", None), dict) else None
+        if isinstance(found, type) and issubclass(found, BaseModel):
+            yield found
+
+
+def _users_frame(error: BaseException) -> tuple[FrameType | None, int]:
+    users = [at for at in traceback.walk_tb(error.__traceback__) if is_users_code(at[0].f_code)]
+    return users[-1] if users else (None, 0)

@@ -1,0 +1,111 @@
+"""Checks what a test gives to the harness, so that a slip in the test does not look like one in the agent."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable
+from datetime import timedelta
+from typing import Any
+
+from flink_agents.api.approvals import APPROVALS_TAG, ApprovalRequest
+from flink_agents.api.error_base import suggest
+from flink_agents.api.errors import HarnessUseError, JobDefinitionError, UnknownSideOutputError
+from flink_agents.api.event_time import LATE_TAG
+from flink_agents.api.places import authors_place, describe
+from flink_agents.api.policies import DEAD_LETTER_TAG
+from flink_agents.api.signals import STRAYS_TAG
+
+_OF_THE_RUNTIME = frozenset({APPROVALS_TAG, DEAD_LETTER_TAG, LATE_TAG, STRAYS_TAG})
+
+
+def given_selector(value: Any) -> Callable[[Any], Any]:
+    """Return the key selector that a test gives.
+
+    Raises:
+        JobDefinitionError: It cannot be called.
+    """
+    if callable(value):
+        return value
+    raise JobDefinitionError(
+        "OperatorHarness is given something else than a function that gives the key of a record",
+        expected="a function that gives the key of a record",
+        found=describe(value)[:200],
+        fix="give a function, such as lambda record: record.name",
+        where=authors_place(),
+    )
+
+
+def check_tag(tag: str, declared: Iterable[str]) -> None:
+    """Check that an agent has the side output that a test reads.
+
+    Raises:
+        UnknownSideOutputError: It has not, and the job would refuse what is emitted there.
+    """
+    names = sorted(declared)
+    if tag not in names and tag not in _OF_THE_RUNTIME:
+        raise UnknownSideOutputError(
+            f"the agent has no side output {tag!r}",
+            expected=", ".join(map(repr, names)) or "a declared one, of which there is none",
+            found=repr(tag),
+            fix=suggest(str(tag), names, "declare it: side_outputs = {'late': Order}"),
+            where=authors_place(),
+        )
+
+
+def milliseconds(time: object, called: str) -> int:
+    """Return a time that a test gives.
+
+    Args:
+        time: Milliseconds, or a duration.
+        called: The method that got it.
+
+    Raises:
+        HarnessUseError: It is none.
+    """
+    if isinstance(time, timedelta):
+        return int(time.total_seconds() * 1000)
+    if isinstance(time, int) and not isinstance(time, bool):
+        return time
+    raise HarnessUseError(
+        f"{called} is given something else than a time",
+        expected="milliseconds as an int, or a timedelta",
+        found=describe(time)[:200],
+        fix=f"write {called}(1000)" + (" or advance(timedelta(seconds=1))" if called == "advance" else ""),
+        where=authors_place(),
+    )
+
+
+def given_request(request: Any, called: str) -> ApprovalRequest:
+    """Return the request for an approval that a test answers.
+
+    Args:
+        request: What the test gives.
+        called: The method that got it.
+
+    Raises:
+        HarnessUseError: It is none.
+    """
+    if isinstance(request, ApprovalRequest):
+        return request
+    raise HarnessUseError(
+        f"{called} is given something else than a request for an approval",
+        expected="one of harness.approvals",
+        found=describe(request)[:200],
+        fix=f"write harness.{called}(harness.approvals[0])",
+        where=authors_place(),
+    )
+
+
+def check_open(is_open: bool) -> None:
+    """Check that a harness has an operator.
+
+    Raises:
+        HarnessUseError: It was closed.
+    """
+    if not is_open:
+        raise HarnessUseError(
+            "the harness is closed",
+            expected="a harness that is open: within its `with` block, before close()",
+            found="no operator",
+            fix="do this before the block ends; what left the agent stays in harness.outputs",
+            where=authors_place(),
+        )
