@@ -39,7 +39,6 @@ from flink_agents.runtime.execution.asked.asked_run import root_of
 from flink_agents.runtime.execution.call_scope import inside, name_of
 from flink_agents.runtime.execution.chance import GuardedRandom
 from flink_agents.runtime.execution.delivery import Delivery, current_delivery
-from flink_agents.runtime.execution.forgotten import note_made
 from flink_agents.runtime.execution.limits import LeaveThread, Slot
 from flink_agents.runtime.execution.phases import RunState
 from flink_agents.runtime.execution.retry import Trial
@@ -56,6 +55,7 @@ from flink_agents.runtime.execution.waits.action_waits import in_turn
 from flink_agents.runtime.execution.waits.approvals import Asked, approval_of
 from flink_agents.runtime.execution.waits.awaited import fit_of, wait_of
 from flink_agents.runtime.execution.waits.delayed import send_later
+from flink_agents.runtime.execution.waits.forgotten import note_made
 from flink_agents.runtime.journal.calls import StepCalls
 from flink_agents.runtime.state.memory import TreeObject
 from flink_agents.runtime.state.suspended import OpenWait

@@ -30,12 +30,12 @@ from flink_agents.api.policies import DEAD_LETTER_TAG, DeadLetter, FailedAttempt
 from flink_agents.plan import BoundAction
 from flink_agents.runtime.concurrency.outcomes import thrown
 from flink_agents.runtime.execution.context import ActionRun, context_type
-from flink_agents.runtime.execution.forgotten import check_awaited
 from flink_agents.runtime.execution.limits import RuntimeSignal
 from flink_agents.runtime.execution.retry import Trial, is_retryable, next_trial, record
 from flink_agents.runtime.execution.run import Run
 from flink_agents.runtime.execution.shared import RunEnvironment
 from flink_agents.runtime.execution.waits.delayed import begin_with
+from flink_agents.runtime.execution.waits.forgotten import check_awaited
 from flink_agents.runtime.execution.ways import HandOver, Inline, Way
 from flink_agents.runtime.serde.raised_texts import told_error
 from flink_agents.runtime.serde.tracebacks import text_of, users_place, users_traceback
