@@ -14,6 +14,7 @@ from typing import Any, TypeVar
 from typing_extensions import override
 
 from flink_agents.api.current import called_action_run, current_action_run
+from flink_agents.api.errors import ForgottenAwaitError
 
 _T = TypeVar("_T")
 
@@ -31,6 +32,28 @@ def noted(called: str, made: _T) -> _T:
         if run is not None and run.own_code_of is not None:
             run.has_to_await(made)
     return made
+
+
+def truth_of(result: object, condition: str) -> bool:
+    """Return the truth value of what a condition returned.
+
+    Args:
+        result: What it returned.
+        condition: What it decides, for the error.
+
+    Raises:
+        ForgottenAwaitError: It has to be awaited, which nobody does. It would be true, whatever it says.
+    """
+    if hasattr(type(result), "__await__"):
+        if inspect.iscoroutine(result):
+            result.close()
+        raise ForgottenAwaitError(
+            f"{condition} gives something that was not awaited",
+            expected="a truth value",
+            found=f"{type(result).__name__} {getattr(result, '__qualname__', '')}".strip(),
+            fix="let a def function decide, from the event or the arguments alone",
+        )
+    return bool(result)
 
 
 class AwaitedMethods:

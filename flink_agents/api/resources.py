@@ -27,7 +27,7 @@ from pydantic import (
 )
 
 from flink_agents.api.approved_calls import call_approved
-from flink_agents.api.awaited_methods import noted
+from flink_agents.api.awaited_methods import noted, truth_of
 from flink_agents.api.durable import calls_durably, waits_durably
 from flink_agents.api.error_base import suggest
 from flink_agents.api.errors import AgentDefinitionError
@@ -238,7 +238,9 @@ class Tool:
     def needs_approval(self, arguments: Mapping[str, Any]) -> bool:
         """Tell whether somebody has to approve a call with these arguments."""
         needed = self.settings.needs_approval
-        return bool(needed(dict(arguments)) if callable(needed) else needed)
+        if not callable(needed):
+            return bool(needed)
+        return truth_of(needed(dict(arguments)), f"needs_approval of the tool {self.name!r}")
 
     def __call__(self, *args: Any, **kwargs: Any) -> Any:
         """Call the function; arguments are validated against its annotations.

@@ -8,6 +8,7 @@ from functools import partial
 from typing import Any
 
 from flink_agents.api.approvals import ApprovalDeniedEvent, arguments_of, changed_event
+from flink_agents.api.awaited_methods import truth_of
 from flink_agents.api.context import RunnerContext
 from flink_agents.api.events import Event, lineage_of_sent, stamp
 from flink_agents.api.settings import ActionSettings
@@ -27,7 +28,7 @@ def with_approval(name: str, call: Call, settings: ActionSettings, tells: bool) 
     needed, seconds = settings.needs_approval, settings.approval_timeout
 
     async def approved(event: Event, ctx: RunnerContext) -> Any:
-        if needed(event) if callable(needed) else needed:
+        if truth_of(needed(event), f"needs_approval of action {name!r}") if callable(needed) else needed:
             outcome = await ctx.request_approval(
                 f"action {name}", arguments_of(event), timeout=seconds, check=partial(_check, event)
             )

@@ -14,6 +14,7 @@ from contextlib import aclosing, closing
 from itertools import chain
 from typing import Any, cast
 
+from flink_agents.api.awaited_methods import truth_of
 from flink_agents.api.current import called_action_run
 from flink_agents.api.durable import OnMismatch
 from flink_agents.api.errors import (
@@ -351,7 +352,8 @@ class StepExecutor:
             # The watchdog names the action whose condition blocks the loop.
             run.state.action_run = ActionRun(self._shared, run, action, event)
         try:
-            return bool(action.settings.when(event))
+            said = action.settings.when(event)
+            return said if type(said) is bool else truth_of(said, f"the condition of action {action.name!r}")
         except FAILURES as error:
             self.observers.action_failed(run.state, action.name, error)
             self.fail(ActionRun(self._shared, run, action, event), error)

@@ -213,6 +213,46 @@ def test_what_is_no_mistake_is_none(way: str) -> None:
         KEPT.pop().close()
 
 
+async def _no(asked: Any) -> bool:
+    return False
+
+
+decide: Any = _no
+
+
+class Conditions(Agent):
+    """Has conditions that give a coroutine; the input says which of them is asked."""
+
+    @action(InputEvent, when=lambda event: decide(event) if event.input == "when" else True)
+    def first(self, event: InputEvent, ctx: RunnerContext) -> None: ...
+
+    @action(InputEvent, needs_approval=lambda event: decide(event) if event.input == "action" else False)
+    async def second(self, event: InputEvent, ctx: RunnerContext) -> OutputEvent | None:
+        if event.input == "tool":
+            await ctx.get_resource("refund", "tool")(order="o")
+        return OutputEvent(output=event.input)
+
+    @tool(needs_approval=lambda asked: decide(asked))
+    def refund(self, order: str) -> str:
+        """Give money back."""
+        raise AssertionError(order)
+
+
+@pytest.mark.parametrize(
+    ("which", "told"),
+    [
+        ("when", "the condition of action 'first'"),
+        ("action", "needs_approval of action 'second'"),
+        ("tool", "needs_approval of the tool 'refund'"),
+    ],
+)
+def test_a_condition_that_has_to_be_awaited_is_no_condition(which: str, told: str) -> None:
+    with OperatorHarness(Conditions) as harness, pytest.raises(ActionFailedError) as found:
+        harness.push(which)
+    assert f"ForgottenAwaitError: {told} gives something that was not awaited" in str(found.value)
+    assert "coroutine _no" in str(found.value)
+
+
 def _classes(cls: type) -> list[type]:
     return [cls, *(one for child in cls.__subclasses__() for one in _classes(child))]
 
