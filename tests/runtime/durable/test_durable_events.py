@@ -200,7 +200,8 @@ AGENTS: dict[str, Callable[..., Agent]] = {
 
 
 def observed(harness: OperatorHarness) -> Any:
-    return harness.outputs, harness.side_output("side"), harness.memory()
+    side = harness.side_output("side") if "side" in harness.plan.side_outputs else []
+    return harness.outputs, side, harness.memory()
 
 
 def record() -> Any:
