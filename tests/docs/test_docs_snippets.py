@@ -2,17 +2,15 @@
 
 from __future__ import annotations
 
-import functools
-import importlib
 import inspect
 import re
+import subprocess
 import sys
 from collections.abc import Callable, Iterator
 from pathlib import Path
 from types import ModuleType
 from typing import Any
 
-import cloudpickle
 import pytest
 import yaml
 from docs_pages import Snippet, checks_something, snippets, snippets_of
@@ -58,11 +56,11 @@ def run(
             monkeypatch.chdir(workspace)
         path = workspace / (snippet.file_name or f"{snippet.module_name}.py")
         path.write_text(snippet.text, encoding="utf-8")
+        if snippet.starts_flink and needs_modules(snippet):
+            return printed_by(path)
         module = ModuleType(name)
         module.__file__ = str(path)
         monkeypatch.setitem(sys.modules, name, module)
-        if snippet.starts_flink:
-            ship_modules(snippet, request)
         capsys.readouterr()
         exec(compile(snippet.text, str(path), "exec"), module.__dict__)
         for test in [value for key, value in vars(module).items() if key.startswith("test_")]:
@@ -86,16 +84,24 @@ def write_files(workspace: Path, page: str) -> None:
             path.write_text(one.text, encoding="utf-8")
 
 
-def ship_modules(snippet: Snippet, request: pytest.FixtureRequest) -> None:
-    """Let the page's modules travel by value: the JVM of all tests has its import path already."""
-    for other in snippets_of(snippet.page):
-        if other.file_name is None or not re.search(
-            rf"^from {other.module_name} ", snippet.text, re.MULTILINE
-        ):
-            continue
-        module = importlib.import_module(other.module_name)
-        cloudpickle.register_pickle_by_value(module)
-        request.addfinalizer(functools.partial(cloudpickle.unregister_pickle_by_value, module))
+def needs_modules(snippet: Snippet) -> bool:
+    """Whether a snippet imports modules of its page, which the JVM of all tests cannot find."""
+    names = {one.module_name for one in snippets_of(snippet.page) if one.file_name is not None}
+    return any(re.search(rf"^from {name} ", snippet.text, re.MULTILINE) for name in names)
+
+
+def printed_by(script: Path) -> str:
+    """Run a script in a process of its own, with a JVM of its own; returns what it printed."""
+    done = subprocess.run(
+        [sys.executable, script.name],
+        cwd=script.parent,
+        capture_output=True,
+        text=True,
+        check=False,
+        timeout=300,
+    )
+    assert done.returncode == 0, done.stderr
+    return done.stdout
 
 
 def matches(printed: str, expected: str) -> bool:
