@@ -220,7 +220,8 @@ class SuspendedRuns:
             if reason is StrayReason.AMBIGUOUS and unread:
                 kept = mail._replace(run=UNDECIDED)
                 box.mail.append(kept)
-                self._let_all_go_on(head, key_text, actor)
+                if actor is None:
+                    self._let_all_go_on(head, key_text)
             elif reason is not None:
                 self._strays.leave(signal, reason, key_text, out)
             else:
@@ -234,11 +235,11 @@ class SuspendedRuns:
         self._state.head.update(head.pack())
         return kept
 
-    def _let_all_go_on(self, head: Head, key_text: str, actor: KeyActor | None) -> None:
-        """Let the runs of a key go on, if only to wait again: then its records are read."""
-        if actor is None and head.suspended is not None:
+    def _let_all_go_on(self, head: Head, key_text: str) -> None:
+        """Let the runs of a key without an actor go on, if only to wait again: then its records are read."""
+        if head.suspended is not None:
             head.suspended = *head.suspended[:2], 0
-        if actor is None and head.aside:
+        if head.aside:
             self._asides.wake(head, key_text, lambda one: True)
 
     def _decide(
@@ -325,7 +326,8 @@ class SuspendedRuns:
         box = self._mailbox()
         if actor is None and self._may_be_taken(head, key_text) and any(one.until <= now for one in box.mail):
             # The run goes on, if only to wait again: then the records are read, which tell.
-            self._let_all_go_on(head, key_text, actor)
+            assert head.suspended is not None
+            head.suspended = *head.suspended[:2], 0
         self._expire(box, now, emission, head, actor, key_text)
         self._keep(box, head, timers, waits=False)
         self._write(head)
