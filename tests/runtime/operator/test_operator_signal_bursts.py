@@ -152,3 +152,26 @@ def test_what_was_recorded_holds_in_another_order_of_signals(
         for which in again:
             send(which)
         assert outcome(harness) == expected
+
+
+@pytest.mark.parametrize("parallelism", [1, 2])
+@pytest.mark.parametrize("agent", [Recorded, RecordedAside])
+def test_a_signal_that_nobody_has_decided_about_survives_another_restart(
+    agent: type[Agent], parallelism: int
+) -> None:
+    expected = one_by_one(agent, ("second", "any"))
+    harness, send = asked(agent, settle=False)
+    with harness:
+        harness.settle()
+        before = harness.snapshot()
+        for which in ("second", "any"):
+            send(which)
+            harness.settle()
+        harness.restore(before)
+        send("any")
+        undecided = harness.snapshot()
+        harness.settle()
+        harness.restore(undecided, parallelism)
+        harness.settle()
+        send("second")
+        assert outcome(harness) == expected
