@@ -72,7 +72,8 @@ install_lock() {
     echo "set-up: making .venv with $(python_version "$PYTHON"); about a minute, once" >&2
     # --clear: nothing of an interrupted, moved or outdated environment is kept.
     "$PYTHON" -m venv --clear "$venv"
-    # Errors alone are told, on stderr, so that stdout stays the command's own.
+    # pip prints only errors, and on stderr, so that stdout stays the command's own. The lock is complete, so
+    # pip must not resolve: for `pydantic[email]` it would pick a release newer than the lock, without a hash.
     "$venv/bin/python" -m pip install --disable-pip-version-check --quiet --progress-bar off \
-        --require-hashes -r "$lock" >&2
+        --no-deps --require-hashes -r "$lock" >&2
 }
