@@ -14,6 +14,8 @@ import pytest
 
 from flink_agents.testing.forced import TIMERS, forced_conditions
 
+pytest_plugins = ["pytester", "tests.suite.conditions", "tests.suite.selection"]
+
 MARKER = "own_conditions"
 
 

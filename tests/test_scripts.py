@@ -195,6 +195,14 @@ def test_demo_and_test_run_in_the_environment(checkout: Checkout) -> None:
     assert checkout.calls()[-1] == "flink-agents demo --count 2 3 []"
     checkout.run("scripts/test", "-k", "x")
     assert checkout.calls() == ["python -m pytest -k x []"]
+    checkout.run("scripts/nightly", "--list")
+    assert checkout.calls() == ["python -m tests.suite.nightly --list []"]
+
+
+def test_without_arguments_the_daily_suite_runs_in_parallel(checkout: Checkout) -> None:
+    checkout.add_python("python3.12")
+    checkout.run("scripts/test")
+    assert checkout.calls()[-1].startswith("python -m pytest -p tests.suite.progress -n auto --dist loadgroup ")
 
 
 def test_scripts_are_executable_and_parse() -> None:
@@ -205,49 +213,26 @@ def test_scripts_are_executable_and_parse() -> None:
         subprocess.run([shell, "-n", str(script)], check=True)
 
 
-RUNTIME = "tests/runtime --ignore=tests/runtime/flink"
-MODELS = "tests/models --ignore-glob=*_mcp* --ignore-glob=*_vector_*"
-SLOWEST = "--durations=15 --durations-min=2"
-PLAIN = f"test {SLOWEST} -m not minicluster"
-UNDER = f"test -q {SLOWEST} -m not minicluster"
-CI = {
-    "clusters": [f"test {SLOWEST} -m minicluster --ignore=tests/examples"],
-    "examples and models": [
-        f"test {SLOWEST} -m minicluster tests/examples",
-        "demo",
-        "compose-on-host",
-        "first-hour",
-        f"{PLAIN} tests/models",
-    ],
-    "runtime": [f"{PLAIN} tests/runtime"],
-    "all else": [f"{PLAIN} --ignore=tests/runtime --ignore=tests/models", "lint"],
-    "twice": [f"{UNDER} {RUNTIME} tests/examples {MODELS} replay,restart", f"{UNDER} {RUNTIME} timers"],
-    "crashing": [f"{UNDER} {RUNTIME} tests/examples {MODELS} crash"],
-}
-"""What CI runs beside each other, each in its order."""
+STEPS = ("setup", "test", "lint", "demo", "first-hour", "compose-on-host")
+"""What CI runs, in its order."""
 
 
-@pytest.mark.parametrize("failing", ["", *(step for steps in CI.values() for step in steps)])
-def test_ci_runs_all_and_stops_each_of_its_parts_at_a_failure(checkout: Checkout, failing: str) -> None:
-    for name in ("setup", "test", "lint", "docs", "demo", "compose-on-host", "first-hour"):
+@pytest.mark.parametrize("failing", ["", *STEPS[1:]])
+def test_ci_runs_all_steps_and_names_those_that_failed(checkout: Checkout, failing: str) -> None:
+    for name in STEPS:
         script = checkout.root / "scripts" / name
         lines = [
             "#!/bin/sh",
-            f'step=$(echo {name} "$@" $AGENT_HARNESS)',
-            'echo "$step" >>"$NOTES"',
-            'echo "1 passed in $step"',
-            f'[ "$step" != "{failing}" ]',
+            f'echo {name} "$@" >>"$NOTES"',
+            f'echo "1 passed in {name}"',
+            f'[ {name} != "{failing}" ]',
         ]
         script.write_text("\n".join(lines) + "\n")
     done = checkout.run(".ci/run", PATH=os.environ["PATH"])
     assert done.returncode == (1 if failing else 0)
-    first, *ran = checkout.calls()
-    assert first == "setup"
-    for steps in CI.values():
-        until = steps.index(failing) + 1 if failing in steps else len(steps)
-        assert [step for step in ran if step in steps] == steps[:until]
-        assert all(f"1 passed in {step}" in done.stdout for step in steps[:until])
-    assert f"== all: exit {done.returncode} after " in done.stdout
+    assert checkout.calls() == list(STEPS)
+    assert all(f"1 passed in {name}" in done.stdout for name in STEPS)
+    assert f"== all: {failing or 'nothing'} failed, after " in done.stdout
 
 
 def test_ci_stops_where_the_setup_fails(checkout: Checkout) -> None:

@@ -12,8 +12,6 @@ from flink_agents.api.errors import OptionError
 from flink_agents.testing import OperatorHarness
 from flink_agents.testing.forced import VARIABLE
 
-pytest_plugins = ["pytester"]
-
 EXECUTED: list[Any] = []
 
 

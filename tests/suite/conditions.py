@@ -1,0 +1,91 @@
+"""The harness condition of each test: plain, replay and restart, timers, or crash.
+
+Running every test under every condition takes four times as long, and hardly finds more per day. So each test
+gets one condition, by a hash of its id and of the commit. If a test fails, the report says how to repeat it.
+``scripts/nightly`` runs all tests under all conditions.
+
+``AGENT_HARNESS`` in the environment switches the rotation off: ``AGENT_HARNESS= scripts/test`` runs all tests
+plain, ``AGENT_HARNESS=crash scripts/test`` runs all of them under ``crash``.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import os
+import subprocess
+from collections.abc import Iterator
+from fnmatch import fnmatch
+from pathlib import Path
+
+import pytest
+
+from flink_agents.testing.forced import VARIABLE
+
+ROTATION = "TEST_ROTATION"
+"""Environment variable with what the rotation depends on; by default the commit."""
+
+PLAIN = ""
+ALL = (PLAIN, "replay,restart", "timers", "crash")
+GENTLE = (PLAIN, "timers")
+"""The conditions of tests that set all others themselves, or count executions."""
+
+ROTATED = (("tests/runtime/*", ALL), ("tests/models/*", ALL), ("tests/examples/*", ALL))
+NOT_ROTATED = ("tests/runtime/flink/*", "tests/models/*_mcp*", "tests/models/*_vector_*")
+
+CHOSEN = pytest.StashKey[str]()
+
+
+def pytest_configure(config: pytest.Config) -> None:
+    """Read the commit once; workers of pytest-xdist inherit it."""
+    if ROTATION not in os.environ:
+        os.environ[ROTATION] = commit_of(config.rootpath)
+
+
+def commit_of(root: Path) -> str:
+    """Return the commit that is checked out, or an empty string outside of a Git checkout."""
+    asked = subprocess.run(
+        ["git", "rev-parse", "HEAD"], cwd=root, capture_output=True, text=True, check=False
+    )
+    return asked.stdout.strip() if asked.returncode == 0 else ""
+
+
+def conditions_of(item: pytest.Item) -> tuple[str, ...]:
+    """Return the conditions that make a difference for a test."""
+    path = item.nodeid.partition("::")[0]
+    if item.get_closest_marker("minicluster") or any(fnmatch(path, one) for one in NOT_ROTATED):
+        return (PLAIN,)
+    conditions = next((chosen for pattern, chosen in ROTATED if fnmatch(path, pattern)), (PLAIN,))
+    if item.get_closest_marker("own_conditions") or item.get_closest_marker("executes_once"):
+        return tuple(one for one in conditions if one in GENTLE)
+    return conditions
+
+
+def condition_of(item: pytest.Item, rotation: str) -> str:
+    """Return the condition of a test in one rotation."""
+    conditions = conditions_of(item)
+    digest = hashlib.blake2b(f"{rotation} {item.nodeid}".encode(), digest_size=8).digest()
+    return conditions[int.from_bytes(digest) % len(conditions)]
+
+
+@pytest.hookimpl(wrapper=True)
+def pytest_runtest_protocol(item: pytest.Item) -> Iterator[None]:
+    """Set the condition before fixtures make harnesses, and take it back afterwards."""
+    if VARIABLE in os.environ:
+        return (yield)
+    condition = condition_of(item, os.environ[ROTATION])
+    item.stash[CHOSEN] = condition
+    if not condition:
+        return (yield)
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setenv(VARIABLE, condition)
+        return (yield)
+
+
+@pytest.hookimpl(wrapper=True)
+def pytest_runtest_makereport(item: pytest.Item) -> Iterator[None]:
+    """Say how to repeat a test that failed."""
+    report = yield
+    if report.failed and len(conditions_of(item)) > 1 and CHOSEN in item.stash:
+        command = f"{VARIABLE}={item.stash[CHOSEN]} scripts/test '{item.nodeid}'"
+        report.sections.append(("to repeat it under the same condition", command))
+    return report

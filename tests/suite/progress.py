@@ -1,0 +1,157 @@
+"""Progress of a long run with an estimate of the time that is left; ``scripts/test`` loads it.
+
+The estimate weighs each test by how long its file took in the last run here. ``scripts/test`` keeps these
+times in pytest's cache.
+"""
+
+from __future__ import annotations
+
+import sys
+import time
+from collections import Counter, defaultdict
+from collections.abc import Iterable
+
+import pytest
+
+CACHE = "flink_agents/seconds_of_files"
+LINE_EVERY = 15.0
+"""Seconds between two lines if nobody watches; a terminal gets one line that changes."""
+
+UNKNOWN = 0.1
+"""Seconds that a test counts for if its file is new."""
+
+
+def file_of(nodeid: str) -> str:
+    """Return the file of a test."""
+    return nodeid.partition("::")[0]
+
+
+def clock(seconds: float) -> str:
+    """Return a duration as minutes and seconds."""
+    return f"{int(seconds) // 60}:{int(seconds) % 60:02}"
+
+
+class Estimate:
+    """How much of the work is done.
+
+    Args:
+        seconds: How long each file took in an earlier run.
+    """
+
+    def __init__(self, seconds: dict[str, float]) -> None:
+        self._before = seconds
+        self._weights: dict[str, float] = {}
+        self.seconds: dict[str, float] = defaultdict(float)
+        self.total = 0
+        self.done = 0
+        self._work = self._worked = 0.0
+
+    def expect(self, nodeids: Iterable[str]) -> None:
+        """Take note of the tests that are to run."""
+        counts = Counter(map(file_of, nodeids))
+        self._weights = {
+            file: max(self._before.get(file, UNKNOWN * count), 0.001 * count) / count
+            for file, count in counts.items()
+        }
+        self.total = counts.total()
+        self._work = sum(self._weights[file] * count for file, count in counts.items())
+
+    def spent(self, nodeid: str, seconds: float) -> None:
+        """Add the seconds of a phase of a test."""
+        self.seconds[file_of(nodeid)] += seconds
+
+    def ended(self, nodeid: str) -> None:
+        """Count a test that is through."""
+        self.done += 1
+        self._worked += self._weights.get(file_of(nodeid), UNKNOWN)
+
+    @property
+    def share(self) -> float:
+        """The share of the work that is done, from 0 to 1."""
+        return min(self._worked / self._work, 1.0) if self._work else 0.0
+
+    def left(self, elapsed: float) -> float | None:
+        """Return the seconds that are left after so many seconds, or None if it is too early to say."""
+        share = self.share
+        return elapsed * (1 - share) / share if share > 0.02 else None
+
+
+class Progress:
+    """Prints the progress in place of a dot per test."""
+
+    def __init__(self, config: pytest.Config) -> None:
+        self._config = config
+        self._estimate = Estimate(config.cache.get(CACHE, {}) if config.cache else {})
+        self._began = self._printed = time.monotonic()
+        self._failed = 0
+        self._live = sys.stdout.isatty()
+
+    def pytest_collection_finish(self, session: pytest.Session) -> None:
+        if session.items:
+            self._expect([item.nodeid for item in session.items])
+
+    @pytest.hookimpl(optionalhook=True)
+    def pytest_xdist_node_collection_finished(self, ids: list[str]) -> None:
+        if not self._estimate.total:
+            self._expect([one.partition("@")[0] for one in ids])
+
+    def _expect(self, nodeids: list[str]) -> None:
+        self._estimate.expect(nodeids)
+        self._began = time.monotonic()
+
+    @pytest.hookimpl(tryfirst=True)
+    def pytest_report_teststatus(self, report: pytest.TestReport) -> tuple[str, str, str] | None:
+        """Print no letter for a test: failures get a line of their own."""
+        if hasattr(report, "wasxfail"):
+            return None
+        if report.when == "call" or not report.passed:
+            failed = "failed" if report.when == "call" else "error"
+            return failed if report.failed else report.outcome, "", ""
+        return None
+
+    def pytest_runtest_logreport(self, report: pytest.TestReport) -> None:
+        nodeid = report.nodeid.partition("@")[0]
+        self._estimate.spent(nodeid, report.duration)
+        if report.failed:
+            self._failed += 1
+            self._say(f"{'FAILED' if report.when == 'call' else 'ERROR'} {nodeid}")
+        if report.when == "teardown":
+            self._estimate.ended(nodeid)
+            self._tick()
+
+    def _tick(self) -> None:
+        now = time.monotonic()
+        if now - self._printed >= (0.5 if self._live else LINE_EVERY):
+            self._printed = now
+            self._say(self.line(now - self._began), changing=self._live)
+
+    def line(self, elapsed: float) -> str:
+        """Return the line for a moment."""
+        estimate = self._estimate
+        left = estimate.left(elapsed)
+        ahead = "" if left is None else f", about {clock(left)} left"
+        failed = f", {self._failed} failed" if self._failed else ""
+        done = f"{estimate.share:4.0%}  {estimate.done} of {estimate.total} tests"
+        return f"{done}{failed}, {clock(elapsed)}{ahead}"
+
+    def _say(self, line: str, changing: bool = False) -> None:
+        reporter = self._config.pluginmanager.get_plugin("terminalreporter")
+        if reporter is None:
+            return
+        if changing:
+            reporter.rewrite(line, erase=True)
+        else:
+            reporter.ensure_newline()
+            reporter.write_line(line)
+
+    def pytest_sessionfinish(self) -> None:
+        """Keep how long each file took, for the estimate of the next run."""
+        if self._config.cache and self._estimate.done == self._estimate.total:
+            kept = self._config.cache.get(CACHE, {})
+            measured = {file: round(seconds, 3) for file, seconds in self._estimate.seconds.items()}
+            self._config.cache.set(CACHE, kept | measured)
+
+
+def pytest_configure(config: pytest.Config) -> None:
+    if not hasattr(config, "workerinput"):
+        config.pluginmanager.register(Progress(config), "flink_agents_progress")

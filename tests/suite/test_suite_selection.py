@@ -1,0 +1,39 @@
+"""Which tests a run leaves out."""
+
+from __future__ import annotations
+
+import pytest
+
+TESTS = """
+import pytest
+
+def test_daily(): pass
+
+@pytest.mark.nightly
+@pytest.mark.parametrize("at", range(2))
+def test_slow(at): pass
+"""
+
+
+@pytest.mark.parametrize(
+    ("arguments", "ran"),
+    [
+        ((), 1),
+        (("--nightly",), 3),
+        (("-m", "nightly"), 2),
+        (("-m", "not nightly"), 1),
+        (("test_inner.py::test_slow",), 2),
+        (("test_inner.py::test_slow[1]",), 1),
+        (("test_inner.py::test_daily",), 1),
+        (("test_inner.py",), 1),
+    ],
+    ids=str,
+)
+def test_the_daily_run_leaves_out_what_runs_by_night(
+    pytester: pytest.Pytester, arguments: tuple[str, ...], ran: int
+) -> None:
+    pytester.makeconftest('pytest_plugins = ["tests.suite.selection"]')
+    pytester.makepyfile(test_inner=TESTS)
+    outcomes = pytester.runpytest_inprocess("-p", "no:cacheprovider", *arguments).parseoutcomes()
+    assert outcomes.pop("deselected", 0) == 3 - ran or "::" in arguments[0]
+    assert outcomes == {"passed": ran}
