@@ -202,7 +202,9 @@ def test_demo_and_test_run_in_the_environment(checkout: Checkout) -> None:
 def test_without_arguments_the_daily_suite_runs_in_parallel(checkout: Checkout) -> None:
     checkout.add_python("python3.12")
     checkout.run("scripts/test")
-    assert checkout.calls()[-1].startswith("python -m pytest -p tests.suite.progress -n auto --dist loadgroup ")
+    assert checkout.calls()[-1].startswith(
+        "python -m pytest -p tests.suite.progress -n auto --dist loadgroup "
+    )
 
 
 def test_scripts_are_executable_and_parse() -> None:

@@ -34,6 +34,7 @@ from flink_agents.api.errors import (
 )
 from flink_agents.api.settings import ActionSettings
 from flink_agents.testing import OperatorHarness
+from tests.suite.tables import each
 
 # -- @action -------------------------------------------------------------------------
 
@@ -267,7 +268,7 @@ WRONG_ACTIONS: dict[str, tuple[Any, type[AgentsError], str]] = {
 }
 
 
-@pytest.mark.parametrize(("make", "error", "text"), WRONG_ACTIONS.values(), ids=WRONG_ACTIONS.keys())
+@each(("make", "error", "text"), WRONG_ACTIONS.values(), ids=WRONG_ACTIONS.keys())
 def test_wrong_action_is_a_named_error_that_names_the_place(make: Any, error: Any, text: str) -> None:
     with pytest.raises(error) as caught:
         make()
@@ -276,7 +277,7 @@ def test_wrong_action_is_a_named_error_that_names_the_place(make: Any, error: An
     assert "test_api_agent.py" in (caught.value.where or "")
 
 
-@pytest.mark.parametrize("emits", [Placed, [Placed], "Placed"])
+@each("emits", [Placed, [Placed], "Placed"])
 def test_emits_may_be_one_event_alone(emits: Any) -> None:
     mark = getattr(action(InputEvent, emits=emits)(lambda event, ctx: None), ACTION_MARK)
     assert mark.emits in ((Placed,), ("Placed",))
@@ -307,7 +308,7 @@ class TooMuch(Agent):
     def act(self, event: InputEvent, ctx: Any, more: int) -> None: ...
 
 
-@pytest.mark.parametrize("agent", [ClassMethod, NoContext, TooMuch])
+@each("agent", [ClassMethod, NoContext, TooMuch])
 def test_method_that_cannot_be_called_is_a_named_error(agent: type[Agent]) -> None:
     with pytest.raises(ActionSignatureError) as caught:
         OperatorHarness(agent)
@@ -329,9 +330,7 @@ def upper(text: str) -> str:
     return text.upper()
 
 
-@pytest.mark.parametrize(
-    "resource", [upper, Tool(upper), Tool(upper, name="other")], ids=["function", "Tool", "named"]
-)
+@each("resource", [upper, Tool(upper), Tool(upper, name="other")], ids=["function", "Tool", "named"])
 def test_builder(resource: Any) -> None:
     agent = (
         Agent(name="greeter")
@@ -344,7 +343,7 @@ def test_builder(resource: Any) -> None:
     assert harness.push("ada") == ["Hello ADA"]
 
 
-@pytest.mark.parametrize("triggers", [InputEvent, [InputEvent], (InputEvent, "_input_event"), "_input_event"])
+@each("triggers", [InputEvent, [InputEvent], (InputEvent, "_input_event"), "_input_event"])
 def test_builder_takes_one_trigger_or_several(triggers: Any) -> None:
     agent = Agent(name="a").add_action("a", triggers, lambda event, ctx: out(1))
     assert OperatorHarness(agent).push(1) == [1]
@@ -365,7 +364,7 @@ def test_resource_names_are_unique_within_their_type() -> None:
 # -- resources by decorator ----------------------------------------------------------
 
 
-@pytest.mark.parametrize("kind", list(ResourceType))
+@each("kind", list(ResourceType))
 def test_each_resource_type_has_its_decorator(kind: ResourceType) -> None:
     decorator = getattr(flink_agents, kind.value)
     bare = decorator(lambda self: None)
@@ -501,14 +500,12 @@ class Untyped(Agent):
         return out(self.value)
 
 
-@pytest.mark.parametrize("value", [None, 1, 0.5, "a", True, [1, {"a": None}], {"a": [1]}])
+@each("value", [None, 1, 0.5, "a", True, [1, {"a": None}], {"a": [1]}])
 def test_plain_json_needs_no_annotation(value: Any) -> None:
     assert OperatorHarness(Untyped(value)).push(1) == [value]
 
 
-@pytest.mark.parametrize(
-    "value", [object(), {1: 2}, (1,), {1}, b"a", lambda: 1, Limits(low=1), float("nan"), print]
-)
+@each("value", [object(), {1: 2}, (1,), {1}, b"a", lambda: 1, Limits(low=1), float("nan"), print])
 def test_argument_that_the_plan_cannot_hold_is_a_named_error(value: Any) -> None:
     with pytest.raises(AgentConfigurationError) as caught:
         OperatorHarness(Untyped(value))
@@ -536,7 +533,7 @@ def test_name_of_an_agent() -> None:
     assert OperatorHarness(OwnName, name="job's").push(1) == [("job's", "job's")]
 
 
-@pytest.mark.parametrize("name", ["", " ", 5])
+@each("name", ["", " ", 5])
 def test_name_that_is_no_text_is_a_named_error(name: Any) -> None:
     with pytest.raises(AgentDefinitionError, match="name of the agent"):
         OperatorHarness(ClassName(name))

@@ -4,13 +4,12 @@ from __future__ import annotations
 
 from datetime import timedelta
 
-import pytest
-
 from flink_agents import Configuration
 from flink_agents.api.durations import duration_text
+from tests.suite.tables import each
 
 
-@pytest.mark.parametrize(
+@each(
     ("seconds", "text"),
     [
         (0, "0 s"),

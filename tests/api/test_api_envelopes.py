@@ -19,6 +19,7 @@ from flink_agents.api.tables import TableChange
 from flink_agents.connectors.envelopes import EnvelopeReader, Message, write_envelope
 from flink_agents.connectors.kafka.records import KafkaRecord
 from flink_agents.testing import OperatorHarness
+from tests.suite.tables import each
 
 
 class Price(BaseModel):
@@ -36,7 +37,7 @@ class Pair:
 LINEAGE = OutputLineage("r-0", "r", "Pricing", "sada", 3, "orders/0/7")
 
 
-@pytest.mark.parametrize(
+@each(
     ("kind", "value"),
     [
         (Price, Price(item="tea \N{GRINNING FACE}", amount=2.5, at=datetime(2024, 2, 29, 1, 2, 3))),
@@ -71,7 +72,7 @@ def test_the_way_of_an_output_is_followed_over_jobs() -> None:
     assert [one.parent for one in ids] == [None, ids[0].id, ids[1].id]
 
 
-@pytest.mark.parametrize(
+@each(
     ("line", "found"),
     [
         ("{", "JSONDecodeError"),
@@ -95,7 +96,7 @@ def test_what_is_no_json_is_named() -> None:
         write_envelope(object())
 
 
-@pytest.mark.parametrize("record", [TableChange, KafkaRecord, Message])
+@each("record", [TableChange, KafkaRecord, Message])
 def test_a_generic_record_is_made_with_its_type(record: Any) -> None:
     """Python 3.11 cannot set the type of a frozen object with slots."""
     values = {field.name: None for field in dataclasses.fields(record)}

@@ -22,6 +22,7 @@ from flink_agents.api.errors import (
     RecoveryDifferenceError,
     RetriesExhaustedError,
 )
+from tests.suite.tables import each
 
 CODES = {
     "AgentsError": "FA0000",
@@ -204,7 +205,7 @@ def test_classes_are_of_the_builtin_kinds_that_callers_catch() -> None:
     assert issubclass(ActionTimeoutError, TimeoutError)
 
 
-@pytest.mark.parametrize("cls", CLASSES)
+@each("cls", CLASSES)
 def test_text_says_place_problem_and_remedy_in_this_order(cls: type[AgentsError]) -> None:
     lines = [line for line in str(make(cls)).split("\n") if not line.startswith("  agent ")]
     assert lines == [
@@ -243,8 +244,8 @@ COPIES = {
 }
 
 
-@pytest.mark.parametrize("duplicate", COPIES.values(), ids=COPIES.keys())
-@pytest.mark.parametrize("cls", CLASSES)
+@each("duplicate", COPIES.values(), ids=COPIES.keys())
+@each("cls", CLASSES)
 def test_copy_of_an_error_equals_it(cls: type[AgentsError], duplicate: Any) -> None:
     error = make(cls)
     again = duplicate(error)

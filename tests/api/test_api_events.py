@@ -13,6 +13,7 @@ from pydantic import BaseModel, ValidationError, create_model
 from flink_agents import Agent, Event, InputEvent, NamedEvent, OutputEvent, action
 from flink_agents.api.errors import AgentDefinitionError
 from flink_agents.testing import OperatorHarness
+from tests.suite.tables import each
 
 
 class Address(BaseModel):
@@ -59,7 +60,7 @@ SAMPLES: dict[str, Event] = {
 }
 
 
-@pytest.mark.parametrize(
+@each(
     ("cls", "name"),
     [
         (Event, "Event"),
@@ -80,7 +81,7 @@ def test_type_string_of_an_event() -> None:
     assert NamedEvent(type="circle").event_type == "circle"
 
 
-@pytest.mark.parametrize("event", SAMPLES.values(), ids=SAMPLES.keys())
+@each("event", SAMPLES.values(), ids=SAMPLES.keys())
 def test_events_are_frozen(event: Event) -> None:
     for name in [*type(event).model_fields, "other"]:
         with pytest.raises(ValidationError):
@@ -130,7 +131,7 @@ def declares_by_call() -> None:
     create_model("Mine", __base__=Event, id=(str, "x"))
 
 
-@pytest.mark.parametrize("name", RESERVED)
+@each("name", RESERVED)
 def test_field_that_would_hide_an_attribute_of_events_is_a_named_error(name: str) -> None:
     with pytest.raises(AgentDefinitionError) as caught:
         declares(name)
@@ -139,7 +140,7 @@ def test_field_that_would_hide_an_attribute_of_events_is_a_named_error(name: str
     assert "test_api_events.py" in (caught.value.where or "")
 
 
-@pytest.mark.parametrize(
+@each(
     "declare",
     [
         declares_with_default,
@@ -186,8 +187,8 @@ def test_fields_are_checked_and_converted() -> None:
             OrderPlaced.model_validate(wrong)
 
 
-@pytest.mark.parametrize("event", SAMPLES.values(), ids=SAMPLES.keys())
-@pytest.mark.parametrize(
+@each("event", SAMPLES.values(), ids=SAMPLES.keys())
+@each(
     "duplicate",
     [
         copy.copy,
@@ -205,7 +206,7 @@ def test_copies_are_equal(event: Event, duplicate: Any) -> None:
     assert again.id is None
 
 
-@pytest.mark.parametrize("name", ["output", "named", "own", "subclass", "base"])
+@each("name", ["output", "named", "own", "subclass", "base"])
 def test_json_round_trip(name: str) -> None:
     event = SAMPLES[name]
     assert type(event).model_validate_json(event.model_dump_json()) == event

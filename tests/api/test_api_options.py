@@ -15,6 +15,7 @@ from flink_agents.api.durable import OnMismatch, OnOtherJob, OnPlanChange, Prune
 from flink_agents.api.errors import OptionError
 from flink_agents.api.options import all_options, environment_name
 from flink_agents.api.signals import SleepsAtEnd
+from tests.suite.tables import each
 
 DEFAULTS = {
     "job-identifier": None,
@@ -91,7 +92,7 @@ def test_defaults() -> None:
     assert dict(empty) == {}
 
 
-@pytest.mark.parametrize("option", all_options().values(), ids=lambda option: option.key)
+@each("option", all_options().values(), ids=lambda option: option.key)
 def test_options_are_documented_and_named_alike(option: ConfigOption[Any]) -> None:
     assert option.doc.endswith(".")
     assert option.key == option.key.lower().replace("_", "-")
@@ -130,7 +131,7 @@ PARSED: list[tuple[str, object, object]] = [
 ]
 
 
-@pytest.mark.parametrize(("key", "value", "expected"), PARSED)
+@each(("key", "value", "expected"), PARSED)
 def test_values_are_parsed(key: str, value: object, expected: object) -> None:
     found = Configuration({key: value}).get(key)
     assert found == expected
@@ -172,7 +173,7 @@ REFUSED: list[tuple[str, object, str]] = [
 ]
 
 
-@pytest.mark.parametrize(("key", "value", "expected"), REFUSED)
+@each(("key", "value", "expected"), REFUSED)
 def test_value_that_does_not_fit_is_a_named_error(key: str, value: object, expected: str) -> None:
     with pytest.raises(OptionError) as caught:
         Configuration({key: value})
@@ -194,7 +195,7 @@ def test_a_value_that_is_nearly_right_is_named() -> None:
     assert (caught.value.fix or "").startswith("write a value such as '5 min', or leave the option out: ")
 
 
-@pytest.mark.parametrize(
+@each(
     ("key", "near"),
     [("run.max-event", "run.max-events"), ("runs.inline", "run.inline"), ("on-error", "actions.on-error")],
 )
@@ -228,7 +229,7 @@ def test_reading() -> None:
 # -- sources -------------------------------------------------------------------------
 
 
-@pytest.mark.parametrize("key", all_options())
+@each("key", all_options())
 def test_name_in_the_environment(key: str) -> None:
     name = environment_name(key)
     assert name == "FLINK_AGENTS_" + key.upper().replace(".", "_").replace("-", "_")
@@ -251,13 +252,13 @@ def test_every_variable_that_the_documentation_names_may_be_set() -> None:
     assert not Configuration.from_environment(dict.fromkeys(others, "a file"))
 
 
-@pytest.mark.parametrize("name", ["FLINK_AGENTS_RUN_MAX_EVENT", "FLINK_AGENTS_X"])
+@each("name", ["FLINK_AGENTS_RUN_MAX_EVENT", "FLINK_AGENTS_X"])
 def test_unknown_name_in_the_environment_is_a_named_error(name: str) -> None:
     with pytest.raises(OptionError, match=f"{name}.*the environment"):
         Configuration.from_environment({name: "5"})
 
 
-@pytest.mark.parametrize(
+@each(
     ("name", "near"),
     [
         ("FLINK_AGENTS_RUN_MAX_EVENT", "FLINK_AGENTS_RUN_MAX_EVENTS"),
@@ -421,7 +422,7 @@ def test_options_of_an_installed_store_in_the_environment() -> None:
 
 
 @pytest.mark.usefixtures("installed")
-@pytest.mark.parametrize(
+@each(
     "key",
     [
         "action-state.sqlite.paht",

@@ -15,6 +15,7 @@ from flink_agents.api.chat import Router, Secret, UsageLimits
 from flink_agents.api.errors import WrongArgumentError
 from flink_agents.api.history import ConversationHistory
 from flink_agents.api.policies import RetryTimes
+from tests.suite.tables import each
 
 WRONG: list[tuple[Callable[..., Any], dict[str, Any], str]] = [
     (RetryPolicy, {"attempts": 3}, "did you mean 'max_attempts'?"),
@@ -32,7 +33,7 @@ WRONG: list[tuple[Callable[..., Any], dict[str, Any], str]] = [
 ]
 
 
-@pytest.mark.parametrize(("kind", "given", "fix"), WRONG)
+@each(("kind", "given", "fix"), WRONG)
 def test_a_slip_has_the_authors_line(kind: Callable[..., Any], given: dict[str, Any], fix: str) -> None:
     with pytest.raises(WrongArgumentError) as caught:
         kind(**given)

@@ -17,6 +17,7 @@ from docs_pages import ROOT, Snippet, snippets, snippets_of
 from flink_agents.api.options import CONFIG_FILE_VARIABLE, ENVIRONMENT_PREFIX, all_options, environment_name
 from flink_agents.cli.main import app
 from flink_agents.runtime.flink.launch.packages import DISTRIBUTION
+from tests.suite.tables import each
 
 FOREIGN = {"cd", "curl", "export", "flink", "git", "kill", "pytest"}
 """Commands that are not ours; they are not checked."""
@@ -37,7 +38,7 @@ def commands() -> Iterator[tuple[Snippet, str]]:
 COMMANDS = [pytest.param(snippet, line, id=f"{snippet.id} {line}") for snippet, line in commands()]
 
 
-@pytest.mark.parametrize(("snippet", "line"), COMMANDS)
+@each(("snippet", "line"), COMMANDS)
 def test_command_exists(snippet: Snippet, line: str) -> None:
     words = shlex.split(line, comments=True)
     while words and "=" in words[0]:

@@ -5,11 +5,11 @@ from __future__ import annotations
 import re
 from typing import Any
 
-import pytest
 from docs_pages import anchors, prose
 
 from flink_agents.api import errors
 from flink_agents.api.errors import AgentsError
+from tests.suite.tables import each
 
 PAGE = "docs/errors.md"
 CLASSES: list[type[AgentsError]] = sorted(
@@ -41,7 +41,7 @@ def test_the_sections_are_the_classes() -> None:
     assert list(sections()) == [cls.code for cls in CLASSES]
 
 
-@pytest.mark.parametrize("cls", CLASSES, ids=lambda cls: cls.__name__)
+@each("cls", CLASSES, ids=lambda cls: cls.__name__)
 def test_the_section_describes_the_class(cls: type[AgentsError]) -> None:
     text = sections()[cls.code]
     parent = cls.__bases__[0].__name__
@@ -50,7 +50,7 @@ def test_the_section_describes_the_class(cls: type[AgentsError]) -> None:
         assert re.search(rf"^- {label}: \S.{{20,}}", text, re.MULTILINE), f"{cls.code} has no {label}"
 
 
-@pytest.mark.parametrize("cls", CLASSES, ids=lambda cls: cls.__name__)
+@each("cls", CLASSES, ids=lambda cls: cls.__name__)
 def test_the_link_in_the_text_leads_to_the_section(cls: type[AgentsError]) -> None:
     text = str(cls("it failed", **ARGUMENTS.get(cls.__name__, {})))
     found = re.search(rf"\[{cls.code}\] (?P<page>\S+)#(?P<anchor>\S+)$", text, re.MULTILINE)

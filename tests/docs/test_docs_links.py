@@ -6,8 +6,9 @@ import re
 import tomllib
 from pathlib import PurePosixPath
 
-import pytest
 from docs_pages import ROOT, anchors, links, pages, prose
+
+from tests.suite.tables import each
 
 PAGES = sorted(pages())
 
@@ -24,7 +25,7 @@ def resolve(page: str, target: str) -> tuple[str, str]:
     return file.relative_to(ROOT).as_posix(), anchor
 
 
-@pytest.mark.parametrize("page", PAGES)
+@each("page", PAGES)
 def test_links_resolve(page: str) -> None:
     for target in links(page):
         if target.startswith("https://"):
@@ -35,13 +36,13 @@ def test_links_resolve(page: str) -> None:
             assert anchor in anchors(path), f"{page}: no heading for {target}"
 
 
-@pytest.mark.parametrize("page", PAGES)
+@each("page", PAGES)
 def test_files_that_are_named_exist(page: str) -> None:
     for name in _FILE.findall(prose(page)):
         assert (ROOT / name).exists(), f"{page} names {name}"
 
 
-@pytest.mark.parametrize("page", PAGES)
+@each("page", PAGES)
 def test_no_path_of_a_machine(page: str) -> None:
     assert not _ABSOLUTE.search(pages()[page])
 

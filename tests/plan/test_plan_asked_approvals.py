@@ -5,11 +5,10 @@ from __future__ import annotations
 from typing import Any
 from unittest.mock import MagicMock
 
-import pytest
-
 from flink_agents import Agent, InputEvent, OutputEvent, action, tool
 from flink_agents.api.validation import ValidatedAgent, Verdict
 from flink_agents.plan.binding.asked import asks_for_approvals
+from tests.suite.tables import each
 
 
 class Plain(Agent):
@@ -172,12 +171,12 @@ NEED = [AsksAClass, AsksOneWithATool, AsksAGlobal, AsksByArguments, AsksAnAttrib
 NEED += [AsksOneThatFails, AsksInATable, AsksOneThatAsks, HasItAsATool, Validates]
 
 
-@pytest.mark.parametrize("agent", NEED)
+@each("agent", NEED)
 def test_agents_that_ask_such_as_need_approvals(agent: type[Agent]) -> None:
     assert asks_for_approvals(agent())
 
 
-@pytest.mark.parametrize(
+@each(
     "agent",
     [Plain, Marked, AsksAnotherThatFails, NamesAStandIn, AsksPlain, OnlyNames, ValidatesPlain, AsksInACircle],
 )

@@ -30,6 +30,7 @@ from flink_agents.api.errors import (
     ResourceUnavailableError,
 )
 from flink_agents.plan import AgentCode, AgentPlan, BoundAgent, bind, compile_agent
+from tests.suite.tables import each
 
 NO_CONTEXT = cast("RunnerContext", None)
 
@@ -164,7 +165,7 @@ def test_code_makes_local_agents_run() -> None:
     assert bound.resource("price", "tool")({"price": 3}) == 3
 
 
-@pytest.mark.parametrize(
+@each(
     ("make", "problem"),
     [
         (local_agent, "test_plan_binding:local_agent.<locals>.Local cannot be imported by name"),
@@ -196,7 +197,7 @@ def test_code_of_another_agent_is_refused() -> None:
     assert caught.value.found == "read_order, book_order"
 
 
-@pytest.mark.parametrize(
+@each(
     ("configuration", "message", "found"),
     [
         ({}, "ShopAgent cannot be constructed from its configuration", "{}: TypeError: "),

@@ -7,13 +7,13 @@ from collections.abc import AsyncIterator, Callable, Iterator
 from typing import TYPE_CHECKING, Any, cast
 
 import plan_shop
-import pytest
 from plan_shop import BigOrderPlaced, OrderPaid, OrderPlaced
 
 from flink_agents import Agent, Event, InputEvent, NamedEvent, OutputEvent, RunnerContext, action
 from flink_agents.plan import compile_agent
 from flink_agents.plan.show import to_text
 from flink_agents.plan.show.flow import flow_of
+from tests.suite.tables import each
 
 if TYPE_CHECKING:
     from somewhere import OnlyForCheckers  # type: ignore[import-not-found] # pyright: ignore[reportMissingImports]
@@ -331,12 +331,12 @@ def edges(function: Callable[..., Any]) -> set[str]:
     return {target for source, target in flow_of(plan).edges if source == "action:act"}
 
 
-@pytest.mark.parametrize("function", [*NOTHING, *DECLARED])
+@each("function", [*NOTHING, *DECLARED])
 def test_what_is_only_mentioned_is_no_edge(function: Callable[..., Any]) -> None:
     assert "event:OrderPaid" not in edges(function)
 
 
-@pytest.mark.parametrize("function", NOTHING)
+@each("function", NOTHING)
 def test_what_a_helper_only_mentions_is_no_edge(function: Callable[..., Any]) -> None:
     def asks(event: Any, ctx: Any) -> Any:
         return function(event, ctx)
@@ -344,7 +344,7 @@ def test_what_a_helper_only_mentions_is_no_edge(function: Callable[..., Any]) ->
     assert "event:OrderPaid" not in edges(asks)
 
 
-@pytest.mark.parametrize("function", EMITTED)
+@each("function", EMITTED)
 def test_what_is_emitted_is_an_edge(function: Callable[..., Any]) -> None:
     def asks(event: Any, ctx: Any) -> Any:
         return function(event, ctx)
@@ -353,7 +353,7 @@ def test_what_is_emitted_is_an_edge(function: Callable[..., Any]) -> None:
         assert "event:OrderPaid" in edges(one)
 
 
-@pytest.mark.parametrize("function", [*NOTHING, *DECLARED])
+@each("function", [*NOTHING, *DECLARED])
 def test_an_event_that_is_only_mentioned_may_still_be_waited_for(function: Callable[..., Any]) -> None:
     """Whether a trigger is an error is decided by what may be emitted, not by the picture."""
     agent = Agent(name="a").add_action("act", InputEvent, function, emits=[OrderPaid])
@@ -405,7 +405,7 @@ class Derived(Scores):
         return super().make(score)
 
 
-@pytest.mark.parametrize("agent", [Scores, Derived])
+@each("agent", [Scores, Derived])
 def test_a_field_is_no_method_of_the_agent(agent: type[Agent]) -> None:
     emits = {one.name: one.emits for one in compile_agent(agent).actions}
     assert emits == {"score": ("Scored",), "update": ("_output_event",), "announce": ("_output_event",)}

@@ -29,6 +29,7 @@ from flink_agents.api.errors import (
     UnknownTriggerError,
 )
 from flink_agents.plan import AgentPlanWarning, compile_agent
+from tests.suite.tables import each
 
 # -- triggers --------------------------------------------------------------------------------
 
@@ -355,7 +356,7 @@ AGENTS = [
 ]
 
 
-@pytest.mark.parametrize(("make", "kind", "line", "fix"), TRIGGERS + NAMES)
+@each(("make", "kind", "line", "fix"), TRIGGERS + NAMES)
 def test_error_points_to_the_line(make: Make, kind: type[AgentsError], line: str, fix: str) -> None:
     error = failure(make)
     assert type(error) is kind
@@ -363,7 +364,7 @@ def test_error_points_to_the_line(make: Make, kind: type[AgentsError], line: str
     assert error.fix and fix in error.fix
 
 
-@pytest.mark.parametrize(("make", "line", "message", "fix"), AGENTS)
+@each(("make", "line", "message", "fix"), AGENTS)
 def test_agent_that_cannot_work(make: Make, line: str, message: str, fix: str) -> None:
     error = failure(make)
     assert type(error) is AgentDefinitionError
@@ -393,7 +394,7 @@ def test_duplicates_name_the_other_place() -> None:
     assert builtin.found == "the other one at flink_agents.api.events.InputEvent"
 
 
-@pytest.mark.parametrize("value", [3, Other, Other(), "Shop", None])
+@each("value", [3, Other, Other(), "Shop", None])
 def test_only_agents_are_compiled(value: Any) -> None:
     with pytest.raises(AgentDefinitionError) as caught:
         compile_agent(value)

@@ -11,12 +11,12 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 import plan_shop
-import pytest
 from plan_cases import answer
 from plan_shop import BigOrderPlaced, Limits, OrderPlaced, ShopAgent, ShopContext, shop
 
 from flink_agents import Agent, Event, InputEvent, NamedEvent, OutputEvent, action, tool
 from flink_agents.plan import ActionPlan, AgentPlan, bind, compile_agent, load_target, load_yaml
+from tests.suite.tables import each
 
 if TYPE_CHECKING:
     from decimal import Decimal
@@ -40,7 +40,7 @@ def actions(agent: Any) -> dict[str, ActionPlan]:
 # -- forms ------------------------------------------------------------------------------------
 
 
-@pytest.mark.parametrize(
+@each(
     "make",
     [
         lambda: compile_agent(shop()),
@@ -61,7 +61,7 @@ def test_class_and_instance_give_one_plan() -> None:
     assert compile_agent(Greeter) == compile_agent(Greeter())
 
 
-@pytest.mark.parametrize("target", [f"{YAML}:Orders", "plan_shop:built"])
+@each("target", [f"{YAML}:Orders", "plan_shop:built"])
 def test_builder_and_yaml_give_one_plan(target: str) -> None:
     plan = load_target(target)
     assert plan == compile_agent(plan_shop.builder())
@@ -142,7 +142,7 @@ class Kinds(Agent):
         yield OutputEvent(output=1)
 
 
-@pytest.mark.parametrize(
+@each(
     ("name", "kind", "is_async", "is_generator", "is_async_generator"),
     [
         ("method", "instance", False, False, False),
@@ -286,7 +286,7 @@ class Overlap(Agent):
     def all_by_name(self, event: Any, ctx: Any) -> None: ...
 
 
-@pytest.mark.parametrize(
+@each(
     ("name", "classes", "types"),
     [
         ("both", ("OrderPlaced", "BigOrderPlaced"), ("OrderPlaced", "order")),
@@ -380,7 +380,7 @@ class Settings(Greeter):
         self.all = (path, rest, color, pair, names, point, pause, limits, plain, more)
 
 
-@pytest.mark.parametrize(
+@each(
     ("make", "written"),
     [
         (lambda: Settings(Path("a/b")), {"path": "a/b"}),

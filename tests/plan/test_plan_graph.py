@@ -7,7 +7,6 @@ import re
 from collections.abc import Iterator
 from typing import Any
 
-import pytest
 from plan_cases import answer
 from plan_shop import shop
 
@@ -30,6 +29,7 @@ from flink_agents.plan import ActionPlan, AgentPlan, compile_agent
 from flink_agents.plan.references import FunctionRef
 from flink_agents.plan.show import to_mermaid, to_text
 from flink_agents.plan.show.flow import DEAD_LETTERS, INPUT, OUTPUT, flow_of
+from tests.suite.tables import each
 
 
 class Base(Event):
@@ -141,7 +141,7 @@ def test_text_of_the_smallest_agent_has_no_empty_sections() -> None:
     )
 
 
-@pytest.mark.parametrize("name", PLANS)
+@each("name", PLANS)
 def test_text_is_printable(name: str) -> None:
     text = to_text(PLANS[name])
     assert all(one.isprintable() or one == "\n" for one in text)
@@ -319,7 +319,7 @@ def test_mermaid_shows_references() -> None:
     ]
 
 
-@pytest.mark.parametrize("name", PLANS)
+@each("name", PLANS)
 def test_mermaid_lines_are_well_formed(name: str) -> None:
     text = r'\["[\w .,:()#;<>/-]*"\]'
     line = re.compile(

@@ -23,6 +23,7 @@ from flink_agents.plan import AgentPlan, bind, compile_agent
 from flink_agents.plan.files import schema
 from flink_agents.plan.model import FORMAT_VERSION
 from flink_agents.plan.references import FunctionRef, type_from_text, type_text
+from tests.suite.tables import each
 
 GOLDEN = Path(__file__).with_name("golden_plan_v1.json")
 FINGERPRINT = "6037bdf719b6e906e867e3b93364aba2198253d2e642b7915442522d413278a8"
@@ -50,8 +51,8 @@ def test_the_code_of_the_golden_plan_still_gives_its_fingerprint() -> None:
     assert compile_agent(shop()).fingerprint == FINGERPRINT
 
 
-@pytest.mark.parametrize("make", [shop, plan_shop.builder])
-@pytest.mark.parametrize("indent", [None, 2])
+@each("make", [shop, plan_shop.builder])
+@each("indent", [None, 2])
 def test_json_gives_an_equal_plan(make: Callable[[], Agent], indent: int | None) -> None:
     plan = compile_agent(make())
     again = AgentPlan.from_json(plan.to_json(indent))
@@ -138,7 +139,7 @@ def test_what_is_no_plan_of_this_version(
     ]
 
 
-@pytest.mark.parametrize("text", ["", "{", "[]", b"\xff"])
+@each("text", ["", "{", "[]", b"\xff"])
 def test_what_is_no_json(text: str | bytes) -> None:
     with pytest.raises(PlanFormatError, match="the plan is not an agent plan"):
         AgentPlan.from_json(text)
@@ -163,7 +164,7 @@ def agent(**changes: Any) -> Agent:
 def other_answer(event: Any, ctx: Any) -> OrderPlaced | None: ...
 
 
-@pytest.mark.parametrize(
+@each(
     "changes",
     [
         {"name": "b"},
@@ -182,9 +183,7 @@ def test_fingerprint_covers_what_recovery_depends_on(changes: dict[str, Any]) ->
     assert before.recovery_parts() != after.recovery_parts()
 
 
-@pytest.mark.parametrize(
-    "changes", [{}, {"order": ("two", "one")}, {"text": "good morning"}, {"triggers": ["_input_event"]}]
-)
+@each("changes", [{}, {"order": ("two", "one")}, {"text": "good morning"}, {"triggers": ["_input_event"]}])
 def test_fingerprint_leaves_out_what_may_change(changes: dict[str, Any]) -> None:
     assert compile_agent(agent(**changes)).fingerprint == compile_agent(agent()).fingerprint
 
@@ -201,7 +200,7 @@ def test_fingerprint_tells_a_trigger_by_name_from_one_by_class() -> None:
 # -- references -------------------------------------------------------------------------------
 
 
-@pytest.mark.parametrize(
+@each(
     ("target", "text"),
     [
         (ShopAgent.book, "plan_shop:ShopAgent.book"),
@@ -220,7 +219,7 @@ def test_reference_of(target: Any, text: str) -> None:
         assert reference.resolve() is target
 
 
-@pytest.mark.parametrize(
+@each(
     ("text", "found", "fix"),
     [
         ("plan_shop", "'plan_shop'", "put a colon"),
@@ -240,7 +239,7 @@ def test_reference_that_leads_nowhere(text: str, found: str, fix: str) -> None:
     assert caught.value.fix and fix in caught.value.fix
 
 
-@pytest.mark.parametrize(
+@each(
     ("kind", "text"),
     [(int, "int"), (dict, "dict"), (None, "None"), (OrderPlaced, "plan_shop:OrderPlaced")],
 )
@@ -249,7 +248,7 @@ def test_types_as_text(kind: Any, text: str) -> None:
     assert type_from_text(text) is kind
 
 
-@pytest.mark.parametrize("kind", [list[int], int | None])
+@each("kind", [list[int], int | None])
 def test_types_that_are_no_class_have_a_text_only(kind: Any) -> None:
     with pytest.raises(FunctionReferenceError, match="cannot be read from a plan"):
         type_from_text(type_text(kind))
@@ -258,7 +257,7 @@ def test_types_that_are_no_class_have_a_text_only(kind: Any) -> None:
 # -- schemas ----------------------------------------------------------------------------------
 
 
-@pytest.mark.parametrize("name", ["agents.schema.json", "plan.schema.json"])
+@each("name", ["agents.schema.json", "plan.schema.json"])
 def test_published_schemas_are_those_of_the_models(name: str) -> None:
     published = (schema.FOLDER / name).read_text(encoding="utf-8")
     assert published == schema.schemas()[name], "run python -m flink_agents.plan.files.schema"

@@ -13,6 +13,7 @@ from flink_agents.api.errors import ActionSignatureError, AgentDefinitionError
 from flink_agents.api.resources import ResourceDescriptor
 from flink_agents.api.validation import ValidatedAgent
 from flink_agents.plan import compile_agent
+from tests.suite.tables import each
 
 
 class Base(Agent):
@@ -21,7 +22,7 @@ class Base(Agent):
         return OutputEvent(output=event.input)
 
 
-@pytest.mark.parametrize(
+@each(
     ("name", "meant"),
     [
         ("on_eror", "on_error"),
@@ -70,9 +71,7 @@ def test_what_the_agent_reads_itself_is_its_own() -> None:
     compile_agent(Desk)
 
 
-@pytest.mark.parametrize(
-    ("name", "meant"), [("on_eror", "on_error"), ("timout", "timeout"), ("emit", "emits")]
-)
+@each(("name", "meant"), [("on_eror", "on_error"), ("timout", "timeout"), ("emit", "emits")])
 def test_a_config_that_is_nearly_a_setting_is_refused(name: str, meant: str) -> None:
     given: dict[str, Any] = {name: "ignore"}
     with pytest.raises(AgentDefinitionError) as caught:
@@ -110,7 +109,7 @@ async def later(asked: Any) -> bool:
     return True
 
 
-@pytest.mark.parametrize("needs", ["yes", "no", "", 3, "a b:c"])
+@each("needs", ["yes", "no", "", 3, "a b:c"])
 def test_a_text_is_no_answer_whether_somebody_has_to_approve(needs: Any) -> None:
     with pytest.raises(AgentDefinitionError, match="wrong needs_approval"):
         action(InputEvent, needs_approval=needs)(later)
@@ -118,9 +117,7 @@ def test_a_text_is_no_answer_whether_somebody_has_to_approve(needs: Any) -> None
         Tool(len, "len", needs_approval=needs)
 
 
-@pytest.mark.parametrize(
-    "needs", [lambda event, ctx: True, lambda: True, later, partial(lambda a, b, c: True, 1)]
-)
+@each("needs", [lambda event, ctx: True, lambda: True, later, partial(lambda a, b, c: True, 1)])
 def test_a_function_that_cannot_tell_is_refused_where_it_is_declared(needs: Any) -> None:
     def rate(stars: int) -> int:
         return stars
@@ -146,7 +143,7 @@ def test_functions_of_one_value_can_tell() -> None:
 # -- models ------------------------------------------------------------------------------------
 
 
-@pytest.mark.parametrize("more", [{"model": "openai:x"}, {"router": {"models": {"a": ""}, "judge": "a"}}])
+@each("more", [{"model": "openai:x"}, {"router": {"models": {"a": ""}, "judge": "a"}}])
 def test_a_chat_model_is_described_once(more: dict[str, Any]) -> None:
     with pytest.raises(AgentDefinitionError, match="described twice") as caught:
         ChatModel(clazz="shop:model", **more)

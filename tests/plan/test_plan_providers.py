@@ -21,6 +21,7 @@ from flink_agents.api.errors import (
 )
 from flink_agents.plan import AgentCode, AgentPlan, BoundAgent, bind, compile_agent, load_yaml
 from flink_agents.testing import OperatorHarness
+from tests.suite.tables import each
 
 PROVIDER = """
 from flink_agents import DeclaredResource, ResourceProvider
@@ -128,7 +129,7 @@ def test_a_provider_that_is_installed_is_found_by_name(
     assert bound.resource("prices", ResourceType("their_features")) is first
 
 
-@pytest.mark.parametrize("make", [decorated, built])
+@each("make", [decorated, built])
 def test_a_kind_that_nothing_provides_names_what_to_install(make: Callable[[], Agent]) -> None:
     with pytest.raises(AgentDefinitionError, match="'their_features' is no type of resource") as caught:
         make()

@@ -15,6 +15,7 @@ from flink_agents.api.errors import EventNeverEmittedError, UnknownTriggerError
 from flink_agents.plan import compile_agent
 from flink_agents.plan.analysis import reading as reading_module
 from flink_agents.plan.analysis.reading import read
+from tests.suite.tables import each
 
 PAID = {"OrderPaid"}
 REGISTRY = {"paid": [OrderPaid]}
@@ -165,7 +166,7 @@ EMITTERS = [
 ]
 
 
-@pytest.mark.parametrize("function", EMITTERS)
+@each("function", EMITTERS)
 def test_what_an_action_emits_is_found(function: Any) -> None:
     def call(event: Any, ctx: Any) -> Any:
         return function() if function == maker.make else function(event, ctx)
@@ -175,7 +176,7 @@ def test_what_an_action_emits_is_found(function: Any) -> None:
         assert compile_agent(agent).actions[0].emits == ("OrderPaid",)
 
 
-@pytest.mark.parametrize("function", EMITTERS[:-1])
+@each("function", EMITTERS[:-1])
 def test_a_trigger_by_class_needs_a_class(function: Any) -> None:
     agent = Agent(name="a").add_action("start", InputEvent, function).add_action("end", OrderPaid, finish)
     if function in (by_text, by_constant):
@@ -262,7 +263,7 @@ def test_a_subclass_satisfies_the_trigger_of_its_base_but_not_the_reverse() -> N
 def silent(event: Any, ctx: Any) -> None: ...
 
 
-@pytest.mark.parametrize(("emits", "trigger"), [([OrderPaid], OrderPaid), (["paid"], "paid")])
+@each(("emits", "trigger"), [([OrderPaid], OrderPaid), (["paid"], "paid")])
 def test_what_no_code_names_is_declared(emits: Any, trigger: Any) -> None:
     agent = Agent(name="a").add_action("start", InputEvent, silent, emits=emits)
     agent.add_action("end", trigger, finish)

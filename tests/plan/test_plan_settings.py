@@ -32,6 +32,7 @@ from flink_agents.plan import AgentCode, AgentPlan, BoundAgent, bind, compile_ag
 from flink_agents.plan.files.yaml import ActionEntry
 from flink_agents.plan.model import ActionPlan, RetryPlan
 from flink_agents.plan.show import to_text
+from tests.suite.tables import each
 
 GOLDEN = Path(__file__).with_name("golden_plan_v1.json")
 
@@ -84,7 +85,7 @@ def through_json(agent: Any, with_code: bool) -> BoundAgent:
     return bind(plan, code)
 
 
-@pytest.mark.parametrize("with_code", [False, True])
+@each("with_code", [False, True])
 def test_settings_reach_the_worker(with_code: bool) -> None:
     bound = through_json(Careful(), with_code)
     on_call, on_read, on_plain = bound.actions
@@ -125,7 +126,7 @@ def test_exception_without_a_name_needs_the_code() -> None:
         RetryPlan(retry_on=(f"{__name__}:test.<locals>.Local",)).policy()
 
 
-@pytest.mark.parametrize("name", ["builtins:len", "builtins:int", "builtins:Nope", "no_such_module:X", "X"])
+@each("name", ["builtins:len", "builtins:int", "builtins:Nope", "no_such_module:X", "X"])
 def test_what_is_no_exception(name: str) -> None:
     with pytest.raises(FunctionReferenceError):
         RetryPlan(non_retryable=(name,)).policy()
@@ -153,7 +154,7 @@ def test_plan_without_settings_still_loads() -> None:
     assert AgentPlan.from_json(json.dumps(data)).fingerprint == golden.fingerprint
 
 
-@pytest.mark.parametrize(
+@each(
     ("field", "value"),
     [("timeout", 0), ("max_concurrency", 0), ("rate_limit", {"calls": 0}), ("rate_limit", {"call": 1})],
 )
@@ -164,7 +165,7 @@ def test_settings_that_a_plan_cannot_have(field: str, value: Any) -> None:
         AgentPlan.from_json(json.dumps(data))
 
 
-@pytest.mark.parametrize(
+@each(
     "values",
     [
         {"initial_interval": -1},
@@ -190,9 +191,7 @@ def test_blocking_async_action_is_refused() -> None:
         compile_agent(Wrong)
 
 
-@pytest.mark.parametrize(
-    ("attribute", "value"), [("retry", 3), ("retry", "always"), ("on_unhandled", "retry")]
-)
+@each(("attribute", "value"), [("retry", 3), ("retry", "always"), ("on_unhandled", "retry")])
 def test_settings_that_an_agent_cannot_have(attribute: str, value: Any) -> None:
     agent = Careful()
     setattr(agent, attribute, value)
@@ -227,7 +226,7 @@ def test_a_setting_is_declared_once_and_is_everywhere() -> None:
     )
 
 
-@pytest.mark.parametrize(("wrong", "near"), [("timout", "timeout"), ("emit", "emits"), ("confg", "config")])
+@each(("wrong", "near"), [("timout", "timeout"), ("emit", "emits"), ("confg", "config")])
 def test_an_unknown_setting_is_told_with_the_place_and_a_near_one(wrong: str, near: str) -> None:
     given: Any = {wrong: 3}
     with pytest.raises(AgentDefinitionError, match=f"@action has no option {wrong!r}") as caught:

@@ -5,7 +5,6 @@ from __future__ import annotations
 from functools import partial
 from typing import Any
 
-import pytest
 from plan_cases import Base, Make, Other, build, failure, place
 
 from flink_agents import (
@@ -21,6 +20,7 @@ from flink_agents.api.errors import (
     ActionSignatureError,
 )
 from flink_agents.plan import compile_agent
+from tests.suite.tables import each
 
 
 def without_context() -> Any:
@@ -191,7 +191,7 @@ SIGNATURES = [
 ]
 
 
-@pytest.mark.parametrize(("make", "kind", "name", "found"), SIGNATURES)
+@each(("make", "kind", "name", "found"), SIGNATURES)
 def test_bad_signature(make: Make, kind: type[AgentsError], name: str, found: str | None) -> None:
     error = failure(make)
     assert type(error) is kind
@@ -214,7 +214,7 @@ class Callable_:
     def handle(self, event: Any, ctx: Any) -> None: ...
 
 
-@pytest.mark.parametrize(
+@each(
     "function",
     [
         lambda event, ctx: None,

@@ -14,6 +14,7 @@ from flink_agents.api.errors import AgentsError, FunctionReferenceError, PlanFor
 from flink_agents.cli import main
 from flink_agents.cli.errors import ERROR_EXIT
 from flink_agents.plan import AgentPlan, compile_agent, load_target
+from tests.suite.tables import each
 
 HERE = Path(__file__).parent
 ROOT = HERE.parents[1]
@@ -51,7 +52,7 @@ def project(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
     return tmp_path
 
 
-@pytest.mark.parametrize(
+@each(
     ("target", "name"),
     [
         ("plan_shop:built", "Orders"),

@@ -17,6 +17,7 @@ from flink_agents import Agent, InputEvent, RunnerContext, action
 from flink_agents.api.durable import waits_durably
 from flink_agents.plan import AgentCode, bind, compile_agent
 from flink_agents.plan.binding.uses import may_wait
+from tests.suite.tables import each
 
 
 async def pause(ctx: Any) -> None:
@@ -111,7 +112,7 @@ class Ungated(Agent):
         await self.way.passed(ctx)
 
 
-@pytest.mark.parametrize("agent", [Gated, GatedByOneOfSome, GatedByAClass, GatedAction])
+@each("agent", [Gated, GatedByOneOfSome, GatedByAClass, GatedAction])
 def test_objects_that_a_library_says_wait(agent: type[Agent]) -> None:
     assert _waits(agent)
 
@@ -185,7 +186,7 @@ class OfADecorator(Agent):
 HIDDEN = [OfATable, OfATableOfItsOwn, OfAProperty, OfADefault, OfANamedDefault, OfADecorator]
 
 
-@pytest.mark.parametrize("agent", [Sleeps, Asks, Helped, Both, *HIDDEN])
+@each("agent", [Sleeps, Asks, Helped, Both, *HIDDEN])
 def test_agents_that_wait(agent: type[Agent]) -> None:
     assert _waits(agent)
 
@@ -200,7 +201,7 @@ async def napping(ctx: RunnerContext) -> int:
     return 1
 
 
-@pytest.mark.parametrize("added", [napping, Sleeps().as_tool("Sleeps.")], ids=["function", "agent"])
+@each("added", [napping, Sleeps().as_tool("Sleeps.")], ids=["function", "agent"])
 def test_tools_that_were_added_to_an_agent(added: Any) -> None:
     """Its class does not name them, and its action does so by a text."""
     made = OfData("built").add_resource("nap", "tool", added)

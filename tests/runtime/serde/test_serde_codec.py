@@ -32,6 +32,7 @@ from flink_agents.api.errors import (
     UnserializableValueError,
 )
 from flink_agents.runtime.serde.codec import ValueCodec
+from tests.suite.tables import each
 
 CODEC = ValueCodec()
 
@@ -40,17 +41,17 @@ def round_trip(value: Any, codec: ValueCodec = CODEC) -> Any:
     return codec.decode(codec.encode(value))
 
 
-@pytest.mark.parametrize("value", SUPPORTED.values(), ids=SUPPORTED.keys())
+@each("value", SUPPORTED.values(), ids=SUPPORTED.keys())
 def test_value_comes_back_with_its_type(value: Any) -> None:
     assert same(round_trip(value), value)
 
 
-@pytest.mark.parametrize("value", SUPPORTED.values(), ids=SUPPORTED.keys())
+@each("value", SUPPORTED.values(), ids=SUPPORTED.keys())
 def test_equal_values_give_equal_bytes(value: Any) -> None:
     assert CODEC.encode(round_trip(value)) == CODEC.encode(value)
 
 
-@pytest.mark.parametrize("value", SUPPORTED.values(), ids=SUPPORTED.keys())
+@each("value", SUPPORTED.values(), ids=SUPPORTED.keys())
 def test_value_keeps_its_type_inside_of_others(value: Any) -> None:
     nested = {"a": [value, (value,), Box(value), Item(name="i", more=value)]}
     assert same(round_trip(nested), nested)
@@ -172,7 +173,7 @@ REFUSED: dict[str, tuple[Any, str, str]] = {
 }
 
 
-@pytest.mark.parametrize(("value", "message", "found"), REFUSED.values(), ids=REFUSED.keys())
+@each(("value", "message", "found"), REFUSED.values(), ids=REFUSED.keys())
 def test_what_state_cannot_hold_is_refused_by_name(value: Any, message: str, found: str) -> None:
     with pytest.raises(UnserializableValueError) as caught:
         CODEC.encode(value)
@@ -210,7 +211,7 @@ WRAPPERS: dict[str, Any] = {
 }
 
 
-@pytest.mark.parametrize("wrap", WRAPPERS.values(), ids=WRAPPERS.keys())
+@each("wrap", WRAPPERS.values(), ids=WRAPPERS.keys())
 def test_nested_values_need_no_stack(wrap: Any) -> None:
     """Flink's threads have a stack of 1 MB, and beyond it the process dies."""
     results: list[Any] = []
@@ -225,7 +226,7 @@ def test_nested_values_need_no_stack(wrap: Any) -> None:
     assert results == [CODEC.encode(value)]
 
 
-@pytest.mark.parametrize("wrap", WRAPPERS.values(), ids=WRAPPERS.keys())
+@each("wrap", WRAPPERS.values(), ids=WRAPPERS.keys())
 def test_too_many_levels_are_refused(wrap: Any) -> None:
     with pytest.raises(UnserializableValueError, match="nested too deep"):
         CODEC.encode(nested(1500, wrap))
@@ -298,7 +299,7 @@ UNREADABLE: dict[str, tuple[bytes, type[StateError], str]] = {
 }
 
 
-@pytest.mark.parametrize(("data", "error", "text"), UNREADABLE.values(), ids=UNREADABLE.keys())
+@each(("data", "error", "text"), UNREADABLE.values(), ids=UNREADABLE.keys())
 def test_unreadable_bytes_give_a_named_error(data: bytes, error: type[StateError], text: str) -> None:
     with pytest.raises(error) as caught:
         CODEC.decode(data)

@@ -29,6 +29,7 @@ from core_values import (
 
 from flink_agents.api.errors import UnserializableValueError
 from flink_agents.runtime.serde.codec import ValueCodec
+from tests.suite.tables import each
 
 CODEC = ValueCodec()
 ALPHABET = string.printable + "äß☃\U0001f600\x00\u2028"
@@ -122,7 +123,7 @@ def hide(value: Any, culprit: Any, random_: random.Random) -> tuple[Any, str]:
     return culprit, path
 
 
-@pytest.mark.parametrize("seed", range(250))
+@each("seed", range(250))
 def test_random_value_round_trips(seed: int) -> None:
     value = Values(seed).any(5)
     data = CODEC.encode(value)
@@ -131,7 +132,7 @@ def test_random_value_round_trips(seed: int) -> None:
     assert CODEC.encode(copy) == data
 
 
-@pytest.mark.parametrize("seed", range(50))
+@each("seed", range(50))
 def test_the_path_to_what_cannot_be_stored_is_named(seed: int) -> None:
     values = Values(seed)
     value, path = hide(values.any(2), Opaque(), values.random)

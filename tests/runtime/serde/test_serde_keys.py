@@ -19,6 +19,7 @@ from core_values import BERLIN, Access, Colour, Item, Level, Point, Unprintable,
 
 from flink_agents.api.errors import KeyEncodingError
 from flink_agents.runtime.serde.keys import KeyEncoder, decode_key, encode_key, escape, unescape
+from tests.suite.tables import each
 
 DISTINCT: list[Any] = [
     0,
@@ -126,21 +127,21 @@ def test_different_keys_have_different_texts() -> None:
     assert len(set(texts)) == len(DISTINCT)
 
 
-@pytest.mark.parametrize("key", DISTINCT, ids=lambda key: ascii(encode_key(key))[:40])
+@each("key", DISTINCT, ids=lambda key: ascii(encode_key(key))[:40])
 def test_key_comes_back(key: Any) -> None:
     copy = decode_key(encode_key(key))
     assert copy == key
     assert type(copy) is type(key)
 
 
-@pytest.mark.parametrize("key", DISTINCT, ids=lambda key: ascii(encode_key(key))[:40])
+@each("key", DISTINCT, ids=lambda key: ascii(encode_key(key))[:40])
 def test_text_is_printable_ascii(key: Any) -> None:
     text = encode_key(key)
     assert text.isascii()
     assert text.isprintable()
 
 
-@pytest.mark.parametrize(("one", "other"), EQUAL)
+@each(("one", "other"), EQUAL)
 def test_equal_keys_have_one_text(one: Any, other: Any) -> None:
     assert one == other
     assert encode_key(one) == encode_key(other)
@@ -166,7 +167,7 @@ GOLDEN: list[tuple[Any, str]] = [
 ]
 
 
-@pytest.mark.parametrize(("key", "text"), GOLDEN)
+@each(("key", "text"), GOLDEN)
 def test_texts_stay_the_same(key: Any, text: str) -> None:
     """Flink finds state by these texts: another one would lose it."""
     assert encode_key(key) == text
@@ -233,7 +234,7 @@ REFUSED: dict[str, tuple[Any, str]] = {
 }
 
 
-@pytest.mark.parametrize(("key", "text"), REFUSED.values(), ids=REFUSED.keys())
+@each(("key", "text"), REFUSED.values(), ids=REFUSED.keys())
 def test_key_without_canonical_text_is_refused(key: Any, text: str) -> None:
     with pytest.raises(KeyEncodingError, match=text) as caught:
         encode_key(key)
@@ -260,9 +261,7 @@ NO_TEXTS = [
 ]
 
 
-@pytest.mark.parametrize(
-    "text", [*NO_TEXTS, "ecore_values:Colour", "ecore_values:Colour:GREEN", "t4:sabc-4:"]
-)
+@each("text", [*NO_TEXTS, "ecore_values:Colour", "ecore_values:Colour:GREEN", "t4:sabc-4:"])
 def test_what_is_no_text_of_a_key_is_refused(text: str) -> None:
     with pytest.raises(KeyEncodingError, match="no canonical text"):
         decode_key(text)
@@ -293,7 +292,7 @@ def test_long_records_are_shortened() -> None:
     assert len(str(caught.value)) < 1000
 
 
-@pytest.mark.parametrize("record", [["unhashable"], {"a": 1}, 1.0 + math.nan])
+@each("record", [["unhashable"], {"a": 1}, 1.0 + math.nan])
 def test_bad_key_stops_the_operator_before_it_runs(record: Any) -> None:
     harness = probe(lambda record, ctx: record, key_selector=lambda record: record)
     with pytest.raises(KeyEncodingError):
@@ -305,7 +304,7 @@ def first_of(record: Any) -> Any:
     return {}[record]
 
 
-@pytest.mark.parametrize(
+@each(
     ("selector", "line"),
     [
         (first_of, "in first_of"),

@@ -29,6 +29,7 @@ from flink_agents.runtime.serde.keys import decode_key, escape
 from flink_agents.runtime.state.keyed_state import Head
 from flink_agents.testing import OperatorHarness
 from flink_agents.testing.fake_state import KeyState
+from tests.suite.tables import each
 
 CODEC = ValueCodec()
 
@@ -420,7 +421,7 @@ def test_a_key_in_text_from_outside_imports_nothing(name: str, nested: bool, spr
     assert type_modules._failed == {}
 
 
-@pytest.mark.parametrize("name", ["trap:Data", "trap:Colour.RED", "trap:Nothing", ":", "trap:"])
+@each("name", ["trap:Data", "trap:Colour.RED", "trap:Nothing", ":", "trap:"])
 def test_a_key_in_text_from_outside_names_a_member_of_an_enumeration(name: str) -> None:
     trap = importlib.import_module("trap")
     assert decode_key("etrap:Colour:RED", from_outside=True) is trap.Colour.RED

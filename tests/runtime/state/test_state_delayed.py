@@ -9,6 +9,7 @@ import pytest
 from flink_agents.api.errors import StateFormatError
 from flink_agents.runtime.state.delayed import MOST_IN_PAGE, DelayedEvents, DelayedInput
 from flink_agents.runtime.state.keyed_state import Head
+from tests.suite.tables import each
 
 
 class Entries(dict[int, bytes]):
@@ -47,7 +48,7 @@ def test_events_come_by_their_time_and_then_in_the_order_in_which_they_were_sent
     assert entries == {}
 
 
-@pytest.mark.parametrize("seed", range(12))
+@each("seed", range(12))
 def test_random_events_come_in_order_and_leave_nothing(seed: int) -> None:
     chance = random.Random(seed)
     entries, model, sent, now = Entries(), list[tuple[int, int]](), 0, 0
@@ -74,7 +75,7 @@ def test_random_events_come_in_order_and_leave_nothing(seed: int) -> None:
     assert (len(found), following, entries) == (len(model), None, {})
 
 
-@pytest.mark.parametrize(("order", "count"), [("rising", 500), ("falling", 500), ("mixed", 3_000)])
+@each(("order", "count"), [("rising", 500), ("falling", 500), ("mixed", 3_000)])
 def test_one_of_many_events_is_sent_and_comes_by_a_few_reads(order: str, count: int) -> None:
     times = list(range(count))
     if order == "mixed":
@@ -105,13 +106,13 @@ def test_the_bytes_of_an_agenda_are_read() -> None:
     assert entries == {}
 
 
-@pytest.mark.parametrize("data", [b"", b"\x02\x90", b"\x01\xc1"])
+@each("data", [b"", b"\x02\x90", b"\x01\xc1"])
 def test_other_bytes_are_refused(data: bytes) -> None:
     with pytest.raises(StateFormatError, match="delayed events of a key"):
         DelayedEvents(Entries({-1: data})).pop(1, 1)
 
 
-@pytest.mark.parametrize("entries", [{-1: AGENDA_1, 1: b"b", 2: b"c", -2: PAGE_1}, {-1: AGENDA_1, 0: b"a"}])
+@each("entries", [{-1: AGENDA_1, 1: b"b", 2: b"c", -2: PAGE_1}, {-1: AGENDA_1, 0: b"a"}])
 def test_state_that_lacks_an_event_or_a_page_is_refused(entries: dict[int, bytes]) -> None:
     with pytest.raises(StateFormatError, match="state lacks"):
         DelayedEvents(Entries(entries)).pop(None, None)

@@ -22,13 +22,14 @@ from flink_agents.runtime.serde.codec import ValueCodec
 from flink_agents.runtime.state.keyed_state import Head
 from flink_agents.runtime.state.pending import unpack_input
 from flink_agents.testing.fake_state import KeyState
+from tests.suite.tables import each
 
 CODEC = ValueCodec()
 GOLDEN: dict[str, Any] = json.loads(golden_state.FILE.read_text())
 GOLDEN_2: dict[str, Any] = json.loads(golden_state.FILE_2.read_text())
 
 
-@pytest.mark.parametrize(("name", "data"), GOLDEN["values"].items(), ids=GOLDEN["values"].keys())
+@each(("name", "data"), GOLDEN["values"].items(), ids=GOLDEN["values"].keys())
 def test_stored_value_is_still_read(name: str, data: str) -> None:
     assert same(CODEC.decode(bytes.fromhex(data)), SUPPORTED[name])
 
@@ -41,14 +42,14 @@ def fields_of(head: Head) -> list[Any]:
     return [head.journal_id, head.next_seq, head.first_pending, head.next_pending, head.extra]
 
 
-@pytest.mark.parametrize(("name", "data"), GOLDEN["heads"].items(), ids=GOLDEN["heads"].keys())
+@each(("name", "data"), GOLDEN["heads"].items(), ids=GOLDEN["heads"].keys())
 def test_stored_head_is_still_read_and_written_back(name: str, data: str) -> None:
     head = Head.unpack(bytes.fromhex(data))
     assert fields_of(head) == fields_of(golden_state.HEADS[name])
     assert head.pack() == bytes.fromhex(data)
 
 
-@pytest.mark.parametrize("golden", [GOLDEN, GOLDEN_2], ids=["version 1", "version 2"])
+@each("golden", [GOLDEN, GOLDEN_2], ids=["version 1", "version 2"])
 def test_stored_operator_goes_on(golden: dict[str, Any]) -> None:
     harness = golden_state.harness(inline=True)
     harness.restore(golden_state.restored(golden["operator"]))
@@ -92,14 +93,14 @@ BROKEN_HEADS: dict[str, tuple[bytes, str]] = {
 }
 
 
-@pytest.mark.parametrize(("data", "text"), BROKEN_HEADS.values(), ids=BROKEN_HEADS.keys())
+@each(("data", "text"), BROKEN_HEADS.values(), ids=BROKEN_HEADS.keys())
 def test_broken_head_is_a_named_error(data: bytes, text: str) -> None:
     with pytest.raises(StateFormatError, match="head of a key") as caught:
         Head.unpack(data)
     assert text in str(caught.value)
 
 
-@pytest.mark.parametrize(
+@each(
     ("field", "value", "text"),
     [
         ("head", b"\x09", "version 9"),

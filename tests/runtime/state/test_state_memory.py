@@ -11,6 +11,7 @@ from core_values import SUPPORTED, Box, Item, Opaque, Word, same
 from flink_agents import Agent, Event, InputEvent, MemoryObject, MemoryRef, MemoryScope, OutputEvent, action
 from flink_agents.api.errors import ActionFailedError, MemoryPathError, UnserializableValueError
 from flink_agents.testing import OperatorHarness
+from tests.suite.tables import each
 
 SCOPES = ["sensory_memory", "short_term_memory"]
 
@@ -28,7 +29,7 @@ def in_memory(scope: str, body: Any) -> Any:
 # -- values --------------------------------------------------------------------------
 
 
-@pytest.mark.parametrize("value", SUPPORTED.values(), ids=SUPPORTED.keys())
+@each("value", SUPPORTED.values(), ids=SUPPORTED.keys())
 def test_value_is_kept_across_runs_with_its_type(value: Any) -> None:
     def body(record: Any, ctx: Any) -> Any:
         if record is None:
@@ -127,9 +128,7 @@ def test_fields_gives_values_and_objects(scope: str) -> None:
     assert in_memory(scope, body) == (["a", "b"], 1, {"x": 2}, ["a", "b"])
 
 
-@pytest.mark.parametrize(
-    "name", ["ä", "a b", "a\\b", "a\nb", "\x00", "ключ", "\U0001f600", '"', "a_1", "$", "\\u0041"]
-)
+@each("name", ["ä", "a b", "a\\b", "a\nb", "\x00", "ключ", "\U0001f600", '"', "a_1", "$", "\\u0041"])
 def test_any_text_without_dots_is_a_name(name: str) -> None:
     def body(record: Any, ctx: Any) -> Any:
         memory = ctx.short_term_memory
@@ -309,7 +308,7 @@ class Pointing(Agent):
         return OutputEvent(output=(event.ref, event.ref.resolve(ctx), ctx.resolve(event.ref)))
 
 
-@pytest.mark.parametrize("kind", list(MemoryScope))
+@each("kind", list(MemoryScope))
 def test_reference_travels_in_events(kind: MemoryScope) -> None:
     harness = OperatorHarness(Pointing)
     ref = MemoryRef(kind, "big.value")

@@ -15,6 +15,7 @@ from flink_agents.api.errors import MemoryPathError
 from flink_agents.runtime.serde.codec import ValueCodec
 from flink_agents.runtime.state.memory import MemoryTree, TreeObject, write_nodes
 from flink_agents.testing import fake_state
+from tests.suite.tables import each
 
 
 class CountingMap:
@@ -120,7 +121,7 @@ def test_a_run_writes_what_changed_and_only_once(writes: list[str]) -> None:
 # -- as a model says -----------------------------------------------------------------
 
 
-@pytest.mark.parametrize("seed", range(40))
+@each("seed", range(40))
 def test_random_operations_do_what_a_dict_does(seed: int) -> None:
     """Runs over state agree with one nested dict, whatever is committed or taken back between."""
     generator = random.Random(seed)

@@ -14,6 +14,7 @@ from flink_agents.runtime.state.keyed_state import Head
 from flink_agents.runtime.state.mailbox import Mail, Mailbox
 from flink_agents.runtime.state.pending import PendingKind, pack_input, unpack_input
 from flink_agents.runtime.state.suspended import OpenWait, Suspension, run_of, wait_id
+from tests.suite.tables import each
 
 SUSPENDED = Suspension(
     number=3,
@@ -90,8 +91,8 @@ def test_the_bytes_of_signals_are_read() -> None:
     assert Mailbox.unpack(None) == Mailbox()
 
 
-@pytest.mark.parametrize("read", [Suspension.unpack, Mailbox.unpack])
-@pytest.mark.parametrize("data", [b"\x02\x90", b"\x01\xc1", b"\x01\x90"])
+@each("read", [Suspension.unpack, Mailbox.unpack])
+@each("data", [b"\x02\x90", b"\x01\xc1", b"\x01\x90"])
 def test_other_bytes_are_refused(read: object, data: bytes) -> None:
     with pytest.raises(StateFormatError):
         read(data)  # pyright: ignore[reportCallIssue, reportUnknownVariableType]
