@@ -14,7 +14,7 @@ import pytest
 
 from flink_agents.testing.forced import TIMERS, forced_conditions
 
-pytest_plugins = ["pytester", "tests.suite.conditions", "tests.suite.selection"]
+pytest_plugins = ["pytester", "tests.suite.conditions", "tests.suite.factors", "tests.suite.selection"]
 
 MARKER = "own_conditions"
 

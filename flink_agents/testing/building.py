@@ -20,9 +20,11 @@ from flink_agents.runtime.metrics.run_metrics import RunMetrics
 from flink_agents.runtime.operator.assembly import Blueprint, Host, assemble
 from flink_agents.runtime.retention.pruning import Pruner
 from flink_agents.testing.driver import Driver, Subtask, leaving
+from flink_agents.testing.due_timers import DueTimers
 from flink_agents.testing.fake_flink import FakeFlink
 from flink_agents.testing.fake_state import FakeBackend, KeyState
 from flink_agents.testing.outside import OutsideCalls
+from flink_agents.testing.pauses import Pauses
 
 
 class Builder(Driver):
@@ -42,12 +44,13 @@ class Builder(Driver):
     _observers: Sequence[ObserverSource]
     _make_store: Callable[[], ActionStateStore] | None
     _flink: FakeFlink | None
+    _pauses: Pauses
 
     def _start(self, keys: Mapping[str, KeyState], parallelism: int) -> None:
         """Start a new operator from the state of all keys."""
         self._subtasks = [self._subtask(number, parallelism) for number in range(parallelism)]
         for key, state in keys.items():
-            self._subtask_of(key).backend.keys[key] = state.copy()
+            self._subtask_of(key).backend.restore(key, state.copy())
         for subtask in self._subtasks:
             subtask.processor.open(subtask.backend)
 
@@ -71,7 +74,9 @@ class Builder(Driver):
         made = assemble(blueprint, self._host(number, parallelism, backend))
         if made.low is not None:
             backend.tell(made.low)
-        return Subtask(made.processor, backend, made.shared)
+        aside = self._config.get(AgentOptions.ASIDE_PER_KEY)
+        due = DueTimers(backend, self._clock, aside, self._event_time.holds, self._keeps_timers)
+        return Subtask(made.processor, backend, made.shared, due)
 
     def _host(self, number: int, parallelism: int, backend: FakeBackend) -> Host:
         """What a subtask runs in."""
@@ -86,6 +91,7 @@ class Builder(Driver):
             outlet=(lambda low: leaving(self, backend)) if self._heartbeat else None,
             make_pruner=self._pruner,
             around_durable=self._around_durable,
+            pause=self._pauses.pause,
         )
 
     def _pruner(self, metrics: RunMetrics) -> Pruner | None:

@@ -53,5 +53,6 @@ def shown(state: KeyState, shared: RunEnvironment) -> list[PendingDelayed]:
 
 def _events_of(state: KeyState) -> DelayedEvents:
     backend = FakeBackend(lambda: 0, None)
-    backend.keys[""], backend.key = state, ""
+    backend.restore("", state)
+    backend.key = ""
     return backend.keyed_state().delayed

@@ -24,21 +24,13 @@ from flink_agents.runtime.serde.awaitables import AWAIT_IT
 from flink_agents.runtime.state.keyed_state import Head
 from flink_agents.testing.behind import Behind
 from flink_agents.testing.crashes import Crashes
-from flink_agents.testing.delayed import delayed_in
-from flink_agents.testing.fake_state import FakeBackend, KeyState
+from flink_agents.testing.due_timers import DueTimers
+from flink_agents.testing.fake_state import FakeBackend
 from flink_agents.testing.given import check_open, check_tag
-from flink_agents.testing.signals import suspended_in
+from flink_agents.testing.pauses import Pauses
 
 START = 1_700_000_000_000
 """Wall-clock time at which a harness starts, in milliseconds."""
-
-
-SOON_MS = 5000
-"""Timers of runs in flight are nearer than that. One that is farther was set for a wait that is over."""
-
-
-BEAT_MS = 2
-"""Timers that look at a run which goes on are no farther than that, at first."""
 
 
 FLYING_MS = 60_000
@@ -107,6 +99,7 @@ class Subtask:
     processor: AgentProcessor
     backend: FakeBackend
     shared: RunEnvironment
+    due: DueTimers
 
 
 def _fix_of(error: Exception) -> str:
@@ -137,6 +130,7 @@ class Driver:
     _side: dict[str, list[Any]]
     _side_times: dict[str, list[tuple[int | None, int]]]
     _clock: Clock
+    _pauses: Pauses
     _crashes: Crashes | None
     _event_time: EventTime
     _max_parallelism: int
@@ -172,12 +166,16 @@ class Driver:
             self._run_to_the_end()
 
     def _run_to_the_end(self, seconds: float | None = None) -> None:
+        with self._pauses.settling():
+            self._run_all(seconds)
+
+    def _run_all(self, seconds: float | None) -> None:
         for subtask in self._subtasks:
-            while waiting := self._with_timers(subtask.backend):
+            while waiting := subtask.due.keys():
                 seen = subtask.processor.ended
                 for key in waiting:
                     # A beat for another key may have left none.
-                    if timers := self._timers_now(subtask.backend.keys[key]):
+                    if timers := subtask.due.of(subtask.backend.keys[key]):
                         # The last one of a key may be there to forget it.
                         at = min(timers) if self._keeps_timers else max(timers)
                         self._fire(key, "processing_timers", at)
@@ -191,58 +189,6 @@ class Driver:
     def _keeps_timers(self) -> bool:
         """True if timers wait for their time, however little there is to do."""
         return self._event_time.holds or self._config.get(AgentOptions.FORGET_SETTLED_AFTER) is not None
-
-    def _with_timers(self, backend: FakeBackend) -> list[str]:
-        """Return the keys with timers besides such ones."""
-        # A timer may serve all keys, whichever key has it.
-        waits = self._event_time.holds and any(map(self._works, backend.keys.values()))
-        return [
-            key
-            for key, state in backend.keys.items()
-            if self._timers_now(state) and (waits or not self._keeps_timers or self._works(state))
-        ]
-
-    def _works(self, state: KeyState) -> bool:
-        """Tell whether a key has inputs that wait for more than the end of a suspended run."""
-        head = None if state.head is None else Head.unpack(state.head)
-        if head is not None and head.delayed_due is not None and head.delayed_due <= self._clock.time:
-            return True
-        if not state.pending or head is None:
-            return bool(state.pending)
-        if head.suspended is None:
-            due = min((one.due for one in head.aside if one.due is not None), default=None)
-            full = len(head.aside) >= self._config.get(AgentOptions.ASIDE_PER_KEY)
-            if head.has_pending and not (full and all(one.woken is None for one in head.aside)):
-                return True
-            return due is not None and due <= self._clock.time
-        due = head.suspended[2]
-        return due is not None and due <= self._clock.time
-
-    def _timers_now(self, state: KeyState) -> set[int]:
-        """Return the timers of a key without those that its suspended run, signals or delayed events have."""
-        timers = state.processing_timers
-        if state.head is None or not timers:
-            return timers
-        head = Head.unpack(state.head)
-        waits = head.suspended, head.mail_expires, head.delayed_due
-        if all(one is None for one in waits) and not head.aside:
-            return timers
-        now = self._clock.time
-        # A run that goes on may be looked at by a timer of that very time.
-        behind = now + BEAT_MS if self._works(state) else now
-        awaited = {at for at in self._awaited(state, head) if at > behind}
-        return {at for at in timers - awaited if at <= now + SOON_MS}
-
-    def _awaited(self, state: KeyState, head: Head) -> set[int]:
-        awaited = set() if head.mail_expires is None else {head.mail_expires}
-        if head.suspended is not None and head.suspended[2] is not None:
-            awaited.add(head.suspended[2])
-        awaited |= {one.due for one in head.aside if one.due is not None}
-        if head.delayed_due is not None:
-            awaited |= {one.due for one in delayed_in(state)}
-        for run in suspended_in(state):
-            awaited |= {one.deadline for one in run.waits if one.deadline is not None}
-        return awaited
 
     def _next_due(self, after: int = 0) -> int | None:
         """Return the first time behind ``after`` at which a key has a delayed event to come, or None."""
@@ -279,14 +225,9 @@ class Driver:
 
     def _next_timer(self, kind: str, until: int) -> tuple[int, str] | None:
         """Return time and key of the first timer that is due; of one time, that of the first key."""
-        due = (
-            (at, key)
-            for subtask in self._subtasks
-            for key, state in subtask.backend.keys.items()
-            for at in getattr(state, kind)
-            if at <= until
-        )
-        return min(due, default=None)
+        firsts = (subtask.backend.timers[kind].first() for subtask in self._subtasks)
+        first = min((one for one in firsts if one is not None), default=None)
+        return first if first is not None and first[0] <= until else None
 
     def _fire(self, key: str, kind: str, at: int) -> None:
         subtask = self._subtask_of(key)

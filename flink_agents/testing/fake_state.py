@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import copy
+import heapq
 from collections.abc import Callable, Iterable
 from dataclasses import dataclass, field
 from typing import Any, Generic, TypeVar
@@ -41,6 +42,31 @@ class KeyState:
         return copy.deepcopy(self)
 
 
+class TimerQueue:
+    """Timers of one kind by time. A timer that was deleted or has fired is skipped when it comes up.
+
+    Args:
+        timers: Returns the timers that a key has now.
+    """
+
+    def __init__(self, timers: Callable[[str], set[int]]) -> None:
+        self._timers = timers
+        self._queue: list[tuple[int, str]] = []
+
+    def add(self, at: int, key: str) -> None:
+        """Add a timer."""
+        heapq.heappush(self._queue, (at, key))
+
+    def first(self) -> tuple[int, str] | None:
+        """Return the time and the key of the first timer, or None; of one time, that of the first key."""
+        while self._queue:
+            at, key = self._queue[0]
+            if at in self._timers(key):
+                return at, key
+            heapq.heappop(self._queue)
+        return None
+
+
 class FakeBackend:
     """State and timers of one subtask. Set ``key`` before the core is called, as Flink does.
 
@@ -50,6 +76,8 @@ class FakeBackend:
 
     Attributes:
         behind: What streams behind the subtask see of it, where event time is held.
+        touched: Keys whose state was used since somebody last looked at them.
+        timers: The timers by the name of their kind in :class:`KeyState`.
     """
 
     def __init__(self, clock: Callable[[], int], memory_ttl: int | None) -> None:
@@ -59,12 +87,36 @@ class FakeBackend:
         self.memory_ttl = memory_ttl
         self.watermark = -(2**63)
         self.behind: Behind | None = None
+        self.touched: set[str] = set()
+        self._numbers: dict[str, int] = {}
+        self.timers = {
+            "processing_timers": TimerQueue(lambda key: self.keys[key].processing_timers),
+            "event_timers": TimerQueue(lambda key: self.keys[key].event_timers),
+        }
 
     @property
     def current(self) -> KeyState:
         """State of the current key."""
         assert self.key is not None, "state is used outside of a key"
-        return self.keys.setdefault(self.key, KeyState())
+        self.touched.add(self.key)
+        state = self.keys.get(self.key)
+        if state is None:
+            state = KeyState()
+            self.restore(self.key, state)
+        return state
+
+    def restore(self, key: str, state: KeyState) -> None:
+        """Set the whole state of a key, with its timers."""
+        self.keys[key] = state
+        self.touched.add(key)
+        self._numbers.setdefault(key, len(self._numbers))
+        for kind, queue in self.timers.items():
+            for at in getattr(state, kind):
+                queue.add(at, key)
+
+    def number(self, key: str) -> int:
+        """Return the position of a key in the order in which the subtask came to know them."""
+        return self._numbers[key]
 
     def keyed_state(self) -> KeyedState:
         """Return the states as the core takes them."""
@@ -109,11 +161,17 @@ class FakeBackend:
 
     def register_processing_time_timer(self, timestamp: int) -> None:
         """Fire at that wall-clock time."""
-        self.current.processing_timers.add(timestamp)
+        self._add_timer("processing_timers", timestamp)
 
     def register_event_time_timer(self, timestamp: int) -> None:
         """Fire when the watermark reaches that time."""
-        self.current.event_timers.add(timestamp)
+        self._add_timer("event_timers", timestamp)
+
+    def _add_timer(self, kind: str, timestamp: int) -> None:
+        timers: set[int] = getattr(self.current, kind)
+        if timestamp not in timers:
+            timers.add(timestamp)
+            self.timers[kind].add(timestamp, self.text())
 
     def delete_event_time_timer(self, timestamp: int) -> None:
         """Take such a timer back."""

@@ -35,6 +35,7 @@ from flink_agents.testing.fake_state import KeyState
 from flink_agents.testing.forced import CRASH, REPLAY, RESTART, TIMERS, forced_conditions
 from flink_agents.testing.given import check_open, given_selector, milliseconds
 from flink_agents.testing.meters import Meters
+from flink_agents.testing.pauses import Pauses
 from flink_agents.testing.records import Records
 from flink_agents.testing.reordering import Reorder, reordered
 from flink_agents.testing.shown_waits import WaitsShown
@@ -150,6 +151,7 @@ class OperatorHarness(WaitsShown, Records):
         self._observers = check_observers(observers)
         self._inputs: list[tuple[Any, int | None]] | None = None
         self._clock = Clock()
+        self._pauses = Pauses(self._clock)
         self.current_watermark = -(2**63)
         self.outputs: list[Any] = []
         self.timestamps: list[int | None] = []
@@ -222,6 +224,7 @@ class OperatorHarness(WaitsShown, Records):
         start, until = len(self.outputs), self.current_time + milliseconds(time, "advance")
         self._fire_all("processing_timers", until)
         self._clock.time = until
+        self._pauses.end_due(until)
         return self.outputs[start:]
 
     def watermark(self, timestamp: int) -> list[Any]:
@@ -240,8 +243,9 @@ class OperatorHarness(WaitsShown, Records):
         settles, self._settles = self._settles, False
         try:
             if self._next_due() is None and not any(task.shared.may_wait for task in self._subtasks):
-                return self.watermark(LAST_WATERMARK)
-            with self._clock.flying(self._next_due):
+                with self._pauses.settling():
+                    return self.watermark(LAST_WATERMARK)
+            with self._clock.flying(self._next_due), self._pauses.settling():
                 return self.watermark(LAST_WATERMARK)
         finally:
             self._settles = settles
@@ -327,6 +331,11 @@ class OperatorHarness(WaitsShown, Records):
     def current_time(self) -> int:
         """The wall-clock time in milliseconds."""
         return self._clock.time
+
+    @property
+    def retries_waiting(self) -> int:
+        """How many calls and actions wait for their next attempt."""
+        return self._pauses.waiting
 
     @property
     def dead_letters(self) -> list[DeadLetter]:

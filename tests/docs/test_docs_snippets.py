@@ -17,6 +17,7 @@ from docs_pages import Snippet, checks_something, snippets, snippets_of
 
 from flink_agents import Configuration
 from flink_agents.plan import compile_agent, load_yaml
+from tests.suite.tables import each
 
 Run = Callable[[Snippet], str]
 
@@ -117,7 +118,7 @@ def test_python_snippet(snippet: Snippet, run: Run) -> None:
     assert matches(printed, expected), f"printed:\n{printed}\nexpected:\n{expected}"
 
 
-@pytest.mark.parametrize("snippet", PYTHON, ids=lambda snippet: snippet.id)
+@each("snippet", PYTHON, ids=lambda snippet: snippet.id)
 def test_python_snippet_shows_something(snippet: Snippet) -> None:
     is_used = snippet.file_name is not None and any(
         other is not snippet and re.search(rf"\b{re.escape(snippet.module_name)}\b", other.text)

@@ -182,7 +182,7 @@ class CallAttempts:
         slot = self._step.trial.slot if self._step.trial is not None else None
         what = f"a pause before attempt {self.number + 1} of durable call {self._what.identity}"
         with self._step.run.state.waiting(Phase.RETRY, what), slot.lent() if slot else nullcontext():
-            await asyncio.sleep(seconds)
+            await self._step.shared.pause(seconds)
 
     def _result_of(self, function: partial[Any], is_async: bool) -> Awaitable[Any]:
         """Call ``function``; what this returns is to be awaited at once."""

@@ -102,6 +102,7 @@ class RunEnvironment:
         observers: Who is told what runs do, besides the runtime's metrics.
         traces_outputs: Whether outputs leave with their lineage.
         clock: The wall-clock time in milliseconds, for any thread.
+        pause: Waits before the next attempt of a call or an action.
 
     Attributes:
         observers: Everybody who is told what runs do.
@@ -131,6 +132,7 @@ class RunEnvironment:
         observers: Sequence[RunObserver] = (),
         traces_outputs: bool = False,
         clock: Callable[[], int] = _wall_clock,
+        pause: Callable[[float], Awaitable[None]] = asyncio.sleep,
     ) -> None:
         type_modules.know(agent.modules(), config.get(AgentOptions.STATE_MODULES))
         agent.load_providers()
@@ -143,6 +145,7 @@ class RunEnvironment:
         self.codec = codec
         self.traces_outputs = traces_outputs
         self.clock = clock
+        self.pause = pause
         self.events = EventRecords(codec, agent.event_types)
         self.journals = journals
         if journals is not None:
@@ -183,6 +186,7 @@ class RunEnvironment:
             self.codec,
             observers=observers,
             clock=self.clock,
+            pause=self.pause,
         )
         made.durable = durable
         made.asking = self.asking

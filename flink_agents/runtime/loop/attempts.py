@@ -68,7 +68,7 @@ class Attempts:
         state.action_run = step
         step.adopt()
         with state.waiting(Phase.RETRY, f"a pause before attempt {len(step.trial.failed) + 1}"):
-            await asyncio.sleep(step.trial.delay)
+            await step.shared.pause(step.trial.delay)
         # How long a run takes here, and so when to look at it, is told without its pauses.
         state.begun += step.trial.delay
 

@@ -7,7 +7,8 @@ So the test kit executes what a job executes.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+import asyncio
+from collections.abc import Awaitable, Callable, Sequence
 from dataclasses import dataclass
 from typing import Any
 
@@ -104,6 +105,7 @@ class Host:
         make_pruner: Makes what removes records that no checkpoint can ask for, or None.
         on_call: Told of each durable call, by its ``ActionRun``; for debugging, or None.
         around_durable: Makes what actions call out of what makes durable calls; for tests.
+        pause: Waits before the next attempt of a call or an action.
     """
 
     job_id: str
@@ -117,6 +119,7 @@ class Host:
     make_pruner: Callable[[RunMetrics], Pruner | None] = lambda metrics: None
     on_call: Callable[[Any, Call], None] | None = None
     around_durable: Callable[[Durable], Durable] = lambda durable: durable
+    pause: Callable[[float], Awaitable[None]] = asyncio.sleep
 
 
 @dataclass(frozen=True)
@@ -159,6 +162,7 @@ def assemble(blueprint: Blueprint, host: Host) -> Subtask:
         observers,
         traces_outputs=blueprint.traces_outputs,
         clock=host.clock,
+        pause=host.pause,
     )
     low: LowWatermark | None = None
     if blueprint.event_time.holds:

@@ -15,6 +15,7 @@ from flink_agents.api.action_state import RecordKind
 from flink_agents.api.errors import ActionFailedError, OutputTypeError, StoreError
 from flink_agents.testing import OperatorHarness
 from flink_agents.testing.faults import Fault, Faults, at_record
+from tests.suite.tables import each
 
 
 class Order(BaseModel):
@@ -96,7 +97,7 @@ DIFFERS = [
 ]
 
 
-@pytest.mark.parametrize(("kind", "value"), FITS, ids=repr)
+@each(("kind", "value"), FITS, ids=repr)
 def test_value_of_the_type_leaves_as_it_is(kind: Any, value: Any) -> None:
     (output,) = OperatorHarness(echo(kind), forced_serialization=False).push(value)
     assert type(output) is type(value)

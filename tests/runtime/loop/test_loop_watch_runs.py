@@ -277,7 +277,7 @@ def test_pause_before_the_next_attempt_is_named(reports: Reports) -> None:
         (text,) = reports(1)
     assert text.splitlines()[0].endswith("and waits for a pause before attempt 2")
     assert "event '_input_event', attempt 2, runs for" in text
-    assert "in sleep" in text and "flink_agents/runtime" not in text
+    assert "in pause" in text and "flink_agents/runtime" not in text
 
 
 def test_attempt_is_named(reports: Reports) -> None:

@@ -14,6 +14,7 @@ from flink_agents import Agent, InputEvent, OutputEvent, RunObserver
 from flink_agents.api.errors import ObserverError
 from flink_agents.api.observers import ObservedRun, Phase
 from flink_agents.testing import OperatorHarness
+from tests.suite.tables import each
 
 MADE: list[Counting] = []
 
@@ -140,7 +141,7 @@ def test_without_errors_the_metric_is_there() -> None:
         assert harness.run_metrics["observer_errors"] == 0
 
 
-@pytest.mark.parametrize("source", ["text", 7, dict, threading.Lock()], ids=repr)
+@each("source", ["text", 7, dict, threading.Lock()], ids=repr)
 def test_what_gives_no_observer_is_refused(source: Any) -> None:
     with pytest.raises(ObserverError, match="RunObserver"):
         made(source)

@@ -10,6 +10,7 @@ import pytest
 from tests.mutations.command import try_all
 from tests.mutations.mutation import TABLE, Mutation
 from tests.random_programs import programs
+from tests.suite.tables import each
 
 QUICK = (
     "several-in-one-turn",
@@ -33,7 +34,7 @@ def test_random_programs_find_defects_that_are_put_back() -> None:
     assert [str(one) for one in findings if not one.passed] == []
 
 
-@pytest.mark.parametrize("mutation", TABLE.values(), ids=TABLE)
+@each("mutation", TABLE.values(), ids=TABLE)
 def test_what_a_mutation_replaces_is_there(mutation: Mutation) -> None:
     module, _, path = mutation.target.partition(":")
     found: Any = import_module(f"flink_agents.{module}")

@@ -168,8 +168,8 @@ NOT_THERE = (
 )
 
 
-@pytest.mark.parametrize("module", NOT_THERE)
-@pytest.mark.parametrize("kind", READERS)
+@each("module", NOT_THERE)
+@each("kind", READERS)
 def test_no_module_is_imported_by_its_name_in_bytes(kind: str, module: str, sprung: list[str]) -> None:
     before = set(sys.modules)
     for qualname in (CLASS_OF.get(kind, "Data"), "Data.number", "", "__builtins__.exec"):
@@ -255,8 +255,8 @@ def liars(monkeypatch: pytest.MonkeyPatch) -> None:
 
 
 @pytest.mark.usefixtures("liars")
-@pytest.mark.parametrize("name", THERE)
-@pytest.mark.parametrize("kind", READERS)
+@each("name", THERE)
+@each("kind", READERS)
 def test_nothing_that_is_there_is_executed_but_data_classes(
     kind: str, name: str, sprung: list[str], monkeypatch: pytest.MonkeyPatch
 ) -> None:

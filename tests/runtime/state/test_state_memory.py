@@ -153,8 +153,8 @@ def test_names_that_begin_alike_are_apart(scope: str) -> None:
     assert in_memory(scope, body) == (["a_b", "ab"], False, 2)
 
 
-@pytest.mark.parametrize("path", ["", ".", ".a", "a.", "a..b", None, 3, ["a"], b"a", ("a",)], ids=repr)
-@pytest.mark.parametrize("method", ["get", "set", "append", "delete", "new_object", "exists"])
+@each("path", ["", ".", ".a", "a.", "a..b", None, 3, ["a"], b"a", ("a",)], ids=repr)
+@each("method", ["get", "set", "append", "delete", "new_object", "exists"])
 def test_malformed_path_is_a_named_error(method: str, path: Any, scope: str) -> None:
     def body(record: Any, ctx: Any) -> None:
         arguments = (path, 1) if method in ("set", "append") else (path,)

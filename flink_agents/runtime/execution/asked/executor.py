@@ -116,7 +116,7 @@ class _WithinAction(Way):
     @override
     async def pause(self, step: ActionRun) -> None:
         assert step.trial is not None
-        await asyncio.sleep(step.trial.delay)
+        await step.shared.pause(step.trial.delay)
 
     @override
     def perform(self, step: ActionRun) -> Awaitable[None]:

@@ -1,0 +1,129 @@
+"""The timers that a harness fires although their time has not come: those of runs in flight.
+
+It does not visit all keys at each step, so a test with a hundred thousand sleeping keys takes linear time.
+"""
+
+from __future__ import annotations
+
+import heapq
+from collections.abc import Callable
+
+from flink_agents.runtime.state.keyed_state import Head
+from flink_agents.testing.delayed import delayed_in
+from flink_agents.testing.fake_state import FakeBackend, KeyState
+from flink_agents.testing.signals import suspended_in
+
+SOON_MS = 5000
+"""Timers of runs in flight are nearer than that. One that is farther was set for a wait that is over."""
+
+BEAT_MS = 2
+"""Timers that look at a run which goes on are no farther than that, at first."""
+
+
+class DueTimers:
+    """Finds the keys of a subtask whose timers fire although their time has not come.
+
+    A key is looked at again only if its state was touched, or the clock reached a time that matters to it.
+
+    Args:
+        backend: State and timers of the subtask.
+        clock: The wall-clock time in milliseconds.
+        aside_per_key: The option ``run.set-aside-per-key``.
+        holds: True if event time is held.
+        keeps_timers: True if timers wait for their time, however little there is to do.
+    """
+
+    def __init__(
+        self,
+        backend: FakeBackend,
+        clock: Callable[[], int],
+        aside_per_key: int,
+        holds: bool,
+        keeps_timers: bool,
+    ) -> None:
+        self._backend = backend
+        self._clock = clock
+        self._aside_per_key = aside_per_key
+        self._holds = holds
+        self._keeps_timers = keeps_timers
+        self._working: set[str] = set()
+        self._with_timers: set[str] = set()
+        self._later: list[tuple[int, str]] = []
+
+    def keys(self) -> list[str]:
+        """Return the keys with such timers, in the order in which the subtask came to know them."""
+        self._look()
+        # A timer may serve all keys, whichever key has it.
+        every = not self._keeps_timers or (self._holds and bool(self._working))
+        found = self._with_timers if every else self._with_timers & self._working
+        return sorted(found, key=self._backend.number)
+
+    def of(self, state: KeyState) -> set[int]:
+        """Return such timers of a key: all but those of its suspended runs, signals and delayed events."""
+        timers = state.processing_timers
+        if state.head is None or not timers:
+            return timers
+        head = Head.unpack(state.head)
+        waits = head.suspended, head.mail_expires, head.delayed_due
+        if all(one is None for one in waits) and not head.aside:
+            return timers
+        now = self._clock()
+        # A run that goes on may be looked at by a timer of that very time.
+        behind = now + BEAT_MS if self._works(state) else now
+        awaited = {at for at in _awaited(state, head) if at > behind}
+        return {at for at in timers - awaited if at <= now + SOON_MS}
+
+    def _look(self) -> None:
+        """Look at keys that may have changed."""
+        now = self._clock()
+        while self._later and self._later[0][0] <= now:
+            self._backend.touched.add(heapq.heappop(self._later)[1])
+        touched = self._backend.touched
+        while touched:
+            key = touched.pop()
+            state = self._backend.keys.get(key)
+            has_timers, works = state is not None and bool(self.of(state)), state and self._works(state)
+            (self._with_timers.add if has_timers else self._with_timers.discard)(key)
+            (self._working.add if works else self._working.discard)(key)
+            if state is not None:
+                self._note_later(key, state, now)
+
+    def _note_later(self, key: str, state: KeyState, now: int) -> None:
+        """Note the next time at which the answer for a key can differ although nothing touches it."""
+        times = set(state.processing_timers)
+        if state.head is not None:
+            times |= _awaited(state, Head.unpack(state.head))
+        changes = (at - early for at in times for early in (SOON_MS, BEAT_MS, 0))
+        following = min((at for at in changes if at > now), default=None)
+        if following is not None:
+            heapq.heappush(self._later, (following, key))
+
+    def _works(self, state: KeyState) -> bool:
+        """Tell whether a key has inputs that wait for more than the end of a suspended run."""
+        head = None if state.head is None else Head.unpack(state.head)
+        now = self._clock()
+        if head is not None and head.delayed_due is not None and head.delayed_due <= now:
+            return True
+        if not state.pending or head is None:
+            return bool(state.pending)
+        if head.suspended is None:
+            due = min((one.due for one in head.aside if one.due is not None), default=None)
+            full = len(head.aside) >= self._aside_per_key
+            if head.has_pending and not (full and all(one.woken is None for one in head.aside)):
+                return True
+            return due is not None and due <= now
+        due = head.suspended[2]
+        return due is not None and due <= now
+
+
+def _awaited(state: KeyState, head: Head) -> set[int]:
+    """Return the times for which suspended runs, signals and delayed events of a key wait."""
+    awaited = set() if head.mail_expires is None else {head.mail_expires}
+    if head.suspended is not None and head.suspended[2] is not None:
+        awaited.add(head.suspended[2])
+    awaited |= {one.due for one in head.aside if one.due is not None}
+    if head.delayed_due is not None:
+        awaited |= {one.due for one in delayed_in(state)}
+    for run in suspended_in(state):
+        awaited |= {one.deadline for one in run.waits if one.deadline is not None}
+    return awaited
