@@ -43,6 +43,14 @@
     │   ├── ModuleNotOnWorkersError      FA3101
     │   ├── MissingTimestampsError       FA3102
     │   └── TaskManagerLostError         FA3103
+    ├── ResumeError                      FA3200  a local job can neither resume nor start over
+    │   ├── JobFolderError               FA3201
+    │   ├── JobFolderInUseError          FA3202
+    │   ├── CheckpointsGoneError         FA3203
+    │   ├── CheckpointDamagedError       FA3204
+    │   ├── OutputsExpiredError          FA3205
+    │   ├── JobChangedError              FA3206
+    │   └── CannotResumeError            FA3207
     ├── RunError                         FA4000  something went wrong inside a run
     │   ├── ActionFailedError            FA4001
     │   │   ├── RetriesExhaustedError    FA4012
@@ -87,7 +95,9 @@
     │   ├── StoreFormatError             FA6008
     │   ├── StoreMismatchError           FA6009
     │   ├── RunNotReplayableError        FA6010
-    │   └── OtherJobsStateError          FA6011
+    │   ├── OtherJobsStateError          FA6011
+    │   ├── JournalMissingError          FA6012
+    │   └── JournalOutdatedError         FA6013
     ├── BrokerError                      FA7000  a Kafka broker for development cannot run
     │   ├── BrokerDownloadError          FA7001
     │   ├── BrokerStartError             FA7002
@@ -170,6 +180,18 @@ from flink_agents.api.model_errors import (
     ToolRetriesExceededError as ToolRetriesExceededError,
     UnrecordedAgentError as UnrecordedAgentError,
     UsageLimitExceededError as UsageLimitExceededError,
+)
+from flink_agents.api.resume_errors import (
+    CannotResumeError as CannotResumeError,
+    CheckpointDamagedError as CheckpointDamagedError,
+    CheckpointsGoneError as CheckpointsGoneError,
+    JobChangedError as JobChangedError,
+    JobFolderError as JobFolderError,
+    JobFolderInUseError as JobFolderInUseError,
+    JournalMissingError as JournalMissingError,
+    JournalOutdatedError as JournalOutdatedError,
+    OutputsExpiredError as OutputsExpiredError,
+    ResumeError as ResumeError,
 )
 from flink_agents.api.retrieval_errors import (
     DocumentError as DocumentError,

@@ -1,0 +1,168 @@
+"""What is recorded of a job run, which goes through several starts until the job finishes or starts over."""
+
+from __future__ import annotations
+
+import json
+import threading
+from collections.abc import Callable, Mapping
+from dataclasses import asdict, dataclass, field, replace
+from datetime import UTC, datetime
+from typing import Any, cast
+
+from flink_agents.api.resume_errors import JobFolderError
+from flink_agents.runtime.flink.resume.folder import JobFolder, write_atomically
+
+VERSION = 1
+
+
+@dataclass(frozen=True)
+class BoundedInput:
+    """A bounded input, as it was when the job run began.
+
+    Attributes:
+        length: How many records it has.
+        digest: Digest of the records.
+    """
+
+    length: int
+    digest: str
+
+
+@dataclass(frozen=True)
+class Start:
+    """One execution of the script, as part of a job run.
+
+    Attributes:
+        number: Its number in the job run, from 1.
+        job_id: Flink's id of the job.
+        began: When, as ISO 8601 in UTC.
+        parallelism: The default parallelism of the job.
+        pid: The process, for messages only: after a restart of a container another one may have the number.
+        checkpoints: The directory of its checkpoints, if they are not in the folder.
+    """
+
+    number: int
+    job_id: str
+    began: str
+    parallelism: int
+    pid: int
+    checkpoints: str | None = None
+
+
+@dataclass(frozen=True)
+class JobRun:
+    """What is recorded of a job run.
+
+    Attributes:
+        name: Name of the job.
+        generation: Number of the job run of this name, from 1.
+        identifier: The job identifier of the job run, from which ids and idempotency keys derive.
+        script: The start of the script that the last start belongs to.
+        starts: All starts.
+        checkpointed: True if a checkpoint of the job run was seen complete.
+        plans: Fingerprint of each agent's plan, by its name.
+        inputs: Bounded inputs, by name.
+        outputs: What collects outputs into lists keeps here, by name.
+        transaction_timeout: The shortest timeout of transactions of the job's sinks, in seconds.
+        stopping: Where the savepoint goes with which the last start was asked to stop.
+        stopped: True if that start has stopped.
+        finished: When the job finished, as ISO 8601 in UTC.
+    """
+
+    name: str
+    generation: int = 1
+    identifier: str = ""
+    script: str = ""
+    starts: tuple[Start, ...] = ()
+    checkpointed: bool = False
+    plans: Mapping[str, str] = field(default_factory=dict[str, str])
+    inputs: Mapping[str, BoundedInput] = field(default_factory=dict[str, BoundedInput])
+    outputs: Mapping[str, Any] = field(default_factory=dict[str, Any])
+    transaction_timeout: float | None = None
+    stopping: str | None = None
+    stopped: bool = False
+    finished: str | None = None
+
+    @property
+    def last_start(self) -> Start | None:
+        """The newest start."""
+        return self.starts[-1] if self.starts else None
+
+    def to_json(self) -> str:
+        """Return the text of the record."""
+        return json.dumps({"version": VERSION, **asdict(self)}, indent=1) + "\n"
+
+    @classmethod
+    def from_json(cls, text: str) -> JobRun:
+        """Return the record that ``text`` holds; what a newer version added to it is left out.
+
+        Raises:
+            ValueError: It is no record, or one of a newer format.
+        """
+        loaded: Any = json.loads(text)
+        if not isinstance(loaded, dict) or loaded.get("version") != VERSION:
+            raise ValueError("no record of a job run that this version reads")
+        values = {key: value for key, value in cast("dict[str, Any]", loaded).items() if key in _FIELDS}
+        try:
+            values["starts"] = tuple(Start(**one) for one in values.get("starts", ()))
+            values["inputs"] = {key: BoundedInput(**one) for key, one in values.get("inputs", {}).items()}
+            return cls(**values)
+        except (TypeError, AttributeError) as error:
+            raise ValueError(str(error)) from error
+
+
+_FIELDS = frozenset(JobRun.__dataclass_fields__)
+
+
+class RunRecord:
+    """The record of a job run in its folder. Safe for threads; one process writes, which holds the lock.
+
+    Args:
+        folder: The folder of the job.
+    """
+
+    def __init__(self, folder: JobFolder) -> None:
+        self._folder = folder
+        self._lock = threading.Lock()
+
+    def read(self) -> JobRun | None:
+        """Return what is recorded; None if there was no start yet.
+
+        Raises:
+            JobFolderError: The file cannot be read.
+        """
+        path = self._folder.record
+        try:
+            return JobRun.from_json(path.read_text(encoding="utf-8"))
+        except FileNotFoundError:
+            return None
+        except (OSError, ValueError) as error:
+            raise JobFolderError(
+                f"the record of the job run cannot be read: {path}",
+                expected=f"a record of the format {VERSION}",
+                found=str(error),
+                fix="if a newer version of the package wrote it, install that one; else restore the folder "
+                "from a backup, or start over with --fresh, which moves the folder aside",
+            ) from error
+
+    def write(self, run: JobRun) -> JobRun:
+        """Replace the record, so that it survives a crash; returns it."""
+        with self._lock:
+            write_atomically(self._folder.record, run.to_json())
+        return run
+
+    def update(self, change: Callable[[JobRun], JobRun]) -> JobRun:
+        """Replace the record by what ``change`` makes of it; returns that."""
+        with self._lock:
+            run = change(JobRun.from_json(self._folder.record.read_text(encoding="utf-8")))
+            write_atomically(self._folder.record, run.to_json())
+        return run
+
+    def set(self, **values: Any) -> JobRun:
+        """Replace fields of the record; returns it."""
+        return self.update(lambda run: replace(run, **values))
+
+
+def now() -> str:
+    """Return the time as ISO 8601 in UTC."""
+    return datetime.now(UTC).isoformat(timespec="milliseconds")
