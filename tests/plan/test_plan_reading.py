@@ -3,7 +3,9 @@
 from __future__ import annotations
 
 import functools
+import sys
 from collections.abc import Callable, Iterator
+from types import FunctionType, ModuleType
 from typing import Any
 
 import plan_shop
@@ -14,6 +16,7 @@ from flink_agents import Agent, Event, InputEvent, NamedEvent, OutputEvent, Runn
 from flink_agents.api.errors import EventNeverEmittedError, UnknownTriggerError
 from flink_agents.plan import compile_agent
 from flink_agents.plan.analysis import reading as reading_module
+from flink_agents.plan.analysis.emitted import emitted_by
 from flink_agents.plan.analysis.reading import read
 from tests.suite.tables import each
 
@@ -280,6 +283,67 @@ def test_installed_and_built_in_code_is_not_read() -> None:
     found = read(encodes)
     assert found.events == set()
     assert not found.opaque
+
+
+class Unrelated(Event):
+    """Emitted by code that no action leads to."""
+
+
+def emit_unrelated(ctx: RunnerContext) -> None:
+    ctx.send_event(Unrelated())
+
+
+def module_of_its_own(name: str, monkeypatch: pytest.MonkeyPatch) -> ModuleType:
+    """Load a module that emits an unrelated event in each of its functions."""
+    module = ModuleType(name)
+    vars(module).update(dict.fromkeys(("append", "emit", "get", "set"), emit_unrelated))
+    monkeypatch.setitem(sys.modules, name, module)
+    return module
+
+
+def test_a_module_with_the_name_of_an_attribute_is_not_read(monkeypatch: pytest.MonkeyPatch) -> None:
+    def counts(event: OrderPlaced, ctx: RunnerContext) -> None:
+        totals = ctx.short_term_memory
+        totals.set("count", totals.get("count", 0) + 1)
+
+    for name in ("short_term_memory", "totals", "count", f"{__package__ or 'tests'}.set"):
+        module_of_its_own(name, monkeypatch)
+    for emitted in (read(counts, [Agent]), emitted_by(counts, [Agent])):
+        assert Unrelated not in emitted.events
+
+
+def test_a_module_that_a_function_imports_is_read(monkeypatch: pytest.MonkeyPatch) -> None:
+    def imports(event: OrderPlaced, ctx: RunnerContext) -> None:
+        import imported_here  # pyright: ignore[reportMissingImports]
+
+        imported_here.emit(ctx)
+
+    def imports_from(event: OrderPlaced, ctx: RunnerContext) -> None:
+        from imported_here import emit  # pyright: ignore[reportMissingImports]
+
+        emit(ctx)
+
+    module_of_its_own("imported_here", monkeypatch)
+    assert Unrelated in read(imports).events
+    assert Unrelated in read(imports_from).events
+
+
+def test_this_package_is_not_read_for_an_agent_that_is_put_together(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    foreign = FunctionType(emit_unrelated.__code__, globals(), "foreign")
+    foreign.__module__ = "flink_agents.testing"
+    monkeypatch.setitem(globals(), "foreign", foreign)
+
+    def uses_the_package(event: OrderPlaced, ctx: RunnerContext) -> None:
+        foreign(ctx)
+
+    for emitted in (read(uses_the_package, [Agent]), emitted_by(uses_the_package, [Agent])):
+        assert Unrelated not in emitted.events
+
+
+def foreign(ctx: RunnerContext) -> None:
+    """A function of this package, in one test."""
 
 
 def test_nothing_is_claimed_of_code_that_cannot_be_read() -> None:

@@ -19,8 +19,10 @@ from types import CodeType, FunctionType, ModuleType, SimpleNamespace
 from typing import Any, get_args, get_type_hints
 
 from flink_agents.api.events import Event
+from flink_agents.plan.analysis.imports import imports_of
 
 _MAX_FUNCTIONS = 2000
+_PACKAGE = "flink_agents"
 _INSTALLED = ("site-packages", "dist-packages")
 
 # As tuples: what is read is asked for them a million times, and a union would be made each time.
@@ -102,7 +104,8 @@ class Reader:
     def __init__(self, function: Callable[..., Any], owners: Iterable[Any]) -> None:
         self.reading = Reading()
         self.owners: dict[int, Any] = {id(owner): owner for owner in owners}
-        self._home = {_top(owner) for owner in (function, *self.owners.values())}
+        # An agent that is put together has this package's class. That does not make its code the author's.
+        self._home = {_top(owner) for owner in self.owners.values()} - {_PACKAGE} | {_top(function)}
         self._seen: set[int] = set()
         self._names: dict[str, None] = {}
         self._tried: set[tuple[int, str]] = set()
@@ -134,15 +137,13 @@ class Reader:
         self._read_code(function.__code__, function.__globals__)
 
     def _read_code(self, code: CodeType, names: dict[str, Any]) -> None:
-        package = names.get("__package__") or ""
         for name in code.co_names:
             self._names.setdefault(name)
             if name in names:
                 self._take(names[name])
-            for module in (name, f"{package}.{name}"):
-                # Imports inside the function.
-                if module in sys.modules and name not in names:
-                    self._take(sys.modules[module])
+        # Only what the function imports: an attribute may have the name of any module that is loaded.
+        for module in imports_of(code, names.get("__package__")):
+            self._take(sys.modules.get(module))
         for constant in code.co_consts:
             if isinstance(constant, CodeType):
                 self._read_code(constant, names)
@@ -201,7 +202,7 @@ class Reader:
     def _is_own_package(self, top: str) -> bool:
         if top in self._home:
             return True
-        if not top or top in sys.stdlib_module_names or top in ("flink_agents", "pydantic", "pyflink"):
+        if not top or top in sys.stdlib_module_names or top in (_PACKAGE, "pydantic", "pyflink"):
             return False
         path = getattr(sys.modules.get(top), "__file__", None) or ""
         return not any(part in path for part in _INSTALLED)

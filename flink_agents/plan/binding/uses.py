@@ -18,6 +18,7 @@ from flink_agents.api.decorators import ACTION_MARK, RESOURCE_MARK, ActionMark, 
 from flink_agents.api.durable import is_known_to_call_durably, is_known_to_wait_durably
 from flink_agents.api.identity import IdentityCache
 from flink_agents.api.resources import ResourceType
+from flink_agents.plan.analysis.imports import imports_of
 from flink_agents.plan.analysis.reading import names_of
 from flink_agents.plan.binding.bind import BoundAgent
 from flink_agents.plan.compile.declarations import actions_of, resources_of
@@ -39,9 +40,6 @@ ASKS = frozenset({"ask", "ask_all", "ask_traced", "as_tool"})
 
 _WAITS = frozenset({"sleep", "wait_for", "request_approval"})
 """Methods of the context that wait for what outlasts an execution. Modules have functions of these names."""
-
-_IMPORT_NAME = dis.opmap["IMPORT_NAME"]
-"""Every second byte of code is an instruction. ``dis`` reads them slowly, and few codes import."""
 
 OF_MODULES = ("LOAD_GLOBAL", "LOAD_NAME")
 
@@ -182,17 +180,8 @@ def named_by(names: Set[str], function: FunctionType, of_modules: Set[str] | Non
 def _imports(function: FunctionType) -> Iterator[str]:
     """Yield the names of the modules that the code of a function imports as it runs."""
     package = function.__globals__.get("__package__")
-    codes = [function.__code__]
-    for code in codes:
-        codes += (constant for constant in code.co_consts if isinstance(constant, CodeType))
-        if _IMPORT_NAME not in code.co_code[::2]:
-            continue
-        level = 0
-        for one in dis.get_instructions(code):
-            if one.opname == "LOAD_CONST" and isinstance(one.argval, int):
-                level = one.argval
-            elif one.opname == "IMPORT_NAME" and (package or not level):
-                yield importlib.util.resolve_name("." * level + one.argval, package)
+    for code in _codes(function.__code__):
+        yield from imports_of(code, package)
 
 
 def _imports_unseen_code(function: FunctionType) -> bool:
