@@ -6,6 +6,8 @@ import logging
 import traceback
 from types import TracebackType
 
+from flink_agents.redaction import hide
+
 MAX_CHARACTERS = 4_000
 """How many characters of a value or an exception's text are logged."""
 
@@ -33,7 +35,7 @@ def bounded(text: str, most: int = MAX_CHARACTERS) -> str:
 
 
 class _Bounded(logging.Filter):
-    """Bounds the arguments and the traceback of each record; drops none."""
+    """Bounds the arguments and the traceback of each record, takes secrets out of them; drops no record."""
 
     def filter(self, record: logging.LogRecord) -> bool:
         """Make ``record`` one whose text is bounded."""
@@ -60,13 +62,13 @@ class _Shown:
 
     def __str__(self) -> str:
         try:
-            return bounded(str(self._value))
+            return bounded(hide(self._value))
         except Exception as error:
             return self._without(error)
 
     def __repr__(self) -> str:
         try:
-            return bounded(repr(self._value))
+            return bounded(hide(repr(self._value)))
         except Exception as error:
             return self._without(error)
 
@@ -76,7 +78,7 @@ class _Shown:
 
 def _traceback(error: BaseException, origin: TracebackType | None) -> str:
     try:
-        text = "".join(traceback.format_exception(type(error), error, origin))
+        text = hide("".join(traceback.format_exception(type(error), error, origin)))
     except Exception as raised:
         # Foreign classes run their own code here.
         text = f"{type(error).__qualname__}: its traceback raised {type(raised).__name__}"

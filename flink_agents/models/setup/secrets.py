@@ -7,15 +7,13 @@ from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
+from flink_agents import redaction
 from flink_agents.api.chat import Secret
 from flink_agents.api.errors import ResourceUnavailableError
 
-SHORTEST_HIDDEN = 6
-"""A value that is shorter occurs in texts by chance, and is no secret worth the name."""
-
 
 class Secrets:
-    """The secrets of one resource.
+    """Reads the secrets of one resource. No exception, record or log of the process shows them from then on.
 
     Args:
         what: What has them, for errors.
@@ -23,7 +21,7 @@ class Secrets:
 
     def __init__(self, what: str) -> None:
         self._what = what
-        self._values: set[str] = set()
+        redaction.arm()
 
     def read(self, secret: Secret, of: str = "") -> str:
         """Return the value that ``secret`` refers to.
@@ -53,8 +51,7 @@ class Secrets:
 
     def know(self, value: object) -> None:
         """Keep ``value`` out of texts from here on."""
-        if isinstance(value, str) and len(value) >= SHORTEST_HIDDEN:
-            self._values.add(value)
+        redaction.know(value)
 
     def headers(self, headers: Mapping[str, str | Secret]) -> dict[str, str]:
         """Headers with the values of their secrets."""
@@ -64,15 +61,12 @@ class Secrets:
         }
 
     def shown_in(self, text: object) -> bool:
-        """Whether a known secret stands in ``text``."""
-        return self.hide(text) != str(text)
+        """Return True if a secret stands in ``text``."""
+        return redaction.shows(str(text))
 
     def hide(self, text: object) -> str:
-        """``text`` with three asterisks in place of each known secret."""
-        shown = str(text)
-        for value in sorted(self._values, key=len, reverse=True):
-            shown = shown.replace(value, "***")
-        return shown
+        """Return ``text`` with three asterisks in place of each secret."""
+        return redaction.hide(text)
 
 
 def _content(file: Any) -> str:

@@ -35,6 +35,7 @@ from flink_agents.runtime.execution.context import ActionRun
 from flink_agents.runtime.execution.retry import Trial, next_trial
 from flink_agents.runtime.journal.calls import Call
 from flink_agents.runtime.metrics.observers import Observers
+from flink_agents.runtime.serde.redacted import redacted
 from flink_agents.runtime.serde.tracebacks import text_of
 
 _log = bounded_logger("flink_agents.durable")
@@ -132,9 +133,10 @@ class CallAttempts:
             except BaseException as error:
                 if is_close(error) or cancelled_from_outside(error):
                     raise
-                trial = self._next(trial, thrown(error))
+                failure = redacted(thrown(error))
+                trial = self._next(trial, failure)
                 if trial is None:
-                    raise CallFailed(thrown(error)) from None
+                    raise CallFailed(failure) from None
             finally:
                 self.in_flight.leave()
             await self._pause(trial.delay)

@@ -10,6 +10,7 @@ from typing import Any
 
 from pydantic import ValidationError
 
+from flink_agents import redaction
 from flink_agents.api.action_state import RecordKind
 from flink_agents.api.durable import IDEMPOTENCY_KEY, DurableCallable, takes
 from flink_agents.api.errors import (
@@ -275,11 +276,12 @@ def request_text(what: DurableCallable, args: tuple[Any, ...], kwargs: Mapping[s
     # What stands without a name may be what is to be left out.
     hidden = {*what.redact, *filter(str.isdecimal, dict(named))} if what.redact else ()
     shown = [f"{name}={'...' if name in hidden else _shown(value)}" for name, value in named]
-    return ", ".join(shown)[:REQUEST_CHARACTERS]
+    return redaction.hide_known(", ".join(shown))[:REQUEST_CHARACTERS]
 
 
 def _shown(value: Any) -> str:
     try:
-        return repr(value)[:REQUEST_CHARACTERS]
+        # A piece of a secret would not be found.
+        return redaction.hide_known(repr(value))[:REQUEST_CHARACTERS]
     except Exception as error:
         return f"<{type(value).__qualname__}: repr raised {type(error).__name__}>"

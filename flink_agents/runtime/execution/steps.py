@@ -39,6 +39,7 @@ from flink_agents.runtime.execution.waits.delayed import begin_with
 from flink_agents.runtime.execution.waits.forgotten import check_awaited
 from flink_agents.runtime.execution.ways import HandOver, Inline, Way
 from flink_agents.runtime.serde.raised_texts import told_error
+from flink_agents.runtime.serde.redacted import redacted
 from flink_agents.runtime.serde.tracebacks import text_of, users_place, users_traceback
 from flink_agents.runtime.serde.typenames import shorten
 from flink_agents.runtime.state.delayed import DelayedInput
@@ -215,7 +216,7 @@ class StepExecutor:
         Raises:
             ActionFailedError: There is none, and the policy is to fail.
         """
-        error = thrown(error)
+        error = redacted(thrown(error))
         self.observers.action_failed(step.run.state, step.action.name, error)
         retry = self._retry_of(step.action)
         if retry is not None and not isinstance(error, ENDS):
@@ -354,7 +355,8 @@ class StepExecutor:
         try:
             said = action.settings.when(event)
             return said if type(said) is bool else truth_of(said, f"the condition of action {action.name!r}")
-        except FAILURES as error:
+        except FAILURES as raised:
+            error = redacted(raised)
             self.observers.action_failed(run.state, action.name, error)
             self.fail(ActionRun(self._shared, run, action, event), error)
             return None

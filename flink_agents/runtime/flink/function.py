@@ -16,6 +16,7 @@ from typing import Any
 from pyflink.common import TypeInformation, Types
 from pyflink.datastream import KeyedProcessFunction, OutputTag, RuntimeContext
 
+from flink_agents import redaction
 from flink_agents.api.errors import AgentsError
 from flink_agents.api.event_time import EventTime
 from flink_agents.api.logs import MAX_TRACEBACK, bounded
@@ -277,4 +278,4 @@ def _milliseconds(duration: timedelta) -> int:
 
 
 def _announce(error: AgentsError) -> None:
-    print(f"\n{bounded(str(error), MAX_TRACEBACK)}\n", file=sys.stderr, flush=True)
+    print(f"\n{bounded(redaction.hide(error), MAX_TRACEBACK)}\n", file=sys.stderr, flush=True)

@@ -9,7 +9,8 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import Any
 
-from flink_agents.api.errors import RecordedFailureError
+from flink_agents import redaction
+from flink_agents.api.errors import RecordedFailureError, StateError
 from flink_agents.runtime.serde.codec import ValueCodec
 from flink_agents.runtime.serde.tracebacks import text_of
 from flink_agents.runtime.serde.trimming import cut, encoded_size, shares, trimmed
@@ -85,7 +86,7 @@ class _Weighed:
 def _weighed(codec: ValueCodec, error: BaseException, depth: int) -> _Weighed:
     kind, message = error_name(type(error)), text_of(error)
     parts: dict[str, Any] = {
-        "args": _arguments(error),
+        "args": redaction.hidden(_arguments(error)),
         "state": _encodable(codec, _raw(error, "__dict__", {})),
     }
     fields = _encodable(codec, _fields(error))
@@ -140,9 +141,18 @@ def _utf8(text: str) -> int:
 
 def _encodable(codec: ValueCodec, content: dict[str, Any]) -> dict[str, Any]:
     """Return the entries that can be encoded: a client that hangs on an error takes nothing else with it."""
-    if encoded_size(codec, content) is not None:
+    if _can_be_kept(codec, content):
         return dict(content)
-    return {name: value for name, value in content.items() if encoded_size(codec, value) is not None}
+    return {name: value for name, value in content.items() if _can_be_kept(codec, value)}
+
+
+def _can_be_kept(codec: ValueCodec, value: Any) -> bool:
+    """Return True if a value can be encoded, and no secret stands in an object within."""
+    try:
+        data = codec.encode(value)
+    except (StateError, RecursionError):
+        return False
+    return not redaction.knows_any() or not redaction.shows(data.decode("utf-8", "replace"))
 
 
 def _fields(error: BaseException) -> dict[str, Any]:

@@ -7,6 +7,7 @@ import traceback
 from types import TracebackType
 from typing import Any
 
+from flink_agents import redaction
 from flink_agents.api.error_base import AgentsError
 from flink_agents.api.places import is_users_code
 
@@ -24,9 +25,10 @@ def place(file: str, line: int, name: str) -> str:
 
 
 def text_of(error: BaseException) -> str:
-    """Return the text of an exception, bounded; where its class cannot give one, a text that says so."""
+    """Return the text of an exception without secrets, bounded; if its class cannot give one, a text says so."""
     try:
-        return str.__str__(str(error))[:MAX_TEXT]
+        # Before it is cut: a piece of a secret would not be found.
+        return redaction.hide(str.__str__(str(error)))[:MAX_TEXT]
     except BaseException as raised:
         # Foreign classes run their own code here.
         return f"<{type(error).__qualname__}: str raised {type(raised).__name__}>"
@@ -71,13 +73,13 @@ def innermost_place(error: BaseException) -> str | None:
 
 
 def users_traceback(error: BaseException) -> str:
-    """Return ``error``'s traceback as text, beginning at the author's first frame."""
+    """Return ``error``'s traceback as text without secrets, beginning at the author's first frame."""
     start: TracebackType | None = error.__traceback__
     at = start
     while at is not None and not is_users_code(at.tb_frame.f_code):
         at = at.tb_next
     try:
-        return "".join(traceback.format_exception(type(error), error, at or start))
+        return redaction.hide("".join(traceback.format_exception(type(error), error, at or start)))
     except Exception:
         # What a foreign class has in place of the attributes of its base may be anything.
         return "".join([*traceback.format_tb(at or start), f"{type(error).__qualname__}: {text_of(error)}\n"])

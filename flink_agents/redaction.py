@@ -1,0 +1,278 @@
+"""Keeps secrets out of texts: those that this process has read, and what stands behind names of credentials.
+
+It belongs to no layer and imports nothing of the package: connections tell it what they have read, and all that
+writes exceptions, records and logs asks it. A secret is hidden in each form in which texts carry it: as it is,
+escaped for JSON, Python or an address, and in base64.
+"""
+
+from __future__ import annotations
+
+import base64
+import html
+import json
+import logging
+import os
+import re
+import threading
+import traceback
+from collections.abc import Iterable, Iterator, Mapping
+from typing import Any
+from urllib.parse import quote, quote_plus
+
+SHORTEST = 6
+"""A value that is shorter occurs in texts by chance, and is no secret worth the name."""
+
+SHORTEST_VARIABLE = 12
+"""How long the value of a variable is at least that is hidden because of the variable's name."""
+
+HIDDEN = "***"
+
+_DEEPEST = 12
+"""How deep values are looked for in lists and dicts."""
+
+_VARIABLE = re.compile(
+    r"(?i)(?:^|_)(?:API_?KEY|KEY|TOKEN|SECRET|PASSWORD|PASSWD|PASSPHRASE|CREDENTIALS?|PAT)$"
+)
+
+_HEADER_NAMES = (
+    r"(?:proxy-)?authorization|(?:x-)?api-key|[\w-]+-api-key|x-auth-token|x-access-token|x-[\w-]+-token"
+    r"|ocp-apim-subscription-key|x-functions-key|set-cookie|cookie"
+)
+_HEADER_NAME = re.compile(rf"(?i){_HEADER_NAMES}")
+
+_HEADER = re.compile(
+    # The name, the separator with its quotes, a scheme such as Bearer, and then the value.
+    rf"(?i)(?<![\w-])({_HEADER_NAMES})(\\*[\"']?\s*(?:[:=]|,\s*(?=b?\\*[\"']))\s*b?\\*[\"']?)"
+    r"((?:[a-z][a-z0-9]*\s+)?)(?!\*\*\*)([^\s\"'\\,;<>{}()\[\]]{6,})"
+)
+_BEARER = re.compile(r"(?i)\b(bearer\s+)(?=[\w.~+/=-]*\d)[\w.~+/=-]{16,}")
+_USER_INFO = re.compile(r"(?i)\b([a-z][a-z0-9+.-]*://)[^\s/@:'\"]*:[^\s/@'\"]+@")
+
+
+class _Known:
+    """The secrets of the process. Readers take no lock: each change puts a new pattern in the place of the old."""
+
+    def __init__(self) -> None:
+        self._lock = threading.Lock()
+        self._values: set[str] = set()
+        self._variables: set[str] = set()
+        self.armed = False
+        self.forms: frozenset[str] = frozenset()
+        self.pattern: re.Pattern[str] | None = None
+
+    def add(self, values: Iterable[str]) -> None:
+        with self._lock:
+            new = {one for one in values if len(one) >= SHORTEST and set(one) != {"*"}} - self._values
+            if new:
+                self._values |= new
+                self._compile()
+
+    def look_at_variables(self) -> None:
+        """Take the values of variables whose names say that they are secrets."""
+        with self._lock:
+            found = {value for name, value in os.environ.items() if _is_secret_variable(name, value)}
+            if found != self._variables:
+                self._variables = found
+                self._compile()
+
+    def forget(self) -> None:
+        with self._lock:
+            self._values, self._variables = set(), set()
+            self._compile()
+
+    def _compile(self) -> None:
+        values = self._values | self._variables
+        self.forms = frozenset(form for value in values for form in forms_of(value))
+        longest_first = sorted(self.forms, key=len, reverse=True)
+        self.pattern = re.compile("|".join(map(re.escape, longest_first))) if longest_first else None
+
+
+_known = _Known()
+
+
+def _is_secret_variable(name: str, value: str) -> bool:
+    if len(value) < SHORTEST_VARIABLE or _VARIABLE.search(name) is None:
+        return False
+    return not os.path.isabs(value)
+
+
+def forms_of(secret: str) -> set[str]:
+    """Return the texts that stand for a secret: itself, and as encodings write it.
+
+    In base64 it looks different by what stands before it: that of ``user:secret`` has another one.
+    """
+    data = secret.encode("utf-8", "surrogatepass")
+    found = {secret, json.dumps(secret)[1:-1], json.dumps(secret, ensure_ascii=False)[1:-1]}
+    found |= {repr(secret)[1:-1], repr(data)[2:-1], quote(data), quote(data, safe=""), quote_plus(data)}
+    found |= {html.escape(secret), json.dumps(json.dumps(secret)[1:-1])[1:-1]}
+    found |= {quote(data, safe="").lower() if "%" in quote(data, safe="") else secret, data.hex()}
+    if len(data) >= SHORTEST + 2:
+        for before in range(3):
+            coded = base64.b64encode(b"\0" * before + data).decode()
+            # The first characters depend on what stands before, and the last ones on what follows.
+            start = (0, 2, 3)[before]
+            end = len(coded) if (before + len(data)) % 3 == 0 else len(coded.rstrip("=")) - 1
+            found |= {coded[start:end], coded[start:end].replace("+", "-").replace("/", "_")}
+    return {one for one in found if len(one) >= SHORTEST}
+
+
+def know(*values: object) -> None:
+    """Keep ``values`` out of texts from here on, as far as they are strings that are long enough."""
+    arm()
+    _known.add(one for value in values if isinstance(value, str) for one in _parts(value))
+
+
+def _parts(value: str) -> Iterator[str]:
+    """A secret, and what of a header's value is one: texts may show it without its scheme."""
+    yield value.strip()
+    scheme, space, rest = value.strip().partition(" ")
+    if space and scheme.isalpha() and len(scheme) < 16 and " " not in rest:
+        yield rest
+
+
+def know_headers(headers: Any) -> None:
+    """Keep the values of headers such as ``Authorization`` out of texts; what is no mapping is passed by."""
+    try:
+        items = list(headers.items())
+    except Exception:  # whatever foreign objects do
+        return
+    for name, value in items:
+        if is_secret_name(name):
+            know(value.decode("latin-1") if isinstance(value, bytes) else value)
+
+
+def is_secret_name(name: object) -> bool:
+    """Return True if ``name`` is that of a header which authenticates, such as ``Authorization``."""
+    text = name.decode("latin-1") if isinstance(name, bytes) else name
+    return isinstance(text, str) and _HEADER_NAME.fullmatch(text.replace("_", "-")) is not None
+
+
+def forget_all() -> None:
+    """Forget all secrets: for tests, which share a process."""
+    _known.forget()
+
+
+def look_at_variables() -> None:
+    """Look again which environment variables hold secrets."""
+    _known.look_at_variables()
+
+
+def knows_any() -> bool:
+    """Return True if there is a secret that could be hidden."""
+    return _known.pattern is not None
+
+
+def hide(text: object) -> str:
+    """Return ``text`` with three asterisks in place of each secret, also of values of authenticating headers."""
+    shown = hide_known(str(text))
+    shown = _HEADER.sub(rf"\1\2\3{HIDDEN}", shown)
+    return _USER_INFO.sub(rf"\1{HIDDEN}@", _BEARER.sub(rf"\1{HIDDEN}", shown))
+
+
+def hide_known(text: str) -> str:
+    """Return ``text`` with three asterisks in place of each secret that this process has read."""
+    pattern = _known.pattern
+    return text if pattern is None else pattern.sub(HIDDEN, text)
+
+
+def hide_cut(text: str, start: bool = False, end: bool = False) -> str:
+    """Return a part of a text without secrets, and without the pieces of secrets at which it was cut.
+
+    Args:
+        text: The part.
+        start: It was cut at its start.
+        end: It was cut at its end.
+    """
+    hidden = hide(text)
+    for form in _known.forms:
+        for size in range(len(form) - 1, 3, -1):
+            if end and hidden.endswith(form[:size]):
+                hidden = hidden[:-size] + HIDDEN
+            if start and hidden.startswith(form[-size:]):
+                hidden = HIDDEN + hidden[size:]
+    return hidden
+
+
+def shows(text: str) -> bool:
+    """Return True if a secret stands in ``text``."""
+    return hide(text) != text
+
+
+def hidden(value: Any, known_only: bool = False) -> Any:
+    """Return ``value`` without secrets: of strings, bytes, and lists, tuples, sets and dicts of these.
+
+    What has none is returned as it is.
+
+    Args:
+        value: The value.
+        known_only: Leave out what only looks like the value of an authenticating header.
+    """
+    if known_only and _known.pattern is None:
+        return value
+    return _hidden(value, known_only, _DEEPEST)
+
+
+def _hidden(value: Any, known_only: bool, depth: int) -> Any:
+    kind: Any = type(value)
+    if isinstance(value, str):
+        text = hide_known(value) if known_only else hide(value)
+        return value if text == value else text
+    if isinstance(value, bytes | bytearray):
+        text = value.decode("utf-8", "surrogateescape")
+        shown = hide_known(text) if known_only else hide(text)
+        return value if shown == text else kind(shown.encode("utf-8", "surrogateescape"))
+    if not depth:
+        return value
+    if isinstance(value, Mapping):
+        made = {
+            _hidden(name, known_only, depth - 1): HIDDEN
+            if not known_only and isinstance(one, str | bytes) and is_secret_name(name)
+            else _hidden(one, known_only, depth - 1)
+            for name, one in value.items()
+        }
+        same = len(made) == len(value) and all(name in value and made[name] is value[name] for name in made)
+        return value if same else made
+    if isinstance(value, list | tuple | set | frozenset):
+        parts = [_hidden(one, known_only, depth - 1) for one in value]
+        if all(new is old for new, old in zip(parts, value, strict=True)):
+            return value
+        return kind(*parts) if hasattr(value, "_fields") else kind(parts)
+    return value
+
+
+# -- logs ----------------------------------------------------------------------------
+
+
+def arm() -> None:
+    """Let no logger of this process show a secret, from here on."""
+    if not _known.armed:
+        _known.armed = True
+        _known.look_at_variables()
+        logging.setLogRecordFactory(_records(logging.getLogRecordFactory()))
+
+
+def _records(made: Any) -> Any:
+    def record_of(*args: Any, **named: Any) -> logging.LogRecord:
+        record: logging.LogRecord = made(*args, **named)
+        if _known.pattern is not None:
+            _clean(record)
+        return record
+
+    return record_of
+
+
+def _clean(record: logging.LogRecord) -> None:
+    """Take secrets out of a record, whoever formats it later."""
+    try:
+        text = record.getMessage()
+        if shows(text):
+            record.msg, record.args = hide(text), None
+        if isinstance(record.exc_info, tuple) and record.exc_info[1] is not None:
+            trace = "".join(traceback.format_exception(*record.exc_info)).rstrip("\n")
+            if shows(trace):
+                record.exc_text = hide(trace)
+                # Formatters of foreign libraries make a text of their own.
+                record.exc_info = (Exception, Exception(hide(str(record.exc_info[1]))), None)
+    except Exception:
+        # What cannot be formatted is the matter of the handler, as ever.
+        return

@@ -1,0 +1,182 @@
+"""Takes secrets out of what code raised: text, arguments, attributes and notes, of its causes and members too.
+
+Each exception of an action or of a durable call passes here before anything is recorded, logged or raised on.
+It keeps its class, so that policies and ``except`` clauses find it. If a class makes its text of what cannot be
+changed, a ``RecordedFailureError`` takes its place, as on replay.
+"""
+
+from __future__ import annotations
+
+from typing import Any
+
+from pydantic import ValidationError
+from pydantic_core import InitErrorDetails, PydanticCustomError
+
+from flink_agents import redaction
+from flink_agents.api.errors import RecordedFailureError
+from flink_agents.runtime.serde.typenames import error_name
+
+MOST = 200
+"""How many exceptions are looked at: causes, contexts and members together."""
+
+_OS_FIELDS = ("strerror", "filename", "filename2")
+
+
+def redacted(error: BaseException) -> BaseException:
+    """Return ``error`` without secrets: the same object, if that can be changed.
+
+    Args:
+        error: The exception.
+    """
+    if isinstance(error, KeyboardInterrupt | GeneratorExit):
+        return error
+    redaction.look_at_variables()
+    chain = _chain(error)
+    for one in chain:
+        _learn(one)
+    # From the innermost on: who leads to an exception gets what takes its place.
+    replaced: dict[int, BaseException] = {}
+    for one in reversed(chain):
+        replaced[id(one)] = _clean(one, replaced)
+    for one in {id(new): new for new in replaced.values()}.values():
+        _lead(one, replaced)
+    return replaced[id(error)]
+
+
+def _chain(error: BaseException) -> list[BaseException]:
+    """Return an exception and all that lead to it, each once."""
+    found: dict[int, BaseException] = {}
+    ahead = [error]
+    while ahead and len(found) < MOST:
+        one = ahead.pop(0)
+        if id(one) not in found:
+            found[id(one)] = one
+            ahead += _members(one)
+            ahead += [cause for cause in (one.__cause__, one.__context__) if cause is not None]
+    for one in found.values():
+        # What is behind the last one is not looked at, and so not shown.
+        for name in ("__cause__", "__context__"):
+            led = getattr(one, name)
+            if led is not None and id(led) not in found:
+                BaseException.__setattr__(one, name, None)
+    return list(found.values())
+
+
+def _learn(error: BaseException) -> None:
+    """Know the credentials of the request that failed, which the library of the client made of a secret."""
+    for name in ("request", "response"):
+        there = _attribute(error, name)
+        for at in (there, _attribute(there, "request")):
+            redaction.know_headers(_attribute(at, "headers"))
+
+
+def _attribute(of: Any, name: str) -> Any:
+    try:
+        return getattr(of, name, None)
+    except Exception:  # such as httpx, whose errors raise where they have no request
+        return None
+
+
+def _clean(error: BaseException, replaced: dict[int, BaseException]) -> BaseException:
+    """Return an exception whose own text, arguments, attributes and notes have no secret."""
+    try:
+        _change(error)
+        error = _group(error, replaced)
+        shown = redaction.shows(_text(error)) or redaction.shows(_text(error, repr))
+    except Exception:
+        # Foreign classes run their own code here.
+        shown = True
+    return _in_place_of(error) if shown else error
+
+
+def _change(error: BaseException) -> None:
+    args = redaction.hidden(error.args)
+    if args is not error.args:
+        error.args = args
+    attributes: dict[str, Any] = object.__getattribute__(error, "__dict__")
+    for name, value in list(attributes.items()):
+        new = redaction.hidden(value)
+        if new is not value:
+            attributes[name] = new
+    for name in _OS_FIELDS if isinstance(error, OSError) else ():
+        value = getattr(error, name)
+        new = redaction.hidden(value)
+        if new is not value:
+            setattr(error, name, new)
+
+
+def _group(error: BaseException, replaced: dict[int, BaseException]) -> BaseException:
+    """Return a group whose message and members have no secrets; what is no group, as it is."""
+    if not isinstance(error, BaseExceptionGroup):
+        return error
+    members = [replaced.get(id(one), one) for one in _members(error)]
+    group: BaseException
+    if redaction.shows(error.message):
+        group = BaseExceptionGroup(redaction.hide(error.message), members)
+    elif any(new is not old for new, old in zip(members, _members(error), strict=True)):
+        group = error.derive(members)
+    else:
+        return error
+    return _as(group, error)
+
+
+def _in_place_of(error: BaseException) -> BaseException:
+    """Return what stands for an exception that cannot be changed."""
+    if isinstance(error, ValidationError):
+        return _as(_validation(error), error)
+    kind = error_name(type(error))
+    return _as(
+        RecordedFailureError(
+            redaction.hide(_text(error)),
+            error_type=kind,
+            expected="an exception whose text holds no secret, or whose text can be changed",
+            found=kind,
+            fix="keep credentials out of what you raise",
+        ),
+        error,
+    )
+
+
+def _validation(error: ValidationError) -> ValidationError:
+    details: list[InitErrorDetails] = []
+    for one in error.errors(include_url=False):
+        message = redaction.hide(one["msg"]).replace("{", "{{").replace("}", "}}")
+        kind: Any = PydanticCustomError(one["type"], message)  # pyright: ignore[reportArgumentType]
+        shown = redaction.hidden(one["input"])
+        if redaction.shows(repr(shown)):
+            shown = redaction.hide(repr(shown))
+        details.append({"type": kind, "loc": redaction.hidden(one["loc"]), "input": shown})
+    return ValidationError.from_exception_data(redaction.hide(error.title), details)
+
+
+def _as(new: BaseException, old: BaseException) -> BaseException:
+    """Let ``new`` lead where ``old`` leads."""
+    new.__traceback__, new.__suppress_context__ = old.__traceback__, old.__suppress_context__
+    BaseException.__setattr__(new, "__cause__", old.__cause__)
+    BaseException.__setattr__(new, "__context__", old.__context__)
+    new.__suppress_context__ = old.__suppress_context__
+    for note in redaction.hidden(getattr(old, "__notes__", [])):
+        new.add_note(note)
+    return new
+
+
+def _lead(error: BaseException, replaced: dict[int, BaseException]) -> None:
+    """Let an exception lead to what took the place of its cause and its context."""
+    for name in ("__cause__", "__context__"):
+        led = getattr(error, name)
+        new = replaced.get(id(led))
+        if new is not None and new is not led:
+            suppressed = error.__suppress_context__
+            BaseException.__setattr__(error, name, new)
+            error.__suppress_context__ = suppressed
+
+
+def _members(error: BaseException) -> tuple[BaseException, ...]:
+    return error.exceptions if isinstance(error, BaseExceptionGroup) else ()
+
+
+def _text(error: BaseException, shown_by: Any = str) -> str:
+    try:
+        return str.__str__(shown_by(error))
+    except Exception:  # a foreign class that cannot give one shows none
+        return ""
