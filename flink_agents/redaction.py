@@ -1,8 +1,8 @@
-"""Keeps secrets out of texts: those that this process has read, and what stands behind names of credentials.
+"""Keeps secrets out of texts: those that this process has read, and the values of authenticating headers.
 
-It belongs to no layer and imports nothing of the package: connections tell it what they have read, and all that
-writes exceptions, records and logs asks it. A secret is hidden in each form in which texts carry it: as it is,
-escaped for JSON, Python or an address, and in base64.
+It belongs to no layer and imports nothing of the package. Connections tell it what they have read, and all
+that writes exceptions, records and logs asks it. A secret is hidden in each form in which texts carry it: as
+it is, escaped for JSON, Python or an address, and in base64.
 """
 
 from __future__ import annotations
@@ -50,7 +50,7 @@ _USER_INFO = re.compile(r"(?i)\b([a-z][a-z0-9+.-]*://)[^\s/@:'\"]*:[^\s/@'\"]+@"
 
 
 class _Known:
-    """The secrets of the process. Readers take no lock: each change puts a new pattern in the place of the old."""
+    """The secrets of the process. Readers take no lock: each change makes a new pattern."""
 
     def __init__(self) -> None:
         self._lock = threading.Lock()
@@ -163,7 +163,7 @@ def knows_any() -> bool:
 
 
 def hide(text: object) -> str:
-    """Return ``text`` with three asterisks in place of each secret, also of values of authenticating headers."""
+    """Return ``text`` with three asterisks in place of each secret, and of authenticating headers."""
     shown = hide_known(str(text))
     shown = _HEADER.sub(rf"\1\2\3{HIDDEN}", shown)
     return _USER_INFO.sub(rf"\1{HIDDEN}@", _BEARER.sub(rf"\1{HIDDEN}", shown))

@@ -12,6 +12,7 @@ from typing import Any
 
 import pytest
 
+from flink_agents import redaction
 from flink_agents.testing.forced import TIMERS, forced_conditions
 
 pytest_plugins = ["pytester", "tests.suite.conditions", "tests.suite.factors", "tests.suite.selection"]
@@ -26,6 +27,11 @@ def pytest_configure(config: pytest.Config) -> None:
 def pytest_runtest_setup(item: pytest.Item) -> None:
     if item.get_closest_marker(MARKER) is not None and forced_conditions() - {TIMERS}:
         pytest.skip("AGENT_HARNESS changes nothing for harnesses that say their conditions themselves")
+
+
+def pytest_runtest_teardown() -> None:
+    # What one test calls a secret is a word of another.
+    redaction.forget_all()
 
 
 @pytest.hookimpl(wrapper=True)

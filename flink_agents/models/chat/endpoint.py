@@ -13,7 +13,7 @@ from flink_agents.api.chat import ChatModelSpec, Endpoint
 from flink_agents.api.errors import ResourceUnavailableError
 from flink_agents.models.setup.classes import made_by
 from flink_agents.models.setup.extras import check_installed, extra_of, missing
-from flink_agents.models.setup.secrets import Secrets
+from flink_agents.models.setup.secrets import Secrets, know_models
 
 
 def make_model(
@@ -50,7 +50,7 @@ def make_model(
         # Without it, a stream of Chat Completions that breaks off passes for a whole answer.
         cast("dict[str, Any]", model.profile)["openai_chat_streaming_requires_finish_reason"] = True
     client = client_of(model)
-    secrets.know(getattr(client, "api_key", None))
+    know_models([model])
     if hasattr(client, "max_retries"):
         # A repeated request is an attempt of the recorded call, which honours retry-after and is counted.
         client.max_retries = 0

@@ -25,6 +25,7 @@ from pydantic_ai.messages import ModelMessage, ModelResponse
 from pydantic_ai.models import Model, ModelRequestParameters
 from pydantic_ai.settings import ModelSettings
 
+from flink_agents import redaction
 from flink_agents.api.chat import ChatModelSpec
 from flink_agents.api.context import RunnerContext
 from flink_agents.api.durable import DurableCallable, RetryableError
@@ -131,7 +132,9 @@ class ModelRequests:
 
         async def request(digest: str, messages_sent: int) -> dict[str, Any]:
             response = await self._attempt(messages, settings, parameters, metrics)
-            return {"response": to_json([response])[0], "cost": _cost(response) if priced else None}
+            # A service that shows the key that it was sent shows it to the records as well.
+            shown = redaction.hidden(to_json([response])[0], known_only=True)
+            return {"response": shown, "cost": _cost(response) if priced else None}
 
         # The runtime looks at the signature of each function that it is given anew, which takes long.
         vars(request)["__signature__"] = _SIGNATURE

@@ -32,6 +32,7 @@ from pydantic_ai.run import AgentRunResult
 from pydantic_ai.tools import AgentDepsT, DeferredToolRequests, DeferredToolResults, RunContext
 from pydantic_core import PydanticSerializationError
 
+from flink_agents import redaction
 from flink_agents.api.current import OWN_LOCKS, current_context, unrecorded_action
 from flink_agents.api.durable import DurableCallable, calls_durably, waits_durably
 from flink_agents.api.errors import DurableResultError, UnrecordedAgentError
@@ -40,6 +41,7 @@ from flink_agents.models.engine.approvals import People, ask_people, asking, nam
 from flink_agents.models.engine.digests import digest_of
 from flink_agents.models.engine.model_loop import on_model_loop
 from flink_agents.models.setup.nesting import nested
+from flink_agents.models.setup.secrets import know_models
 
 # What these wait for is done by durable calls, which are no tasks of the action, or by tasks of their own.
 OWN_LOCKS.update(("pydantic_ai", "pydantic_graph"))
@@ -241,6 +243,7 @@ class _Calls(JournalCallableOperationBackend[CallSettings]):
         super().__init__(agent_name=agent, default_model_id=default_model_id, config=config)
         self._agent = agent
         self._models = models
+        know_models(models)
 
     async def execute(
         self,
@@ -261,9 +264,9 @@ class _Calls(JournalCallableOperationBackend[CallSettings]):
             nonlocal executed
             executed = True
             try:
-                if isinstance(operation_id, ModelRequestId):
-                    return await on_model_loop(body, self._models)
-                return await body()
+                asks_model = isinstance(operation_id, ModelRequestId)
+                result = await (on_model_loop(body, self._models) if asks_model else body())
+                return redaction.hidden(result, known_only=True)
             except PydanticSerializationError as error:
                 raise self._unrecordable(name, error) from error
 

@@ -3,12 +3,14 @@
 from __future__ import annotations
 
 import asyncio
+import functools
 from collections.abc import Awaitable, Callable, Mapping
 from typing import Any
 from weakref import WeakKeyDictionary
 
 from typing_extensions import override
 
+from flink_agents import redaction
 from flink_agents.api.approvals import ApprovalOutcome
 from flink_agents.api.approved_calls import ask
 from flink_agents.api.context import RunnerContext
@@ -162,7 +164,13 @@ class MCPServerCalls(MCPServerClient):
         Raises:
             MCPServerUnavailableError: The server could not be reached in any attempt.
         """
-        call = DurableCallable(function, name=f"mcp:{self.name}:{what}", retry=self._retry)
+
+        @functools.wraps(function)
+        async def without_secrets(*given: Any, **named: Any) -> Any:
+            # A server that shows what it was sent shows it to the model and to the records as well.
+            return redaction.hidden(await function(*given, **named), known_only=True)
+
+        call = DurableCallable(without_secrets, name=f"mcp:{self.name}:{what}", retry=self._retry)
         try:
             return await self._ctx.durable_execute_async(call, *arguments)
         except RetryableError as error:

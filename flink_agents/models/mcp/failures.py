@@ -11,6 +11,8 @@ from fastmcp.exceptions import (
 )
 from pydantic_ai.mcp import MCPError as PydanticMCPError
 
+from flink_agents.redaction import hide
+
 
 class Kind(Enum):
     """What is known of a request that failed.
@@ -52,7 +54,7 @@ class Failure:
 
     Attributes:
         kind: What is known of the request.
-        text: What a reader is told; it may hold secrets.
+        text: What a reader is told, without secrets.
         retry_after: Seconds that the server asks to wait, or None.
     """
 
@@ -87,9 +89,9 @@ def failure_of(error: BaseException, http: HTTPAnswer) -> Failure:
         http: The latest error of HTTP.
     """
     leaf = _leaf(error)
-    text = f"{type(leaf).__name__}: {leaf}"[:_MOST_CHARACTERS]
+    text = hide(f"{type(leaf).__name__}: {leaf}")[:_MOST_CHARACTERS]
     if isinstance(leaf, ToolError):
-        return Failure(Kind.REFUSED, str(leaf)[:_MOST_CHARACTERS])
+        return Failure(Kind.REFUSED, hide(leaf)[:_MOST_CHARACTERS])
     if isinstance(leaf, McpError):
         return _of_code(leaf.error.code, leaf.error.message, http)
     if isinstance(leaf, PydanticMCPError):
@@ -108,7 +110,7 @@ def _of_code(code: int, message: str, http: HTTPAnswer) -> Failure:
     if message == _NO_SESSION:
         return Failure(Kind.NOT_DONE, message)
     kind = Kind.UNKNOWN if code in _CONNECTION_CODES else Kind.REFUSED
-    return Failure(kind, message[:_MOST_CHARACTERS])
+    return Failure(kind, hide(message)[:_MOST_CHARACTERS])
 
 
 def _of_status(status: int, text: str, retry_after: float | None) -> Failure:

@@ -3,13 +3,16 @@
 from __future__ import annotations
 
 import os
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping
 from pathlib import Path
 from typing import Any
 
 from flink_agents import redaction
 from flink_agents.api.chat import Secret
 from flink_agents.api.errors import ResourceUnavailableError
+
+_CREDENTIALS = ("api_key", "auth_token", "_api_key", "_token", "token")
+"""Where clients of providers keep what they authenticate with."""
 
 
 class Secrets:
@@ -67,6 +70,28 @@ class Secrets:
     def hide(self, text: object) -> str:
         """Return ``text`` with three asterisks in place of each secret."""
         return redaction.hide(text)
+
+
+def know_models(models: Iterable[Any]) -> None:
+    """Keep out of texts what models of pydantic-ai authenticate with, wherever that came from.
+
+    Args:
+        models: The models; those that they wrap, or fall back to, are looked at as well.
+    """
+    ahead, seen = list(models), set[int]()
+    while ahead:
+        model = ahead.pop()
+        if model is None or id(model) in seen:
+            continue
+        seen.add(id(model))
+        ahead.append(getattr(model, "wrapped", None))
+        ahead += others if isinstance(others := getattr(model, "models", None), list | tuple) else ()
+        client = getattr(getattr(model, "_provider", None), "client", None)
+        for name in _CREDENTIALS:
+            redaction.know(getattr(client, name, None))
+        for name in ("default_headers", "_custom_headers", "headers"):
+            redaction.know_headers(getattr(client, name, None))
+    redaction.arm()
 
 
 def _content(file: Any) -> str:

@@ -18,6 +18,7 @@ from pydantic_ai.exceptions import ModelRetry, ToolFailed
 from pydantic_ai.tools import ToolDefinition
 from pydantic_core import to_jsonable_python
 
+from flink_agents import redaction
 from flink_agents.api.approvals import ApprovalOutcome
 from flink_agents.api.chat import OnToolError
 from flink_agents.api.context import RunnerContext
@@ -151,7 +152,7 @@ def _given(ctx: RunnerContext, annotation: Any) -> Any:
 
 
 def _told(told: ModelRetry | ToolFailed) -> Described:
-    return {"retry" if isinstance(told, ModelRetry) else "failed": told.message}
+    return {"retry" if isinstance(told, ModelRetry) else "failed": redaction.hide(told.message)}
 
 
 def _described(name: str, value: Any, limit: int) -> Described:
@@ -161,7 +162,7 @@ def _described(name: str, value: Any, limit: int) -> Described:
         ToolResultError: It is no JSON.
     """
     try:
-        plain = to_jsonable_python(value)
+        plain = redaction.hidden(to_jsonable_python(value), known_only=True)
         size = len(json.dumps(plain, allow_nan=False, ensure_ascii=False).encode("utf-8", "surrogatepass"))
     except (ValueError, TypeError) as error:
         raise ToolResultError(

@@ -1,8 +1,8 @@
-"""Takes secrets out of what code raised: text, arguments, attributes and notes, of its causes and members too.
+"""Takes secrets out of what code raised: text, arguments, attributes and notes, with causes and members.
 
 Each exception of an action or of a durable call passes here before anything is recorded, logged or raised on.
-It keeps its class, so that policies and ``except`` clauses find it. If a class makes its text of what cannot be
-changed, a ``RecordedFailureError`` takes its place, as on replay.
+It keeps its class, so that policies and ``except`` clauses find it. If a class makes its text of what cannot
+be changed, a ``RecordedFailureError`` takes its place, as on replay.
 """
 
 from __future__ import annotations
@@ -19,7 +19,15 @@ from flink_agents.runtime.serde.typenames import error_name
 MOST = 200
 """How many exceptions are looked at: causes, contexts and members together."""
 
-_OS_FIELDS = ("strerror", "filename", "filename2")
+_FIELDS: dict[type[BaseException], tuple[str, ...]] = {
+    OSError: ("strerror", "filename", "filename2"),
+    UnicodeError: ("reason", "object"),
+    SyntaxError: ("msg", "text", "filename"),
+    ImportError: ("msg", "name", "path"),
+    SystemExit: ("code",),
+    StopIteration: ("value",),
+}
+"""What classes of Python's own keep beside their arguments."""
 
 
 def redacted(error: BaseException) -> BaseException:
@@ -98,8 +106,8 @@ def _change(error: BaseException) -> None:
         new = redaction.hidden(value)
         if new is not value:
             attributes[name] = new
-    for name in _OS_FIELDS if isinstance(error, OSError) else ():
-        value = getattr(error, name)
+    for name in (name for kind, names in _FIELDS.items() if isinstance(error, kind) for name in names):
+        value = getattr(error, name, None)
         new = redaction.hidden(value)
         if new is not value:
             setattr(error, name, new)

@@ -25,7 +25,7 @@ def place(file: str, line: int, name: str) -> str:
 
 
 def text_of(error: BaseException) -> str:
-    """Return the text of an exception without secrets, bounded; if its class cannot give one, a text says so."""
+    """Return the text of an exception without secrets, bounded; a text that says so if it has none."""
     try:
         # Before it is cut: a piece of a secret would not be found.
         return redaction.hide(str.__str__(str(error)))[:MAX_TEXT]
