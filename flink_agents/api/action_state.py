@@ -42,6 +42,9 @@ NOTHING_PRUNED = -1
 PLANS = "\x00plans"
 """Journal id of what plans cover; no job has it."""
 
+ORIGIN = "\x00copy of "
+"""Prefix of the name under which a store notes that it has a copy of another one; no fingerprint has it."""
+
 
 class JournalKey(NamedTuple):
     """Names a journal.
@@ -358,6 +361,28 @@ class ActionStateStore(ABC):
         """Tell what :meth:`remember_plan` was given; None where it was not given anything."""
         records = await self.read(JournalKey(PLANS, fingerprint), 0)
         return records[0].data if records else None
+
+    async def plans(self) -> dict[str, bytes]:
+        """Return everything that :meth:`remember_plan` was given, by fingerprint."""
+        found: dict[str, bytes] = {}
+        after: JournalKey | None = None
+        while page := await self.journals(PLANS, after):
+            after = page[-1].journal
+            for info in page:
+                for record in await self.read(info.journal, 0):
+                    found.setdefault(info.journal.key, record.data)
+        return found
+
+    async def remember_origin(self, store_id: str) -> None:
+        """Note that this store has a copy of all journals of another one.
+
+        State that names the other store can then be restored with this one.
+        """
+        await self.remember_plan(ORIGIN + store_id, b"copied")
+
+    async def origins(self) -> frozenset[str]:
+        """Return the ids that :meth:`remember_origin` was given."""
+        return frozenset(name.removeprefix(ORIGIN) for name in await self.plans() if name.startswith(ORIGIN))
 
     def metrics(self) -> Mapping[str, int]:
         """Return the store's measurements by name, which the runtime shows in the group ``store``."""

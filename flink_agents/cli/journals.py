@@ -120,7 +120,7 @@ def shown_key(text: str) -> str:
 async def list_journals(store: ActionStateStore, job: str | None, limit: int) -> list[dict[str, Any]]:
     """Return the first journals of the store, or of a job."""
     found: list[dict[str, Any]] = []
-    async for info in _journals(store, job):
+    async for info in list_all(store, job):
         if len(found) == limit:
             break
         found.append(
@@ -237,7 +237,7 @@ async def totals(store: ActionStateStore) -> dict[str, Any]:
 async def journals_of_job(store: ActionStateStore, job: str) -> list[dict[str, Any]]:
     """Describe a job's journals for each of its agents; ``job`` is its identifier, or that and an agent."""
     found: dict[str, dict[str, Any]] = {}
-    async for info in _journals(store, None):
+    async for info in list_all(store):
         name = info.journal.journal_id
         if job in (name, split_journal_name(name)[0]):
             counts = found.setdefault(name, {"job": name, "journals": 0, "records": 0})
@@ -265,7 +265,8 @@ async def forget_jobs(place: Place, jobs: Sequence[str]) -> None:
             await store.close()
 
 
-async def _journals(store: ActionStateStore, job: str | None) -> AsyncIterator[JournalInfo]:
+async def list_all(store: ActionStateStore, job: str | None = None) -> AsyncIterator[JournalInfo]:
+    """Yield the journals of all jobs, or of one."""
     after: JournalKey | None = None
     while page := await store.journals(job, after, PAGE):
         for info in page:
@@ -280,7 +281,7 @@ async def _journals_of(store: ActionStateStore, text: str, job: str | None) -> l
         journal = JournalKey(job, text)
         known = await store.pruned_through(journal) != NOTHING_PRUNED or await store.scan(journal)
         return [journal] if known else []
-    return [info.journal async for info in _journals(store, None) if info.journal.key == text]
+    return [info.journal async for info in list_all(store) if info.journal.key == text]
 
 
 def _only_one(journals: list[JournalKey], text: str) -> list[JournalKey]:

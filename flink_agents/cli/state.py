@@ -206,6 +206,37 @@ def state_reset(
         raise typer.Exit(NOT_CONFIRMED)
 
 
+@state_app.command("copy")
+@prints_errors
+def state_copy(
+    to: Annotated[str, typer.Option("--to", help="Name of the store to copy into: kafka or sqlite.")],
+    to_option: Annotated[
+        list[str] | None,
+        typer.Option("--to-option", help="An option of that store, name=value; any number of them."),
+    ] = None,
+    store: Store = None,
+    path: File = None,
+    option: Options = None,
+    as_json: Json = False,
+) -> None:
+    """Copy all journals into another store, so that a job can continue with it.
+
+    Stop the job first. You can interrupt the command and start it again: it copies what is missing.
+    """
+    import asyncio
+    from dataclasses import asdict
+
+    source, target = _place(store, path, option), _place(to, None, to_option)
+    from flink_agents.cli.journal_copy import copy_journals
+
+    done = asyncio.run(copy_journals(source, target))
+    if as_json:
+        return _print_json(asdict(done))
+    typer.echo(
+        f"copied {done.journals} journals with {done.records} records; {done.appended} of them were missing"
+    )
+
+
 @state_app.command("stats")
 @prints_errors
 def state_stats(

@@ -198,6 +198,10 @@ class GroupedStore(ActionStateStore):
         return await self._own.journals(journal_id, after, limit)
 
     @override
+    async def plans(self) -> dict[str, bytes]:
+        return await self._own.plans()
+
+    @override
     async def stats(self) -> StoreStats:
         return await self._own.stats()
 

@@ -23,6 +23,7 @@ from flink_agents.runtime.journal.run_journal import RunJournal
 from flink_agents.runtime.retention.pruning import Pruner
 from flink_agents.runtime.retention.remembered import Recent
 from flink_agents.runtime.serde.codec import ValueCodec
+from flink_agents.runtime.state.keyed_state import Head
 
 MAX_SETTLED = 100_000
 """Of how many keys it is known that nothing recorded is left to be run. Of others, the store is asked."""
@@ -65,6 +66,7 @@ class Journals:
     ) -> None:
         self.store = store = store if make is None else GroupedStore(store, make)
         self.store_id = ""
+        self._copied: frozenset[str] = frozenset()
         self.codec = codec
         self._owner = owner
         self._agent = plan.name
@@ -81,6 +83,7 @@ class Journals:
         """Open the store; from then on no other attempt of the subtask can append."""
         await self.store.open(self._owner)
         self.store_id = self.store.store_id
+        self._copied = await self.store.origins()
         await self._plans.remember()
         if self.pruner is not None:
             self.pruner.open(self.store)
@@ -90,6 +93,14 @@ class Journals:
         if self.pruner is not None:
             await self.pruner.close()
         await self.store.close()
+
+    def adopt(self, head: Head) -> None:
+        """Let a key whose runs were recorded in a copied store continue with the copy.
+
+        Positions in the other store mean nothing here, so all records of the key are read.
+        """
+        if head.store in self._copied:
+            head.move(self.store_id)
 
     def key(self, journal_id: str, key_text: str) -> JournalKey:
         """The journal of a key. Agents of one job have journals of their own."""
@@ -269,5 +280,5 @@ def check_store(journals: Journals | None, store_id: str) -> None:
             expected=f"the store with the id {store_id}",
             found=found,
             fix="configure the store that the state was written with (action-state.store and its options), "
-            "or start without that state",
+            "copy its journals into this one (flink-agents state copy), or start without that state",
         )

@@ -320,6 +320,12 @@ class Head:
         if self.extra is not None and "fork" in self.extra:
             self._set("fork", None)
 
+    def move(self, store_id: str) -> None:
+        """Continue with a copy of the store in which runs of the key were recorded."""
+        self._set("marker", None)
+        self._set("fork", [[journal_id, None, before] for journal_id, _, before in self.origins])
+        self.store = store_id
+
     def leave(self) -> None:
         """Forget the store in which runs of the key were recorded."""
         for name in ("store", "marker", "fork"):

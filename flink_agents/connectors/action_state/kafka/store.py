@@ -216,6 +216,12 @@ class KafkaStore(ThreadedStore[Write]):
         await self.rebuild(JournalKey(PLANS, fingerprint))
         return await super().recall_plan(fingerprint)
 
+    @override
+    async def plans(self) -> dict[str, bytes]:
+        self._require_open()
+        await self._in_thread(self._scanner.claims.refresh)
+        return dict(self._scanner.claims.plans)
+
     # -- writing ----------------------------------------------------------------------
 
     @override

@@ -1,0 +1,159 @@
+"""``flink-agents state copy``: a job continues with a copy of its journals in another store."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import pytest
+from journal_files import Cli, loaded, write
+
+from flink_agents import Agent, InputEvent, OutputEvent, action
+from flink_agents.api.action_state import ActionStateStore, JournalKey, Owner, Record, RecordKind
+from flink_agents.api.errors import OptionError, StoreMismatchError
+from flink_agents.cli.journal_copy import copy_journals
+from flink_agents.cli.journals import Place
+from flink_agents.connectors.action_state.sqlite.store import SQLiteStore
+from flink_agents.runtime.serde.keys import encode_key
+from flink_agents.testing import OperatorHarness
+
+FIRST, SECOND, THIRD = (Record(RecordKind.CALL, seq, "0/pay", 0, b"data") for seq in (0, 1, 2))
+CHARGED: list[str] = []
+
+Store = Callable[[], ActionStateStore]
+
+
+def charge(order: str, amount: int) -> str:
+    CHARGED.append(f"{order}/{amount}")
+    return f"{order} paid {amount}"
+
+
+class Payments(Agent):
+    @action(InputEvent)
+    async def pay(self, event: InputEvent, ctx: Any) -> OutputEvent:
+        await ctx.sleep(1)
+        order, amount = event.input
+        return OutputEvent(output=await ctx.durable_execute_async(charge, order, amount))
+
+
+def harness(store: Store) -> OperatorHarness:
+    config = {"job-identifier": "orders"}
+    conditions: dict[str, Any] = {"crash": None, "forced_replay": False, "forced_restart": False}
+    return OperatorHarness(Payments(), lambda order: order[0], store=store, config=config, **conditions)
+
+
+def paid(harness: OperatorHarness, *order: Any) -> list[Any]:
+    return [*harness.push(order), *harness.advance(1000)]
+
+
+def continues_with_a_copy(make: Store, copy: Callable[[], object], file: Path) -> None:
+    """Pay in a file, copy its journals, and restore a checkpoint with the copy."""
+    CHARGED.clear()
+    with harness(lambda: SQLiteStore(file)) as before:
+        paid(before, "o-1", 1)
+        before.push(("o-2", 1))  # sleeps
+        checkpoint = before.snapshot()
+        before.advance(1000)
+        assert paid(before, "o-1", 2) == ["o-1 paid 2"]
+    assert CHARGED == ["o-1/1", "o-2/1", "o-1/2"]
+    with harness(make) as mistaken, pytest.raises(StoreMismatchError, match="state copy"):
+        mistaken.restore(checkpoint)
+        paid(mistaken, "o-1", 2)
+    copy()
+    with harness(make) as after:
+        after.restore(checkpoint)
+        assert after.advance(5000) == ["o-2 paid 1"]  # its clock begins at 0
+        assert paid(after, "o-1", 2) == ["o-1 paid 2"]
+        assert CHARGED == ["o-1/1", "o-2/1", "o-1/2"], "recorded calls were made again"
+        later = after.snapshot()
+        assert paid(after, "o-1", 3) == ["o-1 paid 3"]
+        after.restore(later)
+        assert paid(after, "o-1", 3) == ["o-1 paid 3"]
+    assert CHARGED == ["o-1/1", "o-2/1", "o-1/2", "o-1/3"]
+
+
+@pytest.mark.own_conditions
+def test_a_job_continues_with_a_copy(file: Path, cli: Cli) -> None:
+    other = file.with_name("copy.db")
+    to = ("--to", "sqlite", "--to-option", f"path={other}")
+    continues_with_a_copy(lambda: SQLiteStore(other), lambda: cli("copy", *to), file)
+
+
+def test_a_copy_has_all_journals_and_what_was_pruned(file: Path, cli: Cli) -> None:
+    other = file.with_name("copy.db")
+    write(file, ("orders/shop", 1, [FIRST, SECOND, THIRD]), ("orders/shop", 2, [FIRST]), prune=0)
+    write(file, ("orders/clerk", ("a", 1), [FIRST, SECOND]))
+    to = ("--to", "sqlite", "--to-option", f"path={other}")
+    assert "copied 3 journals with 4 records; 4 of them were missing" in cli("copy", *to).stdout
+    listed = loaded(cli("list", "--json"))
+    assert loaded(cli("list", "--json", "--path", str(other))) == listed
+    again = loaded(cli("copy", *to, "--json"))
+    assert (again["journals"], again["records"], again["appended"]) == (3, 4, 0)
+
+
+def test_an_interrupted_copy_is_completed(file: Path, cli: Cli, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Whichever append a copy dies at, nothing starts from it, and the next one completes it."""
+    write(file, ("orders/shop", 1, [FIRST, SECOND, THIRD]), ("orders/shop", 2, [FIRST, SECOND]), prune=0)
+    monkeypatch.setattr("flink_agents.cli.journal_copy.PORTION_BYTES", 1)
+    source = Place("sqlite", {"path": str(file)})
+    append = SQLiteStore.append
+    for allowed in range(8):
+        other = file.with_name(f"copy-{allowed}.db")
+        target = Place("sqlite", {"path": str(other)})
+        left = [allowed]
+
+        async def dies(self: SQLiteStore, *arguments: Any, left: list[int] = left) -> None:
+            if not left[0]:
+                raise KeyboardInterrupt
+            left[0] -= 1
+            await append(self, *arguments)
+
+        monkeypatch.setattr(SQLiteStore, "append", dies)
+        died = False
+        try:
+            asyncio.run(copy_journals(source, target))
+        except KeyboardInterrupt:
+            died = True
+        monkeypatch.setattr(SQLiteStore, "append", append)
+        assert asyncio.run(origins(other)) == (0 if died else 1), allowed
+        asyncio.run(copy_journals(source, target))
+        assert asyncio.run(origins(other)) == 1
+        assert loaded(cli("list", "--json", "--path", str(other))) == loaded(cli("list", "--json"))
+
+
+async def origins(file: Path) -> int:
+    store = SQLiteStore(file)
+    await store.open(Owner.create("look", "look"))
+    try:
+        return len(await store.origins())
+    finally:
+        await store.close()
+
+
+def test_what_cannot_be_copied(file: Path, cli: Cli) -> None:
+    other = file.with_name("copy.db")
+    write(file, ("orders/shop", 1, [FIRST]))
+    write(other, ("orders/shop", 1, [FIRST._replace(data=b"other")]))
+    refused = cli("copy", "--to", "sqlite", "--to-option", f"path={other}", code=2)
+    assert "other records of key" in refused.stderr
+    into_itself = cli("copy", "--to", "sqlite", "--to-option", f"path={file}", code=2)
+    assert "into itself" in into_itself.stderr
+    with pytest.raises(OptionError, match="into itself"):
+        place = Place("sqlite", {"path": str(file)})
+        asyncio.run(copy_journals(place, place))
+
+
+def test_a_running_job_is_not_copied(file: Path, cli: Cli) -> None:
+    async def live() -> None:
+        store = SQLiteStore(file, lease_seconds=1.0)
+        await store.open(Owner.create("flink-job", "orders/shop"))
+        await store.append(JournalKey("orders/shop", encode_key(1)), [FIRST])
+        to = f"path={file.with_name('copy.db')}"
+        rejected = await asyncio.to_thread(cli, "copy", "--to", "sqlite", "--to-option", to, code=2)
+        assert "FA6002" in rejected.stderr
+        await store.append(JournalKey("orders/shop", encode_key(1)), [SECOND])
+        await store.close()
+
+    asyncio.run(live())
