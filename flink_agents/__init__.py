@@ -80,6 +80,7 @@ from flink_agents.api.resources import (
 from flink_agents.api.retrieval import ContextRetrievalRequestEvent, ContextRetrievalResponseEvent
 from flink_agents.api.signals import Signal, StrayReason, StraySignal
 from flink_agents.api.skills import Skills
+from flink_agents.api.upgrades import upgrades
 from flink_agents.api.vector_store import Document, DocumentUpdate
 
 if TYPE_CHECKING:
@@ -168,6 +169,7 @@ __all__ = [
     "resource",
     "skills",
     "tool",
+    "upgrades",
     "vector_store",
 ]
 

@@ -83,7 +83,9 @@
     │   ├── UnserializableValueError     FA5002
     │   ├── UnknownTypeNameError         FA5003
     │   ├── StateFormatError             FA5004
-    │   └── PlanChangedError             FA5005
+    │   │   └── ValueChangedError        FA5007
+    │   ├── PlanChangedError             FA5005
+    │   └── UpgradeFailedError           FA5008
     ├── StoreError                       FA6000  the store of durable execution cannot do it
     │   ├── StaleOwnerError              FA6001
     │   ├── JobIdentifierInUseError      FA6002
@@ -238,6 +240,8 @@ from flink_agents.api.state_errors import (
     StateFormatError as StateFormatError,
     UnknownTypeNameError as UnknownTypeNameError,
     UnserializableValueError as UnserializableValueError,
+    UpgradeFailedError as UpgradeFailedError,
+    ValueChangedError as ValueChangedError,
 )
 from flink_agents.api.store_errors import (
     AppendOutcomeUnknownError as AppendOutcomeUnknownError,

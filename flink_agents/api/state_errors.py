@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from typing import Any
+
 from flink_agents.api.error_base import AgentsError
 
 
@@ -39,3 +41,27 @@ class PlanChangedError(StateError):
     """State was written by another plan of the agent, with which this one does not go on."""
 
     code = "FA5005"
+
+
+class ValueChangedError(StateFormatError):
+    """A stored value does not fit its class any more.
+
+    Attributes:
+        type_name: The class as state names it, ``module:Name``.
+        fields: The fields that do not fit.
+    """
+
+    code = "FA5007"
+
+    def __init__(
+        self, message: str, *, type_name: str = "", fields: tuple[str, ...] = (), **kwargs: Any
+    ) -> None:
+        self.type_name = type_name
+        self.fields = fields
+        super().__init__(message, **kwargs)
+
+
+class UpgradeFailedError(StateError):
+    """A function of ``@upgrades`` raised, or returned nothing."""
+
+    code = "FA5008"

@@ -151,7 +151,7 @@ def _action(codec: LenientCodec, data: bytes) -> dict[str, Any]:
     record = ActionRecord.unpack(codec, data)
     return {
         "calls": record.calls,
-        "events": [[str(kind), _text(content)] for kind, content in record.events],
+        "events": [[str(kind), _text(content)] for kind, content, *_ in record.events],
         "side": [[str(tag), _text(value)] for tag, value in record.side],
         "short_term": _nodes(codec, record.short_term),
         "sensory": _nodes(codec, record.sensory),

@@ -19,7 +19,7 @@ OutputMode Prompt RateLimit ReActAgent RequestedCall ResourceDescriptor Resource
 ResourceType RetryPolicy RetryableError RouteRule Router RunObserver RunnerContext Secret Signal
 StrayReason StraySignal Summary Skills TerminalError Tool ToolRequestEvent ToolResponseEvent UsageLimits
 action chat_model chat_model_connection client embedding_model long_term_memory mcp_server prompt
-resource skills tool vector_store
+resource skills tool upgrades vector_store
 """.split()
 
 

@@ -350,8 +350,8 @@ class DurableCalls:
             waits.parts.replay(step.path)
         step.run.write(MemoryScope.SHORT_TERM, record.short_term)
         step.run.write(MemoryScope.SENSORY, record.sensory)
-        for kind, content in record.events:
-            step.emit(self._shared.events.unpacked(kind, content), recorded=True)
+        for packed in record.events:
+            step.emit(self._shared.events.unpacked(*packed), recorded=True)
         if record.side:
             step.side = [(tag, value) for tag, value in record.side]
         steps.succeed(step)

@@ -10,10 +10,14 @@ from __future__ import annotations
 from collections.abc import Mapping
 from typing import Any
 
-from flink_agents.api.errors import PlanChangedError, StateError
+from flink_agents.api.errors import PlanChangedError, StateError, UpgradeFailedError
 from flink_agents.api.events import Event, OutputEvent, lineage_of_sent, stamp
+from flink_agents.api.upgrades import place_of_upgrade, upgrade_of
+from flink_agents.runtime.serde.changed_classes import Stored, read_changed
+from flink_agents.runtime.serde.class_values import shape_of
 from flink_agents.runtime.serde.codec import ValueCodec
 from flink_agents.runtime.serde.copies import are_unchanging
+from flink_agents.runtime.serde.typenames import Kind, shorten
 
 
 class EventRecords:
@@ -29,18 +33,27 @@ class EventRecords:
         self._types = types
 
     def packed(self, event: Event) -> list[Any]:
-        """An event as its type and content; as a whole where its type does not say its class."""
+        """An event as its type, content and shape of its class; whole if its type does not say its class."""
         if type(event) is OutputEvent:
             return [OutputEvent.EVENT_TYPE, event.output]
-        if self._types.get(event.event_type) is type(event):
-            return [event.event_type, {name: getattr(event, name) for name in type(event).model_fields}]
+        kind = type(event)
+        if self._types.get(event.event_type) is kind:
+            content = {name: getattr(event, name) for name in kind.model_fields}
+            return [event.event_type, content, shape_of(kind)]
         return [None, event]
 
-    def unpacked(self, kind: str | None, content: Any) -> Event:
-        """The event of which :meth:`packed` gave type and content.
+    def unpacked(self, kind: str | None, content: Any, shape: int | None = None) -> Event:
+        """The event of which :meth:`packed` gave type, content and shape.
+
+        Args:
+            kind: Its type.
+            content: Its fields.
+            shape: That of its class; None if it is the same, or an earlier version recorded the event.
 
         Raises:
-            PlanChangedError: Its class is not what it was.
+            PlanChangedError: Its class is gone, or has a new field without a default.
+            ValueChangedError: Its fields do not fit its class any more.
+            UpgradeFailedError: What upgrades it raised.
         """
         if kind is None:
             return content
@@ -49,6 +62,12 @@ class EventRecords:
         known = self._types.get(kind)
         if known is None:
             raise _event_lost(kind, "is gone")
+        if shape is not None and shape != shape_of(known):
+            return _changed(known, kind, content)
+        return self._constructed(known, kind, content)
+
+    @staticmethod
+    def _constructed(known: type[Event], kind: str, content: dict[str, Any]) -> Event:
         for name, field in known.model_fields.items():
             if field.is_required() and name not in content:
                 raise _event_lost(kind, f"has a new field {name!r} without a default")
@@ -63,14 +82,14 @@ class EventRecords:
         return self._copied(event)[0]
 
     def _copied(self, event: Event) -> tuple[Event, list[Any]]:
-        """The copy of an event, or itself where nobody can tell, and the type and content of that."""
-        kind, content = self.packed(event)
+        """The copy of an event, or itself where nobody can tell, and what :meth:`packed` gives of that."""
+        kind, content, *shape = self.packed(event)
         if are_unchanging(event.__dict__.values()):
-            return event, [kind, content]
+            return event, [kind, content, *shape]
         content = self._codec.copy(content)
         made = self.unpacked(kind, content)
         stamp(made, lineage_of_sent(event))
-        return made, [kind, content]
+        return made, [kind, content, *shape]
 
     def own(self, event: Event) -> Event:
         """A copy for one attempt of an action; the event itself where that is the same to everybody."""
@@ -100,9 +119,29 @@ class EventRecords:
         return [packed for _, packed in copied]
 
 
-def _event_lost(kind: str, change: str) -> PlanChangedError:
+def _changed(known: type[Event], kind: str, content: dict[str, Any]) -> Event:
+    name = f"{known.__module__}:{known.__qualname__}"
+    upgrade = upgrade_of(name)
+    if upgrade is None:
+        for new, field in known.model_fields.items():
+            if field.is_required() and new not in content:
+                raise _event_lost(kind, f"has a new field {new!r} without a default", name)
+    made = read_changed(Stored(name, Kind.MODEL, content), known)
+    if not isinstance(made, Event):
+        raise UpgradeFailedError(
+            f"the upgrade of a recorded event {kind!r} returned no event",
+            expected=f"{known.__qualname__}, or another event",
+            found=shorten(made),
+            fix="return the event",
+            where=None if upgrade is None else place_of_upgrade(upgrade),
+        )
+    return made
+
+
+def _event_lost(kind: str, change: str, name: str = "") -> PlanChangedError:
+    upgrade = f", or make the event in a function with @upgrades({name!r})" if name else ""
     return PlanChangedError(
         f"an unfinished run has a recorded event {kind!r}, whose class {change}",
         expected="the class with the fields that it had, and others that have defaults",
-        fix="finish these runs with the former code, or give the class back what it had",
+        fix=f"finish these runs with the former code, or give the class back what it had{upgrade}",
     )

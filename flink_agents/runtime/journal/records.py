@@ -173,7 +173,7 @@ class ActionRecord(NamedTuple):
     Attributes:
         short_term: Encoded nodes of short-term memory that it wrote, by path; None removed one.
         sensory: The same of sensory memory.
-        events: Pairs of event type and the event's fields, or the value of an output event.
+        events: Type and fields of each event, and the shape of its class; of an output event, its value.
         side: Pairs of tag and value.
         calls: How many durable calls it made.
     """

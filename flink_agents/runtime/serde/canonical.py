@@ -13,6 +13,7 @@ from typing import Any
 import msgpack
 
 from flink_agents.api.errors import UnserializableValueError
+from flink_agents.runtime.serde.class_values import MARKED
 from flink_agents.runtime.serde.codec import ValueCodec, unordered
 
 DIGEST_BYTES = 16
@@ -84,6 +85,9 @@ def _value_form(key: Any, value: Any) -> bytes:
     """Return the form of a map's value; the items of a set have no order."""
     if isinstance(key, msgpack.ExtType) and isinstance(value, list) and unordered(key.code):
         return b"<" + b"".join(_framed(form) for form in sorted(_form(item) for item in value)) + b">"
+    if isinstance(key, msgpack.ExtType) and isinstance(value, list) and key.code in MARKED:
+        # Marks of types are no part of the value, and earlier versions wrote none.
+        return _form(value[:2])
     return _form(value)
 
 

@@ -13,32 +13,34 @@ the kind. So nesting costs neither copies nor stack, which is small on Flink's t
 from __future__ import annotations
 
 import dataclasses
-import inspect
 import threading
 import uuid
 from collections.abc import Callable, Iterator
 from datetime import date, datetime, time, timedelta
 from decimal import Decimal
-from enum import Enum, Flag
 from functools import lru_cache
 from typing import Any
-from zlib import crc32
 from zoneinfo import ZoneInfo
 
 import msgpack
-from pydantic import BaseModel, ValidationError
+from pydantic import BaseModel
 
-from flink_agents.api.errors import StateError, StateFormatError, UnserializableValueError
+from flink_agents.api.errors import (
+    StateError,
+    StateFormatError,
+    UnserializableValueError,
+    ValueChangedError,
+)
+from flink_agents.runtime.serde import class_values
 from flink_agents.runtime.serde.awaitables import AWAIT_IT, is_awaitable, told
 from flink_agents.runtime.serde.copies import NotPlain, plain_copy
-from flink_agents.runtime.serde.typenames import resolve_type, shorten, type_name
+from flink_agents.runtime.serde.typenames import shorten
 
 VERSION = b"\x01"
 
 _TUPLE, _SET, _FROZENSET, _BIG_INT = 1, 2, 3, 4
 _DATETIME, _DATE, _TIME, _TIMEDELTA, _DECIMAL, _UUID = 5, 6, 7, 8, 9, 10
-_ENUM, _MODEL, _DATACLASS, _NAMED_TUPLE, _ROW, _PICKLE = 11, 12, 13, 14, 15, 16
-_NAMED = frozenset((_ENUM, _MODEL, _DATACLASS, _NAMED_TUPLE))
+_ROW, _PICKLE = 15, 16  # 11 to 14 are those of class_values
 
 _EXPECTED = (
     "JSON values, bytes, tuples, sets, dates, decimals, UUIDs, enums, dataclasses, named tuples "
@@ -220,7 +222,7 @@ def _parts(value: Any) -> Iterator[tuple[str, Any]]:
         fields = {**value.__dict__, **(value.model_extra or {}), **(value.__pydantic_private__ or {})}
         yield from ((f".{name}", item) for name, item in fields.items())
     elif dataclasses.is_dataclass(value) and not isinstance(value, type):
-        yield from ((f".{name}", item) for name, item in _dataclass_fields(value).items())
+        yield from ((f".{name}", item) for name, item in class_values.fields_of_dataclass(value).items())
 
 
 class _Tag:
@@ -241,12 +243,32 @@ def _untagged(content: dict[Any, Any]) -> Any:
     reader = _READERS.get(key.code)
     if reader is None:
         raise StateFormatError("state holds a value of an unknown kind", found=f"tag {key.code}")
-    return reader(inner)
+    try:
+        return reader(inner)
+    except StateError:
+        raise
+    except Exception as error:
+        # The author's constructors run here, and may raise anything.
+        raise _not_made(key.code, inner, error) from error
+
+
+def _not_made(code: int, content: Any, error: Exception) -> StateFormatError:
+    found = f"{type(error).__name__}: {error}"
+    if code not in class_values.NAMED or not (isinstance(content, list) and isinstance(content[0], str)):
+        return StateFormatError("state bytes cannot be read", found=found)
+    name: str = content[0]
+    return ValueChangedError(
+        f"a stored {shorten(name)} cannot be made again",
+        type_name=name,
+        expected="a constructor that takes the stored fields",
+        found=found,
+        fix=f"let the class take them, or change the class and make the value with @upgrades({name!r})",
+    )
 
 
 def is_of_class(content: dict[Any, Any]) -> bool:
     """Tell whether a map of the format stands for a value of a class that it names."""
-    return any(type(key) is _Tag and key.code in _NAMED for key in content)
+    return any(type(key) is _Tag and key.code in class_values.NAMED for key in content)
 
 
 def _order(item: Any) -> str:
@@ -291,136 +313,11 @@ def _time_reader(parse: Callable[[str], Any]) -> Callable[[bytes], Any]:
 
 
 @lru_cache(maxsize=4096)
-def _writer_of(kind: type) -> Callable[[Any], tuple[int, Any]] | None:
-    """Return how values of a data class are written; None of another class."""
-    if issubclass(kind, Enum):
-        return _write_enum
-    if issubclass(kind, BaseModel):
-        return _write_model
-    if dataclasses.is_dataclass(kind):
-        _check_constructor(kind)
-        return _write_dataclass
-    if issubclass(kind, tuple) and hasattr(kind, "_fields"):
-        return lambda value: (_NAMED_TUPLE, [type_name(kind), list(value)])
+def _writer_of(kind: type) -> class_values.Writer | None:
+    """Return how values of a class are written that are made of others; None of another class."""
     if kind.__name__ == "Row" and kind.__module__ == "pyflink.common.types":
         return _write_row
-    return None
-
-
-def _write_enum(value: Enum) -> tuple[int, Any]:
-    kind = type(value)
-    if isinstance(value, Flag) and value.name not in kind.__members__:
-        return _ENUM, [type_name(kind), value.value]
-    return _ENUM, [type_name(kind), value.name]
-
-
-def _read_enum(content: list[Any]) -> Any:
-    cls = resolve_type(content[0])
-    return cls[content[1]] if isinstance(content[1], str) else cls(content[1])  # pyright: ignore[reportIndexIssue]
-
-
-def _write_model(value: BaseModel) -> tuple[int, Any]:
-    kind = type(value)
-    fields, known = value.__dict__, kind.__pydantic_fields__
-    if len(fields) > len(known):
-        # Cached properties live there, too.
-        fields = {name: item for name, item in fields.items() if name in known}
-    given = value.model_fields_set
-    unset = [name for name in known if name not in given]
-    content: list[Any] = [type_name(kind), _shape(kind), fields, unset]
-    if value.model_extra or value.__pydantic_private__:
-        content += [value.model_extra or None, value.__pydantic_private__ or None]
-    return _MODEL, content
-
-
-@lru_cache(maxsize=4096)
-def _shape(kind: type[BaseModel]) -> int:
-    """Return a number that changes when the fields of a model do."""
-    fields = [(name, repr(field.annotation)) for name, field in kind.__pydantic_fields__.items()]
-    private = sorted(getattr(kind, "__private_attributes__", None) or ())
-    return crc32(repr((fields, private, kind.model_config.get("extra"))).encode("utf-8", "surrogatepass"))
-
-
-def _read_model(content: list[Any]) -> Any:
-    """Return a model as it was stored: validated again only where its class has changed since."""
-    name, shape, fields, unset, *rest = content
-    extra, private = rest or (None, None)
-    cls: type[BaseModel] = resolve_type(name)
-    if shape != _shape(cls):
-        return _read_changed_model(cls, fields, extra, private)
-    made = cls.__new__(cls)
-    if extra is None and cls.model_config.get("extra") == "allow":
-        extra = {}
-    if private is None and cls.__private_attributes__:
-        private = {}
-    made.__setstate__(
-        {
-            "__dict__": fields,
-            "__pydantic_fields_set__": (fields.keys() | (extra or {}).keys()) - set(unset),
-            "__pydantic_extra__": extra,
-            "__pydantic_private__": private,
-        }
-    )
-    return made
-
-
-def _read_changed_model(cls: type[BaseModel], fields: Any, extra: Any, private: Any) -> Any:
-    content = fields["root"] if cls.__pydantic_root_model__ else {**fields, **(extra or {})}
-    try:
-        made = cls.model_validate(content, by_name=True)
-    except ValidationError as error:
-        raise StateFormatError(
-            f"a stored {type_name(cls)} does not fit the class any more",
-            found=str(error),
-            fix="give new fields a default, and keep the types of stored fields",
-        ) from error
-    if private and made.__pydantic_private__ is not None:
-        known = made.__private_attributes__
-        made.__pydantic_private__.update({name: item for name, item in private.items() if name in known})
-    return made
-
-
-def _dataclass_fields(value: Any) -> dict[str, Any]:
-    return {field.name: getattr(value, field.name) for field in dataclasses.fields(value)}
-
-
-def _check_constructor(kind: type) -> None:
-    """Refuse a dataclass that could be written, but not be made again from its fields."""
-    fields = {field.name for field in dataclasses.fields(kind) if field.init}
-    parameters = inspect.signature(kind).parameters.values()
-    needed = [
-        one.name
-        for one in parameters
-        if one.default is one.empty and one.kind not in (one.VAR_POSITIONAL, one.VAR_KEYWORD)
-    ]
-    missing = [name for name in needed if name not in fields]
-    if missing:
-        raise UnserializableValueError(
-            f"the constructor of the dataclass {kind.__qualname__} needs more than its fields",
-            expected="a constructor that takes the fields",
-            fix=f"give {', '.join(missing)} a default, or make it a field",
-        )
-
-
-def _write_dataclass(value: Any) -> tuple[int, Any]:
-    return _DATACLASS, [type_name(type(value)), _dataclass_fields(value)]
-
-
-def _read_dataclass(content: list[Any]) -> Any:
-    cls = resolve_type(content[0])
-    known = {field.name: field for field in dataclasses.fields(cls)}
-    values: dict[str, Any] = content[1]
-    unknown = sorted(values.keys() - known.keys())
-    if unknown:
-        raise StateFormatError(
-            f"a stored {content[0]} has fields that the class does not have any more",
-            found=", ".join(unknown),
-        )
-    made = cls(**{name: value for name, value in values.items() if known[name].init})
-    # What __post_init__ made of the fields is stored already.
-    for name, value in values.items():
-        object.__setattr__(made, name, value)
-    return made
+    return class_values.writer_of(kind)
 
 
 def _write_row(value: Any) -> tuple[int, Any]:
@@ -442,10 +339,7 @@ def _read_timedelta(data: bytes) -> timedelta:
     return timedelta(int(days), int(seconds), int(microseconds))
 
 
-_TAGS = {
-    code: msgpack.ExtType(code, b"")
-    for code in (_TUPLE, _SET, _FROZENSET, _ENUM, _MODEL, _DATACLASS, _NAMED_TUPLE, _ROW)
-}
+_TAGS = {code: msgpack.ExtType(code, b"") for code in (_TUPLE, _SET, _FROZENSET, _ROW, *class_values.NAMED)}
 
 _LEAVES: dict[type, tuple[int, Callable[[Any], bytes]]] = {
     int: (_BIG_INT, lambda value: f"{value:x}".encode()),
@@ -477,9 +371,6 @@ _READERS: dict[int, Callable[[Any], Any]] = {
     _TUPLE: tuple,
     _SET: set,
     _FROZENSET: frozenset,
-    _ENUM: _read_enum,
-    _MODEL: _read_model,
-    _DATACLASS: _read_dataclass,
-    _NAMED_TUPLE: lambda content: resolve_type(content[0])(*content[1]),
     _ROW: _read_row,
+    **class_values.READERS,
 }

@@ -46,7 +46,7 @@ def check_of(kind: Any) -> Check | None:
         # Pydantic would make one of a dictionary.
         return partial(_no_instance, kind)
     try:
-        validate = _strict_adapter(kind).validate_python
+        validate = strict_adapter(kind).validate_python
     except Exception:  # a foreign type may raise anything where it is described
         return None
 
@@ -85,7 +85,8 @@ def _problem_text(location: tuple[int | str, ...], message: str, found: Any) -> 
     return f"at {'.'.join(map(str, location))}: {message}, not {shorten(found)}"
 
 
-def _strict_adapter(kind: Any) -> TypeAdapter[Any]:
+def strict_adapter(kind: Any) -> TypeAdapter[Any]:
+    """Return what validates values as ``kind``; a class that pydantic does not know, by its instances."""
     try:
         return TypeAdapter(kind, config=ConfigDict(arbitrary_types_allowed=True))
     except PydanticUserError:
@@ -96,4 +97,4 @@ def _module_of(kind: Any) -> str:
     return (kind if isinstance(kind, type) else type(kind)).__module__
 
 
-__all__ = ["Check", "adapter_of", "check_of", "problems_text", "type_text"]
+__all__ = ["Check", "adapter_of", "check_of", "problems_text", "strict_adapter", "type_text"]

@@ -8,22 +8,37 @@ ASCII, since it passes through Java, and :func:`decode_key` gives the key back.
 
 from __future__ import annotations
 
+import dataclasses
 import math
 import uuid
 from collections.abc import Callable
 from datetime import UTC, date, datetime
 from decimal import Decimal
 from enum import Enum
+from functools import lru_cache
 from typing import Any
 
-from flink_agents.api.errors import KeyEncodingError, UnserializableValueError
-from flink_agents.api.places import place_of
+from pydantic import BaseModel
+
+from flink_agents.api.errors import KeyEncodingError, UnknownTypeNameError, UnserializableValueError
+from flink_agents.api.places import place_of, place_of_class
+from flink_agents.runtime.serde.changed_classes import remake_dataclass, remake_model
 from flink_agents.runtime.serde.tracebacks import innermost_place, text_of
-from flink_agents.runtime.serde.typenames import resolve_type, shorten, type_name, type_that_is_there
+from flink_agents.runtime.serde.typenames import (
+    Kind,
+    kind_of,
+    resolve_type,
+    shorten,
+    type_name,
+    type_that_is_there,
+)
 
 _MANY_DIGITS = 10**640
 _PLAIN = "a plain value that tells keys apart: its text is the same on each machine"
-_FIX = "return a str, int, bool, float, bytes, None, UUID, date, datetime, Decimal, Enum, or a tuple of them"
+_FIX = (
+    "return a str, int, bool, float, bytes, None, UUID, date, datetime, Decimal, Enum, a tuple of them, or a "
+    "frozen dataclass or frozen pydantic model of them"
+)
 
 
 def escape(text: str) -> str:
@@ -56,6 +71,8 @@ def encode_key(key: Any) -> str:
         return encoder(key)
     if isinstance(key, Enum):
         return _encode_enum(key)
+    if kind_of(kind) in (Kind.DATACLASS, Kind.MODEL):
+        return _encode_fields(key)
     raise KeyEncodingError(
         f"a key of type {kind.__module__}.{kind.__qualname__} has no canonical encoding",
         expected=_PLAIN,
@@ -109,8 +126,11 @@ def _encode_datetime(key: datetime) -> str:
 
 
 def _encode_tuple(key: tuple[Any, ...]) -> str:
-    items = [encode_key(item) for item in key]
-    return "t" + "".join(f"{len(item)}:{item}" for item in items)
+    return "t" + _framed([encode_key(item) for item in key])
+
+
+def _framed(items: list[str]) -> str:
+    return "".join(f"{len(item)}:{item}" for item in items)
 
 
 def _encode_enum(key: Enum) -> str:
@@ -124,6 +144,71 @@ def _encode_enum(key: Enum) -> str:
         raise KeyEncodingError(
             "a key is of a class that cannot be imported", expected=_PLAIN, found=repr(key), fix=_FIX
         ) from error
+
+
+def _encode_fields(key: Any) -> str:
+    """Return the text of a frozen dataclass or model: its class, and its fields as a tuple of their texts."""
+    kind = type(key)
+    names = key_fields(kind)
+    values = _set_fields(key) if isinstance(key, BaseModel) else [getattr(key, name) for name in names]
+    parts: list[str] = []
+    for name, value in zip(names, values, strict=True):
+        try:
+            parts.append(encode_key(value))
+        except KeyEncodingError as error:
+            raise KeyEncodingError(
+                f"the field {name!r} of a key of type {kind.__qualname__}: {error.message}",
+                expected=error.expected,
+                found=error.found,
+                fix=error.fix,
+            ) from None
+    try:
+        named = escape(type_name(kind))
+    except UnserializableValueError as error:
+        raise KeyEncodingError(
+            "a key is of a class that cannot be imported", expected=_PLAIN, found=shorten(key), fix=error.fix
+        ) from error
+    return f"c{named}:{','.join(map(escape, names))}:" + _framed(parts)
+
+
+def _set_fields(key: BaseModel) -> list[Any]:
+    if key.model_extra or key.__pydantic_private__:
+        raise KeyEncodingError(
+            f"a key of type {type(key).__qualname__} has values besides its fields",
+            expected="fields only, without extra fields and private attributes",
+            found=shorten(key),
+            fix="declare them as fields, or return a tuple",
+        )
+    return [key.__dict__[name] for name in type(key).__pydantic_fields__]
+
+
+@lru_cache(maxsize=1024)
+def key_fields(kind: type) -> tuple[str, ...]:
+    """Return the fields of a class whose values are keys.
+
+    Raises:
+        KeyEncodingError: Its values can change, or are not equal if their fields are.
+    """
+
+    def refuse(message: str, fix: str) -> KeyEncodingError:
+        return KeyEncodingError(
+            f"a key of type {kind.__module__}.{kind.__qualname__} {message}",
+            expected="a frozen class whose values are equal if all their fields are",
+            found=place_of_class(kind),
+            fix=f"{fix}; or return a tuple of the fields",
+        )
+
+    if issubclass(kind, BaseModel):
+        if not kind.model_config.get("frozen"):
+            raise refuse("can change", f"write class {kind.__qualname__}(BaseModel, frozen=True)")
+        return tuple(kind.__pydantic_fields__)
+    parameters: Any = getattr(kind, "__dataclass_params__")  # noqa: B009 - of dataclasses only
+    if not parameters.frozen:
+        raise refuse("can change", f"write @dataclass(frozen=True) above {kind.__qualname__}")
+    fields = dataclasses.fields(kind)
+    if not parameters.eq or not all(one.compare for one in fields):
+        raise refuse("is not compared by all its fields", "leave out eq=False and compare=False")
+    return tuple(one.name for one in fields)
 
 
 _ENCODERS: dict[type, Callable[[Any], str]] = {
@@ -157,9 +242,47 @@ def decode_key(text: str, *, from_outside: bool = False) -> Any:
             return _decode_tuple(body, from_outside)
         if kind == "e":
             return _decode_enum(body, from_outside)
+        if kind == "c":
+            return _decode_fields(body, from_outside)
         return _DECODERS[kind](body)
     except (ValueError, KeyError, ArithmeticError, RecursionError) as error:
         raise KeyEncodingError("this is no canonical text of a key", found=shorten(text)) from error
+
+
+def _class_of_key(name: str, from_outside: bool) -> type[Any] | None:
+    if from_outside:
+        return type_that_is_there(name)
+    try:
+        return resolve_type(name)
+    except UnknownTypeNameError as error:
+        raise UnknownTypeNameError(
+            f"a stored key is of class {shorten(name)}, which this program does not have",
+            expected="the class under the name that it had: the name is part of the key",
+            found=error.found,
+            fix="put the class back under that name; or import its module where the agent is defined",
+        ) from None
+
+
+def _decode_fields(body: str, from_outside: bool) -> Any:
+    module, name, names, values = body.split(":", 3)
+    full = unescape(f"{module}:{name}")
+    found: Any = _class_of_key(full, from_outside)
+    fields = dict(
+        zip(map(unescape, filter(None, names.split(","))), _decode_tuple(values, from_outside), strict=True)
+    )
+    if found is None or kind_of(found) not in (Kind.DATACLASS, Kind.MODEL):
+        raise ValueError(body)
+    if key_fields(found) != tuple(fields):
+        raise KeyEncodingError(
+            f"a stored key of type {full} does not fit the class any more",
+            expected=f"the fields {', '.join(fields)}",
+            found=f"the fields {', '.join(key_fields(found))}",
+            fix="give the class back the fields that it had: they are what the key is",
+            where=place_of_class(found),
+        )
+    if kind_of(found) is Kind.MODEL:
+        return remake_model(found, fields, ())
+    return remake_dataclass(found, fields)
 
 
 def _decode_tuple(body: str, from_outside: bool) -> tuple[Any, ...]:
@@ -178,7 +301,7 @@ def _decode_tuple(body: str, from_outside: bool) -> tuple[Any, ...]:
 def _decode_enum(body: str, from_outside: bool) -> Any:
     module, name, member = body.split(":", 2)
     full = unescape(f"{module}:{name}")
-    found = type_that_is_there(full) if from_outside else resolve_type(full)
+    found = _class_of_key(full, from_outside)
     if found is None or not issubclass(found, Enum):
         raise ValueError(body)
     return found[unescape(member)]

@@ -69,17 +69,41 @@ def find_error(name: str) -> type[BaseException] | None:
     return found if _is_class(found) and BaseException in _mro(found) else None
 
 
+def find_type(name: str) -> type[Any] | None:
+    """Return the class named ``name`` as :func:`resolve_type` does; None if there is none."""
+    try:
+        return resolve_type(name)
+    except UnknownTypeNameError:
+        return None
+
+
+class Kind(Enum):
+    """The kinds of classes whose values state holds by name."""
+
+    ENUM = "an enum"
+    MODEL = "a pydantic model"
+    DATACLASS = "a dataclass"
+    NAMED_TUPLE = "a named tuple"
+
+
+@lru_cache(maxsize=4096)
+def kind_of(cls: type) -> Kind | None:
+    """Return the kind of a class; None if state does not hold its values by name."""
+    bases = _mro(cls)
+    if Enum in bases:
+        return Kind.ENUM
+    if BaseModel in bases:
+        return Kind.MODEL
+    if _member(cls, "__dataclass_fields__") is not None:
+        return Kind.DATACLASS
+    if tuple in bases and _member(cls, "_fields") is not None:
+        return Kind.NAMED_TUPLE
+    return None
+
+
 def is_data_class(cls: Any) -> bool:
     """Tell whether state may hold values of ``cls`` by name."""
-    if not _is_class(cls):
-        return False
-    bases = _mro(cls)
-    return (
-        BaseModel in bases
-        or Enum in bases
-        or _member(cls, "__dataclass_fields__") is not None
-        or (tuple in bases and _member(cls, "_fields") is not None)
-    )
+    return _is_class(cls) and kind_of(cls) is not None
 
 
 def shorten(value: object) -> str:
@@ -96,8 +120,8 @@ def _unknown(name: str, found: str) -> UnknownTypeNameError:
         f"state holds a value of class {shorten(name)}, which this program does not have",
         expected="a data class under the name that it had when the value was written",
         found=found,
-        fix="keep the class under that name, if only as an alias of its new place; import its module where "
-        "the agent is defined, or name the module in the option state.modules",
+        fix=f"if it was moved or renamed, write @upgrades({shorten(name)}) above the new class; otherwise "
+        "import its module where the agent is defined, or name the module in the option state.modules",
     )
 
 

@@ -30,6 +30,7 @@ from flink_agents.api.errors import (
     StateFormatError,
     UnknownTypeNameError,
     UnserializableValueError,
+    ValueChangedError,
 )
 from flink_agents.runtime.serde.codec import ValueCodec
 from tests.suite.tables import each
@@ -290,11 +291,11 @@ UNREADABLE: dict[str, tuple[bytes, type[StateError], str]] = {
     "name of no class": (tagged(13, ["os:system", {}]), UnknownTypeNameError, "no data class"),
     "empty name": (tagged(11, ["", "RED"]), UnknownTypeNameError, "''"),
     "name that is no text": (tagged(11, [5, "RED"]), StateFormatError, "cannot be read"),
-    "enum member that is gone": (tagged(11, ["core_values:Colour", "GREEN"]), StateFormatError, "GREEN"),
+    "enum member that is gone": (tagged(11, ["core_values:Colour", "GREEN"]), ValueChangedError, "GREEN"),
     "model in the place of an enum": (
         tagged(11, ["core_values:Item", "name"]),
-        StateFormatError,
-        "cannot be read",
+        ValueChangedError,
+        "Item is a pydantic model",
     ),
 }
 

@@ -6,6 +6,7 @@ import itertools
 import math
 import random
 import string
+from dataclasses import dataclass, field
 from datetime import UTC, date, datetime, timedelta, timezone
 from decimal import Decimal
 from enum import Enum
@@ -16,8 +17,9 @@ from uuid import UUID
 import pytest
 from core_agents import probe
 from core_values import BERLIN, Access, Colour, Item, Level, Point, Unprintable, Word
+from pydantic import BaseModel, RootModel
 
-from flink_agents.api.errors import KeyEncodingError
+from flink_agents.api.errors import KeyEncodingError, UnknownTypeNameError
 from flink_agents.runtime.serde.keys import KeyEncoder, decode_key, encode_key, escape, unescape
 from tests.suite.tables import each
 
@@ -346,3 +348,110 @@ def test_equal_keys_are_one_key() -> None:
     for one, other in EQUAL:
         first, second = harness.push(one)[0], harness.push(other)[0]
         assert second == first + 1
+
+
+# -- frozen classes ------------------------------------------------------------------
+
+
+@dataclass(frozen=True)
+class Place:
+    country: str
+    city: Any = None
+
+
+@dataclass(frozen=True)
+class OtherPlace:
+    country: str
+    city: Any = None
+
+
+class Account(BaseModel, frozen=True):
+    bank: str
+    number: Any = 0
+
+
+class Iban(RootModel[str], frozen=True):
+    pass
+
+
+FROZEN: list[Any] = [
+    Place("DE", "Köln"),
+    Place("DE"),
+    Place("DE:", "x"),
+    Place("DE", ("x", 1)),
+    Place("DE", OtherPlace("DE")),
+    OtherPlace("DE", "Köln"),
+    Account(bank="B", number=1),
+    Account(bank="B", number="1"),
+    Account(bank="B", number=Place("DE")),
+    Iban("DE1"),
+    (Place("DE"), 1),
+    ("DE", "Köln"),
+]
+
+
+def test_frozen_classes_are_keys_that_differ_by_class_and_fields() -> None:
+    texts = [encode_key(key) for key in FROZEN]
+    assert len(set(texts)) == len(FROZEN)
+    for key, text in zip(FROZEN, texts, strict=True):
+        assert text.isascii() and text.isprintable()
+        assert decode_key(text) == key
+        assert type(decode_key(text)) is type(key)
+        assert encode_key(decode_key(text, from_outside=True)) == text
+
+
+def test_equal_keys_of_frozen_classes_are_one_key() -> None:
+    assert encode_key(Place("DE", Decimal("1.0"))) == encode_key(Place("DE", Decimal("1.00")))
+    assert encode_key(Account(bank="B")) == encode_key(Account(bank="B", number=0))
+
+
+@dataclass
+class Open:
+    name: str
+
+
+@dataclass(frozen=True)
+class Partly:
+    name: str
+    note: str = field(default="", compare=False)
+
+
+@dataclass(frozen=True, eq=False)
+class ByIdentity:
+    name: str
+
+
+class OpenAccount(BaseModel):
+    bank: str
+
+
+class Extra(BaseModel, frozen=True, extra="allow"):
+    bank: str
+
+
+@each(
+    ("key", "text"),
+    [
+        (Open("a"), r"write @dataclass\(frozen=True\) above Open"),
+        (OpenAccount(bank="a"), r"write class OpenAccount\(BaseModel, frozen=True\)"),
+        (Partly("a"), "compare=False"),
+        (ByIdentity("a"), "eq=False"),
+        (Extra.model_validate({"bank": "a", "more": 1}), "besides its fields"),
+        (Place("DE", ["x"]), "the field 'city' of a key of type Place"),
+        (Place("DE", math.nan), "the field 'city' of a key of type Place"),
+        ((1, Open("a")), "frozen=True"),
+    ],
+)
+def test_classes_that_are_no_keys_say_what_to_write(key: Any, text: str) -> None:
+    with pytest.raises(KeyEncodingError, match=text):
+        encode_key(key)
+
+
+def test_a_key_whose_class_has_other_fields_by_now_is_refused_by_name() -> None:
+    text = encode_key(Place("DE")).replace("country", "land")
+    with pytest.raises(KeyEncodingError, match="Place does not fit the class any more") as caught:
+        decode_key(text)
+    assert "land" in str(caught.value)
+    gone = encode_key(Place("DE")).replace(":Place", ":Gone")
+    with pytest.raises(UnknownTypeNameError, match="the name is part of the key"):
+        decode_key(gone)

@@ -11,8 +11,12 @@ from __future__ import annotations
 import importlib
 import sys
 from collections.abc import Callable, Iterable
+from contextlib import suppress
 from typing import Any
 
+import cloudpickle
+
+from flink_agents.api.upgrades import all_upgrades, replace_upgrade
 from flink_agents.runtime.flink.launch.jvm import in_flink_worker
 from flink_agents.runtime.flink.shipping.code_digest import CodeCheck
 from flink_agents.runtime.flink.shipping.main_classes import MainClass, classes_of, install
@@ -23,7 +27,8 @@ class MainModule:
     """The classes of ``__main__``, installed in a worker when this object is unpickled."""
 
     def __reduce__(self) -> tuple[Callable[..., Any], tuple[Any, ...]]:
-        return (_install, (_shipped_classes(),))
+        classes = _shipped_classes()
+        return (_install, (classes, _shipped_upgrades()))
 
 
 def _shipped_classes() -> dict[str, MainClass]:
@@ -36,11 +41,24 @@ def _shipped_classes() -> dict[str, MainClass]:
     return shipped
 
 
-def _install(classes: dict[str, MainClass]) -> MainModule:
+def _shipped_upgrades() -> dict[str, bytes]:
+    """Return what takes over stored values: of the main script by value, of other modules by name."""
+    shipped: dict[str, bytes] = {}
+    for name, upgrade in all_upgrades().items():
+        with suppress(Exception):
+            shipped[name] = cloudpickle.dumps(upgrade)
+    return shipped
+
+
+def _install(classes: dict[str, MainClass], upgrades: dict[str, bytes] | None = None) -> MainModule:
     if in_flink_worker():
         # PyFlink is in every worker, and not needed for anything else here.
         importlib.import_module("flink_agents.runtime.flink.shipping.worker").prepare()
         install(sys.modules[MAIN], classes)
+        for name, upgrade in (upgrades or {}).items():
+            # A module that the worker does not have is told by what needs it, with its name.
+            with suppress(ImportError, AttributeError):
+                replace_upgrade(name, cloudpickle.loads(upgrade))
     return MainModule()
 
 

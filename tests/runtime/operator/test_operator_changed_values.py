@@ -1,0 +1,211 @@
+"""An agent meets values whose class was edited: in memory, in the journal, in signals, in delayed events."""
+
+from __future__ import annotations
+
+import sys
+from collections.abc import Callable, Iterator
+from typing import Any
+
+import pytest
+from changing_classes import CHANGES, KINDS, MODULE, OLD, UPGRADES, define, edit, plain, versions
+
+from flink_agents import Agent, Event, InputEvent, OutputEvent, RunnerContext, action
+from flink_agents.api.errors import AgentsError
+from flink_agents.testing import OperatorHarness
+from flink_agents.testing.faults import Faults
+from tests.runtime.serde.test_serde_changed_classes import FITS, WRONG_FIELD
+from tests.suite.tables import each
+
+pytestmark = pytest.mark.own_conditions
+
+PLAIN: dict[str, Any] = {"crash": None, "forced_replay": False, "forced_restart": False}
+
+
+@pytest.fixture(autouse=True)
+def edited() -> Iterator[None]:
+    with versions():
+        yield
+
+
+def make() -> Any:
+    return sys.modules[MODULE].make()
+
+
+class Later(Event):
+    value: Any
+
+
+class Memory(Agent):
+    @action(InputEvent)
+    def remember(self, event: InputEvent, ctx: RunnerContext) -> OutputEvent | None:
+        if event.input == "keep":
+            ctx.short_term_memory.set("kept", [make()])
+            return None
+        return OutputEvent(output=plain(ctx.short_term_memory.get("kept")[0]))
+
+
+class Journal(Agent):
+    @action(InputEvent)
+    async def call(self, event: InputEvent, ctx: RunnerContext) -> OutputEvent:
+        value = await ctx.durable_execute_async(make)
+        await ctx.wait_for("go")
+        return OutputEvent(output=plain(value))
+
+
+class Signals(Agent):
+    @action(InputEvent)
+    async def wait(self, event: InputEvent, ctx: RunnerContext) -> OutputEvent:
+        await ctx.wait_for("go")
+        return OutputEvent(output=plain(await ctx.wait_for("value")))
+
+
+class Delayed(Agent):
+    @action(InputEvent)
+    def send(self, event: InputEvent, ctx: RunnerContext) -> None:
+        ctx.send_event(Later(value=make()), delay=60)
+
+    @action(Later)
+    def take(self, event: Later, ctx: RunnerContext) -> OutputEvent:
+        return OutputEvent(output=plain(event.value))
+
+
+def begin_signals(harness: OperatorHarness) -> None:
+    harness.push("x")
+    harness.signal(0, "value", make())
+
+
+PLACES: dict[str, tuple[type[Agent], Callable[[OperatorHarness], Any], Callable[[OperatorHarness], Any]]] = {
+    "memory": (Memory, lambda harness: harness.push("keep"), lambda harness: harness.push("read")),
+    "journal": (Journal, lambda harness: harness.push("x"), lambda harness: harness.signal(0, "go", 1)),
+    "signals": (Signals, begin_signals, lambda harness: harness.signal(0, "go", 1)),
+    "delayed events": (Delayed, lambda harness: harness.push("x"), lambda harness: harness.advance(61_000)),
+}
+
+
+def outputs_after(place: str, kind: str, change: str, upgrade: str = "") -> list[Any]:
+    """Let a program store a value, edit the class, and let the new program go on with the state."""
+    agent, begin, resume = PLACES[place]
+    define(MODULE, OLD[kind])
+    with OperatorHarness(agent, config={"run.waits": "true"}, **PLAIN) as harness:
+        begin(harness)
+        assert harness.outputs == []
+        before = harness.snapshot()
+        edit(kind, change, upgrade)
+        harness.restore(before)
+        resume(harness)
+        if harness.strays:
+            # A signal that does not fit ends no wait: it leaves as a stray, with the reason.
+            raise AgentsError(harness.strays[0].detail or "")
+        return list(harness.outputs)
+
+
+@each("kind", KINDS)
+@each("change", CHANGES)
+@each("place", PLACES)
+def test_values_of_an_edited_class_fit_or_are_named(kind: str, change: str, place: str) -> None:
+    if (kind, change) in FITS:
+        assert outputs_after(place, kind, change) == [FITS[kind, change]]
+        return
+    with pytest.raises(AgentsError) as caught:
+        outputs_after(place, kind, change)
+    text = str(caught.value)
+    assert f"{MODULE}:Thing" in text
+    assert "upgrades" in text
+    if kind != "enum" and change in WRONG_FIELD:
+        assert WRONG_FIELD[change] in text
+
+
+@each("place", PLACES)
+@each("kind", ["dataclass", "model", "named tuple"])
+def test_an_upgrade_carries_values_over(place: str, kind: str) -> None:
+    upgrade = f"@upgrades('{MODULE}:Thing')\ndef upgrade(fields):\n    return {UPGRADES['renamed']}\n"
+    assert outputs_after(place, kind, "renamed", upgrade) == [{"name": "tea", "number": 3}]
+
+
+# -- fields of events themselves -----------------------------------------------------
+
+EVENT = """
+from flink_agents import Event
+
+class Thing(Event):
+    EVENT_TYPE = "Thing"
+"""
+
+
+def price() -> int:
+    return 1
+
+
+def agent_of_events(delay: float | None) -> Agent:
+    """An agent whose event class is what the module has now."""
+    thing = sys.modules[MODULE].Thing
+
+    async def send(event: InputEvent, ctx: RunnerContext) -> None:
+        await ctx.durable_execute_async(price)
+        ctx.send_event(thing(name="tea", count=3), delay=delay)
+
+    async def take(event: Any, ctx: RunnerContext) -> OutputEvent:
+        if delay is None:
+            await ctx.wait_for("go")
+        return OutputEvent(output=plain(event))
+
+    return Agent(name="Events").add_action("send", [InputEvent], send).add_action("take", [thing], take)
+
+
+EVENT_CHANGES: dict[str, tuple[str, Any]] = {
+    "added required": ("    name: str\n    count: int\n    price: float", "price"),
+    "added with default": (
+        "    name: str\n    count: int\n    price: float = 1.5",
+        {"name": "tea", "count": 3, "price": 1.5},
+    ),
+    "removed": ("    name: str", "count"),
+    "renamed": ("    name: str\n    number: int = 0", "count"),
+    "retyped": ("    name: str\n    count: list[str]", "count"),
+    "retyped so that it fits": ("    name: str\n    count: float", {"name": "tea", "count": 3.0}),
+}
+
+EVENT_UPGRADES = {
+    "added required": "Thing(**fields, price=2.5)",
+    "removed": "Thing(name=fields['name'])",
+    "renamed": "Thing(name=fields['name'], number=fields['count'])",
+    "retyped": "Thing(name=fields['name'], count=[str(fields['count'])])",
+}
+
+
+def events_after(change: str, delayed: bool, upgrade: str = "") -> list[Any]:
+    define(MODULE, EVENT + "    name: str\n    count: int\n")
+    delay = 60 if delayed else None
+    config, store = {"run.waits": "true"}, Faults().store
+    with OperatorHarness(agent_of_events(delay), config=config, store=store, **PLAIN) as former:
+        former.push("x")
+        before = former.snapshot()
+        define(MODULE, EVENT + EVENT_CHANGES[change][0] + "\n" + upgrade)
+        with OperatorHarness(agent_of_events(delay), config=config, store=store, **PLAIN) as harness:
+            harness.restore(before)
+            if delayed:
+                harness.advance(61_000)
+            else:
+                harness.signal(0, "go")
+            return list(harness.outputs)
+
+
+@each("change", EVENT_CHANGES)
+@each("delayed", [False, True])
+def test_recorded_events_of_an_edited_class_fit_or_are_named(change: str, delayed: bool) -> None:
+    expected = EVENT_CHANGES[change][1]
+    if isinstance(expected, dict):
+        assert events_after(change, delayed) == [expected]
+        return
+    with pytest.raises(AgentsError) as caught:
+        events_after(change, delayed)
+    text = str(caught.value)
+    assert "Thing" in text and expected in text and "upgrades" in text
+
+
+@each("change", EVENT_UPGRADES)
+@each("delayed", [False, True])
+def test_recorded_events_are_upgraded(change: str, delayed: bool) -> None:
+    body = EVENT_UPGRADES[change]
+    upgrade = f"@upgrades('{MODULE}:Thing')\ndef upgrade(fields):\n    return {body}\n"
+    made = events_after(change, delayed, upgrade)
+    assert made == [plain(eval(body, {**vars(sys.modules[MODULE]), "fields": {"name": "tea", "count": 3}}))]
