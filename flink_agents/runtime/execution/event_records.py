@@ -13,8 +13,8 @@ from typing import Any
 from flink_agents.api.errors import PlanChangedError, StateError, UpgradeFailedError
 from flink_agents.api.events import Event, OutputEvent, lineage_of_sent, stamp
 from flink_agents.api.upgrades import place_of_upgrade, upgrade_of
-from flink_agents.runtime.serde.changed_classes import Stored, read_changed
-from flink_agents.runtime.serde.class_values import shape_of
+from flink_agents.runtime.serde.classes.changed import Stored, read_changed
+from flink_agents.runtime.serde.classes.values import shape_of
 from flink_agents.runtime.serde.codec import ValueCodec
 from flink_agents.runtime.serde.copies import are_unchanging
 from flink_agents.runtime.serde.typenames import Kind, shorten

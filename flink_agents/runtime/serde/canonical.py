@@ -13,7 +13,7 @@ from typing import Any
 import msgpack
 
 from flink_agents.api.errors import UnserializableValueError
-from flink_agents.runtime.serde.class_values import MARKED
+from flink_agents.runtime.serde.classes.values import MARKED
 from flink_agents.runtime.serde.codec import ValueCodec, unordered
 
 DIGEST_BYTES = 16

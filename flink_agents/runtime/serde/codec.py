@@ -31,8 +31,8 @@ from flink_agents.api.errors import (
     UnserializableValueError,
     ValueChangedError,
 )
-from flink_agents.runtime.serde import class_values
 from flink_agents.runtime.serde.awaitables import AWAIT_IT, is_awaitable, told
+from flink_agents.runtime.serde.classes import values as class_values
 from flink_agents.runtime.serde.copies import NotPlain, plain_copy
 from flink_agents.runtime.serde.typenames import shorten
 
@@ -40,7 +40,7 @@ VERSION = b"\x01"
 
 _TUPLE, _SET, _FROZENSET, _BIG_INT = 1, 2, 3, 4
 _DATETIME, _DATE, _TIME, _TIMEDELTA, _DECIMAL, _UUID = 5, 6, 7, 8, 9, 10
-_ROW, _PICKLE = 15, 16  # 11 to 14 are those of class_values
+_ROW, _PICKLE = 15, 16  # 11 to 14 are those of classes.values
 
 _EXPECTED = (
     "JSON values, bytes, tuples, sets, dates, decimals, UUIDs, enums, dataclasses, named tuples "

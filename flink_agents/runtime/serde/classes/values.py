@@ -1,7 +1,7 @@
 """Values of enums, pydantic models, dataclasses and named tuples, as state holds them.
 
 Each is written with the name of its class, its fields by name, and marks that change when the fields do.
-If class and marks are those of the value, it is made again as it was. Otherwise ``changed_classes`` decides.
+If class and marks are those of the value, it is made again as it was. Otherwise ``changed`` decides.
 """
 
 from __future__ import annotations
@@ -18,7 +18,7 @@ from zlib import crc32
 from pydantic import BaseModel
 
 from flink_agents.api.errors import UnserializableValueError
-from flink_agents.runtime.serde.changed_classes import Stored, read_changed, remake_dataclass, remake_model
+from flink_agents.runtime.serde.classes.changed import Stored, read_changed, remake_dataclass, remake_model
 from flink_agents.runtime.serde.typenames import Kind, find_type, kind_of, type_name
 
 ENUM, MODEL, DATACLASS, NAMED_TUPLE = 11, 12, 13, 14
