@@ -247,7 +247,7 @@ class ActionRun:
                 self.shared.output_checks.check(self.action.name, cast("OutputEvent", event).output)
             # No action sees it, so that it needs no copy where it is sent twice.
             stamp(event, lineage)
-        elif route.actions:
+        elif route.actions or recorded:
             event = with_lineage(event, lineage)
         else:
             raise unknown_event(self.action.name, event, self.shared.routes)

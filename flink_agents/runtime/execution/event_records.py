@@ -11,8 +11,9 @@ from collections.abc import Mapping
 from typing import Any
 
 from flink_agents.api.errors import PlanChangedError, StateError, UpgradeFailedError
-from flink_agents.api.events import Event, OutputEvent, lineage_of_sent, stamp
+from flink_agents.api.events import Event, NamedEvent, OutputEvent, lineage_of_sent, stamp
 from flink_agents.api.upgrades import place_of_upgrade, upgrade_of
+from flink_agents.runtime.journal.plans import give_back
 from flink_agents.runtime.serde.classes.changed import Stored, read_changed
 from flink_agents.runtime.serde.classes.values import shape_of
 from flink_agents.runtime.serde.codec import ValueCodec
@@ -43,7 +44,7 @@ class EventRecords:
         return [None, event]
 
     def unpacked(self, kind: str | None, content: Any, shape: int | None = None) -> Event:
-        """The event of which :meth:`packed` gave type, content and shape.
+        """The event of which :meth:`packed` gave type, content and shape; by its name if its class is gone.
 
         Args:
             kind: Its type.
@@ -51,7 +52,7 @@ class EventRecords:
             shape: That of its class; None if it is the same, or an earlier version recorded the event.
 
         Raises:
-            PlanChangedError: Its class is gone, or has a new field without a default.
+            PlanChangedError: Its class has a new field without a default.
             ValueChangedError: Its fields do not fit its class any more.
             UpgradeFailedError: What upgrades it raised.
         """
@@ -61,7 +62,7 @@ class EventRecords:
             return OutputEvent(output=content)
         known = self._types.get(kind)
         if known is None:
-            raise _event_lost(kind, "is gone")
+            return NamedEvent(type=kind, attributes=content)
         if shape is not None and shape != shape_of(known):
             return _changed(known, kind, content)
         return self._constructed(known, kind, content)
@@ -70,7 +71,7 @@ class EventRecords:
     def _constructed(known: type[Event], kind: str, content: dict[str, Any]) -> Event:
         for name, field in known.model_fields.items():
             if field.is_required() and name not in content:
-                raise _event_lost(kind, f"has a new field {name!r} without a default")
+                raise _event_changed(kind, name)
         return known.model_construct(**content)
 
     def copy(self, event: Event) -> Event:
@@ -125,7 +126,7 @@ def _changed(known: type[Event], kind: str, content: dict[str, Any]) -> Event:
     if upgrade is None:
         for new, field in known.model_fields.items():
             if field.is_required() and new not in content:
-                raise _event_lost(kind, f"has a new field {new!r} without a default", name)
+                raise _event_changed(kind, new, name)
     made = read_changed(Stored(name, Kind.MODEL, content), known)
     if not isinstance(made, Event):
         raise UpgradeFailedError(
@@ -138,10 +139,11 @@ def _changed(known: type[Event], kind: str, content: dict[str, Any]) -> Event:
     return made
 
 
-def _event_lost(kind: str, change: str, name: str = "") -> PlanChangedError:
+def _event_changed(kind: str, field: str, name: str = "") -> PlanChangedError:
     upgrade = f", or make the event in a function with @upgrades({name!r})" if name else ""
     return PlanChangedError(
-        f"an unfinished run has a recorded event {kind!r}, whose class {change}",
+        f"an unfinished run has a recorded event {kind!r}, whose class has a new field {field!r} without a "
+        "default",
         expected="the class with the fields that it had, and others that have defaults",
-        fix=f"finish these runs with the former code, or give the class back what it had{upgrade}",
+        fix=give_back(f"the field {field!r} a default{upgrade}"),
     )

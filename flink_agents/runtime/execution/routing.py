@@ -14,11 +14,13 @@ from flink_agents.api.errors import (
     NotAnEventError,
     OutputTypeError,
     RunError,
+    UnhandledEventError,
     UnknownEventError,
 )
 from flink_agents.api.events import Event, NamedEvent, OutputEvent
 from flink_agents.runtime.serde.awaitables import AWAIT_IT, close_unawaited, is_awaitable, told
 from flink_agents.runtime.serde.declared_types import Check, check_of, type_text
+from flink_agents.runtime.serde.typenames import shorten
 
 if TYPE_CHECKING:
     from flink_agents.plan import BoundAction
@@ -183,4 +185,21 @@ def unknown_event(action: str, event: Event, routes: Routes) -> UnknownEventErro
         expected="one of " + ", ".join(sorted(routes.known_types())),
         found=event.event_type,
         fix="add an action with that trigger, or emit an OutputEvent",
+    )
+
+
+def not_accepted(agent: str, event: Event, actions: Iterable[BoundAction], place: str) -> UnhandledEventError:
+    """The error of an event whose actions all have conditions that do not hold.
+
+    Args:
+        agent: The name of the agent.
+        event: The event.
+        actions: The actions that take events of its type.
+        place: Its key and run, for people.
+    """
+    return UnhandledEventError(
+        f"no action of {agent} accepts this {event.event_type!r}: {place}",
+        expected=f"the condition of one of these actions to hold: {', '.join(one.name for one in actions)}",
+        found=shorten(event),
+        fix="add an action for it, or set on_unhandled = 'ignore' or 'dead-letter' on the agent",
     )

@@ -227,6 +227,12 @@ class Run:
         for path, data in nodes.items():
             tree.put(path, data)
 
+    def clear(self) -> None:
+        """Take back all that it did: it ends without."""
+        self.rollback(0)
+        self.queue.clear()
+        self.outputs, self.side_outputs = [], []
+
     def rollback(self, mark: int) -> None:
         """Take back all writes to memory since ``mark``."""
         while len(self._undo) > mark:

@@ -112,6 +112,7 @@ class RunEnvironment:
         limits: Limits of actions and tools.
         clients: Clients of the subtask.
         events: Writes events into records.
+        action_names: The names of the agent's actions.
         output_checks: Compares what leaves with the declared types.
         may_record: Whether there is a store, and any action of the agent may make a durable call.
         overtakes: Whether inputs overtake suspended runs of their key.
@@ -162,6 +163,7 @@ class RunEnvironment:
         self.traces_memory = self.overtakes or (self.memory_expires and journals is not None)
         self.max_events: int = config.get(AgentOptions.MAX_EVENTS)
         self.routes = Routes(agent.actions)
+        self.action_names = frozenset(action.name for action in agent.actions)
         self.side_outputs: Mapping[str, Any] = agent.side_outputs
         self.output_checks = OutputChecks(agent.output_type, agent.side_outputs)
         self.limits = Limits(agent)

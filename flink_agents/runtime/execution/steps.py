@@ -22,27 +22,32 @@ from flink_agents.api.errors import (
     ActionInterruptedError,
     AgentsError,
     RetriesExhaustedError,
-    UnhandledEventError,
+    StateError,
 )
 from flink_agents.api.events import Event, InputEvent, OutputEvent
 from flink_agents.api.logs import bounded_logger
-from flink_agents.api.options import AgentOptions
 from flink_agents.api.policies import DEAD_LETTER_TAG, DeadLetter, FailedAttempt, OnError, RetryPolicy
 from flink_agents.plan import BoundAction
 from flink_agents.runtime.concurrency.outcomes import thrown
 from flink_agents.runtime.execution.context import ActionRun, context_type
 from flink_agents.runtime.execution.limits import RuntimeSignal
 from flink_agents.runtime.execution.retry import Trial, is_retryable, next_trial, record
+from flink_agents.runtime.execution.routing import not_accepted
 from flink_agents.runtime.execution.run import Run
 from flink_agents.runtime.execution.shared import RunEnvironment
-from flink_agents.runtime.execution.waits.delayed import begin_with
+from flink_agents.runtime.execution.waits.changed_code import (
+    LETTER_PATH,
+    agent_policy,
+    begin_event,
+    given_up_event,
+    no_action_takes,
+    unhandled_policy,
+)
 from flink_agents.runtime.execution.waits.forgotten import check_awaited
 from flink_agents.runtime.execution.ways import HandOver, Inline, Way
 from flink_agents.runtime.serde.raised_texts import told_error
 from flink_agents.runtime.serde.redacted import redacted
 from flink_agents.runtime.serde.tracebacks import text_of, users_place, users_traceback
-from flink_agents.runtime.serde.typenames import shorten
-from flink_agents.runtime.state.delayed import DelayedInput
 
 FAILURES = (BaseException,)
 """What an action can raise: whatever it is, it is the action's failure, with the author's line."""
@@ -69,11 +74,9 @@ class StepExecutor:
         self.observers = shared.observers
         self._inline = Inline(self)
         self._context_type = context_type(shared.agent.context_class)
-        self._on_error = OnError(shared.agent.on_error or shared.config.get(AgentOptions.ON_ERROR))
+        self._on_error = agent_policy(shared)
         self._retry = shared.agent.retry
-        self._on_unhandled = OnError(
-            shared.agent.on_unhandled or shared.config.get(AgentOptions.ON_UNHANDLED)
-        )
+        self._on_unhandled = unhandled_policy(shared)
         # Whether an action makes durable calls may show only when it does, in each process anew.
         self._owned = {
             action.name
@@ -82,13 +85,12 @@ class StepExecutor:
         }
 
     def begin(self, run: Run, record: Any) -> None:
-        """Let ``run`` start with ``record``."""
-        run.queue.append(run.input_event(record))
-        run.steps = self._walk(run)
+        """Let ``run`` start with ``record``, an input or an event that another run sent with a delay.
 
-    def begin_delayed(self, run: Run, sent: DelayedInput) -> None:
-        """Let ``run`` start with an event that another run sent with a delay."""
-        run.queue.append(begin_with(run, sent, self._shared))
+        Raises:
+            StateError: The code has changed, so that it cannot.
+        """
+        run.queue.append(begin_event(run, record, self._shared))
         run.steps = self._walk(run)
 
     def advance(self, run: Run) -> ActionRun | None:
@@ -280,6 +282,18 @@ class StepExecutor:
             raise error
         self._give_up(run, None, run.input_event(record), error, "", self._on_error)
 
+    def give_up(self, run: Run, record: Any, error: StateError) -> None:
+        """End a run that this code cannot continue; it leaves nothing but what has left before.
+
+        Raises:
+            StateError: The policy is to fail.
+        """
+        if self._on_error in (OnError.FAIL, OnError.RETRY):
+            raise error
+        run.clear()
+        event = given_up_event(run, record, self._shared)
+        self._give_up(run, None, event, error, "", self._on_error, path=LETTER_PATH)
+
     # -- attempts ---------------------------------------------------------------------
 
     def now(self) -> float:
@@ -406,14 +420,12 @@ class StepExecutor:
 
     def _unhandled(self, run: Run, event: Event) -> None:
         route = self._shared.routes.of(event)
-        names = ", ".join(action.name for action in route.actions) if route is not None else ""
-        error = UnhandledEventError(
-            f"no action of {self._shared.agent_name} accepts this {event.event_type!r}: "
-            f"key {run.key!r}, sequence {run.sequence_number}",
-            expected=f"the condition of one of these actions to hold: {names or 'none'}",
-            found=shorten(event),
-            fix="add an action for it, or set on_unhandled = 'ignore' or 'dead-letter' on the agent",
-        )
+        assert route is not None
+        if route.actions:
+            place = f"key {run.key!r}, sequence {run.sequence_number}"
+            error = not_accepted(self._shared.agent_name, event, route.actions, place)
+        else:
+            error = no_action_takes(event, self._shared)
         if self._on_unhandled is OnError.FAIL:
             raise error
         self._give_up(run, None, event, error, "", self._on_unhandled)

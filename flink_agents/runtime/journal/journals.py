@@ -149,7 +149,7 @@ class Journals:
 
         Raises:
             RecordsPrunedError: They were pruned: state is older than what the store keeps.
-            PlanChangedError: The agent's plan cannot go on with them.
+            PlanChangedError: They are of another plan, and the policy is to refuse.
             JobIdentifierInUseError: They belong to a job that lives.
         """
         journal = self.key(journal_id, key_text)
@@ -171,8 +171,8 @@ class Journals:
         if not records:
             records = await self._inherit(journal, from_seq, origins)
         runs = RecordedRuns(self.codec, records, overtaken)
-        for fingerprint, actions in runs.plans():
-            await self._plans.check(fingerprint, actions)
+        for fingerprint in runs.plans:
+            await self._plans.check(fingerprint)
         self.left(journal_id, key_text, runs)
         return runs
 

@@ -14,12 +14,11 @@ from __future__ import annotations
 
 import hashlib
 from collections import deque
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Collection, Iterable, Sequence
 from dataclasses import dataclass
 
 from flink_agents.api.action_state import Record, RecordKind
 from flink_agents.api.errors import UnserializableValueError
-from flink_agents.runtime.journal.calls import task_of
 from flink_agents.runtime.journal.records import RunHeader
 from flink_agents.runtime.serde.canonical import DIGEST_BYTES, digest_of_bytes
 from flink_agents.runtime.serde.codec import ValueCodec
@@ -90,12 +89,10 @@ class RecordedRuns:
         """Whether others have overtaken that run."""
         return seq in self._overtaken
 
-    def plans(self) -> Iterator[tuple[str, set[str]]]:
-        """Of each run the fingerprint of its plan, and the actions that recorded something."""
-        for seq, plan in self._plans.items():
-            records = self._records.get(seq, ())
-            steps = {task_of(record.step)[0] for record in records if record.kind is not RecordKind.RUN}
-            yield plan, {step.rpartition("/")[2] for step in steps}
+    @property
+    def plans(self) -> Collection[str]:
+        """The fingerprint of the plan of each run."""
+        return self._plans.values()
 
     def claim(self, digest: bytes) -> int | None:
         """The first run whose input has that digest and has not come yet: now it has come."""

@@ -7,7 +7,7 @@ plan, so that a later plan can be compared with it part by part.
 from __future__ import annotations
 
 import json
-from collections.abc import Iterable
+from collections.abc import Container, Iterable
 from typing import Any
 
 from flink_agents.api.action_state import PLANS as PLANS, ActionStateStore
@@ -38,35 +38,68 @@ class Plans:
         data = json.dumps(self._parts, sort_keys=True).encode()
         await self._store.remember_plan(self.fingerprint, data)
 
-    async def check(self, fingerprint: str, actions: Iterable[str]) -> None:
-        """Check that the present plan can go on with a run of another one.
+    async def check(self, fingerprint: str) -> None:
+        """Check that the policy lets the present plan continue a run of another one.
 
         Args:
             fingerprint: That of the plan that recorded the run.
-            actions: Names of the actions that the run recorded something of.
 
         Raises:
-            PlanChangedError: It cannot, or the policy is to refuse.
+            PlanChangedError: The policy is to refuse.
         """
-        if fingerprint == self.fingerprint:
+        if fingerprint == self.fingerprint or self._policy is not OnPlanChange.REFUSE:
             return
         if fingerprint not in self._changes:
             data = await self._store.recall_plan(fingerprint)
             old = None if data is None else json.loads(data)
             self._changes[fingerprint] = changes(old, self._parts) if old else ["its plan is not known"]
-        changed = self._changes[fingerprint]
-        lost = sorted(set(actions) - set(self._parts["actions"]))
-        if self._policy is OnPlanChange.REFUSE or lost:
-            raise PlanChangedError(
-                f"agent {self._agent!r} has unfinished runs of another plan"
-                + (f", with records of actions that it lacks: {', '.join(lost)}" if lost else ""),
-                expected=f"the plan {fingerprint[:12]}",
-                found=f"{self.fingerprint[:12]}: " + "; ".join(changed),
-                fix="finish these runs with the former plan, or give actions their former names back"
-                if lost
-                else "finish these runs with the former plan, or set action-state.on-plan-change to "
-                "'continue-compatible'",
-            )
+        raise PlanChangedError(
+            f"agent {self._agent!r} has unfinished runs of another plan",
+            expected=f"the plan {fingerprint[:12]}",
+            found=f"{self.fingerprint[:12]}: " + "; ".join(self._changes[fingerprint]),
+            fix="finish these runs with the former plan, or set action-state.on-plan-change to "
+            "'continue-compatible'",
+        )
+
+
+def check_actions(agent: str, known: Container[str], first: Container[str], steps: Iterable[str]) -> None:
+    """Check that an agent still has the actions that a run recorded something of.
+
+    Args:
+        agent: The name of the agent.
+        known: The names of its actions.
+        first: The names of those that take the event which the run began with.
+        steps: The paths of the executions that recorded something.
+
+    Raises:
+        PlanChangedError: It lacks some, or they take other events.
+    """
+    ways = [[part.partition("[")[0] for part in step.split("/")] for step in steps]
+    lost = sorted({name for way in ways for name in way if name not in known})
+    if lost:
+        raise PlanChangedError(
+            f"agent {agent!r} has an unfinished run with records of actions that it lacks: {', '.join(lost)}",
+            expected="the actions that the run began with, under the same names",
+            found="an agent without them: they were renamed or removed",
+            fix=give_back("the actions their former names back"),
+        )
+    moved = sorted({way[0] for way in ways if way[0] not in first})
+    if moved:
+        raise PlanChangedError(
+            f"agent {agent!r} has an unfinished run with records of actions that take other events now: "
+            f"{', '.join(moved)}",
+            expected="the triggers that the actions had when the run began",
+            found="actions that do not take the event which the run began with",
+            fix=give_back("the actions their former triggers back"),
+        )
+
+
+def give_back(what: str) -> str:
+    """Return what to do about a run that the present code cannot continue."""
+    return (
+        f"give {what}, or finish these runs with the former code; with on_error = 'dead-letter' on the "
+        "agent, such a run ends as a dead letter and the job continues"
+    )
 
 
 def changes(old: dict[str, Any], new: dict[str, Any]) -> list[str]:

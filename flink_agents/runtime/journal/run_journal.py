@@ -65,6 +65,11 @@ class RunJournal:
     def _limit_of(store: ActionStateStore) -> int:
         return store.max_record_bytes
 
+    @property
+    def steps(self) -> Iterable[str]:
+        """The paths of the executions that have recorded something."""
+        return self._steps.keys()
+
     def step(self, step: str) -> StepRecords:
         """What was recorded of one execution of an action."""
         records = self._steps.get(step)

@@ -30,6 +30,7 @@ from flink_agents.runtime.execution.phases import RunState
 from flink_agents.runtime.execution.run import Run
 from flink_agents.runtime.execution.shared import RunEnvironment
 from flink_agents.runtime.execution.steps import StepExecutor
+from flink_agents.runtime.execution.waits.changed_code import CHANGES, check_run
 from flink_agents.runtime.loop.action_loop import ActionLoop
 from flink_agents.runtime.loop.action_tasks import cancel_tasks, current_step, make_task
 from flink_agents.runtime.loop.actor import KeyActor, Unread, Waiting, cancelled_itself
@@ -39,7 +40,6 @@ from flink_agents.runtime.loop.replays import MAX_TOLD, Replays
 from flink_agents.runtime.loop.suspensions import Suspensions
 from flink_agents.runtime.loop.watch import Watch
 from flink_agents.runtime.metrics.run_metrics import clock
-from flink_agents.runtime.state.delayed import DelayedInput
 
 _log = bounded_logger("flink_agents.loop")
 
@@ -323,10 +323,8 @@ class AgentLoop:
                 begun = clock()
                 actor.state = waiting.begin(begun)
                 run = self._run_of(actor, waiting)
-                self.replays.attach(actor, run, waiting)
-                self.suspensions.attach(actor, run, waiting)
                 try:
-                    await self._steps.execute(run, self._attempts, waiting.step)
+                    await self._execute(actor, run, waiting)
                 except RunSuspended as suspended:
                     await self.suspensions.suspend(actor, waiting, suspended)
                     self.ended += 1
@@ -354,6 +352,22 @@ class AgentLoop:
             if not told or actor.order is not None or self.failure is not None:
                 # The end of a run has not told Flink's thread, or did before the actor was idle.
                 self._notify(actor)
+
+    async def _execute(self, actor: KeyActor, run: Run, waiting: Waiting) -> None:
+        """Execute a run to its end; one that the present code cannot continue ends as ``on_error`` says.
+
+        Raises:
+            RunSuspended: It is suspended.
+        """
+        try:
+            self.replays.attach(actor, run, waiting)
+            self.suspensions.attach(actor, run, waiting)
+            if waiting.run is None:
+                self._steps.begin(run, waiting.record)
+            check_run(run, waiting.suspension, self._shared)
+            await self._steps.execute(run, self._attempts, waiting.step)
+        except CHANGES as error:
+            self._steps.give_up(run, waiting.record, error)
 
     def _ended(self, actor: KeyActor, took: float) -> None:
         """Count a run that has ended, and learn how long runs take."""
@@ -388,10 +402,10 @@ class AgentLoop:
         self._bridge.notify()
 
     def _run_of(self, actor: KeyActor, waiting: Waiting) -> Run:
-        """The run of an input: the one that Flink's thread began, or a new one."""
+        """The run of an input: the one that Flink's thread began, or a new one that has not begun."""
         if waiting.run is not None:
             return waiting.run
-        run = Run(
+        return Run(
             self._shared,
             actor.journal_id,
             actor.key_text,
@@ -404,8 +418,3 @@ class AgentLoop:
             waiting.identity,
             waiting.state,
         )
-        if type(waiting.record) is DelayedInput:
-            self._steps.begin_delayed(run, waiting.record)
-        else:
-            self._steps.begin(run, waiting.record)
-        return run

@@ -23,6 +23,7 @@ from flink_agents.runtime.loop.actor import KeyActor, Waiting
 from flink_agents.runtime.metrics.run_metrics import clock
 from flink_agents.runtime.serde.keys import decode_key
 from flink_agents.runtime.state.memory import MemoryTree
+from flink_agents.runtime.state.pending import read_input
 
 _log = bounded_logger("flink_agents.replays")
 
@@ -166,7 +167,7 @@ class Replays:
         actor.next_seq = max(actor.next_seq, choice.seq + 1)
         held = self._let_go(actor)
         # Of a wake-up, Flink's thread knows both.
-        record, timestamp, *_ = self._shared.codec.decode(packed)
+        record, timestamp = read_input(self._shared.codec, packed)
         settled = not order.recorded
         self.let_drained_go(actor, order)
         return Waiting(

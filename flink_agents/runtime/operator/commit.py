@@ -105,7 +105,7 @@ class Commits:
             committed.append(run)
             self._memory(changes)
             self._input(waiting.number, actor)
-            if run.waits is not None:
+            if run.waits is not None or waiting.suspension is not None:
                 self._suspended.committed(run, waiting.number, head, emission, timers)
             self._outputs(run, waiting.number, head, emission, timers)
             self._records(run, head, actor)

@@ -21,6 +21,7 @@ from flink_agents.runtime.operator.low_watermark import LowWatermark
 from flink_agents.runtime.operator.waits.asides import Asides, woken_of
 from flink_agents.runtime.serde.keys import decode_key
 from flink_agents.runtime.state.keyed_state import Head, KeyedState
+from flink_agents.runtime.state.pending import read_input
 
 
 class InputRefused(Exception):
@@ -119,7 +120,7 @@ class Feeder:
             return
         waiting = self._woken(actor, number, packed, actor.next_seq)
         if waiting is None:
-            record, timestamp = self._codec.decode(packed)
+            record, timestamp = read_input(self._codec, packed)
             waiting = Waiting(record, timestamp, number, packed, actor.next_seq)
         loop.submit(actor, waiting)
         actor.next_seq += 1
@@ -240,8 +241,8 @@ class Intake:
         for number in woken:
             low.woken(key_text, number)
         items = [(number, packed) for number, packed in self._state.pending.items() if number not in woken]
-        decode = self._shared.codec.decode
-        low.found(key_text, ((number, decode(packed)[1]) for number, packed in items))
+        codec = self._shared.codec
+        low.found(key_text, ((number, read_input(codec, packed)[1]) for number, packed in items))
 
     def store(self, head: Head, key_text: str, packed: bytes, timestamp: int | None) -> None:
         """Put the bytes of an input into state; they stay there until its run is committed."""

@@ -24,6 +24,7 @@ from flink_agents.runtime.operator.emission import NOTHING, Emission, is_somethi
 from flink_agents.runtime.operator.harvest import DRAIN, START, next_beat
 from flink_agents.runtime.operator.low_watermark import LowWatermark
 from flink_agents.runtime.operator.waits.delaying import AwaitedKeys, DelayingProcessor
+from flink_agents.runtime.operator.waits.pending_work import PendingWork
 from flink_agents.runtime.state.keyed_state import KeyedState, Keys, Timers
 
 MOST_COMMITS = 1000
@@ -71,6 +72,8 @@ class HeartbeatProcessor(DelayingProcessor):
         # Only Flink's thread touches these: the keys are objects of Java.
         self._key_of: dict[str, Any] = {}
         self._restored: deque[tuple[str, Any]] = deque()
+        self._pending_work = PendingWork(shared, state)
+        self._unchecked: deque[Any] = deque()
         self._at: int | None = None
         self._fired = 0
         self._waits_for_end = False
@@ -92,12 +95,17 @@ class HeartbeatProcessor(DelayingProcessor):
         elif unpruned is not None and timers is not None:
             self._keys.switch(unpruned)
             self._arm(timers)
-        delaying = self._keys.delaying(1) if timers is not None else ()
+        delaying = self._keys.delaying(None if self._pending_work.needed else 1) if timers is not None else ()
+        if self._pending_work.needed:
+            self._unchecked.extend(delaying)
+            if self._shared.may_wait:
+                self._unchecked.extend(key for _, key in self._restored)
         if delaying and timers is not None:
             # Their own timers come with the state.
             self._delays.active = True
             self._keys.switch(delaying[0])
             self._see_the_end(timers)
+            self._arm(timers)
 
     @property
     @override
@@ -134,6 +142,7 @@ class HeartbeatProcessor(DelayingProcessor):
             self._waits.check_failure()
             self._wake_restored(MOST_WOKEN, timers)
             self._commit_finished(timers)
+            self._check_restored(MOST_WOKEN)
             if self._unpruned is not None:
                 self._unpruned.look()
         self._arm(timers)
@@ -216,6 +225,16 @@ class HeartbeatProcessor(DelayingProcessor):
                 self._keys.switch(key)
                 self._actor(key_text, timers)
 
+    def _check_restored(self, most: int) -> None:
+        """Check whether the code can continue what waits in restored keys, once those have their actors."""
+        while self._unchecked and most and not self._restored:
+            most -= 1
+            self._keys.switch(self._unchecked.popleft())
+            key_text = self._keys.text()
+            head = self._head_of(key_text)
+            if head is not None:
+                self._pending_work.check(head, key_text)
+
     def _commit_finished(self, timers: Timers) -> None:
         """Look at the actors of which the loop says so."""
         for _ in range(min(len(self._done), MOST_COMMITS)):
@@ -289,7 +308,7 @@ class HeartbeatProcessor(DelayingProcessor):
     def _has_work(self) -> bool:
         """Whether a beat has something to do."""
         unpruned = self._unpruned
-        has_keys = bool(self._actors or self._restored or self._awaited)
+        has_keys = bool(self._actors or self._restored or self._awaited or self._unchecked)
         return has_keys or (unpruned is not None and unpruned.is_looking)
 
     # -- the timer ------------------------------------------------------------------------
@@ -306,7 +325,7 @@ class HeartbeatProcessor(DelayingProcessor):
         now = self._clock()
         if self._at is not None and self._at - now <= SOON_MS:
             return
-        if self._restored or self._done or not self._actors:
+        if self._restored or self._done or self._unchecked or not self._actors:
             at = now
         else:
             actors = self._actors.values() if new is None or self._at is None else (new,)

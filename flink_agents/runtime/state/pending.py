@@ -8,9 +8,14 @@ bytes, so that it does not depend on the version of the entry.
 from __future__ import annotations
 
 from collections.abc import Iterable
+from dataclasses import dataclass
 from enum import IntEnum
+from typing import Any
 
-from flink_agents.api.errors import StateFormatError
+import msgpack
+
+from flink_agents.api.errors import StateError, StateFormatError
+from flink_agents.runtime.serde.codec import VERSION, ValueCodec
 from flink_agents.runtime.state.slots import MapSlot
 
 
@@ -62,6 +67,47 @@ def unpack_input(entry: bytes) -> bytes:
             fix="run the version of flink-agents-python that wrote it, or a newer one",
         )
     return entry[2:]
+
+
+@dataclass(frozen=True)
+class UnreadableInput:
+    """Stands for an input whose class was renamed, removed or changed while the input waited.
+
+    Attributes:
+        packed: The bytes of the input and its timestamp.
+        error: What is wrong with them.
+    """
+
+    packed: bytes
+    error: StateError
+
+
+def read_input(codec: ValueCodec, packed: bytes) -> tuple[Any, int | None]:
+    """Return the input and the timestamp that ``packed`` are the bytes of.
+
+    An input that this code cannot read is an :class:`UnreadableInput`: its run ends as ``on_error`` says.
+
+    Raises:
+        StateFormatError: The bytes are of an unknown version, or corrupt.
+    """
+    try:
+        record, timestamp, *_ = codec.decode(packed)
+    except StateError as error:
+        return UnreadableInput(packed, error), _timestamp(packed, error)
+    return record, timestamp
+
+
+def _timestamp(packed: bytes, error: StateError) -> int | None:
+    """The timestamp of an input that cannot be read."""
+    parts = msgpack.Unpacker(strict_map_key=False)
+    parts.feed(packed[1:])
+    try:
+        if packed[:1] != VERSION or parts.read_array_header() < 2:
+            raise error
+        parts.skip()
+        return parts.unpack()
+    except (ValueError, msgpack.UnpackException):
+        raise error from None
 
 
 class PendingInputs:

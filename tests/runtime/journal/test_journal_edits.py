@@ -332,6 +332,26 @@ def test_change_that_loses_an_action(change: str) -> None:
     assert CALLS == []
 
 
+def forward(event: Any, ctx: Any) -> Billed:
+    return Billed(what=event.input)
+
+
+def test_an_action_without_calls_that_is_renamed_before_one_with_calls() -> None:
+    former = (
+        Agent(name="orders")
+        .add_action("first", [InputEvent], forward)
+        .add_action("second", [Billed], then_ship)
+    )
+    changed = (
+        Agent(name="orders")
+        .add_action("begin", [InputEvent], forward)
+        .add_action("second", [Billed], then_ship)
+    )
+    with pytest.raises(PlanChangedError, match="lacks: first"):
+        go_on(former, changed)
+    assert CALLS == [], "a recorded call was made again"
+
+
 class BilledFor(Event):
     """``Billed`` with a field that it did not have."""
 
@@ -347,7 +367,7 @@ def bill_for(event: Any, ctx: Any) -> BilledFor:
 LOST_EVENTS: dict[str, tuple[Agent, str]] = {
     "remove or rename a class of recorded events": (
         chain(note, then_ship, Noted),
-        "'Billed', whose class is gone",
+        "takes the event 'Billed'",
     ),
     "add a field without a default to an event": (
         chain(bill_for, then_ship, BilledFor),

@@ -97,13 +97,22 @@ def delayed_input(run: Run, sent: list[Any]) -> DelayedInput:
     return DelayedInput(event, action, upstream, run.lineage.id, run.sequence_number)
 
 
+def event_of(sent: DelayedInput, shared: RunEnvironment) -> Event:
+    """Return a delayed event, without its place in the run.
+
+    Raises:
+        StateError: Its class is not what it was.
+    """
+    return shared.events.unpacked(*shared.codec.decode(sent.event))
+
+
 def begin_with(run: Run, sent: DelayedInput, shared: RunEnvironment) -> Event:
     """The event that begins a run, which is that of a delayed event.
 
     Raises:
         PlanChangedError: The class of the event is not what it was.
     """
-    event = shared.events.unpacked(*shared.codec.decode(sent.event))
+    event = event_of(sent, shared)
     run.lineage = DelayedLineage(
         run.identity,
         run.key_text,

@@ -15,6 +15,7 @@ from flink_agents.runtime.loop.actor import Waiting
 from flink_agents.runtime.operator.low_watermark import LowWatermark
 from flink_agents.runtime.state.aside import Aside, wake_up
 from flink_agents.runtime.state.keyed_state import Head, KeyedState, Timers
+from flink_agents.runtime.state.pending import read_input
 from flink_agents.runtime.state.suspended import Suspension
 
 
@@ -126,7 +127,7 @@ class Asides:
             return None
         suspension = self.suspension(found)
         assert suspension.input is not None
-        record, timestamp = self._codec.decode(suspension.input)
+        record, timestamp = read_input(self._codec, suspension.input)
         return Waiting(record, timestamp, number, packed, seq, suspension=suspension)
 
     def suspension(self, aside: Aside) -> Suspension:

@@ -20,6 +20,7 @@ from flink_agents.runtime.execution.shared import RunEnvironment
 from flink_agents.runtime.execution.waits.delayed import delayed_input
 from flink_agents.runtime.operator.low_watermark import LowWatermark
 from flink_agents.runtime.state.keyed_state import Head, KeyedState, Timers
+from flink_agents.runtime.state.pending import read_input
 
 MOST_AT_ONCE = 100
 """How many events of a key come in by one timer, so that other keys and checkpoints have their turn."""
@@ -107,7 +108,7 @@ class Delays:
         for packed in come:
             self._state.pending.put(head.next_pending, packed)
             if self._low is not None:
-                self._low.delayed(key_text, head.next_pending, self._shared.codec.decode(packed)[1])
+                self._low.delayed(key_text, head.next_pending, read_input(self._shared.codec, packed)[1])
             head.next_pending += 1
         self._state.head.update(head.pack())
         if head.delayed_due is not None:

@@ -31,6 +31,7 @@ from flink_agents.runtime.operator.waits.refusals import Refusals, ended_waits, 
 from flink_agents.runtime.operator.waits.strays import Strays
 from flink_agents.runtime.state.keyed_state import Head, KeyedState, Timers
 from flink_agents.runtime.state.mailbox import UNDECIDED, Mail, Mailbox, identity_of
+from flink_agents.runtime.state.pending import read_input
 from flink_agents.runtime.state.suspended import Suspension, run_of
 
 
@@ -158,7 +159,7 @@ class SuspendedRuns:
         suspension = self._suspension(number)
         packed = self._state.pending.get(number)
         assert packed is not None
-        record, timestamp = self._codec.decode(packed)
+        record, timestamp = read_input(self._codec, packed)
         return Waiting(record, timestamp, number, packed, seq, suspension=suspension)
 
     def look_again(self, head: Head, fired: int, timers: Timers) -> None:

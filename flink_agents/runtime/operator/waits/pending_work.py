@@ -1,0 +1,89 @@
+"""Checks after a restore what waits in the state of a key: can the present code continue it?
+
+What the code cannot continue follows ``on_error`` and ``on_unhandled`` when its time comes. If these say that
+the job fails, it should fail now and not in an hour: a suspended run or a delayed event may wait for long.
+Only a few keys are checked at a time, so that a large state does not delay the start.
+"""
+
+from __future__ import annotations
+
+from flink_agents.api.durable import OnPlanChange
+from flink_agents.api.errors import PlanChangedError, StateError
+from flink_agents.api.options import AgentOptions
+from flink_agents.api.policies import OnError
+from flink_agents.runtime.execution.shared import RunEnvironment
+from flink_agents.runtime.execution.waits.changed_code import (
+    agent_policy,
+    check_suspended,
+    event_of_input,
+    no_action_takes,
+    unhandled_policy,
+)
+from flink_agents.runtime.serde.keys import decode_key
+from flink_agents.runtime.state.keyed_state import Head, KeyedState
+from flink_agents.runtime.state.suspended import Suspension
+
+_FAIL = (OnError.FAIL, OnError.RETRY)
+
+
+class PendingWork:
+    """Checks the suspended runs and delayed events of the current key. Only for Flink's thread.
+
+    Args:
+        shared: What all runs share.
+        state: Keyed state.
+
+    Attributes:
+        needed: Whether there is anything that could fail the job later.
+    """
+
+    def __init__(self, shared: RunEnvironment, state: KeyedState) -> None:
+        self._shared = shared
+        self._state = state
+        self._runs = agent_policy(shared) in _FAIL
+        self._events = unhandled_policy(shared) in _FAIL
+        policy = OnPlanChange(shared.config.get(AgentOptions.ON_PLAN_CHANGE))
+        self._plan = shared.agent.plan.fingerprint if policy is OnPlanChange.REFUSE else None
+        self.needed = self._runs or self._events or self._plan is not None
+
+    def check(self, head: Head, key_text: str) -> None:
+        """Check what waits for its time.
+
+        Raises:
+            PlanChangedError: The job would fail when the time has come.
+            StateError: Something cannot be read by the present code.
+        """
+        numbers = [one.number for one in head.aside]
+        if head.suspended is not None:
+            numbers.append(head.suspended[0])
+        for number in numbers:
+            packed = self._state.pending.suspended(number)
+            if packed is not None:
+                suspension = Suspension.unpack(packed)
+                self._check_run(suspension, suspension.input or self._state.pending.get(number), key_text)
+        if head.delayed_due is not None:
+            for _, packed in self._state.delayed.all():
+                self._check_event(packed)
+
+    def _check_run(self, suspension: Suspension, packed: bytes | None, key_text: str) -> None:
+        if self._plan is not None and suspension.plan not in ("", self._plan):
+            raise PlanChangedError(
+                f"key {decode_key(key_text)!r} has a suspended run of another plan",
+                expected=f"the plan {suspension.plan[:12]}",
+                found=self._plan[:12],
+                fix="finish these runs with the former plan, or set action-state.on-plan-change to "
+                "'continue-compatible'",
+            )
+        if self._runs and packed is not None:
+            check_suspended(suspension, event_of_input(packed, self._shared), self._shared)
+
+    def _check_event(self, packed: bytes) -> None:
+        try:
+            event = event_of_input(packed, self._shared)
+        except StateError:
+            if self._runs:
+                raise
+            return
+        route = self._shared.routes.of(event)
+        if self._events and route is not None and not (route.leaves or route.actions):
+            raise no_action_takes(event, self._shared)

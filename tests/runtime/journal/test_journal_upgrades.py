@@ -1,0 +1,168 @@
+"""The upgrade drill: runs in every phase, an edit of the code, and what becomes of each run.
+
+It makes the table of ``docs/upgrades.md``. Whether a job fails or lets runs end as dead letters is up to its
+policies. Either way, no key suffers from what another key waits for: with dead letters, the job continues; if
+the policy is to fail, it fails at the start.
+"""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
+from copy import deepcopy
+from dataclasses import dataclass, replace
+from datetime import timedelta
+from pathlib import Path
+from typing import Any
+
+import pytest
+import upgrade_edits
+from suite.tables import each
+from upgrade_edits import CALLS, EDITS, PHASES, STOPPED, Order, agent
+
+from flink_agents.api.errors import StateError
+from flink_agents.connectors.action_state.memory.store import MemoryPlace, MemoryStore
+from flink_agents.runtime.serde.keys import encode_key
+from flink_agents.runtime.serde.typenames import resolve_type
+from flink_agents.testing import OperatorHarness
+from flink_agents.testing.snapshots import Snapshot
+
+PAGE = Path(__file__).parents[3] / "docs" / "upgrades.md"
+HEADER = f"| edit | {' | '.join(PHASES)} |"
+LATER_FAILURES = ("remove a resource that actions use",)
+"""What shows only when the action asks for it."""
+
+CONTINUES, LETTER = "continues", "dead letter"
+
+
+@dataclass
+class NewOrder:
+    """An input that comes after the edit."""
+
+    phase: str
+
+
+@pytest.fixture(scope="module")
+def stopped() -> Iterator[tuple[Snapshot, MemoryPlace]]:
+    """The state of the job and its store, with a run in every phase."""
+    CALLS.clear()
+    place, STOPPED[0] = MemoryPlace(), False
+    with harness_of(agent(), place, settle=False) as job:
+        for phase in PHASES:
+            job.push(Order(phase))
+        until(job, lambda: is_in_every_phase(job))
+        job.signal("signalled", "more")
+        before = job.checkpoint()
+    STOPPED[0] = True
+    yield before, place
+
+
+def harness_of(changed: Any, place: MemoryPlace, **options: Any) -> OperatorHarness:
+    return OperatorHarness(
+        changed, key_selector=key_of, store=lambda: MemoryStore(place), crash=None, **options
+    )
+
+
+def key_of(order: Any) -> str:
+    return order.phase
+
+
+def until(job: OperatorHarness, holds: Any) -> None:
+    """Let timers fire until something holds."""
+    deadline = time.monotonic() + 60
+    while not holds():
+        assert time.monotonic() < deadline, "the former job did not come to where it is to be stopped"
+        job.advance(1)
+        time.sleep(0.002)
+
+
+def is_in_every_phase(job: OperatorHarness) -> bool:
+    waits = job.waits("suspended") and job.waits("signalled") and job.delayed("delayed event")
+    return bool(waits) and len(CALLS) == len(PHASES) + 1
+
+
+def copied(place: MemoryPlace) -> MemoryPlace:
+    """The same records, for one edit."""
+    copy = MemoryPlace()
+    copy.store_id, copy.journals = place.store_id, deepcopy(place.journals)
+    return copy
+
+
+@contextmanager
+def go_on(
+    edit: str, stopped: tuple[Snapshot, MemoryPlace], policy: str, phases: Sequence[str] = PHASES
+) -> Iterator[OperatorHarness]:
+    """The job with changed code and the state of some of its keys."""
+    before, place = stopped
+    keys = {encode_key(phase): before.keys[encode_key(phase)] for phase in phases}
+    made = dict(EDITS[edit])
+    with pytest.MonkeyPatch.context() as patch:
+        if made.pop("Order", Order) is None:
+            patch.delattr(upgrade_edits, "Order")
+        resolve_type.cache_clear()
+        CALLS.clear()
+        with harness_of(agent(**made, policy=policy), copied(place), settle=False) as job:
+            job.restore(replace(before, keys=keys))
+            yield job
+    resolve_type.cache_clear()
+
+
+def results(job: OperatorHarness) -> dict[str, str]:
+    """What became of the run of each phase."""
+    found = {output[0]: CONTINUES for output in job.outputs}
+    for letter in job.dead_letters:
+        assert letter.key not in found, "a run has put out something, and is a dead letter"
+        found[letter.key] = LETTER
+    return found
+
+
+def run_all(job: OperatorHarness) -> None:
+    job.settle()
+    for key, name in (("suspended", "more"), ("suspended", "go"), ("signalled", "go")):
+        job.signal(key, name)
+        job.settle()
+    job.advance(timedelta(hours=2))
+    job.settle()
+
+
+def test_the_page_tells_what_becomes_of_each_run(stopped: tuple[Snapshot, MemoryPlace]) -> None:
+    rows: list[str] = []
+    for edit in EDITS:
+        with go_on(edit, stopped, "dead-letter") as job:
+            run_all(job)
+            found = results(job)
+            assert not any(job.pending(phase) or job.waits(phase) for phase in PHASES), edit
+        assert found.keys() == set(PHASES), edit
+        assert not [call for call in CALLS if call.startswith("charge")], f"{edit}: a call was repeated"
+        rows.append(f"| {edit} | {' | '.join(found[phase] for phase in PHASES)} |")
+    wanted = "\n".join([HEADER, "|---" * (len(PHASES) + 1) + "|", *rows])
+    assert wanted in PAGE.read_text("utf-8"), f"replace the table in docs/upgrades.md by:\n\n{wanted}\n"
+
+
+@each("edit", [edit for edit in EDITS if edit not in LATER_FAILURES])
+def test_what_cannot_continue_fails_the_job_at_once_if_the_policy_is_to_fail(
+    edit: str, stopped: tuple[Snapshot, MemoryPlace]
+) -> None:
+    for phase in PHASES:
+        with go_on(edit, stopped, "dead-letter", [phase]) as job:
+            run_all(job)
+            result = results(job)[phase]
+        with go_on(edit, stopped, "fail", [phase]) as job:
+            if result == CONTINUES:
+                run_all(job)
+                assert results(job) == {phase: CONTINUES}
+                continue
+            with pytest.raises(StateError):
+                # No time passes, and no signal comes.
+                job.settle()
+
+
+@each("edit", EDITS)
+def test_other_keys_do_not_suffer(edit: str, stopped: tuple[Snapshot, MemoryPlace]) -> None:
+    with go_on(edit, stopped, "ignore") as job:
+        run_all(job)
+        assert not job.dead_letters
+        job.push(NewOrder("new"))
+        job.settle()
+        assert [output[:2] for output in job.outputs if output[0] == "new"] in ([("new", "charged new")], [])

@@ -1,0 +1,201 @@
+"""A job with a run in every phase, and edits of its code: what ``docs/upgrades.md`` tells about each.
+
+Each input names a phase. The former code brings its run there and no further; then a changed agent is
+restored.
+"""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Callable
+from dataclasses import dataclass
+from typing import Any, cast
+
+from flink_agents import Agent, Event, InputEvent, OutputEvent, ResourceType
+
+CALLS: list[str] = []
+"""What durable calls did, in order; nothing takes it back."""
+
+STOPPED = [False]
+"""Whether the former code runs, which comes to no end."""
+
+
+@dataclass
+class Order:
+    """An input."""
+
+    phase: str
+
+
+class Step(Event):
+    """Begins the second action of a run."""
+
+    phase: str
+
+
+class Later(Event):
+    """Begins a run when its time has come."""
+
+    phase: str
+
+
+class StepAgain(Event):
+    """``Step`` under a new name."""
+
+    phase: str
+
+
+class LaterAgain(Event):
+    """``Later`` under a new name."""
+
+    phase: str
+
+
+class LaterMore(Event):
+    """``Later`` with a field that has a default."""
+
+    EVENT_TYPE = "Later"
+    phase: str
+    more: int = 1
+
+
+class LaterNeeds(Event):
+    """``Later`` with a field that has none."""
+
+    EVENT_TYPE = "Later"
+    phase: str
+    more: int
+
+
+def charge(phase: str) -> str:
+    CALLS.append(f"charge {phase}")
+    return f"charged {phase}"
+
+
+def ship(phase: str) -> str:
+    CALLS.append(f"ship {phase}")
+    return f"shipped {phase}"
+
+
+def price() -> int:
+    """Return the price."""
+    return 3
+
+
+async def stop() -> None:
+    """Wait for ever in the former code."""
+    if not STOPPED[0]:
+        await asyncio.Event().wait()
+
+
+def make_take(step: type[Event], later: type[Event], tool: str, ending: str) -> Callable[..., Any]:
+    """The first action: what it does depends on the phase that its input names."""
+
+    async def take(event: Any, ctx: Any) -> Any:
+        phase = event.input.phase
+        charged = await ctx.durable_execute_async(charge, phase)
+        if phase == "delayed event":
+            ctx.send_event(make(later, phase), delay=3600)
+            return None
+        if phase == "recorded event":
+            return make(step, phase)
+        if phase in ("suspended", "signalled"):
+            await ctx.wait_for("go")
+            await ctx.wait_for("more")
+        else:
+            await stop()
+        found = ctx.get_resource(tool, ResourceType.TOOL).func()
+        return OutputEvent(output=(phase, charged, found, ending))
+
+    return take
+
+
+def make_finish(tool: str, ending: str) -> Callable[..., Any]:
+    """The second action, of runs that have come so far."""
+
+    async def finish(event: Any, ctx: Any) -> Any:
+        shipped = await ctx.durable_execute_async(ship, event.phase)
+        if event.phase == "recorded event":
+            await stop()
+        found = ctx.get_resource(tool, ResourceType.TOOL).func()
+        return OutputEvent(output=(event.phase, shipped, found, ending))
+
+    return finish
+
+
+def make(kind: type[Event], phase: str) -> Event:
+    """An event, with whatever fields its class has."""
+    fields = {name: 1 for name in kind.model_fields if name != "phase"}
+    return cast("Event", kind(**{**fields, "phase": phase}))
+
+
+def also(event: Any, ctx: Any) -> None:
+    """An action that nothing depends on."""
+
+
+def agent(
+    *,
+    step: type[Event] = Step,
+    later: type[Event] = Later,
+    tool: str = "price",
+    has_tool: bool = True,
+    ending: str = "",
+    take: str = "take",
+    finish: str | None = "finish",
+    deliver: str | None = "deliver",
+    adds: bool = False,
+    moved: bool = False,
+    policy: str = "fail",
+) -> Agent:
+    """The agent of the job; without arguments, the former one.
+
+    Args:
+        step: The class of the event within a run.
+        later: The class of the delayed event.
+        tool: The name of its resource.
+        has_tool: Whether it has that resource.
+        ending: What its actions put out besides.
+        take: The name of its first action.
+        finish: The name of its second action; None for none.
+        deliver: The name of the action for delayed events; None for none.
+        adds: Whether it has one more action.
+        moved: Whether another action takes the inputs, and the first one takes other events.
+        policy: What happens to events that it cannot handle.
+    """
+    made = Agent(name="orders")
+    made.on_error = made.on_unhandled = policy
+    if has_tool:
+        made.add_resource(tool, "tool", price)
+    if adds:
+        made.add_action("also", [InputEvent], also)
+    if moved:
+        made.add_action(take, [step], also)
+        take = "receive"
+    made.add_action(take, [InputEvent], make_take(step, later, tool, ending))
+    if finish is not None:
+        made.add_action(finish, [step], make_finish(tool, ending))
+    if deliver is not None:
+        made.add_action(deliver, [later], make_finish(tool, ending))
+    return made
+
+
+PHASES = ("recorded call", "recorded event", "delayed event", "suspended", "signalled")
+"""What a run is doing when the job is stopped, by the word of the page."""
+
+EDITS: dict[str, dict[str, Any]] = {
+    "change what an action does with results": {"ending": "new"},
+    "add an action": {"adds": True},
+    "rename a resource and its uses": {"tool": "cost"},
+    "add a field with a default to an event class": {"later": LaterMore},
+    "add a field without a default to an event class": {"later": LaterNeeds},
+    "rename the event class that actions of a run exchange": {"step": StepAgain},
+    "rename the event class of delayed events": {"later": LaterAgain},
+    "rename an action that has recorded something": {"take": "receive", "finish": "end"},
+    "let another action take what an action with records took": {"moved": True},
+    "rename an action that delayed events begin with": {"deliver": "bring"},
+    "remove the action that takes an event within a run": {"finish": None},
+    "remove the action that takes delayed events": {"deliver": None},
+    "remove a resource that actions use": {"has_tool": False},
+    "rename or remove the class of inputs": {"Order": None},
+}
+"""Edits of the code, by the words of the page; with what the agent is made of, or names that go."""
