@@ -12,7 +12,7 @@ from pydantic import BaseModel, ConfigDict, Field, ValidationError, field_valida
 
 from flink_agents.api.error_base import suggest
 from flink_agents.api.errors import AgentDefinitionError
-from flink_agents.api.history import ConversationHistory
+from flink_agents.api.history import ChatTranscript, ConversationHistory
 from flink_agents.api.places import caller_place
 from flink_agents.api.policies import RateLimit, RetryTimes
 from flink_agents.api.resources import ChatMessage, ResourceDescriptor, ResourceRef
@@ -21,8 +21,8 @@ from flink_agents.api.told_models import ToldModelType
 
 T = TypeVar("T")
 
-ChatInput = str | ChatMessage | Sequence[Any]
-"""What is said to a model: a text of the user, or messages."""
+ChatInput = str | ChatMessage | ChatTranscript | Sequence[Any]
+"""What is said to a model: a text of the user, contents such as pictures, or messages."""
 
 
 class _Plain(BaseModel, metaclass=ToldModelType):
@@ -183,6 +183,7 @@ class ChatModelSpec(Endpoint, Limits):
     tool_result_limit: int = Field(default=100_000, ge=1, description="Bytes of JSON that a tool may return.")
     on_tool_error: OnToolError = Field(default=OnToolError.FAIL, description="Where a tool raises.")
     limits: UsageLimits = Field(default=UsageLimits(), description="What one conversation may use.")
+    allow_urls: bool = Field(default=False, description="Whether contents may be URLs, to be downloaded.")
     stream: bool = Field(default=False, description="Ask for a stream, which the record holds as a whole.")
     timeout: float | None = Field(default=120.0, gt=0, description="Seconds for an attempt of a request.")
     retry: RetryTimes = Field(default=RetryTimes(), description="When a failed request is sent again.")
@@ -217,6 +218,7 @@ class ChatModelOptions(TypedDict, total=False):
     tool_result_limit: int
     on_tool_error: OnToolError | str
     limits: UsageLimits | Mapping[str, Any]
+    allow_urls: bool
     stream: bool
     timeout: float | None
     retry: RetryTimes | Mapping[str, Any]
@@ -300,9 +302,11 @@ class ConversationOptions(TypedDict, total=False):
     """Settings such as ``temperature``, over those of the model."""
     instructions: str | None
     """What the model is told before all messages, behind its own instructions."""
-    history: Sequence[Any] | ConversationHistory
-    """What was said before: messages of pydantic-ai, or what ``messages`` of a result held of them; or how
-    much of it short-term memory keeps for the key, so that the conversation goes on from there."""
+    history: Sequence[Any] | ChatTranscript | ConversationHistory
+    """What was said before: the ``messages`` of a result or of a ``ChatResponseEvent``; or how much of it
+    short-term memory keeps for the key, so that the conversation goes on from there."""
+    allow_urls: bool
+    """Whether contents may be URLs, which the provider or the worker downloads. Default: the model's."""
     variables: Mapping[str, Any]
     """Values for the variables of the model's prompt."""
     run_tools: bool

@@ -6,13 +6,16 @@ An agent that emits a :class:`ChatRequestEvent` has the action ``answer_chat_req
 
 from __future__ import annotations
 
-from typing import Any, Literal
+from collections.abc import Sequence
+from typing import Any, Literal, cast
 
-from pydantic import BaseModel, ConfigDict, Field
+from pydantic import BaseModel, ConfigDict, Field, ValidationInfo, field_validator
 
 from flink_agents.api.chat import ChatUsage
+from flink_agents.api.errors import AgentConfigurationError
 from flink_agents.api.events import Event
-from flink_agents.api.history import ConversationHistory
+from flink_agents.api.history import ChatTranscript, ConversationHistory
+from flink_agents.api.places import authors_place
 from flink_agents.api.resources import ChatMessage
 
 
@@ -72,8 +75,32 @@ class ChatRequestEvent(Event):
     tools: tuple[str, ...] = ()
     output_schema: dict[str, Any] | None = None
     variables: dict[str, Any] = Field(default_factory=dict[str, Any])
-    history: ConversationHistory | list[dict[str, Any]] = Field(default_factory=list[dict[str, Any]])
+    history: ConversationHistory | ChatTranscript = Field(default_factory=lambda: ChatTranscript([]))
     run_tools: bool = True
+
+    @field_validator("messages", mode="before")
+    @classmethod
+    def _check_messages(cls, value: Any, info: ValidationInfo) -> Any:
+        # JSON has nothing else for messages; what pydantic reads of it is data, and is told as such.
+        if info.mode == "json" or isinstance(value, str):
+            return value
+        several: list[object] = (
+            [*cast("Sequence[object]", value)] if isinstance(value, list | tuple) else [value]
+        )
+        for one in several:
+            if not isinstance(one, ChatMessage):
+                raise _not_written("messages", "a string, or ChatMessage objects", one)
+        return several
+
+    @field_validator("history", mode="before")
+    @classmethod
+    def _check_history(cls, value: Any, info: ValidationInfo) -> Any:
+        if info.mode == "json" or isinstance(value, ConversationHistory | ChatTranscript):
+            return value
+        if isinstance(value, list | tuple) and not value:
+            return ChatTranscript([])
+        given: object = value  # pyright: ignore[reportUnknownVariableType]
+        raise _not_written("history", "a ConversationHistory, or the messages of a ChatResponseEvent", given)  # pyright: ignore[reportUnknownArgumentType]
 
 
 class ChatResponseEvent(Event):
@@ -84,7 +111,7 @@ class ChatResponseEvent(Event):
         tag: What its author wrote there.
         model: Name of the chat model that answered.
         output: The answer.
-        messages: The whole transcript; JSON values.
+        messages: The whole transcript; JSON values, which ``history`` of another request takes.
         usage: What the conversation used.
         tool_calls: Calls that the model asks for, where they are left to the author.
     """
@@ -93,7 +120,7 @@ class ChatResponseEvent(Event):
     tag: Any = None
     model: str
     output: Any
-    messages: list[dict[str, Any]]
+    messages: ChatTranscript
     usage: ChatUsage
     tool_calls: tuple[RequestedCall, ...] = ()
 
@@ -124,3 +151,13 @@ class ToolResponseEvent(Event):
     request_id: str
     tag: Any = None
     results: tuple[CallResult, ...]
+
+
+def _not_written(field: str, expected: str, found: object) -> AgentConfigurationError:
+    return AgentConfigurationError(
+        f"a ChatRequestEvent is given {field} that are none of the agent's code",
+        expected=expected,
+        found=type(found).__name__,
+        fix="format it as a string, or build ChatMessage(role='user', content=...) of its fields",
+        where=authors_place(),
+    )

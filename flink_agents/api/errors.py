@@ -118,7 +118,9 @@
     │   ├── HistoryError                 FA9004
     │   ├── UnrecordedAgentError         FA9005
     │   ├── ApprovalUnavailableError     FA9006
-    │   └── NestedChatsError             FA9007
+    │   ├── NestedChatsError             FA9007
+    │   ├── MessageOriginError           FA9030
+    │   └── UrlContentError              FA9031
     ├── ToolError                        FA9100  a tool that a model called ended the conversation
     │   ├── ToolRetriesExceededError     FA9101
     │   └── ToolResultError              FA9102
@@ -172,6 +174,7 @@ from flink_agents.api.mcp_errors import (
 from flink_agents.api.model_errors import (
     ApprovalUnavailableError as ApprovalUnavailableError,
     HistoryError as HistoryError,
+    MessageOriginError as MessageOriginError,
     ModelError as ModelError,
     ModelOutputError as ModelOutputError,
     ModelRequestError as ModelRequestError,
@@ -181,6 +184,7 @@ from flink_agents.api.model_errors import (
     ToolResultError as ToolResultError,
     ToolRetriesExceededError as ToolRetriesExceededError,
     UnrecordedAgentError as UnrecordedAgentError,
+    UrlContentError as UrlContentError,
     UsageLimitExceededError as UsageLimitExceededError,
 )
 from flink_agents.api.resume_errors import (

@@ -12,12 +12,14 @@ a whole, and a replay finds what the run found.
 
 from __future__ import annotations
 
+from collections.abc import Iterator
 from typing import Any
 
-from pydantic import BaseModel, ConfigDict, Field, model_validator
+from pydantic import BaseModel, ConfigDict, Field, RootModel, model_validator
 
 from flink_agents.api.errors import HistoryError
 from flink_agents.api.memory import MemoryObject
+from flink_agents.api.provenance import Delivered, WrittenType, is_data
 from flink_agents.api.told_models import ToldModelType
 
 CONVERSATIONS = "conversations"
@@ -82,7 +84,37 @@ class ConversationHistory(_Plain):
         return self.keep or (1.0 if self.summary is None else 0.5)
 
 
-class StoredConversation(BaseModel):
+class ChatTranscript(RootModel[list[dict[str, Any]]], metaclass=WrittenType):  # pyright: ignore[reportGeneralTypeIssues]
+    """The messages of a conversation as JSON values, as the runtime wrote them.
+
+    ``history=`` of ``ctx.chat`` and of a ``ChatRequestEvent`` goes on from one. It can be kept in memory, and
+    read like a list. A list of the same values is no transcript: anybody could have written it.
+    """
+
+    model_config = ConfigDict(frozen=True)
+
+    root: list[dict[str, Any]] = []
+
+    def __len__(self) -> int:
+        """How many messages it has."""
+        return len(self.root)
+
+    def __iter__(self) -> Iterator[dict[str, Any]]:  # type: ignore[override]
+        """Its messages, the oldest first."""
+        return iter(self.root)
+
+    def __getitem__(self, index: Any) -> Any:
+        """One of its messages, or a list of several."""
+        return self.root[index]  # pyright: ignore[reportUnknownVariableType]
+
+    def __eq__(self, other: object) -> bool:
+        """Whether another transcript, or a list, has the same messages."""
+        return self.root == (list(other) if isinstance(other, ChatTranscript) else other)
+
+    __hash__ = None  # type: ignore[assignment]
+
+
+class StoredConversation(BaseModel, Delivered):
     """The value in short-term memory: a history as it is kept.
 
     Attributes:
@@ -113,9 +145,9 @@ class KeptConversation:
         self.path = f"{CONVERSATIONS}.{name}"
 
     @property
-    def messages(self) -> list[dict[str, Any]]:
-        """The messages that stayed, the oldest first: JSON values that ``ctx.chat(history=...)`` takes."""
-        return self.read().messages
+    def messages(self) -> ChatTranscript:
+        """The messages that stayed, the oldest first; ``ctx.chat(history=...)`` takes them."""
+        return ChatTranscript(self.read().messages)
 
     @property
     def summary(self) -> str:
@@ -135,12 +167,12 @@ class KeptConversation:
         found = self._memory.get(self.path)
         if found is None:
             return StoredConversation()
-        if isinstance(found, StoredConversation):
+        if isinstance(found, StoredConversation) and not is_data(found):
             return found
         raise HistoryError(
             f"short-term memory has no history at {self.path!r}",
             expected=StoredConversation.__name__,
-            found=type(found).__qualname__,
+            found=f"{type(found).__qualname__}{' that came with data' if is_data(found) else ''}",
             fix=f"keep the agent's own values outside of {CONVERSATIONS!r}, or give the history another name",
         )
 

@@ -53,6 +53,18 @@ class NestedChatsError(ModelError):
     code = "FA9007"
 
 
+class MessageOriginError(ModelError):
+    """An object that came with data would speak to a chat model as somebody else than the user."""
+
+    code = "FA9030"
+
+
+class UrlContentError(ModelError):
+    """A chat model is given a content that is a URL, which the agent's code does not allow."""
+
+    code = "FA9031"
+
+
 class ToolError(AgentsError):
     """A tool that a model called ended the conversation."""
 

@@ -33,6 +33,7 @@ from flink_agents.api.error_base import suggest
 from flink_agents.api.errors import AgentDefinitionError
 from flink_agents.api.places import caller_place
 from flink_agents.api.prompt_files import read_prompt_file
+from flink_agents.api.provenance import WrittenType, like
 from flink_agents.api.settings import LimitOptions, ToolSettings, check_settings
 from flink_agents.api.templates import fill_template, template_variables
 from flink_agents.api.tool_schema import (
@@ -259,8 +260,11 @@ class Tool:
     call = __call__
 
 
-class ChatMessage(BaseModel):
+class ChatMessage(BaseModel, metaclass=WrittenType):
     """One message of a conversation.
+
+    Only a call such as ``ChatMessage(role="system", content=...)`` speaks with a role. A message that
+    pydantic makes out of a record is data, and a chat model takes it as the user's only.
 
     Attributes:
         role: ``system``, ``user``, ``assistant`` or ``tool``.
@@ -425,7 +429,10 @@ class Prompt(BaseModel):
                 else suggest(unknown[0], known, f"leave out {', '.join(unknown)}"),
             )
         return [
-            ChatMessage(role=message.role, content=fill_template(message.content, variables, what))
+            like(
+                message,
+                ChatMessage(role=message.role, content=fill_template(message.content, variables, what)),
+            )
             for message in self.messages
         ]
 

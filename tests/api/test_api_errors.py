@@ -130,6 +130,8 @@ CODES = {
     "UnrecordedAgentError": "FA9005",
     "ApprovalUnavailableError": "FA9006",
     "NestedChatsError": "FA9007",
+    "MessageOriginError": "FA9030",
+    "UrlContentError": "FA9031",
     "ToolError": "FA9100",
     "ToolRetriesExceededError": "FA9101",
     "ToolResultError": "FA9102",

@@ -104,7 +104,8 @@ class Talker(Agent):
     async def talk(self, event: InputEvent, ctx: RunnerContext) -> OutputEvent:
         model, messages = event.input
         said: Any = {"variables": {"mood": "kind"}, **SAID}
-        result = await ctx.chat(model, messages, **said)
+        # What the input brings is data: messages with roles are those of the agent.
+        result = await ctx.chat(model, said.pop("messages", messages), **said)
         ctx.short_term_memory.set("last", result.model)
         return OutputEvent(output=(result.output, result.model, result.usage.requests))
 
@@ -157,10 +158,10 @@ def test_messages_and_history(agent_harness: Make) -> None:
     messages = [
         ChatMessage(role="user", content="one"),
         ChatMessage(role="assistant", content="two"),
-        {"role": "user", "content": "three"},
+        "three",
     ]
     history = [ModelRequest.user_text_prompt("before"), ModelResponse([TextPart("yes")])]
-    talk(agent_harness, ["good"], given=("main", messages), history=history)
+    talk(agent_harness, ["good"], messages=messages, history=history)
     (asked,) = MODELS.main.asked
     assert contents(asked) == ["before", "yes", "one", "two", "three"]
 

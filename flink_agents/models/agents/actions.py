@@ -13,6 +13,7 @@ from flink_agents.api.chat_events import (
     ToolResponseEvent,
 )
 from flink_agents.api.context import RunnerContext
+from flink_agents.api.history import ChatTranscript
 from flink_agents.models.chat.messages import to_json
 from flink_agents.models.tools.calls import ToolPolicy
 from flink_agents.models.tools.skills.resource import with_skills
@@ -35,7 +36,7 @@ async def answer_chat_request(event: ChatRequestEvent, ctx: RunnerContext) -> Ch
         tag=event.tag,
         model=result.model,
         output=result.output,
-        messages=to_json(result.messages),
+        messages=ChatTranscript(to_json(result.messages)),
         usage=result.usage,
         tool_calls=tuple(_requested(call) for call in result.tool_calls),
     )

@@ -63,6 +63,7 @@ class Terms:
         instructions: What the model is told before all messages.
         output_retries: How often the model is told what is wrong with its output.
         run_tools: Whether calls of tools are made; else they end the conversation.
+        allow_urls: Whether messages may have contents that are URLs.
         now: The time that its messages carry.
     """
 
@@ -71,6 +72,7 @@ class Terms:
     instructions: str | None
     output_retries: int
     run_tools: bool
+    allow_urls: bool
     now: datetime
 
 
@@ -103,7 +105,7 @@ class Conversation:
         self._given = len(messages)
         self._wrong_outputs = 0
         self._model = ""
-        self._transcript = Transcript()
+        self._transcript = Transcript(terms.allow_urls)
         self._transcript.add(messages)
         self._parameters = self._request_parameters()
 

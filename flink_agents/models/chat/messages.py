@@ -7,24 +7,42 @@ from __future__ import annotations
 
 import hashlib
 import json
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from datetime import datetime
 from typing import Any, cast
 
-from pydantic import ValidationError
 from pydantic_ai.messages import (
+    AudioUrl,
+    BinaryContent,
+    CachePoint,
+    DocumentUrl,
+    FileUrl,
+    ImageUrl,
     ModelMessage,
     ModelMessagesTypeAdapter,
     ModelRequest,
     ModelResponse,
     SystemPromptPart,
+    TextContent,
     TextPart,
+    UploadedFile,
     UserPromptPart,
+    VideoUrl,
 )
 
-from flink_agents.api.chat import ChatInput, problem
-from flink_agents.api.errors import AgentConfigurationError
+from flink_agents.api.chat import ChatInput
+from flink_agents.api.errors import AgentConfigurationError, UrlContentError
+from flink_agents.api.history import ChatTranscript
+from flink_agents.api.provenance import is_data, messages_in
 from flink_agents.api.resources import ChatMessage
+from flink_agents.models.chat.origins import own_content, own_request, own_response, speaks
+
+_CONTENTS = (ImageUrl, AudioUrl, DocumentUrl, VideoUrl, BinaryContent, TextContent, UploadedFile, CachePoint)
+_BY_USER = (str, *_CONTENTS)
+"""Classes of what a message of the user can hold."""
+
+_MOST_NAMES = 10
+"""How many keys of a mapping an error names."""
 
 _NOT_ASKED = ("timestamp", "run_id", "conversation_id")
 """Fields of messages and of their parts that say when and where, and not what."""
@@ -34,60 +52,97 @@ def messages_of(given: ChatInput, now: datetime) -> list[ModelMessage]:
     """What a caller says, as messages.
 
     Args:
-        given: A text of the user, a ``ChatMessage``, or several messages of any kind.
+        given: A text of the user, a content such as a picture, a ``ChatMessage``, a message of pydantic-ai,
+            or a list of these. Texts and contents side by side in a list are one message of the user.
         now: The time that they carry: that of the run, which a replay has again.
 
     Raises:
-        AgentConfigurationError: Something else was given.
+        MessageOriginError: Data would speak as somebody else than the user.
+        AgentConfigurationError: Something else was given, such as a mapping.
     """
-    if isinstance(given, str):
-        return [ModelRequest([UserPromptPart(given, timestamp=now)], timestamp=now)] if given else []
-    if isinstance(given, ChatMessage | Mapping | ModelRequest | ModelResponse):
-        return [_message(given, now)]
-    # What is neither a message nor several of them is refused as the one message that it was meant to be.
+    if isinstance(given, ChatTranscript):
+        return _transcript(given)
+    if isinstance(given, str) and not given:
+        return []
+    # What is neither a message nor several of them is rejected as the one message that it was meant to be.
     several: Sequence[Any] = given if isinstance(given, list | tuple) else [given]
-    return [_message(one, now) for one in several]
+    return [message for group in _groups(several) for message in _said(group, now)]
+
+
+def _groups(several: Sequence[Any]) -> Iterator[list[Any]]:
+    """Texts and contents side by side as one group; anything else by itself."""
+    group: list[Any] = []
+    for one in several:
+        if isinstance(one, _BY_USER):
+            group.append(one)
+            continue
+        if group:
+            yield group
+        yield [one]
+        group = []
+    if group:
+        yield group
+
+
+def _said(group: list[Any], now: datetime) -> list[ModelMessage]:
+    if not isinstance(group[0], _BY_USER):
+        return [_message(group[0], now)]
+    if all(isinstance(one, str) for one in group):
+        return [_by_user(text, now) for text in group]
+    return [_by_user([own_content(one) for one in group], now)]
+
+
+def _by_user(content: Any, now: datetime) -> ModelRequest:
+    return ModelRequest([UserPromptPart(content, timestamp=now)], timestamp=now)
 
 
 def _message(one: Any, now: datetime) -> ModelMessage:
-    if isinstance(one, ModelRequest | ModelResponse):
-        return one
     if isinstance(one, ChatMessage):
         return _chat_message(one, now)
-    if isinstance(one, str):
-        return ModelRequest([UserPromptPart(one, timestamp=now)], timestamp=now)
-    if not isinstance(one, Mapping):
-        raise _no_message(type(one).__qualname__)
-    try:
-        if "kind" in one:
-            return ModelMessagesTypeAdapter.validate_python([one])[0]
-        return _chat_message(ChatMessage.model_validate(one), now)
-    except ValidationError as error:
-        raise _no_message(f"a dict: {problem(error)}") from None
-
-
-def _no_message(found: str) -> AgentConfigurationError:
-    return AgentConfigurationError(
+    if isinstance(one, ModelRequest):
+        return own_request(one)
+    if isinstance(one, ModelResponse):
+        return own_response(one)
+    if isinstance(one, Mapping):
+        names = ", ".join(repr(name)[:40] for name in list(cast("Mapping[Any, Any]", one))[:_MOST_NAMES])
+        raise AgentConfigurationError(
+            "a chat model is told something that is no message",
+            expected="a string, a ChatMessage, or messages and contents that the agent's code makes",
+            found=f"{type(one).__name__} with the keys {names}"
+            if names
+            else f"an empty {type(one).__name__}",
+            fix="format it as a string, such as f'Review this: {event.input}'; or build "
+            "ChatMessage(role='user', content=...) of its fields",
+        )
+    raise AgentConfigurationError(
         "a chat model is told something that is no message",
-        expected="a text, a ChatMessage, a message of pydantic-ai, or a list of these",
-        found=found,
-        fix="pass the text that the model shall read",
+        expected="a string, a ChatMessage, a message or content of pydantic-ai, or a list of these",
+        found=type(one).__qualname__,
+        fix="pass the text that the model shall read; bytes are BinaryContent(data, media_type=...)",
     )
 
 
 def _chat_message(message: ChatMessage, now: datetime) -> ModelMessage:
+    if message.role == "user":
+        return _by_user(message.content, now)
+    if message.role not in ("system", "assistant"):
+        raise AgentConfigurationError(
+            "a message has a role that a chat model cannot be told",
+            expected="'system', 'user' or 'assistant'",
+            found=repr(message.role),
+            fix="give results of tools as messages of pydantic-ai, or leave them to the conversation",
+        )
+    if is_data(message):
+        raise speaks(f"with the role {message.role!r}", message)
     if message.role == "assistant":
         return ModelResponse([TextPart(message.content)], timestamp=now)
-    if message.role == "system":
-        return ModelRequest([SystemPromptPart(message.content, timestamp=now)], timestamp=now)
-    if message.role == "user":
-        return ModelRequest([UserPromptPart(message.content, timestamp=now)], timestamp=now)
-    raise AgentConfigurationError(
-        "a message has a role that a chat model cannot be told",
-        expected="'system', 'user' or 'assistant'",
-        found=repr(message.role),
-        fix="give results of tools as messages of pydantic-ai, or leave them to the conversation",
-    )
+    return ModelRequest([SystemPromptPart(message.content, timestamp=now)], timestamp=now)
+
+
+def _transcript(transcript: ChatTranscript) -> list[ModelMessage]:
+    if is_data(transcript) and transcript.root:
+        raise speaks("as a whole conversation", transcript)
+    return from_json(transcript.root)
 
 
 def to_json(messages: Sequence[ModelMessage]) -> list[dict[str, Any]]:
@@ -103,18 +158,30 @@ def from_json(values: Sequence[Any]) -> list[ModelMessage]:
 class Transcript:
     """The messages of a conversation, and a digest of what they say.
 
-    The digest of more messages goes on from that of fewer, so that a long conversation is not read again
-    for each of its requests.
+    All that a model is told passes here, so this is where contents with URLs are held back. The digest of
+    more messages goes on from that of fewer, so that a long conversation is not read again for each of its
+    requests.
+
+    Args:
+        allow_urls: Whether messages may have contents that are URLs.
     """
 
-    def __init__(self) -> None:
+    def __init__(self, allow_urls: bool = False) -> None:
         self.messages: list[ModelMessage] = []
+        self._allow_urls = allow_urls
         self._digest = hashlib.blake2b(digest_size=16)
         self._digested = 0
 
     def add(self, messages: Iterable[ModelMessage]) -> None:
-        """Append messages."""
-        self.messages += messages
+        """Append messages.
+
+        Raises:
+            UrlContentError: One has a content that is a URL, which the agent's code does not allow.
+        """
+        added = list(messages)
+        if not self._allow_urls:
+            check_no_urls(added)
+        self.messages += added
 
     @property
     def digest(self) -> str:
@@ -144,6 +211,35 @@ def text_of_user(messages: Sequence[ModelMessage]) -> str:
         if isinstance(message, ModelRequest):
             for part in reversed(message.parts):
                 if isinstance(part, UserPromptPart):
-                    content = part.content
-                    return content if isinstance(content, str) else " ".join(map(str, content))
+                    return text_of(part.content)
     return ""
+
+
+def text_of(content: str | Sequence[Any]) -> str:
+    """The text of what the user says, without pictures and the like."""
+    if isinstance(content, str):
+        return content
+    texts = [one.content if isinstance(one, TextContent) else one for one in content]
+    return " ".join(text for text in texts if isinstance(text, str))
+
+
+def check_no_urls(messages: Iterable[ModelMessage]) -> None:
+    """Check that no message has a content that is a URL.
+
+    Raises:
+        UrlContentError: One has.
+    """
+    for message in messages:
+        for part in message.parts:
+            content = getattr(part, "content", None)
+            if content is None or isinstance(content, str):
+                continue
+            for one in messages_in(content):
+                if isinstance(one, FileUrl):
+                    raise UrlContentError(
+                        "a chat model is given a content that is a URL",
+                        expected="text, or content with its bytes: BinaryContent(data, media_type=...)",
+                        found=f"{type(one).__name__} {one.url[:200]!r}",
+                        fix="download it in a durable call, or set allow_urls=True of the chat model or of "
+                        "this chat: the provider, or the worker, then downloads what the URL names",
+                    )

@@ -10,7 +10,7 @@ from pydantic_ai.settings import ModelSettings
 
 from flink_agents.api.chat import ConversationOptions, OutputMode, UsageLimits, problem
 from flink_agents.api.errors import AgentConfigurationError
-from flink_agents.api.history import ConversationHistory
+from flink_agents.api.history import ChatTranscript, ConversationHistory
 
 _CORRECT = "correct the option of ctx.chat"
 _MODES = tuple(mode.value for mode in OutputMode)
@@ -67,9 +67,10 @@ _FITS: Mapping[str, tuple[str, Callable[[Any], bool]]] = {
     "instructions": ("a text", lambda value: isinstance(value, str)),
     "history": (
         "a list of messages, or a ConversationHistory",
-        lambda value: _is_several(value) or isinstance(value, ConversationHistory),
+        lambda value: _is_several(value) or isinstance(value, ConversationHistory | ChatTranscript),
     ),
     "variables": ("a dict of values by name", lambda value: isinstance(value, Mapping)),
+    "allow_urls": ("True or False", lambda value: isinstance(value, bool)),
     "run_tools": ("True or False", lambda value: isinstance(value, bool)),
 }
 """For each option what it is said to be, and whether a value is that."""

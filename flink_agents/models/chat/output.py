@@ -14,6 +14,7 @@ from pydantic_ai.tools import ToolDefinition
 from flink_agents.api.chat import OutputMode
 from flink_agents.api.errors import AgentConfigurationError
 from flink_agents.api.output_types import described
+from flink_agents.api.provenance import as_data
 
 OUTPUT_TOOL = "final_result"
 """The tool that a model calls to give its output, where that is the mode."""
@@ -116,7 +117,8 @@ class OutputType:
         return self.of_json(value)
 
     def _made(self, value: Any) -> Any:
-        return value if self._make is None else self._make(value)
+        # What a model answers is data, whatever its type.
+        return as_data(value if self._make is None else self._make(value))
 
 
 _ANY_OBJECT = TypeAdapter(dict[str, Any])

@@ -22,7 +22,7 @@ from flink_agents.api.chat import (
 )
 from flink_agents.api.context import RunnerContext
 from flink_agents.api.errors import ModelRequestError
-from flink_agents.api.history import ConversationHistory
+from flink_agents.api.history import ChatTranscript, ConversationHistory
 from flink_agents.api.resource_providers import DeclaredResource
 from flink_agents.api.resources import Prompt, ResourceRef, ResourceType
 from flink_agents.models.chat.conversation import Conversation, Terms
@@ -113,7 +113,7 @@ class ChatModelResource:
         self,
         ctx: RunnerContext,
         messages: ChatInput,
-        history: Sequence[Any] | ConversationHistory,
+        history: Sequence[Any] | ChatTranscript | ConversationHistory,
         output_type: Any,
         options: ConversationOptions,
         used: ChatUsage = _NOTHING,
@@ -171,6 +171,7 @@ class ChatModelResource:
             instructions or None,
             spec.output_retries,
             options.get("run_tools", True),
+            options.get("allow_urls", spec.allow_urls),
             now,
         )
 

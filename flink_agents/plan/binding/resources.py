@@ -8,7 +8,7 @@ from typing_extensions import override
 
 from flink_agents.api.errors import ResourceUnavailableError
 from flink_agents.api.resource_providers import DeclaredResource, ResourceProvider
-from flink_agents.api.resources import Prompt, Tool
+from flink_agents.api.resources import ChatMessage, Prompt, Tool
 
 
 class ToolProvider(ResourceProvider):
@@ -34,7 +34,12 @@ class PromptProvider(ResourceProvider):
 
     @override
     def provide(self, declared: DeclaredResource) -> Prompt | None:
-        return declared.prompt
+        prompt = declared.prompt
+        if prompt is None:
+            return None
+        # The plan is the author's own, but what pydantic reads out of its JSON counts as data.
+        messages = [ChatMessage(role=one.role, content=one.content) for one in prompt.messages]
+        return Prompt(messages=tuple(messages), mcp=prompt.mcp)
 
 
 class ClientProvider(ResourceProvider):

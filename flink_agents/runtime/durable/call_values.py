@@ -21,6 +21,7 @@ from flink_agents.api.errors import (
     DurableResultError,
     UnserializableValueError,
 )
+from flink_agents.api.provenance import as_data
 from flink_agents.runtime.execution.context import ActionRun
 from flink_agents.runtime.journal.calls import Call, Mismatch, step_name
 from flink_agents.runtime.journal.records import RECORD_FRAME, CallIdentity, CallRecord
@@ -175,7 +176,10 @@ def decoded(codec: ValueCodec, what: DurableCallable, record: CallRecord) -> Any
     """The recorded result."""
     assert record.value is not None
     value = codec.decode(record.value)
-    return value if what.result_type is None else adapter_of(what.result_type).validate_python(value)
+    if what.result_type is None:
+        return value
+    # Read out of JSON, like a record.
+    return as_data(adapter_of(what.result_type).validate_python(value))
 
 
 def failure_kept(codec: ValueCodec, limit: int, call: Call, error: BaseException) -> dict[str, Any]:

@@ -163,7 +163,7 @@ class Run:
 
     def input_event(self, record: Any) -> Event:
         """The event that starts the run; its id follows from job, key and sequence number."""
-        event = InputEvent(input=record)
+        event = InputEvent(input=self._shared.received(record))
         self.record = record
         if self._shared.traces_outputs:
             self.parent = message_id_of(record)

@@ -11,11 +11,12 @@ from typing_extensions import override
 
 from flink_agents.api.ask_methods import Answer
 from flink_agents.api.durable import DurableCallable
-from flink_agents.api.errors import StoreNotConfiguredError
+from flink_agents.api.errors import StateError, StoreNotConfiguredError
 from flink_agents.api.logs import bounded_logger
 from flink_agents.api.observers import RunObserver
 from flink_agents.api.options import AgentOptions, Configuration
 from flink_agents.api.policies import OnSuspend
+from flink_agents.api.provenance import as_data
 from flink_agents.api.resources import ResourceType, check_resource_type
 from flink_agents.plan import BoundAction, BoundAgent
 from flink_agents.plan.binding.uses import mark_durable_actions, may_wait
@@ -168,6 +169,8 @@ class RunEnvironment:
         self.output_checks = OutputChecks(agent.output_type, agent.side_outputs)
         self.limits = Limits(agent)
         self.clients = Clients(agent)
+        # Nothing but chat models asks where a message is from.
+        self._chats = any(one.type is ResourceType.CHAT_MODEL for one in agent.plan.resources)
         self._resources: dict[tuple[str, ResourceType], Any] = {}
 
     def for_asked(self, agent: BoundAgent, durable: Durable) -> RunEnvironment:
@@ -194,6 +197,17 @@ class RunEnvironment:
         made.asking = self.asking
         made.limits.open_as(self.limits)
         return made
+
+    def received(self, value: Any) -> Any:
+        """What an action is given of a value that somebody else sent: messages in it are data."""
+        return as_data(value, self._copied) if self._chats else value
+
+    def _copied(self, value: Any) -> Any:
+        try:
+            return self.codec.copy(value)
+        except StateError:
+            # State cannot hold it, so that it is nobody else's either after this run.
+            return value
 
     def leaves_thread(self, action: BoundAction) -> None:
         """Note that an action must not begin on Flink's thread any more."""

@@ -66,7 +66,8 @@ class AskedRun(Run):
             task: The task that asks.
             number: How many asks of that task came before.
         """
-        made = event.model_copy() if isinstance(event, Event) else InputEvent(input=event)
+        received = self._shared.received(event)
+        made = received.model_copy() if isinstance(received, Event) else InputEvent(input=received)
         parent = lineage_of_sent(self.asker.event)
         stamp(made, AskLineage(parent, self.asker.action.name, self._shared.agent_name, task, number))
         return made

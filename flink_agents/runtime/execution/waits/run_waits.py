@@ -16,6 +16,7 @@ from typing import TYPE_CHECKING, Any, cast
 from flink_agents.api.action_state import RecordKind
 from flink_agents.api.events import OutputEvent
 from flink_agents.api.policies import DEAD_LETTER_TAG
+from flink_agents.api.provenance import as_data
 from flink_agents.runtime.execution.delivery import Delivery, OwnFuture, Pending, outside
 from flink_agents.runtime.execution.waits.live_mail import LiveMail
 from flink_agents.runtime.execution.waits.parts import RunParts
@@ -404,4 +405,4 @@ class OutlastingWait(Pending):
 def typed(codec: ValueCodec, fit: Fit | None, value: bytes) -> Any:
     """The value of a signal as what the action waits for; ``fit`` raises where it is nothing such."""
     decoded = codec.decode(value)
-    return decoded if fit is None else fit(decoded)
+    return as_data(decoded if fit is None else fit(decoded))

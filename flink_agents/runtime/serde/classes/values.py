@@ -18,6 +18,7 @@ from zlib import crc32
 from pydantic import BaseModel
 
 from flink_agents.api.errors import UnserializableValueError
+from flink_agents.api.provenance import ORIGIN, carries_origin, origin_of, set_origin
 from flink_agents.runtime.serde.classes.changed import Stored, read_changed, remake_dataclass, remake_model
 from flink_agents.runtime.serde.typenames import Kind, find_type, kind_of, type_name
 
@@ -75,14 +76,17 @@ def _read_enum(content: list[Any]) -> Any:
 def _write_model(value: BaseModel) -> tuple[int, Any]:
     kind = type(value)
     fields, known = value.__dict__, kind.__pydantic_fields__
+    origin = fields.get(ORIGIN)
     if len(fields) > len(known):
         # Cached properties live there, too.
         fields = {name: item for name, item in fields.items() if name in known}
     given = value.model_fields_set
     unset = [name for name in known if name not in given]
     content: list[Any] = [type_name(kind), shape_of(kind), fields, unset]
-    if value.model_extra or value.__pydantic_private__:
+    if origin is not None or value.model_extra or value.__pydantic_private__:
         content += [value.model_extra or None, value.__pydantic_private__ or None]
+    if origin is not None:
+        content.append(origin)
     return MODEL, content
 
 
@@ -97,12 +101,19 @@ def shape_of(kind: type[BaseModel]) -> int:
 def _read_model(content: list[Any]) -> Any:
     """Return a model as it was stored: validated again only if its class has changed since."""
     name, shape, fields, unset, *rest = content
-    extra, private = rest or (None, None)
+    extra, private, *origin = rest or (None, None)
     cls = find_type(name)
     if cls is None or kind_of(cls) is not Kind.MODEL or shape != shape_of(cls):
         stored = Stored(name, Kind.MODEL, {**fields, **(extra or {})}, private=private, unset=unset)
-        return read_changed(stored)
-    return remake_model(cls, fields, unset, extra, private)
+        return _from(origin, read_changed(stored))
+    return _from(origin, remake_model(cls, fields, unset, extra, private))
+
+
+def _from(origin: list[Any], made: Any) -> Any:
+    """Return ``made`` with the origin that was stored of it, if any."""
+    if origin and carries_origin(type(made)):
+        set_origin(made, origin[0])
+    return made
 
 
 # -- dataclasses and named tuples ----------------------------------------------------
@@ -158,19 +169,22 @@ def fields_of_dataclass(value: Any) -> dict[str, Any]:
 
 def _write_dataclass(value: Any) -> tuple[int, Any]:
     kind = type(value)
-    return DATACLASS, [type_name(kind), fields_of_dataclass(value), _marks_of(kind)[1]]
+    content = [type_name(kind), fields_of_dataclass(value), _marks_of(kind)[1]]
+    if carries_origin(kind) and (origin := origin_of(value)) is not None:
+        content.append(origin)
+    return DATACLASS, content
 
 
 def _read_dataclass(content: list[Any]) -> Any:
     # Earlier versions wrote no marks.
-    name, fields, marks = content if len(content) > 2 else (*content, None)
+    name, fields, marks, *origin = content if len(content) > 2 else (*content, None)
     cls = find_type(name)
     if cls is not None and kind_of(cls) is Kind.DATACLASS:
         names, current = _marks_of(cls)
         if marks in (None, current) and len(fields) == len(names) and all(one in fields for one in names):
-            return remake_dataclass(cls, fields)
+            return _from(origin, remake_dataclass(cls, fields))
     same = partial(_same_types, list(fields), marks)
-    return read_changed(Stored(name, Kind.DATACLASS, fields, same=same))
+    return _from(origin, read_changed(Stored(name, Kind.DATACLASS, fields, same=same)))
 
 
 def _named_tuple_writer(kind: type) -> Writer:

@@ -1,0 +1,135 @@
+"""Tells messages that the agent's code wrote from messages that came with data.
+
+A record can be typed as a message, and a model or a server can answer with something that looks like one.
+Such an object says what somebody else wants, so it never speaks as the system, the assistant or a tool.
+Each object carries its origin, and copies, memory and the journal keep it:
+
+- An object of a class with :class:`WrittenType` is the code's only if a call such as ``ChatMessage(...)``
+  made it. What pydantic makes out of a mapping is data.
+- An object of a model library is data if it arrived with data: :func:`as_data` marks what the runtime hands
+  to an action.
+"""
+
+from __future__ import annotations
+
+from collections import deque
+from collections.abc import Callable, Iterable, Mapping
+from functools import lru_cache
+from types import FunctionType, ModuleType
+from typing import Any, TypeVar, cast
+
+from pydantic import BaseModel
+
+T = TypeVar("T")
+
+ORIGIN = "__flink_agents_origin__"
+"""The entry in the ``__dict__`` of an object that says where it is from."""
+
+CODE, DATA = "code", "data"
+
+_LIBRARY = "pydantic_ai.messages"
+"""The module of the messages and contents of pydantic-ai."""
+
+_LEAVES = frozenset({str, int, float, bool, bytes, type(None)})
+_SEVERAL = (list, tuple, set, frozenset, deque)
+_OPAQUE = (type, FunctionType, ModuleType)
+
+
+class WrittenType(type(BaseModel)):
+    """Class of models that speak for the code that calls them."""
+
+    def __call__(cls, *args: Any, **kwargs: Any) -> Any:
+        """Make an instance, and note that code made it."""
+        made = super().__call__(*args, **kwargs)
+        made.__dict__[ORIGIN] = CODE
+        return made
+
+
+class Delivered:
+    """A base of models that are data once they arrived with data, and the code's otherwise."""
+
+
+def is_data(one: object) -> bool:
+    """Return True if a message or content came with data, and False if the code wrote it."""
+    origin = origin_of(one)
+    return origin != CODE if isinstance(type(one), WrittenType) else origin == DATA
+
+
+def origin_of(one: object) -> str | None:
+    """The origin that an object carries, if any."""
+    return cast("Mapping[str, Any]", getattr(one, "__dict__", {})).get(ORIGIN)
+
+
+def set_origin(one: Any, origin: str | None) -> None:
+    """Give an object the origin that a record of it has."""
+    if origin is not None:
+        one.__dict__[ORIGIN] = origin
+
+
+def like(source: BaseModel, made: T) -> T:
+    """Give ``made`` the origin of the object that it was made of."""
+    set_origin(made, DATA if is_data(source) else CODE)
+    return made
+
+
+def as_data(value: T, copy: Callable[[T], T] | None = None) -> T:
+    """Return ``value`` with all its messages and contents marked as data.
+
+    Args:
+        value: Any value.
+        copy: Copies it if it has such objects, because somebody else may hold them as code's own.
+    """
+    found = messages_in(value)
+    if found and copy is not None:
+        value = copy(value)
+        found = messages_in(value)
+    for one in found:
+        one.__dict__[ORIGIN] = DATA
+    return value
+
+
+def messages_in(value: Any) -> list[Any]:
+    """All messages and contents in a value, at any depth."""
+    if type(value) in _LEAVES:
+        return []
+    found, seen, stack = list[Any](), set[int](), list[Any]([value])
+    while stack:
+        one: Any = stack.pop()
+        if id(one) in seen:
+            continue
+        seen.add(id(one))
+        if carries_origin(_class_of(one)):
+            found.append(one)
+        stack += [part for part in _parts(one) if type(part) not in _LEAVES]
+    return found
+
+
+def _class_of(one: object) -> type:
+    return type(one)
+
+
+@lru_cache(maxsize=4096)
+def carries_origin(kind: type) -> bool:
+    """Return True if objects of a class are messages or contents, which carry an origin."""
+    if isinstance(kind, WrittenType) or issubclass(kind, Delivered):
+        return True
+    return any(base.__module__ == _LIBRARY for base in kind.__mro__)
+
+
+def _parts(one: Any) -> Iterable[Any]:
+    """What an object consists of."""
+    if isinstance(one, Mapping):
+        entries = cast("Mapping[Any, Any]", one)
+        yield from entries.keys()
+        yield from entries.values()
+    elif isinstance(one, _SEVERAL):
+        yield from cast("Iterable[Any]", one)
+    elif isinstance(one, BaseModel):
+        yield from one.__dict__.values()
+        yield from (one.__pydantic_extra__ or {}).values()
+        yield from (one.__pydantic_private__ or {}).values()
+    elif not isinstance(one, _OPAQUE):
+        yield from getattr(one, "__dict__", {}).values()
+        for kind in cast("type[Any]", type(one)).__mro__:
+            for name in vars(kind).get("__slots__", ()):
+                yield getattr(one, name, None)
