@@ -55,6 +55,16 @@ class Secret(_Plain):
         return self
 
 
+class Public(_Plain):
+    """A value that looks or is named like a secret, and that everybody may see.
+
+    Attributes:
+        public: The value.
+    """
+
+    public: str = Field(description="A value that everybody may see.")
+
+
 class UsageLimits(_Plain):
     """What one conversation, which is one ``ctx.chat``, may use. Each limit is off where it is None.
 
@@ -162,7 +172,9 @@ class Endpoint(_Plain):
 
     base_url: str | None = Field(default=None, description="Address of the service.")
     api_key: Secret | None = Field(default=None, description="Where the key is found.")
-    headers: dict[str, str | Secret] = Field(default_factory=dict, description="Headers of each request.")
+    headers: dict[str, str | Secret | Public] = Field(
+        default_factory=dict, description="Headers of each request."
+    )
     options: dict[str, Any] = Field(default_factory=dict, description="More arguments of the provider.")
 
 

@@ -13,7 +13,8 @@
     │   ├── CyclicResourceError          FA1007
     │   ├── FunctionReferenceError       FA1008
     │   ├── PlanFormatError              FA1009
-    │   └── WrongArgumentError           FA1010  (also a ValueError)
+    │   ├── WrongArgumentError           FA1010  (also a ValueError)
+    │   └── LiteralSecretError           FA1011
     ├── OptionError                      FA1100  an option is unknown or has a wrong value
     ├── SetupError                       FA2000  this machine or process cannot run the job
     │   ├── MissingExtraError            FA2001  (also an ImportError)
@@ -336,6 +337,12 @@ class WrongArgumentError(AgentDefinitionError, ValueError):
     """A policy, a limit or another description is given an argument that it does not take."""
 
     code = "FA1010"
+
+
+class LiteralSecretError(AgentDefinitionError):
+    """A description of a resource holds a secret, which the plan would show to whoever sees it."""
+
+    code = "FA1011"
 
 
 class OptionError(AgentsError):

@@ -12,7 +12,7 @@ from urllib.parse import urlsplit
 from pydantic import Field, model_validator
 
 from flink_agents.api.awaited_methods import AwaitedMethods
-from flink_agents.api.chat import Secret, written
+from flink_agents.api.chat import Public, Secret, written
 from flink_agents.api.policies import RateLimit, RetryTimes
 from flink_agents.api.resources import ChatMessage, ResourceDescriptor
 from flink_agents.api.settings import ToolSourceLimits
@@ -25,12 +25,16 @@ class MCPServerSpec(ToolSourceLimits):
     """All that can be said about an MCP server. ``docs/mcp.md`` explains each."""
 
     command: str | None = Field(default=None, min_length=1, description="The program that is the server.")
-    args: tuple[str, ...] = Field(default=(), description="Its arguments.")
-    env: dict[str, str | Secret] = Field(default_factory=dict, description="Its environment variables.")
+    args: tuple[str | Secret | Public, ...] = Field(default=(), description="Its arguments.")
+    env: dict[str, str | Secret | Public] = Field(
+        default_factory=dict, description="Its environment variables."
+    )
     cwd: str | None = Field(default=None, description="Its working directory.")
     url: str | None = Field(default=None, pattern=r"^https?://", description="Address of the server.")
     transport: Transport | None = Field(default=None, description="Default: by command and url.")
-    headers: dict[str, str | Secret] = Field(default_factory=dict, description="Headers of each request.")
+    headers: dict[str, str | Secret | Public] = Field(
+        default_factory=dict, description="Headers of each request."
+    )
     auth: Secret | None = Field(default=None, description="A bearer token of each request.")
     prefix: str = Field(default="", description="What stands, with '_', before the names of its tools.")
     tools: tuple[str, ...] | None = Field(default=None, description="Tools that are had, such as 'read_*'.")
@@ -62,7 +66,7 @@ class MCPServerOptions(TypedDict, total=False):
     """Keywords of :class:`MCPServer`: the fields of :class:`MCPServerSpec`."""
 
     command: str | None
-    args: Sequence[str]
+    args: Sequence[str | Secret | Mapping[str, str]]
     env: Mapping[str, str | Secret | Mapping[str, str]]
     cwd: str | None
     url: str | None

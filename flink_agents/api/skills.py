@@ -8,7 +8,7 @@ from typing import TypedDict, Unpack
 
 from pydantic import Field, model_validator
 
-from flink_agents.api.chat import Secret, written
+from flink_agents.api.chat import Public, Secret, written
 from flink_agents.api.policies import RateLimit
 from flink_agents.api.resources import ResourceDescriptor
 from flink_agents.api.settings import ToolSourceLimits
@@ -33,7 +33,7 @@ class SkillsSpec(ToolSourceLimits):
     inherit: tuple[str, ...] = Field(
         default=(), description="Variables of the worker that scripts get besides the usual ones."
     )
-    environment: dict[str, str | Secret] = Field(
+    environment: dict[str, str | Secret | Public] = Field(
         default_factory=dict, description="More variables of scripts, secrets by reference."
     )
     max_concurrency: int | None = Field(

@@ -37,6 +37,7 @@ CODES = {
     "FunctionReferenceError": "FA1008",
     "PlanFormatError": "FA1009",
     "WrongArgumentError": "FA1010",
+    "LiteralSecretError": "FA1011",
     "OptionError": "FA1100",
     "SetupError": "FA2000",
     "MissingExtraError": "FA2001",

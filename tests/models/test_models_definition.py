@@ -135,7 +135,7 @@ def test_wrong_descriptions(make: Any, text: str) -> None:
     ("descriptor", "text"),
     [
         (ResourceDescriptor(), "neither a model"),
-        (ResourceDescriptor(model="openai:gpt", api_key=SECRET), "named by"),
+        (ResourceDescriptor(model="openai:gpt", api_key=SECRET), 'api_key = {"env"'),
         (ResourceDescriptor(model="openai:gpt", tolls=["look"]), "tolls"),
     ],
 )

@@ -40,7 +40,7 @@ def make_model(
     """
     what = f"the chat model {name!r}"
     if clazz:
-        model = made_by(clazz, Model, what, **arguments)
+        model = made_by(clazz, Model, what, **secrets.resolved(arguments))
     elif spec.model is None:
         raise ResourceUnavailableError(
             f"{what} has no model", expected="'provider:name'", fix="say which model it is"
@@ -63,7 +63,8 @@ def make_provider(name: str, clazz: str, arguments: Mapping[str, Any]) -> Provid
     Raises:
         ResourceUnavailableError: It makes none.
     """
-    return made_by(clazz, Provider, f"the connection {name!r}", **arguments)
+    what = f"the connection {name!r}"
+    return made_by(clazz, Provider, what, **Secrets(what).resolved(arguments))
 
 
 def _of_provider(
@@ -97,7 +98,7 @@ def _arguments(spec: Endpoint, connection: Endpoint | None, secrets: Secrets) ->
     for endpoint in (connection, spec):
         if endpoint is None:
             continue
-        arguments |= endpoint.options
+        arguments |= secrets.resolved(endpoint.options)
         if endpoint.base_url is not None:
             arguments["base_url"] = endpoint.base_url
         if endpoint.api_key is not None:

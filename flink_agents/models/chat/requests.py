@@ -168,7 +168,7 @@ class ModelRequests:
         return self._open
 
     def _settings(self, headers: Mapping[str, str], settings: Mapping[str, Any]) -> ModelSettings:
-        merged: dict[str, Any] = {**self._spec.settings, **settings}
+        merged: dict[str, Any] = {**self._secrets.resolved(self._spec.settings), **settings}
         if headers:
             merged["extra_headers"] = {**headers, **merged.get("extra_headers", {})}
         return ModelSettings(**merged)

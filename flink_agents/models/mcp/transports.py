@@ -2,14 +2,12 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
 from typing import Any
 
 import httpx2
 from fastmcp.client.transports import ClientTransport, SSETransport, StdioTransport, StreamableHttpTransport
 from mcp.shared._httpx_utils import create_mcp_http_client
 
-from flink_agents.api.chat import Secret
 from flink_agents.api.mcp import MCPServerSpec
 from flink_agents.models.mcp.failures import HTTPAnswer
 from flink_agents.models.mcp.lifeline import Lifeline
@@ -35,17 +33,19 @@ def transport_of(
     """
     if lifeline is not None:
         assert spec.command is not None
-        command, arguments = lifeline.guarded(spec.command, list(spec.args))
+        command, arguments = lifeline.guarded(
+            spec.command, [secrets.text(one, "an argument") for one in spec.args]
+        )
         return StdioTransport(
             command,
             arguments,
-            env=_texts(spec.env, secrets),
+            env=secrets.headers(spec.env),
             cwd=spec.cwd,
             keep_alive=False,
             log_file=lifeline.errors,
         )
     assert spec.url is not None
-    headers = _texts(spec.headers, secrets)
+    headers = secrets.headers(spec.headers)
     if spec.auth is not None:
         headers["Authorization"] = f"Bearer {secrets.read(spec.auth)}"
 
@@ -68,7 +68,3 @@ def transport_of(
     return StreamableHttpTransport(
         spec.url, headers, httpx_client_factory=client, max_sse_event_size=_MOST_BYTES
     )
-
-
-def _texts(values: Mapping[str, str | Secret], secrets: Secrets) -> dict[str, str]:
-    return secrets.headers(values)

@@ -17,7 +17,7 @@ from typing import Any
 from pydantic import BaseModel, ConfigDict, Field, model_validator
 from typing_extensions import override
 
-from flink_agents.api.chat import Secret
+from flink_agents.api.chat import Public, Secret
 from flink_agents.api.errors import (
     AgentsError,
     EmbeddingMismatchError,
@@ -59,7 +59,9 @@ class ChromaOptions(BaseModel):
     host: str | None = Field(default=None, min_length=1, description="Host of a server.")
     port: int = Field(default=8000, ge=1, le=65535, description="Port of the server.")
     ssl: bool = Field(default=False, description="Whether to speak HTTPS.")
-    headers: dict[str, str | Secret] = Field(default_factory=dict, description="Headers of each request.")
+    headers: dict[str, str | Secret | Public] = Field(
+        default_factory=dict, description="Headers of each request."
+    )
     tenant: str = Field(default="default_tenant", description="Tenant of the server.")
     database: str = Field(default="default_database", description="Database of the tenant.")
 

@@ -277,7 +277,7 @@ def _arguments(description: Endpoint, connection: Endpoint | None, secrets: Secr
     """Arguments of the provider's class: those of the connection, and over them those of the model."""
     own: dict[str, Any] = {}
     for endpoint in filter(None, (connection, description)):
-        own |= endpoint.options
+        own |= secrets.resolved(endpoint.options)
         if endpoint.base_url is not None:
             own["base_url"] = endpoint.base_url
         if endpoint.api_key is not None:

@@ -8,7 +8,7 @@ from pathlib import Path
 from typing import Any
 
 from flink_agents import redaction
-from flink_agents.api.chat import Secret
+from flink_agents.api.chat import Public, Secret
 from flink_agents.api.errors import ResourceUnavailableError
 
 _CREDENTIALS = ("api_key", "auth_token", "_api_key", "_token", "token")
@@ -56,12 +56,41 @@ class Secrets:
         """Keep ``value`` out of texts from here on."""
         redaction.know(value)
 
-    def headers(self, headers: Mapping[str, str | Secret]) -> dict[str, str]:
-        """Headers with the values of their secrets."""
-        return {
-            name: self.read(value, f"header {name!r}") if isinstance(value, Secret) else value
-            for name, value in headers.items()
-        }
+    def text(self, value: str | Secret | Public, of: str = "") -> str:
+        """Return the text that a description means: the secret that it refers to, or itself.
+
+        Raises:
+            ResourceUnavailableError: The worker does not have the secret.
+        """
+        if isinstance(value, Secret):
+            return self.read(value, of)
+        return value.public if isinstance(value, Public) else value
+
+    def headers(self, headers: Mapping[str, str | Secret | Public]) -> dict[str, str]:
+        """Return headers, or variables, with the values of their secrets."""
+        return {name: self.text(value, f"header {name!r}") for name, value in headers.items()}
+
+    def resolved(self, values: Mapping[str, Any]) -> dict[str, Any]:
+        """Return what a service is given, with secrets in place of their references, wherever they stand.
+
+        Args:
+            values: JSON. ``{"env": "NAME"}`` and ``{"file": "PATH"}`` are references, and
+                ``{"public": "text"}`` is the text.
+
+        Raises:
+            ResourceUnavailableError: The worker does not have a secret.
+        """
+        return {name: self._resolved(value, name) for name, value in values.items()}
+
+    def _resolved(self, value: Any, of: str) -> Any:
+        if isinstance(value, list | tuple):
+            return [self._resolved(one, of) for one in value]
+        if not isinstance(value, Mapping):
+            return value
+        kind = {"env": Secret, "file": Secret, "public": Public}.get(next(iter(value), ""))
+        if kind is not None and len(value) == 1 and isinstance(next(iter(value.values())), str):
+            return self.text(kind(**value), of)
+        return {name: self._resolved(one, str(name)) for name, one in value.items()}
 
     def shown_in(self, text: object) -> bool:
         """Return True if a secret stands in ``text``."""

@@ -41,6 +41,7 @@ from flink_agents.plan.compile.events import (
     known_events,
     type_of,
 )
+from flink_agents.plan.compile.literal_secrets import check_secrets
 from flink_agents.plan.compile.near_misses import check_attributes
 from flink_agents.plan.compile.signatures import check_client, check_resource_method, check_tool
 from flink_agents.plan.model import (
@@ -214,6 +215,7 @@ def _resource_plan(resource: ResourceDeclaration, agent: Agent) -> ResourcePlan:
     if isinstance(value, Prompt):
         return ResourcePlan(**base, prompt=value, references=_references_of_prompt(value))
     arguments = _arguments(resource, value)
+    check_secrets(f"{resource.type.value} {resource.name!r}", arguments, resource.where)
     _check_arguments(resource, value.clazz, arguments)
     return ResourcePlan(
         **base,

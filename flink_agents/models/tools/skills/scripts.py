@@ -13,7 +13,6 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
-from flink_agents.api.chat import Secret
 from flink_agents.api.errors import ResourceUnavailableError
 from flink_agents.api.settings import ToolSourceLimits
 from flink_agents.api.skills import SkillsSpec
@@ -130,7 +129,7 @@ class ScriptRunner:
         names = (*INHERITED, *self._spec.inherit)
         made = {name: os.environ[name] for name in names if name in os.environ}
         for name, value in self._spec.environment.items():
-            made[name] = self._secrets.read(value, name) if isinstance(value, Secret) else value
+            made[name] = self._secrets.text(value, name)
         return {**made, "HOME": folder, "TMPDIR": folder}
 
 

@@ -1,0 +1,210 @@
+"""Finds secrets that are written out in what describes a resource: the plan holds it, and so do its copies.
+
+A value is rejected because of its name (``api_key``, ``Authorization``, ``--token``), or because it looks
+like a credential (``sk-...``, a private key, a password in an address). A reference takes its place,
+``{"env": "NAME"}`` or ``{"file": "PATH"}``. A value that is rejected by mistake is written as
+``{"public": "..."}``.
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Iterator, Mapping, Sequence
+from typing import Any
+from urllib.parse import parse_qsl, urlsplit
+
+from flink_agents.api.errors import LiteralSecretError
+
+REFERENCES = ({"env"}, {"file"}, {"public"})
+"""Keys of what is no literal."""
+
+_FREE = ("headers", "env", "environment", "args", "options", "settings", "arguments")
+"""Fields that hold whatever a service takes, secrets among it."""
+
+_PROSE = frozenset({"instructions", "description", "prompt", "router", "needs_approval", "tools", "skills"})
+"""Fields that hold texts and names of the author."""
+
+_KEYS = (
+    "api|access|secret|secret_access|private|auth|account|subscription|functions?|service|encryption|signing"
+)
+_TOKENS = "access|auth|refresh|bearer|session|security|id|bot|api|user|personal|bearer|app|service"
+_NAME = re.compile(
+    rf"(?:^|_)(?:(?:{_KEYS}|master|license|shared|x)_?keys?|secrets?|passw(?:or)?d|passphrase|pwd|credentials?"
+    rf"|authorization|bearer|cookie|connection_string|(?:{_TOKENS}|x)_?token)$"
+    r"|^(?:token|auth|pat)$|(?:apikey|secret|password)$"
+)
+_LOOSE_NAME = re.compile(
+    r"(?:^|_)(?:key|passwd|passphrase|pwd|pat|auth|signature|cookie|dsn)$"
+    r"|(?:apikey|token|secret|password|credentials?|authorization)$"
+)
+"""Of headers and variables, whose names are the service's."""
+
+_HARMLESS = re.compile(
+    r"(?i)|true|false|none|null|yes|no|on|off|\d{1,5}|\$\{?\w+\}?|basic|bearer|oauth2?|\*+"
+)
+"""Values that are no secret, whatever their name is."""
+
+_LOOKS = re.compile(
+    r"""(?x)
+    -----BEGIN[ ][A-Z ]*PRIVATE[ ]KEY
+    | (?<![A-Za-z0-9]) (?:
+        sk-(?=[\w-]*\d)[\w-]{16,} | (?:sk|rk|pk)_live_\w{8,} | gh[pousr]_\w{16,} | github_pat_\w{16,}
+        | glpat-[\w-]{16,} | xox[abeprs]-[\w-]{10,} | (?:AKIA|ASIA)[0-9A-Z]{16} | AIza[\w-]{30,} | hf_\w{16,}
+        | gsk_\w{16,} | xai-\w{16,} | pplx-\w{16,} | r8_\w{16,} | tvly-[\w-]{16,} | npm_\w{30,}
+        | pypi-[\w-]{30,}
+        | dop_v1_\w{30,} | shp(?:at|ss|ca)_\w{16,} | SG\.[\w-]{16,}\.[\w-]{16,} | ya29\.[\w-]{16,}
+        | lsv2_(?:pt|sk)_\w{16,} | AGE-SECRET-KEY-\w{16,} | eyJ[\w-]{8,}\.eyJ[\w-]{8,}\.[\w-]*
+      )
+    | (?i:\b(?:bearer|basic|token)[ ]+(?=[\w.~+/=-]*\d)[\w.~+/=-]{12,})
+    """
+)
+_OPAQUE = re.compile(r"(?=[A-Za-z0-9]*[a-z])(?=[A-Za-z0-9]*[A-Z])(?=(?:[A-Za-z]*\d){3})[A-Za-z0-9]{20,}")
+_HEXADECIMAL = re.compile(
+    r"(?<![A-Za-z0-9])(?=[0-9a-fA-F]*\d)(?=[0-9]*[a-fA-F])[0-9a-fA-F]{32,}(?![A-Za-z0-9])"
+)
+_ADDRESS = re.compile(r"[A-Za-z][A-Za-z0-9+.-]*://[^\s\"'<>]+")
+_FLAG = re.compile(r"--?([A-Za-z][\w-]*)(?:=(.*))?", re.DOTALL)
+_ASSIGNED = re.compile(r"([A-Za-z_][\w-]*)(?:=|:\s+)(.+)", re.DOTALL)
+
+Found = tuple[str, str]
+"""The place of a secret, and why it is taken for one."""
+
+
+def check_secrets(what: str, arguments: Mapping[str, Any], where: str) -> None:
+    """Reject a description that holds a secret.
+
+    Args:
+        what: What is described, for the error.
+        arguments: Its description, as JSON.
+        where: The author's line.
+
+    Raises:
+        LiteralSecretError: It holds one. The error does not show it.
+    """
+    for place, why in literal_secrets(arguments):
+        raise LiteralSecretError(
+            f"the description of {what} holds a secret: {place} {why}",
+            expected="a reference, so that the plan, and whoever sees it, does not hold the secret",
+            found=f"the secret itself in {place}",
+            fix=_fix(place),
+            where=where,
+        )
+
+
+def literal_secrets(arguments: Mapping[str, Any]) -> Iterator[Found]:
+    """Yield the place of each value in a description that is a secret, and why."""
+    for field, value in arguments.items():
+        if field in _PROSE:
+            continue
+        if field == "args" and isinstance(value, Sequence) and not isinstance(value, str):
+            yield from _in_args(value)
+        elif isinstance(value, str) and field not in _FREE:
+            yield from _in_text(value, field, opaque=False)
+            if _is_named(field, loose=False) and not _is_harmless(value):
+                yield field, "is named like one"
+        elif not _is_reference(value):
+            loose = field in ("headers", "env", "environment")
+            yield from _inside(value, field, loose or field.endswith("headers"))
+
+
+def _inside(value: Any, place: str, loose: bool) -> Iterator[Found]:
+    """Yield the secrets in a dict or a list, and in what is inside of it."""
+    if isinstance(value, Mapping):
+        for name, one in value.items():
+            at = f"{place}.{name}"
+            if _is_reference(one):
+                continue
+            if isinstance(one, str):
+                if _is_named(str(name), loose) and not _is_harmless(one):
+                    yield at, "is named like one"
+                else:
+                    yield from _in_text(one, at)
+            else:
+                yield from _inside(one, at, loose or str(name).endswith("headers"))
+    elif isinstance(value, list | tuple):
+        for number, one in enumerate(value):
+            at = f"{place}[{number}]"
+            if isinstance(one, str):
+                yield from _in_text(one, at)
+            elif not _is_reference(one):
+                yield from _inside(one, at, loose)
+    elif isinstance(value, str):
+        yield from _in_text(value, place)
+
+
+def _in_args(args: Sequence[Any]) -> Iterator[Found]:
+    """Yield the secrets among the arguments of a program."""
+    flag: str | None = None
+    for number, one in enumerate(args):
+        named, flag = flag, None
+        if not isinstance(one, str):
+            continue
+        at = f"args[{number}]"
+        if named is not None and not one.startswith("-") and not _is_harmless(one):
+            yield at, f"is the value of {named}"
+        elif (found := _FLAG.fullmatch(one)) is not None and _is_named(found[1], loose=True):
+            if found[2] is None:
+                flag = one
+            elif not _is_harmless(found[2]):
+                yield at, "is named like one"
+        elif (assigned := _ASSIGNED.fullmatch(one)) is not None and _is_named(assigned[1], loose=True):
+            if not _is_harmless(assigned[2]):
+                yield at, "is named like one"
+        else:
+            yield from _in_text(one, at)
+
+
+def _in_text(text: str, place: str, opaque: bool = True) -> Iterator[Found]:
+    """Yield a text that looks like a secret, or holds one.
+
+    Args:
+        text: The text.
+        place: Where it stands.
+        opaque: Long random characters count as a secret.
+    """
+    if _LOOKS.search(text) is not None:
+        yield place, "looks like one"
+    elif any(_has_credentials(one) for one in _ADDRESS.findall(text)):
+        yield place, "is an address with credentials"
+    elif opaque and (_OPAQUE.search(text) is not None or _HEXADECIMAL.search(text) is not None):
+        yield place, "looks like one"
+
+
+def _has_credentials(address: str) -> bool:
+    try:
+        parts = urlsplit(address)
+        queried = parse_qsl(parts.query)
+    except ValueError:
+        return False
+    user, _, _ = parts.netloc.rpartition("@")
+    if user and not re.fullmatch(r"\$\{?\w+\}?", user):
+        # A name alone may be a token; git@ and ssh:// name nobody.
+        return ":" in user or parts.scheme in ("http", "https", "ws", "wss")
+    return any(_is_named(name, loose=True) and not _is_harmless(value) for name, value in queried)
+
+
+def _is_reference(value: Any) -> bool:
+    return isinstance(value, Mapping) and set(value) in REFERENCES
+
+
+def _is_named(name: str, loose: bool) -> bool:
+    """Return True if a name says that its value is a secret."""
+    words = re.sub(r"(?<=[a-z0-9])(?=[A-Z])", "_", name)
+    plain = re.sub(r"[^a-z0-9]+", "_", words.lower()).strip("_")
+    return (_LOOSE_NAME if loose else _NAME).search(plain) is not None
+
+
+def _is_harmless(value: str) -> bool:
+    """Return True if a value is no secret, whatever it is called: a switch, or the path of a file."""
+    return _HARMLESS.fullmatch(value.strip()) is not None or value.startswith(("/", "./", "~/"))
+
+
+def _fix(place: str) -> str:
+    reference = '{"env": "NAME"}, a variable of the worker, or {"file": "PATH"}'
+    field = re.split(r"[.\[]", place, maxsplit=1)[0]
+    if field in ("base_url", "url"):
+        how = "leave it out of the address, and give it as api_key, auth or a header: "
+        return f'{how}headers={{"Authorization": {{"env": "NAME"}}}}'
+    if field not in (*_FREE, "api_key", "auth"):
+        return f"let {field} name a variable or a file of the worker, and read that there"
+    return f'write {place} = {reference}; if everybody may see the value, {{"public": "..."}}'
