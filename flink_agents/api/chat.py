@@ -382,6 +382,9 @@ class ChatUsage(_Plain):
         input_tokens: Tokens that were sent.
         output_tokens: Tokens that came back.
         cost: US dollars, where they are limited; None where they are not.
+        cache_read_tokens: Those of ``input_tokens`` that the provider read from its cache; None if it told
+            of none.
+        cache_write_tokens: Those that it wrote into its cache; None if it told of none.
     """
 
     requests: int = 0
@@ -389,6 +392,8 @@ class ChatUsage(_Plain):
     input_tokens: int = 0
     output_tokens: int = 0
     cost: float | None = None
+    cache_read_tokens: int | None = None
+    cache_write_tokens: int | None = None
 
     @property
     def total_tokens(self) -> int:
@@ -396,15 +401,27 @@ class ChatUsage(_Plain):
         return self.input_tokens + self.output_tokens
 
     def __add__(self, other: ChatUsage) -> ChatUsage:
-        """What both used; a cost that one of them does not know counts as nothing."""
-        costs = [one for one in (self.cost, other.cost) if one is not None]
+        """What both used; what one of them does not know counts as nothing."""
         return ChatUsage(
             requests=self.requests + other.requests,
             tool_calls=self.tool_calls + other.tool_calls,
             input_tokens=self.input_tokens + other.input_tokens,
             output_tokens=self.output_tokens + other.output_tokens,
-            cost=sum(costs) if costs else None,
+            cost=_sum(self.cost, other.cost),
+            cache_read_tokens=_sum(self.cache_read_tokens, other.cache_read_tokens),
+            cache_write_tokens=_sum(self.cache_write_tokens, other.cache_write_tokens),
         )
+
+    def with_cached(self, read: int, written: int) -> ChatUsage:
+        """The same with more tokens that the provider read from its cache, or wrote into it."""
+        return self + ChatUsage(cache_read_tokens=read or None, cache_write_tokens=written or None)
+
+
+N = TypeVar("N", int, float)
+
+
+def _sum(one: N | None, other: N | None) -> N | None:
+    return one if other is None else other if one is None else one + other
 
 
 @dataclass(frozen=True)

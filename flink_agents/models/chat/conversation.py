@@ -8,6 +8,7 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from datetime import datetime
+from itertools import chain, count
 from typing import Any, Protocol
 
 from pydantic import ValidationError
@@ -107,6 +108,7 @@ class Conversation:
         self._model = ""
         self._transcript = Transcript(terms.allow_urls)
         self._transcript.add(messages)
+        self._output_tool = _free_name(toolbox)
         self._parameters = self._request_parameters()
 
     async def run(self) -> ChatResult[Any]:
@@ -138,7 +140,10 @@ class Conversation:
 
     def _request_parameters(self) -> ModelRequestParameters:
         tools, output = self._toolbox.definitions, self._terms.output
-        made = ModelRequestParameters(function_tools=tools) if output is None else output.parameters(tools)
+        if output is None:
+            made = ModelRequestParameters(function_tools=tools)
+        else:
+            made = output.parameters(tools, self._output_tool)
         if self._terms.instructions:
             made.instruction_parts = [InstructionPart(content=self._terms.instructions)]
         return made
@@ -149,16 +154,20 @@ class Conversation:
         if not calls:
             return self._take_text(response.text or "")
         told: list[ModelRequestPart] = []
+        wrong: ValidationError | None = None
         for call in filter(self._gives_output, calls):
             try:
                 output = self._output_of(call)
             except ValidationError as error:
-                self._count_wrong_output(error)
-                wrong = ToolOutcome("retry", problems(error), "validation_error")
-                told.append(retried(call, wrong, self._terms.now))
+                wrong = wrong or error
+                outcome = ToolOutcome("retry", problems(error), "validation_error")
+                told.append(retried(call, outcome, self._terms.now))
             else:
                 self._say(self._closing(calls, call))
                 return self._result(output)
+        if wrong is not None:
+            # Once for all calls of the response: the model hears of none before it has made them all.
+            self._count_wrong_output(wrong)
         rest = [call for call in calls if not self._gives_output(call)]
         if rest and not self._terms.run_tools:
             return self._result(response.text or "", rest)
@@ -171,7 +180,7 @@ class Conversation:
         return bool(self._parameters.output_tools)
 
     def _gives_output(self, call: ToolCallPart) -> bool:
-        return self._gives_output_by_tool and call.tool_name == OUTPUT_TOOL
+        return self._gives_output_by_tool and call.tool_name == self._output_tool
 
     def _output_of(self, call: ToolCallPart) -> Any:
         assert self._terms.output is not None
@@ -193,7 +202,7 @@ class Conversation:
                 self._count_wrong_output(error)
                 self._feed_back(problems(error), "validation_error")
                 return None
-        expected = f"Call the tool {OUTPUT_TOOL}." if self._gives_output_by_tool else _NOTHING
+        expected = f"Call the tool {self._output_tool}." if self._gives_output_by_tool else _NOTHING
         self._count_wrong_output(text[:500] or "an empty response")
         self._feed_back(expected, "model_retry")
         return None
@@ -219,3 +228,10 @@ class Conversation:
         return ChatResult(
             output, self._transcript.messages, self._counter.usage, self._model, self._given, list(calls)
         )
+
+
+def _free_name(toolbox: Toolbox) -> str:
+    """The name of the tool by which a model gives its output: one that no tool of the author has."""
+    taken = {tool.name for tool in toolbox.definitions}
+    names = chain([OUTPUT_TOOL], (f"{OUTPUT_TOOL}_{number}" for number in count(2)))
+    return next(name for name in names if name not in taken)

@@ -6,7 +6,6 @@ falls out is chosen by sizes of JSON alone, so that a replay comes to the same.
 
 from __future__ import annotations
 
-import json
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import replace
@@ -19,8 +18,20 @@ from pydantic_ai.messages import ModelMessage, ModelRequest, SystemPromptPart, U
 from flink_agents.api.context import RunnerContext
 from flink_agents.api.errors import AgentConfigurationError, HistoryError
 from flink_agents.api.history import ConversationHistory, KeptConversation, StoredConversation, Summary
+from flink_agents.api.logs import bounded_logger
 from flink_agents.api.resources import ResourceType
 from flink_agents.models.chat.messages import from_json, to_json
+from flink_agents.models.chat.shortening import (
+    begins_turn,
+    bytes_of,
+    latest_turn,
+    question_and_answer,
+    shortened,
+    texts_of,
+    tokens_of,
+)
+
+_log = bounded_logger("flink_agents.history")
 
 _SUMMARISED = "What was said before, in short:"
 _BYTES_OF_TOKEN = 4
@@ -97,8 +108,9 @@ class Remembered:
             ModelError: What fell out could not be summarised.
         """
         stored = self._kept.read()
-        messages = [*stored.messages, *_plain([*self._turn, *answered])]
-        first = self._first_that_stays(messages, self._room(stored))
+        room = self._room(stored)
+        messages = self._shortened([*stored.messages, *_plain([*self._turn, *answered])], room)
+        first = self._first_that_stays(messages, room)
         summary, fallen = stored.summary, messages[:first]
         if fallen and self._policy.summary is not None:
             summary = await self._summarised(self._policy.summary, summary, fallen)
@@ -127,7 +139,7 @@ class Remembered:
         summary = self._policy.summary
         # A character has up to four bytes.
         most = len(stored.summary.encode("utf-8")) if summary is None else summary.max_characters * 4
-        taken = _bytes_of(self._system) + most
+        taken = bytes_of(self._system) + most
         room = self._policy.max_bytes - taken
         if room <= 0:
             raise HistoryError(
@@ -138,16 +150,45 @@ class Remembered:
             )
         return room
 
+    def _limits(self, room: int) -> tuple[int | None, int | None, int]:
+        return (self._policy.max_messages, self._policy.max_tokens, room)
+
+    def _shortened(self, messages: list[dict[str, Any]], room: int) -> list[dict[str, Any]]:
+        """The messages, with the large ones cut if not all of them fit.
+
+        Without this, one large message would push out all that was said before.
+        """
+        limits, share = self._limits(room), self._policy.share / 2
+        size = _size(messages)
+        if _fits(size, limits, 1.0):
+            return messages
+        if not _fits(_size(latest_turn(messages)), (limits[0], None, None), share):
+            begin = len(messages) - len(latest_turn(messages))
+            messages = [*messages[:begin], *question_and_answer(messages[begin:])]
+        if not _fits(size, (None, *limits[1:]), 1.0):
+            bytes_of_all = min(room, room if limits[1] is None else limits[1] * _BYTES_OF_TOKEN)
+            small = (None, *limits[1:])
+            messages = shortened(messages, lambda turn: _fits(_size(turn), small, share), bytes_of_all)
+        before, after = size[2], _size(messages)[2]
+        if after < before:
+            _log.warning(
+                "the history %r of agent %s is too large: parts of it are cut from %d to %d bytes",
+                self._policy.name,
+                self._ctx.agent_name,
+                before,
+                after,
+            )
+        return messages
+
     def _first_that_stays(self, messages: Sequence[Mapping[str, Any]], room: int) -> int:
         """The number of the message that the history begins with from now on."""
-        policy = self._policy
-        sizes = [(1, _tokens_of(one), _bytes_of(one)) for one in messages]
-        limits = (policy.max_messages, policy.max_tokens, room)
-        size = [sum(column) for column in zip(*sizes, strict=True)] or [0, 0, 0]
+        limits = self._limits(room)
+        sizes = [_size([one]) for one in messages]
+        size = _size(messages)
         if _fits(size, limits, 1.0):
             return 0
         for number, one in enumerate(messages):
-            if number and _begins_turn(one) and _fits(size, limits, policy.share):
+            if number and begins_turn(one) and _fits(size, limits, self._policy.share):
                 return number
             size = [all_ - its for all_, its in zip(size, sizes[number], strict=True)]
         return len(messages)
@@ -199,43 +240,18 @@ def _plain(messages: Sequence[ModelMessage]) -> list[dict[str, Any]]:
     ]
 
 
-def _begins_turn(message: Mapping[str, Any]) -> bool:
-    """Whether the user says something, and nothing belongs to a call before it."""
-    kinds = {part["part_kind"] for part in message["parts"]}
-    return (
-        message["kind"] == "request"
-        and "user-prompt" in kinds
-        and not kinds & {"tool-return", "retry-prompt"}
-    )
+def _size(messages: Sequence[Mapping[str, Any]]) -> list[int]:
+    """How many messages, tokens and bytes there are."""
+    return [len(messages), sum(map(tokens_of, messages)), sum(map(bytes_of, messages))]
 
 
 def _fits(size: Sequence[int], limits: Sequence[int | None], share: float) -> bool:
     return all(limit is None or used <= limit * share for used, limit in zip(size, limits, strict=True))
 
 
-def _bytes_of(value: Any) -> int:
-    return len(json.dumps(value, ensure_ascii=False).encode("utf-8", "surrogatepass"))
-
-
-def _tokens_of(message: Mapping[str, Any]) -> int:
-    """How many tokens a message has, at an estimate."""
-    said = sum(
-        len(text.encode("utf-8", "surrogatepass")) for part in message["parts"] for text in _texts_of(part)
-    )
-    return -(-said // _BYTES_OF_TOKEN)
-
-
-def _texts_of(part: Mapping[str, Any]) -> Iterator[str]:
-    """What a model is told of a part."""
-    for name in ("tool_name", "args", "content"):
-        value = part.get(name)
-        if value is not None:
-            yield value if isinstance(value, str) else json.dumps(value, ensure_ascii=False)
-
-
 def _lines_of(message: Mapping[str, Any]) -> Iterator[str]:
     """A message for a model that summarises it."""
     for part in message["parts"]:
-        text = " ".join(_texts_of(part))[:_MOST_OF_A_MESSAGE]
+        text = " ".join(texts_of(part))[:_MOST_OF_A_MESSAGE]
         if text:
             yield f"{part['part_kind']}: {text}"

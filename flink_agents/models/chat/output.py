@@ -58,11 +58,18 @@ class OutputType:
         self._name = schema.get("title") or getattr(kind, "__name__", None)
         self._description = schema.get("description")
 
-    def parameters(self, tools: list[ToolDefinition]) -> ModelRequestParameters:
-        """The parameters of requests that ask for such an output."""
+    def parameters(
+        self, tools: list[ToolDefinition], output_tool: str = OUTPUT_TOOL
+    ) -> ModelRequestParameters:
+        """The parameters of requests that ask for such an output.
+
+        Args:
+            tools: The tools that the model can call.
+            output_tool: Name of the tool that it calls to give the output, where that is the mode.
+        """
         if self.mode is OutputMode.TOOL:
             output = ToolDefinition(
-                name=OUTPUT_TOOL,
+                name=output_tool,
                 description=f"{self._description or self._name or ''}. {_DESCRIPTION}".lstrip(". "),
                 parameters_json_schema=self._schema,
                 kind="output",

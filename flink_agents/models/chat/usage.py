@@ -49,7 +49,7 @@ class UsageCounter:
                 "output_tokens": self.usage.output_tokens + used.output_tokens,
                 "cost": None if answer.cost is None or known is None else known + answer.cost,
             }
-        )
+        ).with_cached(used.cache_read_tokens, used.cache_write_tokens)
         for name in ("input_tokens", "output_tokens", "total_tokens"):
             self._check(name, getattr(self.usage, name), getattr(self._limits, name))
         self._check_cost(answer)

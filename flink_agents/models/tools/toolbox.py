@@ -108,6 +108,7 @@ class Toolbox:
             Exception: What ends the conversation.
         """
         outcomes = await self.outcomes(calls)
+        self._count(calls, outcomes)
         return [self._returned(call, outcome) for call, outcome in zip(calls, outcomes, strict=True)]
 
     async def outcomes(self, calls: Sequence[ToolCallPart]) -> list[ToolOutcome]:
@@ -134,19 +135,33 @@ class Toolbox:
             return ToolOutcome("retry", f"The arguments are no JSON object: {error}", "validation_error")
         return await tool.call(self._ctx, arguments, self._policy)
 
+    def _count(self, calls: Sequence[ToolCallPart], outcomes: Sequence[ToolOutcome]) -> None:
+        """Count for each tool the steps in a row in which it was only called wrongly.
+
+        Calls of one step count once: the model hears of none before it has made them all.
+        """
+        wrong: dict[str, ToolOutcome] = {}
+        for call, outcome in zip(calls, outcomes, strict=True):
+            if outcome.kind == "retry":
+                wrong.setdefault(call.tool_name, outcome)
+        for call, outcome in zip(calls, outcomes, strict=True):
+            if outcome.kind != "retry":
+                wrong.pop(call.tool_name, None)
+                self._wrong.pop(call.tool_name, None)
+        for name, outcome in wrong.items():
+            self._wrong[name] += 1
+            if self._wrong[name] > self._retries:
+                raise ToolRetriesExceededError(
+                    f"the tool {name!r} was called in vain in {self._wrong[name]} steps",
+                    expected=f"a call that it takes, after at most {self._retries} steps without one",
+                    found=str(outcome.content)[:500],
+                    fix="describe the tool and its parameters better, or raise tool_retries",
+                )
+
     def _returned(self, call: ToolCallPart, outcome: ToolOutcome) -> ToolReturnPart:
-        if outcome.kind != "retry":
-            self._wrong.pop(call.tool_name, None)
-            return tool_return(call, outcome.content, self._now, outcome.kind)
-        self._wrong[call.tool_name] += 1
-        if self._wrong[call.tool_name] > self._retries:
-            raise ToolRetriesExceededError(
-                f"the tool {call.tool_name!r} was called in vain {self._wrong[call.tool_name]} times",
-                expected=f"a call that it takes, after at most {self._retries} that it does not",
-                found=str(outcome.content)[:500],
-                fix="describe the tool and its parameters better, or raise tool_retries",
-            )
-        return retried(call, outcome, self._now)
+        if outcome.kind == "retry":
+            return retried(call, outcome, self._now)
+        return tool_return(call, outcome.content, self._now, outcome.kind)
 
 
 def tool_return(call: ToolCallPart, content: Any, now: datetime, outcome: Any = "success") -> ToolReturnPart:

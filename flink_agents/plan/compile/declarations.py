@@ -117,6 +117,11 @@ def resources_of(agent: Agent) -> list[ResourceDeclaration]:
             settings=mark.settings,
         )
         for attribute, mark, member in _marked(type(agent), RESOURCE_MARK)
+        if not isinstance(member, Tool)
+    ]
+    found += [
+        _added_resource(name, ResourceType.TOOL, made, place_of_class(type(agent)))
+        for name, made in _tools(type(agent)).items()
     ]
     places = agent.__dict__["__places__"]
     found += [
@@ -144,6 +149,14 @@ def _added_resource(name: str, kind: ResourceType, value: Any, place: str) -> Re
             settings=value.settings,
         )
     return ResourceDeclaration(name, kind, unwrap(value), "function", place=place)
+
+
+def _tools(agent_class: type[Agent]) -> dict[str, Tool]:
+    """The ``Tool`` objects that the class ends up with, by the names of their attributes."""
+    members: dict[str, Any] = {}
+    for owner in reversed(agent_class.__mro__):
+        members |= vars(owner)
+    return {name: member for name, member in members.items() if isinstance(member, Tool)}
 
 
 def _marked(agent_class: type[Agent], attribute: str) -> Iterator[tuple[str, Any, Any]]:

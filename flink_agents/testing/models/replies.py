@@ -43,6 +43,7 @@ class Reply:
         headers: More headers.
         input_tokens: What the reply says about tokens.
         output_tokens: The same.
+        cached_tokens: How many of the input tokens came from the provider's cache.
         hang_up: Close the connection instead of replying.
     """
 
@@ -56,6 +57,7 @@ class Reply:
     headers: Mapping[str, str] = field(default_factory=dict[str, str])
     input_tokens: int = 10
     output_tokens: int = 5
+    cached_tokens: int = 0
     hang_up: bool = False
 
     @property
@@ -146,7 +148,7 @@ def response(reply: Reply, model: str, number: int) -> dict[str, Any]:
         "tools": [],
         "usage": {
             "input_tokens": reply.input_tokens,
-            "input_tokens_details": {"cached_tokens": 0},
+            "input_tokens_details": {"cached_tokens": reply.cached_tokens},
             "output_tokens": reply.output_tokens,
             "output_tokens_details": {"reasoning_tokens": 0},
             "total_tokens": reply.input_tokens + reply.output_tokens,
@@ -182,11 +184,12 @@ def _completion_call(name: str, call: ToolCall) -> dict[str, Any]:
     return {"id": name, "type": "function", "function": {"name": call.name, "arguments": call.text}}
 
 
-def _completion_usage(reply: Reply) -> dict[str, int]:
+def _completion_usage(reply: Reply) -> dict[str, Any]:
     return {
         "prompt_tokens": reply.input_tokens,
         "completion_tokens": reply.output_tokens,
         "total_tokens": reply.input_tokens + reply.output_tokens,
+        "prompt_tokens_details": {"cached_tokens": reply.cached_tokens},
     }
 
 

@@ -1,0 +1,161 @@
+"""Cuts what is too large for a history, so that one large message does not push out all that was said before.
+
+It works on messages as JSON, by their sizes alone: a replay comes to the same.
+"""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from typing import Any, cast
+
+_LEAST = 100
+"""Bytes below which no part is cut."""
+
+_BYTES_OF_TOKEN = 4
+
+Message = dict[str, Any]
+
+
+def bytes_of(value: Any) -> int:
+    """How many bytes of JSON a value has."""
+    return len(json.dumps(value, ensure_ascii=False).encode("utf-8", "surrogatepass"))
+
+
+def begins_turn(message: Mapping[str, Any]) -> bool:
+    """Whether the user says something, and nothing belongs to a call before it."""
+    kinds = {part["part_kind"] for part in message["parts"]}
+    return (
+        message["kind"] == "request"
+        and "user-prompt" in kinds
+        and not kinds & {"tool-return", "retry-prompt"}
+    )
+
+
+def texts_of(part: Mapping[str, Any]) -> Iterator[str]:
+    """What a model is told of a part, with a name in place of each picture and the like."""
+    for name in ("tool_name", "args", "content"):
+        value = part.get(name)
+        if value is not None:
+            value = _without_files(value)
+            yield value if isinstance(value, str) else json.dumps(value, ensure_ascii=False)
+
+
+def tokens_of(message: Mapping[str, Any]) -> int:
+    """How many tokens a message has, at an estimate."""
+    said = sum(
+        len(_text(part.get(name)).encode("utf-8", "surrogatepass"))
+        for part in message["parts"]
+        for name in ("tool_name", "args", "content")
+    )
+    return -(-said // _BYTES_OF_TOKEN)
+
+
+def _text(value: Any) -> str:
+    if value is None:
+        return ""
+    return value if isinstance(value, str) else json.dumps(value, ensure_ascii=False)
+
+
+def shortened(
+    messages: Sequence[Message], fits: Callable[[Sequence[Message]], bool], room: int
+) -> list[Message]:
+    """Messages with their large parts cut, so that the latest turn leaves room for earlier ones.
+
+    Args:
+        messages: The messages, the oldest first.
+        fits: Whether a turn is small enough.
+        room: How many bytes there are for all messages.
+    """
+    most, cut = room // 4, [_cut_message(one, room // 4) for one in messages]
+    while not fits(latest_turn(cut)) and most > _LEAST:
+        most //= 2
+        begin = len(cut) - len(latest_turn(cut))
+        cut[begin:] = [_cut_message(one, most) for one in cut[begin:]]
+    return cut
+
+
+def latest_turn(messages: Sequence[Message]) -> Sequence[Message]:
+    """The messages from the latest one on with which the user begins a turn."""
+    for number in range(len(messages) - 1, -1, -1):
+        if begins_turn(messages[number]):
+            return messages[number:]
+    return messages
+
+
+def question_and_answer(turn: Sequence[Message]) -> list[Message]:
+    """A turn without what lies between its question and its answer: calls of tools and their results."""
+    answer = turn[-1]
+    if len(turn) < 3 or answer["kind"] != "response":
+        return list(turn)
+    said = [part for part in answer["parts"] if part["part_kind"] != "tool-call"]
+    return [turn[0], *([{**answer, "parts": said}] if said else [])]
+
+
+def _cut_message(message: Message, most: int) -> Message:
+    parts = [_cut_part(part, most) for part in message["parts"]]
+    return {**message, "parts": parts}
+
+
+def _cut_part(part: Message, most: int) -> Message:
+    """A part that has at most about so many bytes."""
+    if bytes_of(part) <= most:
+        return part
+    kind = part["part_kind"]
+    if kind == "file":
+        return {"part_kind": "text", "content": _name_of_file(part["content"])}
+    if kind == "user-prompt" and isinstance(part["content"], list):
+        return {**part, "content": _cut_contents(part["content"], most)}
+    if kind == "tool-call":
+        return {**part, "args": {"cut": _cut(_text(part["args"]), most)}}
+    if part.get("content") is None or kind == "thinking":
+        # A thought has a signature, without which it counts for nothing.
+        return part
+    made = {**part, "content": _cut(_text(_without_files(part["content"])), most)}
+    if "content_file_digests" in made:
+        made["content_file_digests"] = []
+    return made
+
+
+def _cut_contents(contents: list[Any], most: int) -> list[Any]:
+    """What the user says in several contents, of which texts are cut and large files named."""
+    each = max(most // len(contents), _LEAST)
+    made: list[Any] = []
+    for one in contents:
+        if bytes_of(one) <= each:
+            made.append(one)
+        elif isinstance(one, str):
+            made.append(_cut(one, each))
+        elif _is_file(one):
+            made.append(_name_of_file(one))
+        else:
+            made.append(_cut(str(one.get("content", "")), each))
+    return made
+
+
+def _cut(text: str, most: int) -> str:
+    data = text.encode("utf-8", "surrogatepass")
+    if len(data) <= most:
+        return text
+    kept = data[: max(most - 60, 0)].decode("utf-8", "ignore")
+    return f"{kept} [{len(text) - len(kept)} characters are left out of the history]"
+
+
+def _is_file(value: Any) -> bool:
+    return isinstance(value, dict) and value.get("kind") in ("binary", "uploaded-file") or _is_url(value)
+
+
+def _is_url(value: Any) -> bool:
+    return isinstance(value, dict) and str(cast("dict[str, Any]", value).get("kind", "")).endswith("-url")
+
+
+def _name_of_file(value: Mapping[str, Any]) -> str:
+    size = len(value.get("data") or "") * 3 // 4
+    return f"[{value.get('media_type') or 'a file'}, {size} bytes, left out of the history]"
+
+
+def _without_files(value: Any) -> Any:
+    """A content with a name in place of each file that has its bytes there."""
+    if isinstance(value, dict):
+        return _name_of_file(value) if value.get("kind") == "binary" and "data" in value else value
+    return [_without_files(one) for one in value] if isinstance(value, list) else value
