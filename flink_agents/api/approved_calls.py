@@ -7,7 +7,7 @@ from collections.abc import Awaitable, Mapping
 from typing import TYPE_CHECKING, Any
 
 from flink_agents.api.current import current_context
-from flink_agents.api.durable import DurableCallable
+from flink_agents.api.durable import IDEMPOTENCY_KEY, DurableCallable
 from flink_agents.api.errors import ApprovalDeniedError, ContextMisuseError
 
 if TYPE_CHECKING:
@@ -51,9 +51,11 @@ async def _call(context: RunnerContext, tool: Tool, arguments: dict[str, Any]) -
             arguments |= {name: one for name, one in outcome.arguments.items() if one != before.get(name)}
     plain = tool.approved
     if tool.given:
+        if tool.takes_key:
+            arguments.setdefault(IDEMPOTENCY_KEY, context.uuid4().hex)
         returned = plain(**given, **arguments)
         return await returned if inspect.isawaitable(returned) else returned
-    return await context.durable_execute_async(_recorded(plain), arguments)
+    return await context.durable_execute_async(_recorded(plain, arguments), arguments)
 
 
 async def ask(
@@ -87,7 +89,7 @@ async def ask(
     return outcome
 
 
-def _recorded(tool: Tool) -> DurableCallable:
+def _recorded(tool: Tool, arguments: Mapping[str, Any]) -> DurableCallable:
     async def call_async(arguments: dict[str, Any]) -> Any:
         return await tool(**arguments)
 
@@ -95,4 +97,18 @@ def _recorded(tool: Tool) -> DurableCallable:
         return tool(**arguments)
 
     function: Any = call_async if inspect.iscoroutinefunction(tool.func) else call
+    if tool.takes_key and IDEMPOTENCY_KEY not in arguments:
+        function = with_key(function, inspect.iscoroutinefunction(tool.func))
     return DurableCallable(function, name=f"tool:{tool.name}")
+
+
+def with_key(function: Any, is_async: bool) -> Any:
+    """Return a function of one dict of arguments that gets the idempotency key among them."""
+
+    async def call_async(arguments: dict[str, Any], idempotency_key: str) -> Any:
+        return await function({**arguments, IDEMPOTENCY_KEY: idempotency_key})
+
+    def call(arguments: dict[str, Any], idempotency_key: str) -> Any:
+        return function({**arguments, IDEMPOTENCY_KEY: idempotency_key})
+
+    return call_async if is_async else call

@@ -21,6 +21,9 @@ from flink_agents.api.told_models import ToldModelType
 
 T = TypeVar("T")
 
+RESPONSE_LIMIT = 16 * 1024 * 1024
+"""How many bytes an answer of a service may have, unless a description says otherwise."""
+
 ChatInput = str | ChatMessage | ChatTranscript | Sequence[Any]
 """What is said to a model: a text of the user, contents such as pictures, or messages."""
 
@@ -112,6 +115,32 @@ class OnToolError(StrEnum):
     TELL_MODEL = "tell-model"
 
 
+class OnUnknownOutcome(StrEnum):
+    """What happens if nobody knows whether the call of a tool took effect.
+
+    Attributes:
+        FAIL: The conversation ends with ``ToolOutcomeUnknownError``.
+        ASK: A person decides, by an approval, whether the call is made again.
+    """
+
+    FAIL = "fail"
+    ASK = "ask"
+
+
+class OnRefusal(StrEnum):
+    """What happens if a model refuses to answer, or a content filter withholds the answer.
+
+    Attributes:
+        FAIL: The conversation ends with ``ModelRefusedError``.
+        RETRY: The request is sent again, as after a failure.
+        FALLBACK: The fallbacks of the chat model are asked.
+    """
+
+    FAIL = "fail"
+    RETRY = "retry"
+    FALLBACK = "fallback"
+
+
 class RouteRule(_Plain):
     """A rule of a router: the first whose conditions all hold names the model.
 
@@ -194,11 +223,22 @@ class ChatModelSpec(Endpoint, Limits):
     tool_timeout: float | None = Field(default=None, gt=0, description="Seconds for a call of a tool.")
     tool_result_limit: int = Field(default=100_000, ge=1, description="Bytes of JSON that a tool may return.")
     on_tool_error: OnToolError = Field(default=OnToolError.FAIL, description="Where a tool raises.")
+    on_unknown_outcome: OnUnknownOutcome = Field(
+        default=OnUnknownOutcome.FAIL, description="Where nobody knows whether a call of a tool took effect."
+    )
+    on_refusal: OnRefusal = Field(default=OnRefusal.FAIL, description="Where the model refuses to answer.")
     limits: UsageLimits = Field(default=UsageLimits(), description="What one conversation may use.")
     allow_urls: bool = Field(default=False, description="Whether contents may be URLs, to be downloaded.")
     stream: bool = Field(default=False, description="Ask for a stream, which the record holds as a whole.")
     timeout: float | None = Field(default=120.0, gt=0, description="Seconds for an attempt of a request.")
     retry: RetryTimes = Field(default=RetryTimes(), description="When a failed request is sent again.")
+    retry_after_limit: float = Field(
+        default=300.0,
+        ge=0,
+        allow_inf_nan=False,
+        description="Seconds to wait at most if the service says so.",
+    )
+    response_limit: int = Field(default=RESPONSE_LIMIT, ge=1, description="Bytes that an answer may have.")
     fallback: tuple[str, ...] = Field(default=(), description="Chat models asked where this one fails.")
     router: Router | None = Field(default=None, description="Chooses a chat model for each conversation.")
 
@@ -229,11 +269,15 @@ class ChatModelOptions(TypedDict, total=False):
     tool_timeout: float | None
     tool_result_limit: int
     on_tool_error: OnToolError | str
+    on_unknown_outcome: OnUnknownOutcome | str
+    on_refusal: OnRefusal | str
     limits: UsageLimits | Mapping[str, Any]
     allow_urls: bool
     stream: bool
     timeout: float | None
     retry: RetryTimes | Mapping[str, Any]
+    retry_after_limit: float
+    response_limit: int
     fallback: Sequence[str]
     router: Router | Mapping[str, Any] | None
     max_concurrency: int | None

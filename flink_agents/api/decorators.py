@@ -20,7 +20,7 @@ from flink_agents.api.resources import ResourceType, check_resource_type
 from flink_agents.api.settings import (
     ActionOptions,
     ActionSettings,
-    LimitOptions,
+    ToolOptions,
     ToolSettings,
     check_asks,
     check_settings,
@@ -223,15 +223,15 @@ def _resource(resource_type: ResourceType) -> Any:
 @overload
 def tool(func: F, /) -> F: ...
 @overload
-def tool(*, name: str | None = None, **limits: Unpack[LimitOptions]) -> Callable[[F], F]: ...
-def tool(func: Any = None, /, *, name: str | None = None, **limits: Unpack[LimitOptions]) -> Any:
+def tool(*, name: str | None = None, **limits: Unpack[ToolOptions]) -> Callable[[F], F]: ...
+def tool(func: Any = None, /, *, name: str | None = None, **limits: Unpack[ToolOptions]) -> Any:
     """Mark a method as a tool: the function itself, its schema from annotations and docstring.
 
     Args:
         func: The method, where the decorator stands without parentheses.
         name: Name of the tool. Default: the method's.
         **limits: ``max_concurrency`` and ``rate_limit`` of the tool that ``ctx.get_resource`` gives;
-            ``needs_approval`` and ``approval_timeout``.
+            ``needs_approval``, ``approval_timeout`` and ``idempotent``.
 
     Raises:
         AgentDefinitionError: A limit is none, or there is a timeout of an approval and no approval.

@@ -113,6 +113,24 @@ NOT_DONE = _NotDone.NOT_DONE
 
 
 @dataclass(frozen=True)
+class UnknownOutcome:
+    """What a durable call returns if nobody knows whether it took effect. For libraries that call for others.
+
+    A failed call is made again when its action is tried again or its job restarts. A call with an unknown
+    outcome must not be, so its end is recorded as a result.
+
+    Attributes:
+        result: Called with the reason and with the idempotency key, which is None if the function takes none;
+            returns the result that is recorded.
+        repeats: True if an attempt of the action may make the call again after an earlier attempt was
+            cancelled during the call.
+    """
+
+    result: Callable[[str, str | None], Any]
+    repeats: bool = False
+
+
+@dataclass(frozen=True)
 class DurableCallable:
     """A function together with the settings of its durable calls, to be used like the function.
 
@@ -129,6 +147,8 @@ class DurableCallable:
         redact: Name of a parameter whose value is left out of the recorded request, or several names.
         client: Name of a client of the agent, or several names. Each attempt gets the open client as the
             parameter of that name; it is no argument of the call, and no part of its record.
+        unknown: What the call returns if it timed out in its last attempt. Default: it fails with
+            ``ActionTimeoutError``.
 
     Raises:
         AgentConfigurationError: The function is none, or has no parameter for a client or of a name in
@@ -143,6 +163,7 @@ class DurableCallable:
     reconciler: Callable[..., Any] | None = None
     redact: str | Collection[str] = frozenset()
     client: str | tuple[str, ...] = ()
+    unknown: UnknownOutcome | None = None
 
     def __post_init__(self) -> None:
         checks.check_function(self.function)

@@ -121,14 +121,16 @@
     │   ├── ApprovalUnavailableError     FA9006
     │   ├── NestedChatsError             FA9007
     │   ├── MessageOriginError           FA9030
-    │   └── UrlContentError              FA9031
+    │   ├── UrlContentError              FA9031
+    │   ├── ToolOutcomeUnknownError      FA9040  (also a ToolError)
+    │   └── ModelRefusedError            FA9041
     ├── ToolError                        FA9100  a tool that a model called ended the conversation
     │   ├── ToolRetriesExceededError     FA9101
     │   └── ToolResultError              FA9102
     ├── MCPError                         FA9200  an MCP server did not do what it was asked for
     │   ├── MCPServerUnavailableError    FA9201
     │   ├── MCPRequestError              FA9202
-    │   ├── MCPOutcomeUnknownError       FA9203
+    │   ├── MCPOutcomeUnknownError       FA9203  (also a ToolOutcomeUnknownError)
     │   └── MCPResultError               FA9204
     ├── RetrievalError                   FA9300  embedding model, vector store, long-term memory
     │   ├── EmbeddingMismatchError       FA9301
@@ -178,10 +180,12 @@ from flink_agents.api.model_errors import (
     MessageOriginError as MessageOriginError,
     ModelError as ModelError,
     ModelOutputError as ModelOutputError,
+    ModelRefusedError as ModelRefusedError,
     ModelRequestError as ModelRequestError,
     NestedChatsError as NestedChatsError,
     SkillError as SkillError,
     ToolError as ToolError,
+    ToolOutcomeUnknownError as ToolOutcomeUnknownError,
     ToolResultError as ToolResultError,
     ToolRetriesExceededError as ToolRetriesExceededError,
     UnrecordedAgentError as UnrecordedAgentError,

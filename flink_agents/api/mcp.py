@@ -84,6 +84,7 @@ class MCPServerOptions(TypedDict, total=False):
     rate_limit: RateLimit | None
     needs_approval: bool | Sequence[str]
     approval_timeout: float | timedelta | None
+    idempotent: bool | Sequence[str]
 
 
 class MCPServer(ResourceDescriptor):

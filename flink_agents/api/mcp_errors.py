@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from flink_agents.api.error_base import AgentsError
+from flink_agents.api.model_errors import ToolOutcomeUnknownError
 
 
 class MCPError(AgentsError):
@@ -23,7 +24,7 @@ class MCPRequestError(MCPError):
     code = "FA9202"
 
 
-class MCPOutcomeUnknownError(MCPError):
+class MCPOutcomeUnknownError(MCPError, ToolOutcomeUnknownError):
     """The connection was lost, or time ran out, while a tool of an MCP server was called."""
 
     code = "FA9203"

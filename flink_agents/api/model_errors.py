@@ -65,6 +65,12 @@ class UrlContentError(ModelError):
     code = "FA9031"
 
 
+class ModelRefusedError(ModelError):
+    """A model refused to answer, or the provider's content filter withheld the answer."""
+
+    code = "FA9041"
+
+
 class ToolError(AgentsError):
     """A tool that a model called ended the conversation."""
 
@@ -81,6 +87,12 @@ class ToolResultError(ToolError):
     """A tool returned something that no model can be told, since it is no JSON."""
 
     code = "FA9102"
+
+
+class ToolOutcomeUnknownError(ModelError, ToolError):
+    """Nobody knows whether a call of a tool took effect: it took too long, or was cut off."""
+
+    code = "FA9040"
 
 
 class SkillError(AgentsError):

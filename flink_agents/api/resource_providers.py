@@ -15,7 +15,7 @@ from flink_agents.api.errors import ResourceUnavailableError
 from flink_agents.api.options import Configuration
 from flink_agents.api.providers import Providers
 from flink_agents.api.resources import RESOURCE_PROVIDERS, Prompt, ResourceType
-from flink_agents.api.settings import ApprovedLimits
+from flink_agents.api.settings import ToolLimits
 
 
 @dataclass(frozen=True)
@@ -40,7 +40,7 @@ class DeclaredResource:
     function: Callable[..., Any] | None = None
     description: str | None = None
     prompt: Prompt | None = None
-    limits: ApprovedLimits = ApprovedLimits()
+    limits: ToolLimits = ToolLimits()
 
 
 class ResourceProvider(ABC):

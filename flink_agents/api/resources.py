@@ -34,13 +34,14 @@ from flink_agents.api.errors import AgentDefinitionError
 from flink_agents.api.places import caller_place
 from flink_agents.api.prompt_files import read_prompt_file
 from flink_agents.api.provenance import WrittenType, like
-from flink_agents.api.settings import LimitOptions, ToolSettings, check_settings
+from flink_agents.api.settings import ToolOptions, ToolSettings, check_settings
 from flink_agents.api.templates import fill_template, template_variables
 from flink_agents.api.tool_schema import (
     annotate,
     arguments_model,
     arguments_schema,
     given_parameters,
+    takes_key,
     written_hints,
 )
 
@@ -158,11 +159,13 @@ class Tool:
         name: Default: the function's name.
         description: Default: the first paragraph of the docstring.
         **limits: ``max_concurrency`` and ``rate_limit`` of the tool that ``ctx.get_resource`` gives;
-            ``needs_approval`` and ``approval_timeout``, as ``LimitOptions`` describes them.
+            ``needs_approval``, ``approval_timeout`` and ``idempotent``, as ``ToolOptions`` describes them.
 
     Attributes:
         given: Parameters of type ``RunnerContext`` and ``MemoryObject``, which a model is not told of: the
             conversation passes them. Whoever calls the tool otherwise passes them as well.
+        takes_key: True if the function has a parameter ``idempotency_key``. No model is told of it. A model's
+            call and a durable call fill it in, other code passes it.
 
     Raises:
         AgentDefinitionError: A limit is none.
@@ -175,7 +178,7 @@ class Tool:
         func: Callable[..., Any],
         name: str | None = None,
         description: str | None = None,
-        **limits: Unpack[LimitOptions],
+        **limits: Unpack[ToolOptions],
     ) -> None:
         self.func = func
         self.name = name or getattr(func, "__name__", type(func).__name__)
@@ -189,6 +192,10 @@ class Tool:
         self._arguments = arguments_model(self.func, self.name)
         self._parameters = arguments_schema(self._arguments, self.name)
         self.given = given_parameters(self.func)
+        self.takes_key = takes_key(self.func)
+        if self.takes_key:
+            # A durable call of the tool itself finds the parameter here.
+            self.__signature__ = inspect.signature(self.func)
         if self.settings.needs_approval:
             calls_durably(waits_durably(self))
         # Objects that a tool is given are no data that could be described.
@@ -235,6 +242,12 @@ class Tool:
         made = copy.copy(self)
         made.settings = self.settings.model_copy(update={"needs_approval": False})
         return made
+
+    @property
+    def is_repeatable(self) -> bool:
+        """True if a call may be made again, with its idempotency key, when nobody knows its outcome."""
+        said = self.settings.idempotent
+        return self.takes_key if said is None else said
 
     def needs_approval(self, arguments: Mapping[str, Any]) -> bool:
         """Tell whether somebody has to approve a call with these arguments."""

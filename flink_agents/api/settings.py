@@ -131,6 +131,28 @@ class ApprovedLimits(Limits):
         return written
 
 
+class ToolLimits(ApprovedLimits):
+    """Limits of a tool, and whether a call of it may be repeated."""
+
+    idempotent: Annotated[
+        bool | None,
+        Setting("True, False or None", "idempotent=True", "idempotent: {}"),
+    ] = Field(
+        default=None,
+        description="Whether a call with an unknown outcome may be made again. "
+        "Default: if the function takes an idempotency_key.",
+    )
+
+    @model_serializer(mode="wrap")
+    def _write_tool(self, handler: SerializerFunctionWrapHandler) -> dict[str, Any]:
+        # Plans in which no tool says it stay as older versions wrote them.
+        written = handler(self)
+        for name, unset in (("needs_approval", False), ("approval_timeout", None), ("idempotent", None)):
+            if written.get(name, unset) == unset:
+                written.pop(name, None)
+        return written
+
+
 class ToolSourceLimits(Limits):
     """Limits of a source of tools, and which of these tools somebody has to approve."""
 
@@ -141,6 +163,16 @@ class ToolSourceLimits(Limits):
     approval_timeout: Annotated[float | None, BeforeValidator(_seconds)] = Field(
         default=None, gt=0, allow_inf_nan=False, description="Seconds after which a call counts as denied."
     )
+    idempotent: StrictBool | tuple[str, ...] = Field(
+        default=False,
+        description="Whether calls with an unknown outcome may be repeated, or of which tools: 'get_*'.",
+    )
+
+    def is_idempotent(self, name: str) -> bool:
+        """Tell whether a call of the tool ``name`` may be made again if its outcome is unknown."""
+        if isinstance(self.idempotent, bool):
+            return self.idempotent
+        return any(fnmatchcase(name, pattern) for pattern in self.idempotent)
 
     def is_approved(self, name: str) -> bool:
         """Tell whether a call of the tool ``name`` goes on without anybody's approval."""
@@ -169,7 +201,7 @@ class PlainSettings(ApprovedLimits):
         return {name: getattr(self, name) for name in PlainSettings.model_fields}
 
 
-class ToolSettings(ApprovedLimits):
+class ToolSettings(ToolLimits):
     """The settings of a tool."""
 
     model_config = ConfigDict(strict=True)
@@ -204,7 +236,7 @@ class AgentSettings(BaseModel):
 
 
 class LimitOptions(TypedDict, total=False):
-    """Keywords of a tool: the fields of :class:`Limits`."""
+    """Keywords of tools and actions: the fields of :class:`ApprovedLimits`."""
 
     max_concurrency: int | None
     """How many executions may run at a time, of all keys of a subtask."""
@@ -215,6 +247,15 @@ class LimitOptions(TypedDict, total=False):
     event, one of a tool the arguments by name as one dict."""
     approval_timeout: float | timedelta | None
     """Seconds after which an execution that nobody approved counts as denied. Default: never."""
+
+
+class ToolOptions(LimitOptions, total=False):
+    """Keywords of a tool: the fields of :class:`ToolSettings`."""
+
+    idempotent: bool | None
+    """True if a call whose outcome is unknown may be made again, with the same idempotency key. False if it
+    must not, also not after a crash. Default: True if the function has a parameter ``idempotency_key``; else
+    it is made again after a crash only."""
 
 
 class ActionOptions(LimitOptions, total=False):

@@ -62,6 +62,7 @@ class SkillsOptions(TypedDict, total=False):
     rate_limit: RateLimit | None
     needs_approval: bool | Sequence[str]
     approval_timeout: float | timedelta | None
+    idempotent: bool | Sequence[str]
 
 
 class Skills(ResourceDescriptor):

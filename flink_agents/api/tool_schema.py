@@ -1,6 +1,7 @@
 """What a model is told of a function: a JSON schema of its parameters, and their texts in its docstring.
 
-Parameters of type ``RunnerContext`` and ``MemoryObject`` are no part of that: a tool is given these.
+Parameters of type ``RunnerContext`` and ``MemoryObject`` are no part of that, and neither is the parameter
+``idempotency_key``: a tool is given these.
 """
 
 from __future__ import annotations
@@ -13,6 +14,7 @@ from typing import Annotated, Any, get_args, get_origin
 
 from pydantic import BaseModel, ConfigDict, Field, PydanticUserError, create_model
 
+from flink_agents.api.durable_checks import IDEMPOTENCY_KEY
 from flink_agents.api.errors import ActionSignatureError
 
 GIVEN_TO_TOOLS = "__given_to_tools__"
@@ -31,6 +33,15 @@ def given_parameters(func: Callable[..., Any]) -> dict[str, Any]:
     except (NameError, TypeError, ValueError):
         return {}
     return {one.name: one.annotation for one in parameters if _is_given(one.annotation)}
+
+
+def takes_key(func: Callable[..., Any]) -> bool:
+    """Tell whether a function has a parameter for the idempotency key of the call."""
+    try:
+        parameter = inspect.signature(func).parameters.get(IDEMPOTENCY_KEY)
+    except (TypeError, ValueError):
+        return False
+    return parameter is not None and parameter.kind is not inspect.Parameter.POSITIONAL_ONLY
 
 
 def written_hints(func: Any) -> dict[str, Any]:
@@ -83,7 +94,7 @@ def arguments_model(func: Any, name: str) -> type[BaseModel]:
     except NameError as error:
         raise _undescribed(name, error) from error
     for number, parameter in enumerate(parameters):
-        if _is_given(parameter.annotation):
+        if _is_given(parameter.annotation) or parameter.name == IDEMPOTENCY_KEY:
             continue
         by_name = parameter.kind in (parameter.POSITIONAL_OR_KEYWORD, parameter.KEYWORD_ONLY)
         if not by_name or parameter.annotation is parameter.empty:

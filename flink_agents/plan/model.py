@@ -20,7 +20,7 @@ from pydantic import (
 from flink_agents.api.errors import FunctionReferenceError, PlanFormatError
 from flink_agents.api.policies import OnError, OnSuspend, RetryPolicy, RetryTimes
 from flink_agents.api.resources import Prompt, ResourceKind, ResourceRef
-from flink_agents.api.settings import ApprovedLimits, PlainSettings
+from flink_agents.api.settings import PlainSettings, ToolLimits
 from flink_agents.plan.fingerprint import fingerprint, recovery_parts
 from flink_agents.plan.references import Frozen, FunctionRef
 
@@ -169,7 +169,7 @@ class DescriptorPlan(Frozen):
     arguments: dict[str, Any] = Field(default_factory=dict)
 
 
-class ResourcePlan(ApprovedLimits, Named):
+class ResourcePlan(ToolLimits, Named):
     """A resource; limits are those of a tool. Of a source of tools, the plan says whether it may ask.
 
     Attributes:

@@ -133,6 +133,8 @@ CODES = {
     "NestedChatsError": "FA9007",
     "MessageOriginError": "FA9030",
     "UrlContentError": "FA9031",
+    "ToolOutcomeUnknownError": "FA9040",
+    "ModelRefusedError": "FA9041",
     "ToolError": "FA9100",
     "ToolRetriesExceededError": "FA9101",
     "ToolResultError": "FA9102",

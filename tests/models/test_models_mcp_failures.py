@@ -187,7 +187,6 @@ class Terse(Clerk):
 
 
 TOLD = [
-    (ToolCall("slow", {"seconds": 30}), "it gave no answer within 0.3 seconds"),
     (ToolCall("refuse", {"reason": "no"}), "Error executing tool refuse"),
     (ToolCall("order", {"item": "tea", "number": "many"}), "validation error"),
     (ToolCall("big", {"size": 10_000_000}), "of which 1000 can be read. Ask for less."),
@@ -199,8 +198,7 @@ TOLD = [
 def test_what_the_model_is_told(agent_harness: Make, counts: Counts, call: ToolCall, text: str) -> None:
     script(call, "done")
     config = by_stdio(counts, timeout=60)
-    agent = Patient() if call.name == "slow" else Terse()
-    [[output, contents]] = agent_harness(agent, config=config).push("hi")
+    [[output, contents]] = agent_harness(Terse(), config=config).push("hi")
     assert output == "done"
     assert any(text in str(one) for one in contents)
 
@@ -216,15 +214,34 @@ class Lenient(Clerk):
 
 
 @pytest.mark.executes_once
-def test_a_server_that_dies_ends_the_conversation_or_is_told(agent_harness: Make, counts: Counts) -> None:
+def test_a_server_that_dies_ends_the_conversation(agent_harness: Make, counts: Counts) -> None:
     script(ToolCall("die", {}), "done")
     with pytest.raises(ActionFailedError) as caught:
         agent_harness(Clerk(), config=by_stdio(counts)).push("hi")
     assert isinstance(caught.value.__cause__, MCPOutcomeUnknownError)
-    script(ToolCall("die", {}), "done")
-    [[output, contents]] = agent_harness(Lenient(), config=by_stdio(counts)).push("hi")
-    assert output == "done"
-    assert any("nobody knows whether the MCP server 'shop' did call_tool:die" in str(one) for one in contents)
+
+
+UNKNOWN = [
+    (Patient, ToolCall("slow", {"seconds": 30}), "it gave no answer within 0.3 seconds"),
+    (Lenient, ToolCall("die", {}), "the tool 'die' of the MCP server 'shop' took effect"),
+]
+
+
+@pytest.mark.executes_once
+@pytest.mark.parametrize(("agent", "call", "text"), UNKNOWN, ids=["slow", "die"])
+def test_an_unknown_outcome_is_not_told_and_not_repeated(
+    counts: Counts, agent: type[Any], call: ToolCall, text: str
+) -> None:
+    script(call, "done")
+    with OperatorHarness(agent(), config=by_stdio(counts, timeout=60), crash=None) as harness:
+        before = harness.snapshot()
+        for _ in range(2):
+            with pytest.raises(ActionFailedError) as caught:
+                harness.push("hi")
+            assert isinstance(caught.value.__cause__, MCPOutcomeUnknownError)
+            assert text in str(caught.value)
+            harness.restore(before)
+    assert len([line for line in counts.lines if line.startswith(call.name)]) == 1
 
 
 def test_ten_megabytes_over_http(agent_harness: Make, counts: Counts) -> None:

@@ -335,7 +335,7 @@ FAILURES: dict[str, tuple[list[Any], str]] = {
     "calls unknown tools": ([ToolCall("nobody", {})] * 9, "FA9101"),
     "answers nonsense": (["what?"] * 9, "FA9003"),
     "a tool raises": ([ToolCall("broken", {"item": "tea"})], "ValueError"),
-    "a tool hangs": ([ToolCall("hangs", {"item": "tea"})] * 9, "FA9101"),
+    "a tool hangs": ([ToolCall("hangs", {"item": "tea"})] * 9, "FA9040"),
     "the service fails": ([ConnectionError("gone")] * 9, "ConnectionError"),
 }
 TOOLS = [price_of, broken, hangs]

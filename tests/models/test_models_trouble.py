@@ -127,8 +127,8 @@ ENDS: dict[str, tuple[Any, Any]] = {
 """How each trouble ends: with the output of a run, or with an error in a dead letter."""
 
 HANGS: dict[str, tuple[Any, Any]] = {
-    "hang": (False, "FA4011"),
-    "async hang": ("FA9101", "FA4011"),
+    "hang": ("FA9040", "FA9040"),
+    "async hang": ("FA9040", "FA9040"),
 }
 """The same of tools that hang, where they have a timeout."""
 

@@ -11,6 +11,7 @@ from pydantic_ai.providers import Provider, infer_provider, infer_provider_class
 
 from flink_agents.api.chat import ChatModelSpec, Endpoint
 from flink_agents.api.errors import ResourceUnavailableError
+from flink_agents.models.setup.bodies import bound_bodies
 from flink_agents.models.setup.classes import made_by
 from flink_agents.models.setup.extras import check_installed, extra_of, missing
 from flink_agents.models.setup.secrets import Secrets, know_models
@@ -54,6 +55,7 @@ def make_model(
     if hasattr(client, "max_retries"):
         # A repeated request is an attempt of the recorded call, which honours retry-after and is counted.
         client.max_retries = 0
+    bound_bodies(client, spec.response_limit)
     return model
 
 

@@ -8,49 +8,39 @@ from __future__ import annotations
 
 import asyncio
 import inspect
+import json
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
 from typing import Any
 
 from pydantic_ai import direct
-from pydantic_ai.exceptions import (
-    ModelAPIError,
-    ModelHTTPError,
-    ModelQuotaExceededError,
-    ModelRequestRejectedError,
-    UnexpectedModelBehavior,
-    UserError,
-)
+from pydantic_ai.exceptions import UnexpectedModelBehavior
 from pydantic_ai.messages import ModelMessage, ModelResponse
 from pydantic_ai.models import Model, ModelRequestParameters
 from pydantic_ai.settings import ModelSettings
+from pydantic_ai.usage import RequestUsage
 
 from flink_agents import redaction
-from flink_agents.api.chat import ChatModelSpec
+from flink_agents.api.chat import ChatModelSpec, OnRefusal
 from flink_agents.api.context import RunnerContext
 from flink_agents.api.durable import DurableCallable, RetryableError
-from flink_agents.api.errors import ModelRequestError
+from flink_agents.api.errors import AgentsError, ModelRefusedError, ModelRequestError
 from flink_agents.api.metrics import MetricGroup
 from flink_agents.api.policies import RetryPolicy
 from flink_agents.models.chat.endpoint import client_of
+from flink_agents.models.chat.failures import may_be_repeated, refusal_in, refusal_of, with_causes
 from flink_agents.models.chat.messages import Transcript, from_json, to_json
+from flink_agents.models.setup.failures import failed_attempt
 from flink_agents.models.setup.limiter import RequestLimiter
 from flink_agents.models.setup.secrets import Secrets
-
-_NEVER = (ModelRequestRejectedError, ModelQuotaExceededError)
-"""Failures that each attempt would meet."""
 
 _SIGNATURE = inspect.Signature(
     [inspect.Parameter(name, inspect.Parameter.POSITIONAL_ONLY) for name in ("digest", "messages_sent")]
 )
 """The parameters of the function that a request is recorded as a call of."""
 
-_AGAIN_STATUS = frozenset({408, 409, 425, 429, 500, 502, 503, 504, 529})
-
 _MOST_CHARACTERS = 2000
 """How much of a provider's text an error carries: a page of HTML helps nobody."""
-
-_MOST_CAUSES = 5
 
 
 @dataclass(frozen=True)
@@ -131,10 +121,9 @@ class ModelRequests:
         metrics = ctx.agent_metric_group.get_sub_group("chat").get_sub_group(self.name)
 
         async def request(digest: str, messages_sent: int) -> dict[str, Any]:
-            response = await self._attempt(messages, settings, parameters, metrics)
+            recorded = await self._attempt(messages, settings, parameters, metrics, priced)
             # A service that shows the key that it was sent shows it to the records as well.
-            shown = redaction.hidden(to_json([response])[0], known_only=True)
-            return {"response": shown, "cost": _cost(response) if priced else None}
+            return redaction.hidden(recorded, known_only=True)
 
         # The runtime looks at the signature of each function that it is given anew, which takes long.
         vars(request)["__signature__"] = _SIGNATURE
@@ -147,6 +136,8 @@ class ModelRequests:
                 found=str(error),
                 fix="look at the service; raise retry of the chat model, or give it a fallback",
             ) from None
+        if (reason := recorded.get("refused")) is not None:
+            raise self._refused(reason)
         response = from_json([recorded["response"]])[0]
         assert isinstance(response, ModelResponse)
         return Answer(response, recorded["cost"])
@@ -179,7 +170,14 @@ class ModelRequests:
         settings: Mapping[str, Any],
         parameters: ModelRequestParameters,
         metrics: MetricGroup,
-    ) -> ModelResponse:
+        priced: bool,
+    ) -> dict[str, Any]:
+        """Send the request once; returns what is recorded of the answer.
+
+        Raises:
+            RetryableError: It failed, and may be sent again.
+            ModelRequestError: It failed, and would again.
+        """
         opened = await self._opened()
         async with opened.limiter.turn():
             metrics.get_counter("requests").inc()
@@ -190,17 +188,38 @@ class ModelRequests:
                     response = await self._response(
                         opened.model, messages, self._settings(opened.headers, settings), parameters
                     )
-            except (ModelAPIError, UnexpectedModelBehavior, UserError) as error:
+                recorded = self._recordable(response, priced)
+            except AgentsError:
+                raise
+            except Exception as error:  # whatever the library of the provider raises
                 metrics.get_counter("failures").inc()
+                if isinstance(error, TimeoutError) and deadline.expired():
+                    text = f"it gave no answer within {self._spec.timeout:g} seconds"
+                    raise RetryableError(text) from None
+                if (reason := refusal_of(error)) is not None and self._spec.on_refusal is not OnRefusal.RETRY:
+                    return {"refused": self._hidden(reason)}
                 raise self._failure(error) from None
-            except TimeoutError:
-                metrics.get_counter("failures").inc()
-                if not deadline.expired():
-                    raise
-                raise RetryableError(f"it gave no answer within {self._spec.timeout:g} seconds") from None
         metrics.get_counter("input_tokens").inc(response.usage.input_tokens)
         metrics.get_counter("output_tokens").inc(response.usage.output_tokens)
-        return response
+        return recorded
+
+    def _recordable(self, response: ModelResponse, priced: bool) -> dict[str, Any]:
+        """What is recorded of an answer.
+
+        Raises:
+            RetryableError: The model refuses, and is to be asked again.
+            Exception: The answer cannot be recorded, or not read again.
+        """
+        if (reason := refusal_in(response)) is not None:
+            if self._spec.on_refusal is OnRefusal.RETRY:
+                raise RetryableError(f"it refused to answer: {self._hidden(reason)}")
+            return {"refused": self._hidden(reason)}
+        recorded = to_json([response])[0]
+        # An answer that nobody can read again must fail here, where it is an attempt, and not on replay.
+        json.dumps(recorded, allow_nan=False)
+        from_json([recorded])
+        check_usage(response.usage)
+        return {"response": recorded, "cost": _cost(response) if priced else None}
 
     async def _response(
         self,
@@ -227,36 +246,55 @@ class ModelRequests:
 
     def _failure(self, error: Exception) -> Exception:
         """What is recorded of a failed attempt: an error without secrets, which a replay can make again."""
-        text = self._secrets.hide(f"{type(error).__name__}: {_with_causes(error)}")[:_MOST_CHARACTERS]
-        if _may_be_repeated(error):
-            return RetryableError(text, getattr(error, "retry_after", None))
-        return ModelRequestError(
-            f"the chat model {self.name!r} refused the request",
-            found=text,
-            fix="correct the request, the model's name or its key; it is not sent again",
+        if isinstance(error, RetryableError):
+            return error
+        text = self._hidden(f"{type(error).__name__}: {with_causes(error)}")
+        if not may_be_repeated(error):
+            return ModelRequestError(
+                f"the chat model {self.name!r} refused the request",
+                found=text,
+                fix="correct the request, the model's name or its key; it is not sent again",
+            )
+        asked, limit = getattr(error, "retry_after", None), self._spec.retry_after_limit
+        again = failed_attempt(f"the chat model {self.name!r}", text, asked, limit)
+        return again or ModelRequestError(
+            f"the chat model {self.name!r} asks to wait too long",
+            expected=f"at most {limit:g} seconds, which is retry_after_limit",
+            found=f"{asked:g} seconds; {text}",
+            fix="raise retry_after_limit of the chat model, or give it a fallback",
         )
 
+    def _refused(self, reason: str) -> ModelRefusedError:
+        return ModelRefusedError(
+            f"the chat model {self.name!r} refused to answer",
+            expected="an answer",
+            found=reason,
+            fix="look at what it was told; on_refusal='retry' of the chat model asks it again, and "
+            "'fallback' asks its fallbacks",
+        )
 
-def _with_causes(error: BaseException) -> str:
-    """What an error says, and what those say that led to it: its own text may be that it failed."""
-    texts = [str(error)]
-    while (cause := error.__cause__) is not None and len(texts) < _MOST_CAUSES:
-        error = cause
-        if (text := str(error)) and not any(text in earlier for earlier in texts):
-            texts.append(text)
-    return "; ".join(texts)
+    def _hidden(self, text: object) -> str:
+        return self._secrets.hide(text)[:_MOST_CHARACTERS]
 
 
-def _may_be_repeated(error: Exception) -> bool:
-    if isinstance(error, ModelHTTPError):
-        hint = error.provider_retry_hint
-        return error.status_code in _AGAIN_STATUS if hint is None else hint
-    # Without a status, the connection broke, time ran out, or the body could not be read.
-    return isinstance(error, ModelAPIError | UnexpectedModelBehavior) and not isinstance(error, _NEVER)
+_MOST_TOKENS = 2**53
+"""More tokens than any answer has: numbers above it are no counts, and no floats hold them."""
+
+
+def check_usage(usage: RequestUsage) -> None:
+    """Check that the numbers of tokens of an answer are numbers of tokens.
+
+    Raises:
+        UnexpectedModelBehavior: They are not.
+    """
+    for name in ("input_tokens", "output_tokens", "cache_read_tokens", "cache_write_tokens"):
+        number = getattr(usage, name)
+        if not isinstance(number, int) or not 0 <= number <= _MOST_TOKENS:
+            raise UnexpectedModelBehavior(f"the answer says that it used {str(number)[:50]} {name}")
 
 
 def _cost(response: ModelResponse) -> float | None:
     try:
         return float(response.cost().total_price)
-    except (AssertionError, LookupError, ValueError):
+    except Exception:  # the library of prices knows the model, or it does not
         return None

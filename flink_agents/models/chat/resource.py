@@ -17,11 +17,12 @@ from flink_agents.api.chat import (
     ChatUsage,
     ConversationOptions,
     Endpoint,
+    OnRefusal,
     OutputMode,
     UsageLimits,
 )
 from flink_agents.api.context import RunnerContext
-from flink_agents.api.errors import ModelRequestError
+from flink_agents.api.errors import ModelRefusedError, ModelRequestError
 from flink_agents.api.history import ChatTranscript, ConversationHistory
 from flink_agents.api.resource_providers import DeclaredResource
 from flink_agents.api.resources import Prompt, ResourceRef, ResourceType
@@ -145,7 +146,9 @@ class ChatModelResource:
     ) -> Conversation:
         now = ctx.now()
         given, of_skills = with_skills(ctx, [*spec.tools, *options.get("tools", ())], spec.skills)
-        policy = ToolPolicy(spec.tool_timeout, spec.tool_result_limit, spec.on_tool_error)
+        policy = ToolPolicy(
+            spec.tool_timeout, spec.tool_result_limit, spec.on_tool_error, spec.on_unknown_outcome
+        )
         return Conversation(
             ctx,
             self,
@@ -199,8 +202,9 @@ class ChatModelResource:
 
         Raises:
             ModelRequestError: All of them failed.
+            ModelRefusedError: One refused to answer, and no fallback is to be asked then.
         """
-        failed: list[ModelRequestError] = []
+        failed: list[ModelRequestError | ModelRefusedError] = []
         for name in (self.name, *self.spec(ctx).fallback):
             # What stands in may be a router.
             name = (await choose(ctx, name, transcript.messages)).model if name != self.name else name
@@ -209,6 +213,10 @@ class ChatModelResource:
                 requests = model.requests(ctx)
                 return name, await requests.send(ctx, transcript, settings, parameters, priced)
             except ModelRequestError as error:
+                failed.append(error)
+            except ModelRefusedError as error:
+                if self.spec(ctx).on_refusal is not OnRefusal.FALLBACK:
+                    raise
                 failed.append(error)
         if len(failed) == 1:
             raise failed[0]

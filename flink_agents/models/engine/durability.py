@@ -6,6 +6,7 @@ names their calls; here each becomes a durable call of the action whose code run
 
 from __future__ import annotations
 
+import sys
 from collections.abc import Awaitable, Callable, Mapping
 from dataclasses import dataclass, replace
 from datetime import datetime, timedelta
@@ -23,23 +24,42 @@ from pydantic_ai.durable_exec import (
     JournalCallableOperationBackend,
     ModelRequestId,
     RoleBasedOperationConfig,
+    ToolsetCallToolId,
     conversation_id_from_run_id,
     record_durable_unit,
     replay_scope,
 )
+from pydantic_ai.messages import ToolCallPart
 from pydantic_ai.models import Model
 from pydantic_ai.run import AgentRunResult
-from pydantic_ai.tools import AgentDepsT, DeferredToolRequests, DeferredToolResults, RunContext
+from pydantic_ai.tools import (
+    AgentDepsT,
+    DeferredToolRequests,
+    DeferredToolResults,
+    RunContext,
+    ToolDefinition,
+)
+from pydantic_ai.toolsets import AbstractToolset
 from pydantic_core import PydanticSerializationError
 
 from flink_agents import redaction
+from flink_agents.api.chat import OnUnknownOutcome
 from flink_agents.api.current import OWN_LOCKS, current_context, unrecorded_action
-from flink_agents.api.durable import DurableCallable, calls_durably, waits_durably
+from flink_agents.api.durable import IDEMPOTENCY_KEY, DurableCallable, calls_durably, waits_durably
 from flink_agents.api.errors import DurableResultError, UnrecordedAgentError
 from flink_agents.api.policies import RetryPolicy
 from flink_agents.models.engine.approvals import People, ask_people, asking, named, note_deferred
 from flink_agents.models.engine.digests import digest_of
+from flink_agents.models.engine.model_calls import RETRY, asked, leave_retries_to_us
 from flink_agents.models.engine.model_loop import on_model_loop
+from flink_agents.models.engine.tool_calls import (
+    call_tool,
+    new_key,
+    takes_key,
+    with_hints,
+    with_placeholder,
+    without_key,
+)
 from flink_agents.models.setup.nesting import nested
 from flink_agents.models.setup.secrets import know_models
 
@@ -50,16 +70,27 @@ TOOL_CONFIG = "flink"
 """Key in a tool's metadata: settings of its calls, or False where the action executes it as its own code."""
 
 
+def _watch(toolset: AbstractToolset[Any]) -> None:
+    if "pydantic_ai.mcp" in sys.modules:
+        from flink_agents.models.engine.served_tools import watch
+
+        watch(toolset)
+
+
 class CallSettings(TypedDict, total=False):
     """How calls are made.
 
     Attributes:
         timeout: Seconds, or a duration, that one attempt may take.
-        retry: When a failed attempt is followed by another one.
+        retry: When a failed attempt is followed by another one. Default of model calls: ``RetryPolicy()`` for
+            failures that another attempt may not meet. Default of tool calls: none.
+        idempotent: Of tool calls: True if a call whose outcome is unknown may be made again. Default: what
+            the MCP server of the tool says.
     """
 
     timeout: float | timedelta
     retry: RetryPolicy
+    idempotent: bool
 
 
 @calls_durably
@@ -84,6 +115,8 @@ class FlinkDurability(BaseDurabilityCapability[AgentDepsT]):
         approvals: Whether people are asked for calls of tools with ``requires_approval``, and for what
             ``RequestInput`` hands on. The run of the action is suspended until they answer.
         approval_timeout: Seconds, or a duration, after which a request counts as denied. Default: never.
+        on_unknown_outcome: What happens if nobody knows whether the call of a tool took effect: ``fail`` ends
+            the run, ``ask`` lets a person decide.
     """
 
     engine_spec: ClassVar[DurabilityEngineSpec] = DurabilityEngineSpec(
@@ -110,11 +143,13 @@ class FlinkDurability(BaseDurabilityCapability[AgentDepsT]):
         tool_calls: CallSettings | None = None,
         approvals: bool = False,
         approval_timeout: float | timedelta | None = None,
+        on_unknown_outcome: OnUnknownOutcome | str = OnUnknownOutcome.FAIL,
     ) -> None:
         super().__init__(models=models, event_stream_handler=event_stream_handler, name=name)
         self._further_models = tuple((models or {}).values())
         self._model_calls: CallSettings = model_calls or {}
         self._tool_calls: CallSettings = tool_calls or {}
+        self._on_unknown = OnUnknownOutcome(on_unknown_outcome)
         self._people: People | None = None
         if approvals:
             is_duration = isinstance(approval_timeout, timedelta)
@@ -123,9 +158,12 @@ class FlinkDurability(BaseDurabilityCapability[AgentDepsT]):
     def for_agent(self, agent: AbstractAgent[AgentDepsT, Any]) -> AbstractCapability[AgentDepsT]:
         """The capability that belongs to one agent."""
         calls_durably(agent)
-        if self._people is not None:
+        if self.asks_people:
             waits_durably(agent)
-        return super().for_agent(agent)
+        made = super().for_agent(agent)
+        for toolset in agent.toolsets:
+            toolset.apply(_watch)
+        return made
 
     def get_ordering(self) -> CapabilityOrdering:
         """Come behind policies that answer at once, and before what hands a question on."""
@@ -134,8 +172,8 @@ class FlinkDurability(BaseDurabilityCapability[AgentDepsT]):
 
     @property
     def asks_people(self) -> bool:
-        """Whether people are asked for approvals, for which runs of actions wait."""
-        return self._people is not None
+        """Whether people are asked, for whose answers runs of actions wait."""
+        return self._people is not None or self._on_unknown is OnUnknownOutcome.ASK
 
     @property
     def in_durable_context(self) -> bool:
@@ -149,10 +187,12 @@ class FlinkDurability(BaseDurabilityCapability[AgentDepsT]):
         def of_tool(
             operation_id: DurableOperationId, tool: Any, tool_name: str
         ) -> CallSettings | Literal[False]:
-            return cast("CallSettings | Literal[False]", resolve(tool, tool_name))
+            config = cast("CallSettings | Literal[False]", resolve(tool, tool_name))
+            return config if config is False else cast("CallSettings", with_hints(config, tool))
 
         return _Calls(
             self.name,
+            self._on_unknown,
             self._models_to_keep_open(),
             self.default_model_id,
             RoleBasedOperationConfig[CallSettings](
@@ -163,6 +203,24 @@ class FlinkDurability(BaseDurabilityCapability[AgentDepsT]):
     def _models_to_keep_open(self) -> tuple[Model, ...]:
         default = None if self.agent is None else self.agent.model
         return (*((default,) if isinstance(default, Model) else ()), *self._further_models)
+
+    async def prepare_tools(
+        self, ctx: RunContext[AgentDepsT], tool_defs: list[ToolDefinition]
+    ) -> list[ToolDefinition]:
+        """Tell the model of no parameter ``idempotency_key``."""
+        return [without_key(one) for one in tool_defs]
+
+    async def before_tool_validate(
+        self, ctx: RunContext[AgentDepsT], *, call: ToolCallPart, tool_def: ToolDefinition, args: Any
+    ) -> Any:
+        """Let arguments pass without the idempotency key that the tool gets."""
+        return with_placeholder(args) if takes_key(tool_def) else args
+
+    async def before_tool_execute(
+        self, ctx: RunContext[AgentDepsT], *, call: ToolCallPart, tool_def: ToolDefinition, args: Any
+    ) -> Any:
+        """Give a tool its idempotency key."""
+        return {**args, IDEMPOTENCY_KEY: new_key()} if takes_key(tool_def) else args
 
     def get_default_run_id(self) -> str | None:
         """The identity of a run, which is the same on replay; None where nothing is recorded."""
@@ -228,6 +286,7 @@ class _Calls(JournalCallableOperationBackend[CallSettings]):
 
     Args:
         agent: Name of the agent.
+        on_unknown: What happens if nobody knows whether the call of a tool took effect.
         models: Its models.
         default_model_id: Identity of the agent's own model.
         config: How calls are made.
@@ -236,12 +295,14 @@ class _Calls(JournalCallableOperationBackend[CallSettings]):
     def __init__(
         self,
         agent: str,
+        on_unknown: OnUnknownOutcome,
         models: tuple[Model, ...],
         default_model_id: str | None,
         config: RoleBasedOperationConfig[CallSettings],
     ) -> None:
         super().__init__(agent_name=agent, default_model_id=default_model_id, config=config)
         self._agent = agent
+        self._on_unknown = on_unknown
         self._models = models
         know_models(models)
 
@@ -259,22 +320,36 @@ class _Calls(JournalCallableOperationBackend[CallSettings]):
         if context is None:
             return await body()
         executed = False
+        of_model = isinstance(operation_id, ModelRequestId)
 
-        async def call(request: str) -> object:
+        async def execute() -> object:
             nonlocal executed
             executed = True
             try:
-                asks_model = isinstance(operation_id, ModelRequestId)
-                result = await (on_model_loop(body, self._models) if asks_model else body())
+                result = await (self._ask(body) if of_model else body())
                 return redaction.hidden(result, known_only=True)
             except PydanticSerializationError as error:
                 raise self._unrecordable(name, error) from error
 
-        result = await context.durable_execute_async(
-            DurableCallable(call, name=name, **config), digest_of(cache_key)
-        )
+        digest = digest_of(cache_key)
+        if isinstance(operation_id, ToolsetCallToolId):
+            result = await call_tool(context, name, execute, config, digest, self._on_unknown)
+        else:
+            settings = {name: value for name, value in config.items() if name != "idempotent"}
+            if of_model:
+                settings.setdefault("retry", RETRY)
+
+            async def call(request: str) -> object:
+                return await execute()
+
+            durable = DurableCallable(call, name=name, **cast("Any", settings))
+            result = await context.durable_execute_async(durable, digest)
         record_durable_unit(executed=executed)
         return result
+
+    async def _ask(self, body: Callable[[], Awaitable[object]]) -> object:
+        leave_retries_to_us(self._models)
+        return await asked(lambda: on_model_loop(body, self._models), self._agent)
 
     def _unrecordable(self, name: str, error: PydanticSerializationError) -> DurableResultError:
         return DurableResultError(

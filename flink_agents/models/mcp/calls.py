@@ -14,7 +14,7 @@ from flink_agents import redaction
 from flink_agents.api.approvals import ApprovalOutcome
 from flink_agents.api.approved_calls import ask
 from flink_agents.api.context import RunnerContext
-from flink_agents.api.durable import DurableCallable, RetryableError
+from flink_agents.api.durable import DurableCallable, RetryableError, UnknownOutcome
 from flink_agents.api.errors import (
     MCPOutcomeUnknownError,
     MCPRequestError,
@@ -29,6 +29,10 @@ from flink_agents.models.mcp.requests import MCPRequests, Request, RequestFailed
 
 IDEMPOTENCY_KEY = "flink-agents/idempotency-key"
 """The entry of a call's metadata that all attempts of the call have in common."""
+
+
+_UNKNOWN = "flink-agents/unknown-outcome"
+"""Key of what is recorded in the place of an answer if nobody knows whether a call took effect."""
 
 
 class MCPServerCalls(MCPServerClient):
@@ -71,13 +75,23 @@ class MCPServerCalls(MCPServerClient):
             try:
                 return plain(await self.ask_tool(tool, arguments, idempotency_key))
             except RequestFailedError as error:
-                repeatable = await self._requests.is_repeatable(tool)
+                repeatable = self._spec.is_idempotent(tool) or await self._requests.is_repeatable(tool)
+                if error.failure.kind is Kind.UNKNOWN and not repeatable:
+                    # As a result: an error would let the next attempt of the action make the call again.
+                    return {_UNKNOWN: error.failure.text}
                 raise self.error_of(f"call_tool:{tool}", error, repeatable) from None
 
         if not self._spec.is_approved(tool):
             outcome = await ask(self._ctx, named(self._spec, tool), arguments, self._spec.approval_timeout)
             arguments = dict(outcome.arguments)
-        return await self.recorded(call_tool, f"call_tool:{tool}", arguments)
+        answer = await self.recorded(call_tool, f"call_tool:{tool}", arguments)
+        if isinstance(answer, dict) and answer.keys() == {_UNKNOWN}:
+            raise self._unknown(f"call_tool:{tool}", answer[_UNKNOWN])
+        return answer
+
+    def is_repeatable(self, tool: MCPTool) -> bool:
+        """Whether a call of a tool may be made again when nobody knows its outcome."""
+        return tool.repeatable or self._spec.is_idempotent(tool.tool)
 
     def is_approved(self, tool: MCPTool) -> bool:
         """Whether a call of a tool goes on without anybody's approval."""
@@ -153,13 +167,22 @@ class MCPServerCalls(MCPServerClient):
         except RequestFailedError as error:
             raise self.error_of(what, error, True) from None
 
-    async def recorded(self, function: Callable[..., Awaitable[Any]], what: str, *arguments: Any) -> Any:
+    async def recorded(
+        self,
+        function: Callable[..., Awaitable[Any]],
+        what: str,
+        *arguments: Any,
+        key: str | None = None,
+        unknown: UnknownOutcome | None = None,
+    ) -> Any:
         """Make a durable call of a function of this server.
 
         Args:
             function: What is called.
             what: Its name within this server's calls.
             *arguments: Its arguments.
+            key: The idempotency key of the call that this one repeats.
+            unknown: What it returns if nobody knows its outcome.
 
         Raises:
             MCPServerUnavailableError: The server could not be reached in any attempt.
@@ -170,9 +193,11 @@ class MCPServerCalls(MCPServerClient):
             # A server that shows what it was sent shows it to the model and to the records as well.
             return redaction.hidden(await function(*given, **named), known_only=True)
 
-        call = DurableCallable(without_secrets, name=f"mcp:{self.name}:{what}", retry=self._retry)
+        name = f"mcp:{self.name}:{what}"
+        call = DurableCallable(without_secrets, name=name, retry=self._retry, unknown=unknown)
+        repeated: dict[str, Any] = {} if key is None else {"idempotency_key": key}
         try:
-            return await self._ctx.durable_execute_async(call, *arguments)
+            return await self._ctx.durable_execute_async(call, *arguments, **repeated)
         except RetryableError as error:
             raise MCPServerUnavailableError(
                 f"the MCP server {self.name!r} did not answer to {what}",
@@ -198,9 +223,12 @@ class MCPServerCalls(MCPServerClient):
             )
         if failure.kind is Kind.NOT_DONE or repeatable:
             return RetryableError(failure.text, failure.retry_after)
+        return self._unknown(what, failure.text)
+
+    def _unknown(self, what: str, reason: str) -> MCPOutcomeUnknownError:
         return MCPOutcomeUnknownError(
             f"nobody knows whether the MCP server {self.name!r} did {what}",
             expected="an answer, or a tool that says that it may be called again",
-            found=failure.text,
+            found=reason,
             fix="let the tool heed the idempotency key, and say so by the annotation idempotentHint",
         )

@@ -3,19 +3,21 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
+from functools import partial
 from typing import Any
 
 from pydantic_ai.tools import ToolDefinition
 
 from flink_agents.api.chat import OnToolError
 from flink_agents.api.context import RunnerContext
-from flink_agents.api.errors import MCPError
+from flink_agents.api.durable import UnknownOutcome
+from flink_agents.api.errors import MCPError, MCPOutcomeUnknownError
 from flink_agents.api.mcp import MCPTool
 from flink_agents.models.mcp.calls import MCPServerCalls
 from flink_agents.models.mcp.content import told
 from flink_agents.models.mcp.failures import Kind
 from flink_agents.models.mcp.requests import RequestFailedError
-from flink_agents.models.tools.calls import ToolOutcome, ToolPolicy
+from flink_agents.models.tools.calls import ToolOutcome, ToolPolicy, Unsettled
 
 
 class MCPModelTool:
@@ -52,34 +54,50 @@ class MCPModelTool:
             parameters_json_schema=dict(self._tool.parameters),
         )
 
-    async def call(self, ctx: RunnerContext, arguments: Mapping[str, Any], policy: ToolPolicy) -> ToolOutcome:
+    async def call(
+        self, ctx: RunnerContext, arguments: Mapping[str, Any], policy: ToolPolicy
+    ) -> ToolOutcome | Unsettled:
         """Call the tool with the arguments that a model gave, which the server checks.
 
         Raises:
-            MCPError: The server is not there, or was lost in the middle.
+            MCPError: The server is not there.
         """
-
-        async def call_tool(arguments: dict[str, Any], idempotency_key: str) -> list[Any]:
-            try:
-                timeout = policy.timeout
-                answer = await self._server.ask_tool(self._tool.tool, arguments, idempotency_key, timeout)
-            except RequestFailedError as error:
-                if error.timed_out or error.failure.kind is Kind.REFUSED:
-                    return ["retry", error.failure.text or "The tool failed."]
-                what = f"call_tool:{self._tool.tool}"
-                raise self._server.error_of(what, error, self._tool.repeatable) from None
-            return list(told(answer, policy.result_limit))
-
         given = dict(arguments)
         if self.needs_approval:
             approval = await self._server.approval(self._tool, arguments)
             if not approval.approved:
                 return ToolOutcome("denied", approval.text)
             given = dict(approval.arguments)
+        return await self._call(given, policy, None)
+
+    async def _call(
+        self, given: dict[str, Any], policy: ToolPolicy, key: str | None
+    ) -> ToolOutcome | Unsettled:
+        """Call the tool; ``key`` is the idempotency key of the call that this one repeats."""
+        what, repeatable = f"call_tool:{self._tool.tool}", self._server.is_repeatable(self._tool)
+
+        async def call_tool(arguments: dict[str, Any], idempotency_key: str) -> list[Any]:
+            try:
+                timeout = policy.timeout
+                answer = await self._server.ask_tool(self._tool.tool, arguments, idempotency_key, timeout)
+            except RequestFailedError as error:
+                if error.failure.kind is Kind.REFUSED:
+                    return ["retry", error.failure.text or "The tool failed."]
+                if error.failure.kind is Kind.UNKNOWN and not repeatable:
+                    return ["unknown", [error.failure.text, idempotency_key]]
+                raise self._server.error_of(what, error, repeatable) from None
+            return list(told(answer, policy.result_limit))
+
+        unknown = UnknownOutcome(lambda reason, key: ["unknown", [reason, key]], repeats=repeatable)
         try:
-            kind, content = await self._server.recorded(call_tool, f"call_tool:{self._tool.tool}", given)
+            kind, content = await self._server.recorded(call_tool, what, given, key=key, unknown=unknown)
         except MCPError as error:
             if policy.on_error is OnToolError.FAIL:
                 raise
             return ToolOutcome("failed", f"{error.message}: {error.found}")
-        return ToolOutcome(kind, content)
+        if kind != "unknown":
+            return ToolOutcome(kind, content)
+        reason, known = content
+        again = partial(self._call, given, policy, known)
+        named = f"the tool {self._tool.tool!r} of the MCP server {self._server.name!r}"
+        return Unsettled(named, self.name, reason, given, again, MCPOutcomeUnknownError)

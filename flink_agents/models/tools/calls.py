@@ -2,14 +2,15 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Awaitable, Callable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any, Literal, Protocol
 
 from pydantic_ai.tools import ToolDefinition
 
-from flink_agents.api.chat import OnToolError
+from flink_agents.api.chat import OnToolError, OnUnknownOutcome
 from flink_agents.api.context import RunnerContext
+from flink_agents.api.errors import ToolOutcomeUnknownError
 
 
 @dataclass(frozen=True)
@@ -20,11 +21,42 @@ class ToolPolicy:
         timeout: Seconds that a call may take; None for no limit.
         result_limit: Bytes of JSON that a call may return.
         on_error: What happens where a tool raises something that is meant for nobody in particular.
+        on_unknown: What happens if nobody knows whether a call took effect.
     """
 
     timeout: float | None = None
     result_limit: int = 100_000
     on_error: OnToolError = OnToolError.FAIL
+    on_unknown: OnUnknownOutcome = OnUnknownOutcome.FAIL
+
+
+class OutcomeUnknown(Exception):
+    """Raised inside of a tool if nobody knows whether the call took effect.
+
+    Args:
+        reason: Why.
+    """
+
+
+@dataclass(frozen=True)
+class Unsettled:
+    """A call whose outcome is unknown.
+
+    Attributes:
+        what: The tool, for people: ``the tool 'pay'``.
+        name: The name by which the model called it.
+        reason: Why nobody knows the outcome.
+        arguments: The arguments of the call.
+        again: Makes the call once more, with its idempotency key.
+        error: The class of the error that ends the conversation.
+    """
+
+    what: str
+    name: str
+    reason: str
+    arguments: Mapping[str, Any]
+    again: Callable[[], Awaitable[ToolOutcome | Unsettled]]
+    error: type[ToolOutcomeUnknownError] = ToolOutcomeUnknownError
 
 
 @dataclass(frozen=True)
@@ -57,8 +89,10 @@ class ModelTool(Protocol):
         """What the model is told of it."""
         ...
 
-    async def call(self, ctx: RunnerContext, arguments: Mapping[str, Any], policy: ToolPolicy) -> ToolOutcome:
-        """Call it, in a way that a replay takes from records.
+    async def call(
+        self, ctx: RunnerContext, arguments: Mapping[str, Any], policy: ToolPolicy
+    ) -> ToolOutcome | Unsettled:
+        """Call it, in a way that a replay takes from records. :func:`settled` ends a call that is unsettled.
 
         Raises:
             Exception: What ends the conversation.
@@ -90,3 +124,35 @@ class ToolSource(Protocol):
             AgentsError: It cannot say which it has.
         """
         ...
+
+
+async def settled(ctx: RunnerContext, outcome: ToolOutcome | Unsettled, policy: ToolPolicy) -> ToolOutcome:
+    """Return the outcome of a call. If nobody knows it, end the conversation, or let a person decide.
+
+    A person who approves lets the call be made once more, with the idempotency key that it had. A person who
+    denies that lets the conversation go on: the model is told that the call is not repeated.
+
+    Raises:
+        ToolOutcomeUnknownError: Nobody knows the outcome, and nobody is asked.
+    """
+    while isinstance(outcome, Unsettled):
+        if policy.on_unknown is OnUnknownOutcome.FAIL:
+            raise outcome.error(
+                f"nobody knows whether a call of {outcome.what} took effect",
+                expected="an end of the call, or a tool whose calls may be repeated",
+                found=outcome.reason,
+                fix="find out whether it took effect. Declare the tool idempotent if a repeated call does no "
+                "harm; or set on_unknown_outcome='ask', so that a person decides",
+            )
+        answer = await ctx.request_approval(
+            f"repeat tool {outcome.name}", {"call": dict(outcome.arguments), "reason": outcome.reason}
+        )
+        if not answer.approved:
+            reason = f" {answer.reason}" if answer.reason else ""
+            return ToolOutcome(
+                "failed",
+                f"Nobody knows whether the call took effect: {outcome.reason}. A person decided not to "
+                f"repeat it, so do not call the tool again for this.{reason}",
+            )
+        outcome = await outcome.again()
+    return outcome

@@ -11,6 +11,7 @@ import asyncio
 import inspect
 import json
 from collections.abc import Callable, Mapping
+from functools import partial
 from typing import Annotated, Any, Literal, get_args, get_origin
 
 from pydantic import ValidationError
@@ -20,16 +21,19 @@ from pydantic_core import to_jsonable_python
 
 from flink_agents import redaction
 from flink_agents.api.approvals import ApprovalOutcome
+from flink_agents.api.approved_calls import with_key
 from flink_agents.api.chat import OnToolError
 from flink_agents.api.context import RunnerContext
-from flink_agents.api.durable import DurableCallable, TerminalError
+from flink_agents.api.durable import IDEMPOTENCY_KEY, DurableCallable, TerminalError, UnknownOutcome
 from flink_agents.api.errors import ActionTimeoutError, AgentsError, ToolResultError
 from flink_agents.api.memory import MemoryObject, MemoryScope
+from flink_agents.api.policies import RetryPolicy
 from flink_agents.api.resources import Tool
-from flink_agents.models.tools.calls import ToolOutcome, ToolPolicy
+from flink_agents.models.tools.calls import OutcomeUnknown, ToolOutcome, ToolPolicy, Unsettled
 
-Described = dict[Literal["success", "retry", "failed"], Any]
-"""How the outcome of a call is recorded: its kind, and what the model is told."""
+Described = dict[Literal["success", "retry", "failed", "unknown"], Any]
+"""How the outcome of a call is recorded: its kind, and what the model is told. If it is unknown, the reason
+and the idempotency key."""
 
 
 class FunctionTool:
@@ -54,7 +58,9 @@ class FunctionTool:
             parameters_json_schema=self._tool.parameters,
         )
 
-    async def call(self, ctx: RunnerContext, arguments: Mapping[str, Any], policy: ToolPolicy) -> ToolOutcome:
+    async def call(
+        self, ctx: RunnerContext, arguments: Mapping[str, Any], policy: ToolPolicy
+    ) -> ToolOutcome | Unsettled:
         """Call the function with the arguments that a model gave.
 
         Raises:
@@ -63,21 +69,24 @@ class FunctionTool:
         """
         try:
             self._tool.check_arguments(arguments)
-        except ValidationError as error:
-            wrong = error.errors(include_url=False, include_context=False)
-            return ToolOutcome("retry", to_jsonable_python(wrong), "validation_error")
+        except (ValidationError, RecursionError) as error:
+            return ToolOutcome("retry", _wrong(error), "validation_error")
         if self._asking.needs_approval(arguments):
             outcome = await self._ask(ctx, arguments)
             if not outcome.approved:
                 return ToolOutcome("denied", outcome.text)
             arguments = outcome.arguments
+        return await self._call(ctx, arguments, policy, None)
+
+    async def _call(
+        self, ctx: RunnerContext, arguments: Mapping[str, Any], policy: ToolPolicy, key: str | None
+    ) -> ToolOutcome | Unsettled:
+        """Call the function; ``key`` is the idempotency key of the call that this one repeats."""
         try:
             if self._tool.given:
-                described = await self._call_in_action(ctx, arguments, policy)
+                described = await self._call_in_action(ctx, arguments, policy, key)
             else:
-                described = await self._call_recorded(ctx, arguments, policy)
-        except (ActionTimeoutError, _TimedOut):
-            return ToolOutcome("retry", f"The tool gave no result within {policy.timeout:g} seconds.")
+                described = await self._call_recorded(ctx, arguments, policy, key)
         except (AgentsError, TerminalError):
             raise
         except Exception as error:
@@ -85,37 +94,39 @@ class FunctionTool:
                 raise
             return ToolOutcome("failed", f"{type(error).__name__}: {error}")
         ((kind, content),) = described.items()
-        return ToolOutcome(kind, content)
+        if kind != "unknown":
+            return ToolOutcome(kind, content)
+        reason, known = content
+        again = partial(self._call, ctx, arguments, policy, known)
+        return Unsettled(f"the tool {self.name!r}", self.name, reason, arguments, again)
 
     async def _ask(self, ctx: RunnerContext, arguments: Mapping[str, Any]) -> ApprovalOutcome:
         timeout, check = self._asking.settings.approval_timeout, self._tool.check_arguments
         return await ctx.request_approval(f"tool {self.name}", arguments, timeout=timeout, check=check)
 
     async def _call_recorded(
-        self, ctx: RunnerContext, arguments: Mapping[str, Any], policy: ToolPolicy
+        self, ctx: RunnerContext, arguments: Mapping[str, Any], policy: ToolPolicy, key: str | None
     ) -> Described:
-        tool, limit = self._tool, policy.result_limit
-
-        async def call_async(given: dict[str, Any]) -> Described:
-            try:
-                return _described(tool.name, await tool(**given), limit)
-            except (ModelRetry, ToolFailed) as told:
-                return _told(told)
-
-        def call(given: dict[str, Any]) -> Described:
-            try:
-                return _described(tool.name, tool(**given), limit)
-            except (ModelRetry, ToolFailed) as told:
-                return _told(told)
-
-        function: Callable[..., Any] = call_async if self._is_async else call
-        durable = DurableCallable(function, name=f"tool:{self.name}", timeout=policy.timeout)
-        return await ctx.durable_execute_async(durable, dict(arguments))
+        function = _recorded(self._tool, self._is_async, policy.result_limit)
+        if self._tool.takes_key:
+            function = with_key(function, self._is_async)
+        durable = DurableCallable(
+            function,
+            name=f"tool:{self.name}",
+            timeout=policy.timeout,
+            retry=_IF_TIMED_OUT if self._tool.is_repeatable else None,
+            reconciler=None if self._tool.settings.idempotent is not False else _lost,
+            unknown=UnknownOutcome(_unknown, repeats=self._tool.is_repeatable),
+        )
+        again: dict[str, Any] = {IDEMPOTENCY_KEY: key} if key is not None and self._tool.takes_key else {}
+        return await ctx.durable_execute_async(durable, dict(arguments), **again)
 
     async def _call_in_action(
-        self, ctx: RunnerContext, arguments: Mapping[str, Any], policy: ToolPolicy
+        self, ctx: RunnerContext, arguments: Mapping[str, Any], policy: ToolPolicy, key: str | None
     ) -> Described:
         given = {name: _given(ctx, annotation) for name, annotation in self._tool.given.items()}
+        if self._tool.takes_key:
+            key = given[IDEMPOTENCY_KEY] = key or ctx.uuid4().hex
         try:
             returned = self._tool(**given, **arguments)
             if inspect.isawaitable(returned):
@@ -123,10 +134,50 @@ class FunctionTool:
             return _described(self.name, returned, policy.result_limit)
         except (ModelRetry, ToolFailed) as told:
             return _told(told)
+        except OutcomeUnknown as unknown:
+            return _unknown(str(unknown), key)
 
 
-class _TimedOut(Exception):
-    """A tool that is code of the action took too long."""
+_IF_TIMED_OUT = RetryPolicy(retry_on=(ActionTimeoutError,))
+"""When a call is made again whose tool is idempotent: with its key, which all of its attempts have."""
+
+
+def _recorded(tool: Tool, is_async: bool, limit: int) -> Callable[[dict[str, Any]], Any]:
+    """What a durable call of a tool calls: returns how the call ended, as it is recorded."""
+
+    async def call_async(given: dict[str, Any]) -> Described:
+        try:
+            return _described(tool.name, await tool(**given), limit)
+        except (ModelRetry, ToolFailed) as told:
+            return _told(told)
+        except OutcomeUnknown as unknown:
+            return _unknown(str(unknown), given.get(IDEMPOTENCY_KEY))
+
+    def call(given: dict[str, Any]) -> Described:
+        try:
+            return _described(tool.name, tool(**given), limit)
+        except (ModelRetry, ToolFailed) as told:
+            return _told(told)
+        except OutcomeUnknown as unknown:
+            return _unknown(str(unknown), given.get(IDEMPOTENCY_KEY))
+
+    return call_async if is_async else call
+
+
+def _unknown(reason: str, key: str | None) -> Described:
+    return {"unknown": [reason, key]}
+
+
+def _lost(given: dict[str, Any], idempotency_key: str) -> Described:
+    """Answer for a call that had begun when the worker died, and that must not be repeated."""
+    return _unknown("the worker died during the call", idempotency_key)
+
+
+def _wrong(error: Exception) -> Any:
+    """What a model is told of arguments that do not fit."""
+    if isinstance(error, ValidationError):
+        return to_jsonable_python(error.errors(include_url=False, include_context=False))
+    return "The arguments are nested too deep."
 
 
 async def _within(seconds: float | None, awaitable: Any) -> Any:
@@ -140,7 +191,7 @@ async def _within(seconds: float | None, awaitable: Any) -> Any:
         # The tool may have raised one of its own.
         if not deadline.expired():
             raise
-        raise _TimedOut from None
+        raise OutcomeUnknown(f"it took longer than {seconds:g} seconds") from None
 
 
 def _given(ctx: RunnerContext, annotation: Any) -> Any:

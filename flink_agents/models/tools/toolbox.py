@@ -14,7 +14,7 @@ from pydantic_ai.tools import ToolDefinition
 from flink_agents.api.context import RunnerContext
 from flink_agents.api.errors import DuplicateNameError, ResourceNotFoundError, ToolRetriesExceededError
 from flink_agents.api.resources import ResourceType, Tool
-from flink_agents.models.tools.calls import ModelTool, ToolOutcome, ToolPolicy, ToolSource
+from flink_agents.models.tools.calls import ModelTool, ToolOutcome, ToolPolicy, ToolSource, settled
 from flink_agents.models.tools.functions import FunctionTool
 
 
@@ -131,9 +131,10 @@ class Toolbox:
             )
         try:
             arguments = call.args_as_dict(raise_if_invalid=True)
-        except (ValueError, AssertionError) as error:
+        except (ValueError, AssertionError, RecursionError) as error:
             return ToolOutcome("retry", f"The arguments are no JSON object: {error}", "validation_error")
-        return await tool.call(self._ctx, arguments, self._policy)
+        outcome = await tool.call(self._ctx, arguments, self._policy)
+        return await settled(self._ctx, outcome, self._policy)
 
     def _count(self, calls: Sequence[ToolCallPart], outcomes: Sequence[ToolOutcome]) -> None:
         """Count for each tool the steps in a row in which it was only called wrongly.

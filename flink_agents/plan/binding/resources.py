@@ -26,6 +26,7 @@ class ToolProvider(ResourceProvider):
             rate_limit=limits.rate_limit,
             needs_approval=limits.needs_approval,
             approval_timeout=limits.approval_timeout,
+            idempotent=limits.idempotent,
         )
 
 

@@ -221,8 +221,15 @@ def _resource_plan(resource: ResourceDeclaration, agent: Agent) -> ResourcePlan:
         **base,
         descriptor=DescriptorPlan(clazz=value.clazz, arguments=arguments),
         references=tuple(references_of(resource.type, value.arguments)),
-        needs_approval=resource.type in _TOOL_SOURCES and bool(arguments.get("needs_approval")),
+        needs_approval=_asks_people(resource.type, arguments),
     )
+
+
+def _asks_people(kind: ResourceType, arguments: Mapping[str, Any]) -> bool:
+    """Tell whether somebody may have to approve what a resource does."""
+    if kind is ResourceType.CHAT_MODEL:
+        return arguments.get("on_unknown_outcome") == "ask"
+    return kind in _TOOL_SOURCES and bool(arguments.get("needs_approval"))
 
 
 def _references_of_prompt(prompt: Prompt) -> tuple[ResourceRef, ...]:

@@ -42,7 +42,7 @@ from flink_agents.api.resources import (
     Tool,
 )
 from flink_agents.api.retrieval_specs import EmbeddingModelSpec, LongTermMemorySpec, VectorStoreSpec
-from flink_agents.api.settings import ApprovedLimits, PlainSettings
+from flink_agents.api.settings import PlainSettings, ToolLimits
 from flink_agents.api.skills import SkillsSpec
 from flink_agents.plan.compile.configuration import make_instance
 from flink_agents.plan.files.yaml_keys import keys_at
@@ -83,7 +83,7 @@ class ClientEntry(_Named):
     function: str = Field(pattern=_REFERENCE, description="The function as module:qualname.")
 
 
-class ToolEntry(ApprovedLimits, _Named):
+class ToolEntry(ToolLimits, _Named):
     """A tool: a Python function."""
 
     function: str = Field(pattern=_REFERENCE, description="The function as module:qualname.")
@@ -438,4 +438,5 @@ def _tool(function: Callable[..., Any], entry: ToolEntry, needs_approval: Any) -
         rate_limit=entry.rate_limit,
         needs_approval=needs_approval,
         approval_timeout=entry.approval_timeout,
+        idempotent=entry.idempotent,
     )

@@ -16,6 +16,7 @@ from functools import lru_cache, partial
 from typing import Any, Protocol
 
 from flink_agents.api.durable import NOT_DONE, DurableCallable, RetryableError
+from flink_agents.api.errors import ActionTimeoutError
 from flink_agents.api.logs import bounded_logger
 from flink_agents.api.observers import Phase
 from flink_agents.api.policies import RetryPolicy
@@ -116,6 +117,8 @@ class CallAttempts:
         Raises:
             CallFailed: It failed for good.
         """
+        if self._was_cut_off:
+            return self._unknown("the action was cancelled during the call", arguments)
         reconciler = self._what.reconciler if self._call.begun else None
         trial: Trial | None = None
         while True:
@@ -132,14 +135,34 @@ class CallAttempts:
                 return await self._result_of(arguments.of(self._what, clients), self._what.is_async)
             except BaseException as error:
                 if is_close(error) or cancelled_from_outside(error):
+                    self._note_cut_off()
                     raise
                 failure = redacted(thrown(error))
                 trial = self._next(trial, failure)
                 if trial is None:
+                    if self._what.unknown is not None and isinstance(error, ActionTimeoutError):
+                        return self._unknown(f"it took longer than {self._what.seconds:g} seconds", arguments)
                     raise CallFailed(failure) from None
             finally:
                 self.in_flight.leave()
             await self._pause(trial.delay)
+
+    @property
+    def _was_cut_off(self) -> bool:
+        """True if the action was cancelled during the call before, and it must not be repeated."""
+        cut_off = self._step.run.cut_off
+        return cut_off is not None and (self._step.path, self._call.number) in cut_off
+
+    def _note_cut_off(self) -> None:
+        """Remember for the next attempt of the action that the call may have taken effect."""
+        unknown = self._what.unknown
+        if unknown is not None and not unknown.repeats and self.in_flight.inside:
+            run = self._step.run
+            run.cut_off = {*(run.cut_off or ()), (self._step.path, self._call.number)}
+
+    def _unknown(self, reason: str, arguments: Arguments) -> Any:
+        assert self._what.unknown is not None
+        return self._what.unknown.result(reason, arguments.key)
 
     async def _open_clients(self) -> dict[str, Any]:
         """The clients that the function is given, opened where they are not; by name."""

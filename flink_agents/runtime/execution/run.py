@@ -62,6 +62,8 @@ class Run:
         record: Its input.
         parent: Id of the message that was its input, where outputs are traced and the input has one.
         waits: What its actions may wait for; None where none of the agent's actions waits.
+        cut_off: Durable calls that were cancelled while they may have taken effect and must not be repeated:
+            path of the action and number of the call. None if there are none.
     """
 
     __slots__ = (
@@ -69,6 +71,7 @@ class Run:
         "_sensory",
         "_shared",
         "_undo",
+        "cut_off",
         "emitted",
         "identity",
         "journal",
@@ -105,6 +108,7 @@ class Run:
     ) -> None:
         self._shared = shared
         self.state = state or RunState(key_text, sequence_number, shared.observers, Phase.RUNNING)
+        self.cut_off: set[tuple[str, Any]] | None = None
         self.journal_id = journal_id
         self.identity = identity or journal_id
         self.key_text = key_text

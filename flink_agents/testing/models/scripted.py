@@ -8,10 +8,15 @@ from typing import Any, cast
 from pydantic_ai.messages import ModelMessage, ModelResponse, TextPart, ToolCallPart
 from pydantic_ai.models.function import AgentInfo, DeltaToolCall, FunctionModel
 
+from flink_agents.api.errors import HarnessUseError
 from flink_agents.testing.models.replies import Reply, ToolCall
 
 Line = str | ToolCall | Reply | ModelResponse | BaseException | Callable[[list[ModelMessage]], Any]
 """A text, a call of a tool, a reply, a whole response, an error to raise, or a function that gives such."""
+
+
+class ScriptEndedError(HarnessUseError, AssertionError):
+    """A scripted model was asked more often than its script has lines."""
 
 
 class ScriptedModel(FunctionModel):
@@ -66,7 +71,7 @@ class ScriptedModel(FunctionModel):
         number = len(self.asked)
         self.asked.append(list(messages))
         if number >= len(self._lines):
-            raise AssertionError(
+            raise ScriptEndedError(
                 f"the script of the model has {len(self._lines)} lines, and no more: request "
                 f"{number + 1} has none; give the script a line for it, and each test a model of its own"
             )

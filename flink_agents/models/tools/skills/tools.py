@@ -9,6 +9,7 @@ from pydantic_ai.exceptions import ModelRetry
 
 from flink_agents.api.errors import DuplicateNameError
 from flink_agents.api.resources import Tool
+from flink_agents.models.tools.calls import OutcomeUnknown
 from flink_agents.models.tools.skills.library import Skill, SkillLibrary, SkillRefusal
 from flink_agents.models.tools.skills.scripts import ScriptRunner
 
@@ -119,9 +120,13 @@ class SkillSet:
         if runner is None:
             raise ModelRetry(f"scripts of the skill {skill!r} cannot be run here.")
         try:
-            return await runner.run(found, script, arguments or [])
+            told = await runner.run(found, script, arguments or [])
         except SkillRefusal as refusal:
             raise ModelRetry(str(refusal)) from None
+        if "killed" in told and not runner.limits.is_idempotent(f"{skill}/{script}"):
+            wrote = "".join(f"; {name}: {told[name][-500:]}" for name in ("stdout", "stderr") if told[name])
+            raise OutcomeUnknown(f"the script was killed: {told['killed']}{wrote}")
+        return told
 
     def _find(self, name: str) -> tuple[Skill, ScriptRunner | None]:
         if name not in self._skills:

@@ -1,0 +1,58 @@
+"""Tools of pydantic-ai's own ``MCPToolset`` in recorded runs: their idempotency keys, and lost calls."""
+
+from __future__ import annotations
+
+from collections.abc import Awaitable, Callable
+from typing import Any
+
+from pydantic_ai.exceptions import ModelRetry
+from pydantic_ai.mcp import MCPToolset
+from pydantic_ai.toolsets import AbstractToolset
+
+from flink_agents.models.engine.tool_calls import being_made
+from flink_agents.models.mcp.calls import IDEMPOTENCY_KEY
+from flink_agents.models.mcp.failures import Failure, HTTPAnswer, Kind, failure_of
+from flink_agents.models.tools.calls import OutcomeUnknown
+
+Call = Callable[..., Awaitable[Any]]
+
+_WATCHES = "__flink_agents_watches__"
+
+
+def watch(toolset: AbstractToolset[Any]) -> None:
+    """Let recorded calls of a toolset carry their idempotency keys, and tell calls that were lost."""
+    if isinstance(toolset, MCPToolset) and not hasattr(toolset.process_tool_call, _WATCHES):
+        toolset.process_tool_call = _through(toolset.process_tool_call)
+
+
+def _through(author: Any) -> Any:
+    """What processes calls of tools: the author's function, if there is one, around a call with a key."""
+
+    async def process(ctx: Any, call: Call, name: str, arguments: dict[str, Any]) -> Any:
+        made = being_made.get()
+        if made is None:
+            return await (call(name, arguments) if author is None else author(ctx, call, name, arguments))
+
+        async def keyed(name: str, args: dict[str, Any], metadata: Any = None, **others: Any) -> Any:
+            said = {IDEMPOTENCY_KEY: made.key, **(metadata or {})}
+            try:
+                return await call(name, args, metadata=said, **others)
+            except Exception as error:
+                failure = _failure(error)
+                if failure.kind is Kind.UNKNOWN and not made.repeatable:
+                    raise OutcomeUnknown(failure.text) from error
+                raise
+
+        return await (keyed(name, arguments) if author is None else author(ctx, keyed, name, arguments))
+
+    setattr(process, _WATCHES, True)
+    return process
+
+
+def _failure(error: Exception) -> Failure:
+    """What is known of a call that raised ``error``."""
+    if isinstance(error, ModelRetry):
+        # The tool itself said no, unless the library made a lost connection of this.
+        cause = error.__cause__
+        return Failure(Kind.REFUSED, str(error)) if cause is None else failure_of(cause, HTTPAnswer())
+    return failure_of(error, HTTPAnswer())

@@ -1,0 +1,184 @@
+"""Calls of tools in the run of an agent of pydantic-ai: idempotency keys, and calls with an unknown outcome.
+
+A call that took too long, or whose server was lost, may have taken effect. Its outcome is recorded as
+unknown, and the run ends with an error: the model is not told to try again.
+"""
+
+from __future__ import annotations
+
+import json
+import re
+import uuid
+from collections.abc import Awaitable, Callable, Mapping
+from contextvars import ContextVar
+from dataclasses import dataclass, replace
+from functools import partial
+from typing import Any, cast
+
+from pydantic_ai.tools import ToolDefinition
+
+from flink_agents.api.chat import OnUnknownOutcome
+from flink_agents.api.context import RunnerContext
+from flink_agents.api.current import current_context
+from flink_agents.api.durable import IDEMPOTENCY_KEY, DurableCallable, UnknownOutcome
+from flink_agents.api.errors import ActionTimeoutError
+from flink_agents.api.policies import RetryPolicy
+from flink_agents.models.tools.calls import OutcomeUnknown, ToolOutcome, ToolPolicy, Unsettled, settled
+
+_UNKNOWN = "flink-agents/unknown-outcome"
+"""Key of what is recorded in the place of a result if nobody knows whether a call took effect."""
+
+_TIMED_OUT = re.compile(r"Timed out after [\d.e+-]+ seconds\.")
+"""What pydantic-ai tells a model of a function that took longer than the ``timeout`` of its tool."""
+
+_KEYED = "flink-agents/idempotency-key"
+"""Entry in the metadata of a tool whose parameter ``idempotency_key`` the model is not told of."""
+
+
+@dataclass(frozen=True)
+class CallBeingMade:
+    """The call of a tool that the running code belongs to.
+
+    Attributes:
+        key: Its idempotency key.
+        repeatable: True if it may be made again when nobody knows its outcome.
+    """
+
+    key: str
+    repeatable: bool
+
+
+being_made: ContextVar[CallBeingMade | None] = ContextVar("flink_agents_tool_call", default=None)
+"""None outside of recorded calls of tools."""
+
+
+async def call_tool(
+    context: RunnerContext,
+    name: str,
+    body: Callable[[], Awaitable[object]],
+    config: Mapping[str, Any],
+    digest: str,
+    on_unknown: OnUnknownOutcome,
+) -> object:
+    """Call a tool in a durable call; returns what ``body`` returned, or what was recorded of it.
+
+    Args:
+        context: The context of the action.
+        name: Name of the durable call.
+        body: Calls the tool.
+        config: ``CallSettings`` of the call.
+        digest: Digest of what is asked for.
+        on_unknown: What happens if nobody knows whether the call took effect.
+
+    Raises:
+        ToolOutcomeUnknownError: Nobody knows whether it took effect.
+    """
+    settings = dict(config)
+    repeatable = bool(settings.pop("idempotent", False))
+    if repeatable:
+        settings.setdefault("retry", RetryPolicy(retry_on=(ActionTimeoutError,)))
+
+    async def call(request: str, idempotency_key: str) -> object:
+        token = being_made.set(CallBeingMade(idempotency_key, repeatable))
+        try:
+            payload = await body()
+        except OutcomeUnknown as unknown:
+            return _unknown(str(unknown), idempotency_key)
+        finally:
+            being_made.reset(token)
+        text = _timeout_told(payload)
+        return payload if text is None or repeatable else _unknown(text, idempotency_key)
+
+    unknown = UnknownOutcome(_unknown, repeats=repeatable)
+    durable = DurableCallable(call, name=name, unknown=unknown, **settings)
+
+    async def attempt(key: str | None) -> object:
+        again: dict[str, Any] = {} if key is None else {IDEMPOTENCY_KEY: key}
+        payload = await context.durable_execute_async(durable, digest, **again)
+        if not (isinstance(payload, dict) and payload.keys() == {_UNKNOWN}):
+            return payload
+        reason, known = cast("dict[str, Any]", payload)[_UNKNOWN]
+        unsettled = Unsettled(f"the tool of {name!r}", name, reason, {}, partial(_again, attempt, known))
+        outcome = await settled(context, unsettled, ToolPolicy(on_unknown=on_unknown))
+        # A person decided: the call is not repeated, and the model is told so; or this is its result.
+        return outcome.content if outcome.kind == "success" else _failed(str(outcome.content))
+
+    return await attempt(None)
+
+
+async def _again(attempt: Callable[[str | None], Awaitable[object]], key: str) -> ToolOutcome:
+    return ToolOutcome("success", await attempt(key))
+
+
+def _unknown(reason: str, key: str | None) -> dict[str, Any]:
+    return {_UNKNOWN: [reason, key]}
+
+
+def _failed(text: str) -> dict[str, Any]:
+    """What pydantic-ai records of a tool that raised ``ToolFailed``."""
+    return {"message": text, "kind": "tool_failed"}
+
+
+def _timeout_told(payload: object) -> str | None:
+    """What the model would be told of a function that took too long; None if it did not."""
+    if not isinstance(payload, dict):
+        return None
+    told = cast("dict[str, Any]", payload)
+    if told.get("kind") != "model_retry" or not _TIMED_OUT.fullmatch(str(told.get("message"))):
+        return None
+    return str(told["message"])
+
+
+def with_hints(config: Mapping[str, Any], tool: Any) -> Mapping[str, Any]:
+    """Settings of the calls of a tool, with what its MCP server says about repeated calls."""
+    metadata: Mapping[str, Any] = getattr(getattr(tool, "tool_def", None), "metadata", None) or {}
+    hints = metadata.get("annotations")
+    if "idempotent" in config or not isinstance(hints, Mapping):
+        return config
+    said = cast("Mapping[str, Any]", hints)
+    return {**config, "idempotent": bool(said.get("readOnlyHint") or said.get("idempotentHint"))}
+
+
+# -- the parameter idempotency_key --------------------------------------------------------
+
+
+def without_key(tool: ToolDefinition) -> ToolDefinition:
+    """What a model is told of a tool: everything but the parameter ``idempotency_key``."""
+    schema = tool.parameters_json_schema
+    properties: Mapping[str, Any] = schema.get("properties") or {}
+    if IDEMPOTENCY_KEY not in properties or _is_served(tool):
+        return tool
+    shown = {name: one for name, one in properties.items() if name != IDEMPOTENCY_KEY}
+    told = {**schema, "properties": shown}
+    if "required" in schema:
+        told["required"] = [name for name in schema["required"] if name != IDEMPOTENCY_KEY]
+        if not told["required"]:
+            del told["required"]
+    return replace(tool, parameters_json_schema=told, metadata={**(tool.metadata or {}), _KEYED: True})
+
+
+def _is_served(tool: ToolDefinition) -> bool:
+    """Whether an MCP server has the tool: its parameters are its own, and the key is in the metadata."""
+    return "annotations" in (tool.metadata or {})
+
+
+def takes_key(tool: ToolDefinition) -> bool:
+    """Whether a call of the tool gets its idempotency key as an argument."""
+    return bool((tool.metadata or {}).get(_KEYED))
+
+
+def with_placeholder(arguments: str | dict[str, Any]) -> str | dict[str, Any]:
+    """Arguments of a model with something in the place of the key, so that they can be validated."""
+    try:
+        given = json.loads(arguments or "{}") if isinstance(arguments, str) else arguments
+    except (ValueError, RecursionError):
+        return arguments
+    if not isinstance(given, dict):
+        return arguments
+    return {**cast("dict[str, Any]", given), IDEMPOTENCY_KEY: ""}
+
+
+def new_key() -> str:
+    """An idempotency key: in an action the same on replay."""
+    context = current_context()
+    return uuid.uuid4().hex if context is None else context.uuid4().hex

@@ -1,0 +1,132 @@
+"""Bounds how much of an answer is read over HTTP: what is decompressed counts, and nothing is read behind it.
+
+The clients of providers and of MCP keep a whole answer in memory before they look at it. A hook of the client
+counts while the answer is read.
+"""
+
+from __future__ import annotations
+
+import types
+from collections.abc import AsyncIterator, Iterator
+from typing import Any
+
+_DEPTH = 5
+"""How far below the client of a provider its client for HTTP may be."""
+
+_MOST_LOOKED_AT = 2000
+
+
+class ResponseTooLargeError(Exception):
+    """An answer has more bytes than may be read."""
+
+    def __init__(self, limit: int) -> None:
+        super().__init__(f"the answer has more than {limit} bytes, which is the limit (response_limit)")
+        self.limit = limit
+
+
+class _Counter:
+    """Counts the bytes of an answer; those of a stream of events anew for each event."""
+
+    def __init__(self, limit: int, of_events: bool) -> None:
+        self._limit = limit
+        self._of_events = of_events
+        self._bytes = 0
+
+    def add(self, chunk: bytes) -> None:
+        self._bytes += len(chunk)
+        if self._of_events:
+            end = max(chunk.rfind(b"\n\n"), chunk.rfind(b"\r\n\r\n"))
+            if end >= 0:
+                self._bytes = len(chunk) - end
+        if self._bytes > self._limit:
+            raise ResponseTooLargeError(self._limit)
+
+
+class BodyLimit:
+    """A hook for answers of an asynchronous client for HTTP.
+
+    Args:
+        limit: Bytes of an answer.
+        events: True if each event of a stream may have so many; else all of them together.
+    """
+
+    def __init__(self, limit: int, events: bool = False) -> None:
+        self.limit = limit
+        self._events = events
+
+    async def __call__(self, response: Any) -> None:
+        """Bound what is read of an answer."""
+        counter = self._counter(response)
+        read = response.aiter_bytes
+
+        async def aiter_bytes(chunk_size: int | None = None) -> AsyncIterator[bytes]:
+            async for chunk in read(chunk_size):
+                counter.add(chunk)
+                yield chunk
+
+        response.aiter_bytes = aiter_bytes
+
+    def _counter(self, response: Any) -> _Counter:
+        length = response.headers.get("content-length", "")
+        if length.isdecimal() and int(length) > self.limit:
+            raise ResponseTooLargeError(self.limit)
+        kind = response.headers.get("content-type", "")
+        return _Counter(self.limit, self._events and kind.startswith("text/event-stream"))
+
+
+class BlockingBodyLimit(BodyLimit):
+    """The same for a client that blocks."""
+
+    def __call__(self, response: Any) -> None:  # type: ignore[override]  # pyright: ignore[reportIncompatibleMethodOverride]
+        """Bound what is read of an answer."""
+        counter = self._counter(response)
+        read = response.iter_bytes
+
+        def iter_bytes(chunk_size: int | None = None) -> Iterator[bytes]:
+            for chunk in read(chunk_size):
+                counter.add(chunk)
+                yield chunk
+
+        response.iter_bytes = iter_bytes
+
+
+def bound_bodies(client: object, limit: int) -> None:
+    """Bound the answers of all clients for HTTP below the client of a provider.
+
+    Args:
+        client: The client of the provider's library, or None.
+        limit: Bytes of an answer.
+    """
+    for http in _http_clients(client):
+        hooks: dict[str, list[Any]] = http.event_hooks
+        # Clients may be shared: the first limit holds, and it is found here again.
+        if not any(isinstance(one, BodyLimit) for one in hooks["response"]):
+            blocks = not hasattr(http, "aclose")
+            hook = BlockingBodyLimit(limit) if blocks else BodyLimit(limit)
+            http.event_hooks = {**hooks, "response": [hook, *hooks["response"]]}
+
+
+def _http_clients(client: object) -> list[Any]:
+    """The clients for HTTP among what an object consists of. Libraries keep them in places of their own."""
+    found: list[Any] = []
+    seen: set[int] = set()
+    level = [client]
+    for _ in range(_DEPTH):
+        below: list[object] = []
+        for one in level:
+            if id(one) in seen or len(seen) > _MOST_LOOKED_AT:
+                continue
+            seen.add(id(one))
+            if hasattr(type(one), "event_hooks") and hasattr(type(one), "send"):
+                found.append(one)
+            else:
+                below += _parts(one)
+        level = below
+    return found
+
+
+def _parts(one: object) -> list[object]:
+    if isinstance(one, type | types.FunctionType | types.ModuleType):
+        return []
+    attributes = getattr(one, "__dict__", None)
+    return list(attributes.values()) if isinstance(attributes, dict) else []
