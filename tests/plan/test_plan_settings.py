@@ -25,6 +25,8 @@ from flink_agents.api.settings import (
     ApprovedLimits,
     LimitOptions,
     PlainSettings,
+    ToolLimits,
+    ToolOptions,
     ToolSettings,
     settings_of,
 )
@@ -219,11 +221,8 @@ def test_a_setting_is_declared_once_and_is_everywhere() -> None:
     assert set(settings_of(ActionSettings)) == all_ - {"when"}
     assert ActionPlan.model_fields.keys() >= all_ and ActionEntry.model_fields.keys() >= all_
     assert all(ActionPlan.model_fields[name].description for name in plain)
-    assert (
-        set(get_type_hints(LimitOptions))
-        == set(ApprovedLimits.model_fields)
-        == set(ToolSettings.model_fields)
-    )
+    assert set(get_type_hints(LimitOptions)) == set(ApprovedLimits.model_fields)
+    assert set(get_type_hints(ToolOptions)) == set(ToolSettings.model_fields) == set(ToolLimits.model_fields)
 
 
 @each(("wrong", "near"), [("timout", "timeout"), ("emit", "emits"), ("confg", "config")])

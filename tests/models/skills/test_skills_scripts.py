@@ -40,7 +40,9 @@ while len(open(os.environ["PIDS"]).read().split()) < 3:
 
 
 def run(folder: Path, script: str, *arguments: str, **said: Any) -> dict[str, Any]:
-    return asyncio.run(skill_set(folder, **said).run_script("do", f"scripts/{script}", list(arguments)))
+    # A script that took too long tells what it wrote, where it may be run again.
+    given = skill_set(folder, idempotent=True, **said)
+    return asyncio.run(given.run_script("do", f"scripts/{script}", list(arguments)))
 
 
 def wait_for(what: Callable[[], bool]) -> None:
