@@ -28,10 +28,10 @@ from flink_agents.api.errors import AgentsError, ModelRefusedError, ModelRequest
 from flink_agents.api.metrics import MetricGroup
 from flink_agents.api.policies import RetryPolicy
 from flink_agents.models.chat.endpoint import client_of
-from flink_agents.models.chat.failures import may_be_repeated, refusal_in, refusal_of, with_causes
 from flink_agents.models.chat.messages import Transcript, from_json, to_json
 from flink_agents.models.setup.failures import failed_attempt
 from flink_agents.models.setup.limiter import RequestLimiter
+from flink_agents.models.setup.model_failures import may_be_repeated, refusal_in, refusal_of, with_causes
 from flink_agents.models.setup.secrets import Secrets
 
 _SIGNATURE = inspect.Signature(

@@ -16,9 +16,9 @@ from flink_agents.api.chat import RESPONSE_LIMIT
 from flink_agents.api.errors import AgentsError, ModelRequestError
 from flink_agents.api.policies import RetryPolicy
 from flink_agents.models.chat.endpoint import client_of
-from flink_agents.models.chat.failures import may_be_repeated
 from flink_agents.models.setup.bodies import bound_bodies
 from flink_agents.models.setup.failures import failed_attempt
+from flink_agents.models.setup.model_failures import may_be_repeated
 
 RETRY_AFTER_LIMIT = 300.0
 """Seconds to wait at most if a provider asks for it."""
