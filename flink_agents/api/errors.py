@@ -43,7 +43,10 @@
     ├── JobFailedError                   FA3100  the job ran and failed
     │   ├── ModuleNotOnWorkersError      FA3101
     │   ├── MissingTimestampsError       FA3102
-    │   └── TaskManagerLostError         FA3103
+    │   ├── TaskManagerLostError         FA3103
+    │   ├── UnshippableCodeError         FA3130
+    │   ├── OutputsNotReadyError         FA3131
+    │   └── UnpicklableOutputError       FA3132
     ├── ResumeError                      FA3200  a local job can neither resume nor start over
     │   ├── JobFolderError               FA3201
     │   ├── JobFolderInUseError          FA3202
@@ -156,10 +159,13 @@ from flink_agents.api.job_errors import (
     JobFailedError as JobFailedError,
     MissingTimestampsError as MissingTimestampsError,
     ModuleNotOnWorkersError as ModuleNotOnWorkersError,
+    OutputsNotReadyError as OutputsNotReadyError,
     SavepointFailedError as SavepointFailedError,
     SubmissionError as SubmissionError,
     TaskManagerLostError as TaskManagerLostError,
     UnknownJobError as UnknownJobError,
+    UnpicklableOutputError as UnpicklableOutputError,
+    UnshippableCodeError as UnshippableCodeError,
 )
 from flink_agents.api.kafka_errors import (
     EnvelopeError as EnvelopeError,

@@ -41,6 +41,24 @@ class TaskManagerLostError(JobFailedError):
     code = "FA3103"
 
 
+class UnshippableCodeError(JobFailedError):
+    """An agent or a key selector uses an object that cannot be brought to workers."""
+
+    code = "FA3130"
+
+
+class OutputsNotReadyError(JobFailedError):
+    """The list of a job's outputs is read before the job is executed."""
+
+    code = "FA3131"
+
+
+class UnpicklableOutputError(JobFailedError):
+    """A job put out a value that cannot be pickled, as Flink does between operators."""
+
+    code = "FA3132"
+
+
 class ClusterError(AgentsError):
     """A Flink cluster cannot be started, cannot be asked, or did not do what it was asked for."""
 

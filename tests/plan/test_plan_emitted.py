@@ -184,7 +184,7 @@ DECLARED: list[Callable[..., Any]] = [says_nothing, says_output, says_outputs, s
 # -- what is emitted -----------------------------------------------------------------
 
 
-def returns(event: OrderPlaced, ctx: Any) -> Any:
+def returns(event: OrderPaid | OrderPlaced, ctx: Any) -> Any:
     if isinstance(event, OrderPlaced):
         return OrderPaid(order_id="1")
 
@@ -356,7 +356,7 @@ def test_what_is_emitted_is_an_edge(function: Callable[..., Any]) -> None:
 @each("function", [*NOTHING, *DECLARED])
 def test_an_event_that_is_only_mentioned_may_still_be_waited_for(function: Callable[..., Any]) -> None:
     """Whether a trigger is an error is decided by what may be emitted, not by the picture."""
-    agent = Agent(name="a").add_action("act", InputEvent, function, emits=[OrderPaid])
+    agent = Agent(name="a").add_action("act", [InputEvent, OrderPaid], function, emits=[OrderPaid])
     plan = compile_agent(agent.add_action("end", OrderPaid, finish))
     assert "OrderPaid" in plan.actions[0].emits
 

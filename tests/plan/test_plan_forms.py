@@ -186,7 +186,7 @@ def test_a_wrapped_action_keeps_its_mark_and_its_place() -> None:
 
 class Parent(Agent):
     @action(InputEvent, config={"a": 1})
-    def first(self, event: Any, ctx: Any) -> str:
+    def first(self, event: Any, ctx: Any) -> Any:
         return "parent"
 
     @action(InputEvent)
@@ -199,7 +199,7 @@ class Parent(Agent):
 
 class Mixin:
     @action(InputEvent)
-    def mixed(self, event: Any, ctx: Any) -> str:
+    def mixed(self, event: Any, ctx: Any) -> Any:
         return "mixin"
 
 
@@ -207,13 +207,13 @@ class Child(Mixin, Parent):
     @action(InputEvent)
     def third(self, event: Any, ctx: Any) -> None: ...
 
-    def first(self, event: Any, ctx: Any) -> str:
+    def first(self, event: Any, ctx: Any) -> Any:
         return "child"
 
 
 class Remarked(Parent):
     @action(InputEvent, name="renamed", config={"b": 2})
-    def first(self, event: Any, ctx: Any) -> str:
+    def first(self, event: Any, ctx: Any) -> Any:
         return "remarked"
 
 

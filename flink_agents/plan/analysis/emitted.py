@@ -121,6 +121,8 @@ class _EmissionReader(Reader):
         if function is self._root:
             values = (scope.event_of(mention) for mention in mentions.returned)
             self.returned.update(one for one in values if one is not None)
+            values = (scope.event_of(mention) for mention in mentions.sent)
+            self.reading.certain.update(one for one in values if one is not None)
 
     def _note_calls(self, mentions: Mentions, scope: _Scope) -> None:
         """Note which functions are called durably, and with which clients."""

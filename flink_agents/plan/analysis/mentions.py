@@ -50,6 +50,7 @@ class Mentions:
         models: Chat models that it talks with, which it does durably.
         clients: Clients that it asks for.
         returned: What is called for what it returns or yields.
+        sent: What it calls itself, outside of inner functions, for what it returns, yields or sends.
         bound: Names that it binds itself, its parameters among them.
         imports: Names that it imports, with the module and the name in it, if any.
         loose: Names that are handed on as they are, not only for an attribute.
@@ -63,6 +64,7 @@ class Mentions:
     models: set[str] = field(default_factory=set[str])
     clients: set[str] = field(default_factory=set[str])
     returned: list[Mention] = field(default_factory=list[Mention])
+    sent: list[Mention] = field(default_factory=list[Mention])
     bound: set[str] = field(default_factory=set[str])
     imports: dict[str, tuple[str, str | None, int]] = field(
         default_factory=dict[str, tuple[str, str | None, int]]
@@ -151,6 +153,7 @@ class _Visitor(ast.NodeVisitor):
         self._context = context
         self._is_event = is_event
         self._content = False
+        self._inner = 0
 
     def read(self, node: AnyFunction) -> None:
         for inner in ast.walk(node):
@@ -207,6 +210,8 @@ class _Visitor(ast.NodeVisitor):
                 self.mentions.found.append(chain._replace(called=True))
         if chain is not None and chain.root in self._context and node.args:
             self._note_use(name or "", node.args[0])
+            if name == "send_event" and not self._content:
+                self._note_sent(node.args[0])
         of_context = chain is not None and chain.root in self._context and name not in _SENDS
         if chain is not None and (of_context or self._is_event(chain)):
             # A text by which an event without class is named is no content.
@@ -290,10 +295,18 @@ class _Visitor(ast.NodeVisitor):
         self._visit_all([one for one in (*node.defaults, *node.kw_defaults) if one is not None])
 
     def visit_FunctionDef(self, node: ast.FunctionDef) -> None:
-        self._visit_all([*node.decorator_list, node.args, *node.body])
+        self._visit_inner([*node.decorator_list, node.args, *node.body])
 
     def visit_AsyncFunctionDef(self, node: ast.AsyncFunctionDef) -> None:
-        self._visit_all([*node.decorator_list, node.args, *node.body])
+        self._visit_inner([*node.decorator_list, node.args, *node.body])
+
+    def visit_Lambda(self, node: ast.Lambda) -> None:
+        self._visit_inner([node.args, node.body])
+
+    def _visit_inner(self, nodes: Iterable[ast.AST]) -> None:
+        self._inner += 1
+        self._visit_all(nodes)
+        self._inner -= 1
 
     # -- what is returned -------------------------------------------------------------
 
@@ -314,6 +327,11 @@ class _Visitor(ast.NodeVisitor):
             self._note_returned(node.orelse)
         elif isinstance(node, ast.Call) and (chain := _chain(node.func)) is not None:
             self.mentions.returned.append(chain._replace(called=True))
+            self._note_sent(node)
+
+    def _note_sent(self, node: ast.expr) -> None:
+        if not self._inner and isinstance(node, ast.Call) and (chain := _chain(node.func)) is not None:
+            self.mentions.sent.append(chain._replace(called=True))
 
     # -- imports ----------------------------------------------------------------------
 

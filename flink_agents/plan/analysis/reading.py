@@ -43,6 +43,7 @@ class Reading:
         tags: Side outputs that are written to, as far as their tags stand in the code.
         calls: Functions that are called durably, and chat models, for people.
         clients: Clients that are used.
+        certain: Event classes that an action makes itself to return, yield or send them.
         opaque: Some function cannot be read, so nothing is known for certain.
     """
 
@@ -51,6 +52,7 @@ class Reading:
     tags: set[str] = field(default_factory=set)
     calls: set[str] = field(default_factory=set)
     clients: set[str] = field(default_factory=set)
+    certain: set[type[Event]] = field(default_factory=set)
     opaque: bool = False
 
     def update(self, other: Reading) -> None:

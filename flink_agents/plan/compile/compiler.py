@@ -116,7 +116,7 @@ def _plan_of(declared: DeclaredAgent, name: str | None) -> AgentPlan:
         actions=_action_plans(actions, emissions),
         resources=resource_plans,
     )
-    validation.check_flow(plan, actions, emissions, known, where)
+    validation.check_flow(plan, actions, emissions, known, where, instance.context_class)
     return plan
 
 

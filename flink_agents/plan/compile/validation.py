@@ -25,7 +25,7 @@ from flink_agents.api.errors import (
     UnknownTriggerError,
 )
 from flink_agents.api.event_time import LATE_TAG
-from flink_agents.api.events import DELAYED_TAG, AskEvent, Event, InputEvent, OutputEvent
+from flink_agents.api.events import DELAYED_TAG, AskEvent, Event, InputEvent, NamedEvent, OutputEvent
 from flink_agents.api.places import describe, place_of_class
 from flink_agents.api.policies import DEAD_LETTER_TAG
 from flink_agents.api.resources import (
@@ -37,6 +37,7 @@ from flink_agents.api.resources import (
 )
 from flink_agents.plan.analysis.functions import has_async_code
 from flink_agents.plan.analysis.reading import Reading
+from flink_agents.plan.compile.annotations import check_annotations
 from flink_agents.plan.compile.declarations import ActionDeclaration
 from flink_agents.plan.compile.events import BUILT_IN, Emissions, is_exact, type_of
 from flink_agents.plan.compile.signatures import check_action, check_condition
@@ -232,13 +233,15 @@ def check_flow(
     emissions: Emissions,
     known: Sequence[type[Event]],
     where: str,
+    context_class: type[RunnerContext] | None = None,
 ) -> None:
-    """Check that inputs reach an action and that each trigger can occur.
+    """Check that inputs reach an action, that each trigger can occur, and what annotations say of both.
 
     Raises:
-        AgentDefinitionError: No action takes inputs.
+        AgentDefinitionError: No action takes inputs, or none an event that an action emits.
         UnknownTriggerError: A type string is neither a class's nor emitted.
         EventNeverEmittedError: No action can emit a trigger's type.
+        ActionSignatureError: An annotation of an action does not fit.
     """
     if not any(_accepts(one, Reading(events={InputEvent})) for act in actions for one in act.mark.triggers):
         raise AgentDefinitionError(
@@ -254,7 +257,30 @@ def check_flow(
         for trigger in action.mark.triggers:
             if not everything.opaque and not _accepts(trigger, everything):
                 raise _never_emitted(action, trigger, everything, known)
+    _check_taken(actions, emissions)
+    for action in actions:
+        check_annotations(action, context_class)
     _warn_unreachable(actions, emissions)
+
+
+def _check_taken(actions: Sequence[ActionDeclaration], emissions: Emissions) -> None:
+    """Check that an event which an action certainly emits is one that some action takes."""
+    triggers = [trigger for action in actions for trigger in action.mark.triggers]
+    for action in actions:
+        for one in sorted(emissions.shown[action.name].certain, key=type_of):
+            if one in (Event, InputEvent) or issubclass(one, OutputEvent | NamedEvent):
+                continue
+            if not any(_accepts(trigger, Reading(events={one})) for trigger in triggers):
+                name = one.EVENT_TYPE
+                types = sorted({type_of(trigger) for trigger in triggers})
+                raise AgentDefinitionError(
+                    f"action {action.name!r} emits {name!r}, which no action of the agent takes",
+                    expected=f"an event that an action takes: {', '.join(types)}; or an OutputEvent",
+                    found=name,
+                    fix=f"add an action that is triggered by {name}, or put the value out with "
+                    "OutputEvent(output=...)",
+                    where=action.where,
+                )
 
 
 def _entries(actions: Sequence[ActionDeclaration]) -> set[type[Event]]:

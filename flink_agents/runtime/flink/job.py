@@ -32,6 +32,7 @@ from flink_agents.runtime.flink.following.console import is_terminal
 from flink_agents.runtime.flink.following.executions import Records, by_pyflink, collect_async, enlist, keep
 from flink_agents.runtime.flink.following.job_logs import new_log
 from flink_agents.runtime.flink.following.local_jobs import REFRESH, JobStory, LocalJob
+from flink_agents.runtime.flink.following.outputs import Outputs
 from flink_agents.runtime.flink.shipping.main_classes import announcement
 from flink_agents.runtime.flink.shipping.main_module import ShippedFunction
 from flink_agents.runtime.flink.shipping.user_modules import MAIN
@@ -92,7 +93,7 @@ class Job:
         self._table_env = table_env
         self._own_tables: Any = None
         self._applied: dict[str, AppliedAgent] = {}
-        self._collecting: list[tuple[flink_compat.Collector, list[Any]]] = []
+        self._collecting: list[tuple[flink_compat.Collector, Outputs]] = []
         self._checks: list[Callable[[], None]] = []
         self._story = JobStory("agents")
         self._local: LocalJob | None = None
@@ -169,7 +170,7 @@ class Job:
 
         if stream.get_type() != Types.PICKLED_BYTE_ARRAY():
             stream = stream.map(ShippedFunction(_identity))
-        found: list[Any] = []
+        found = Outputs()
         self._collecting.append((flink_compat.Collector(stream), found))
         return found
 
@@ -282,6 +283,8 @@ class Job:
         self._applied, self._checks = {}, []
         with by_pyflink():
             client = self.stream_env.execute_async(job_name)
+        for _, found in collecting:
+            found.submitted = True
         return client, [_Reader(collector, found) for collector, found in collecting]
 
     @property

@@ -9,13 +9,20 @@ from __future__ import annotations
 import re
 from collections.abc import Sequence
 
-from flink_agents.api.errors import JobFailedError, MissingTimestampsError, ModuleNotOnWorkersError
+from flink_agents.api.errors import (
+    JobFailedError,
+    MissingTimestampsError,
+    ModuleNotOnWorkersError,
+    UnpicklableOutputError,
+)
 
 _PYTHON_EXCEPTION = re.compile(r"PythonException: <class '(?P<cls>[\w.]+)'>: (?P<text>.*)", re.DOTALL)
 _JAVA_FRAME = re.compile(r"\n\s*(?:at |\.\.\. \d+ more|Caused by: |Suppressed: )")
 _CAUSE = re.compile(r"^Caused by: (?P<cls>[\w.$]+)(?:: (?P<text>.*))?$", re.MULTILINE)
 
-_FIX = "the full Java text is in the java_trace attribute of this error"
+_FIX = (
+    "the full Java text is in the java_trace attribute of this error; flink-agents run --java-trace prints it"
+)
 
 INTERRUPTED_START = "java.lang.Error: java.lang.InterruptedException"
 """What a TaskManager says at every start of a task after its first start of Python was interrupted."""
@@ -50,6 +57,11 @@ _IMPORT_ERRORS = ("ModuleNotFoundError", "flink_agents.api.errors.FunctionRefere
 _NO_TOPIC = re.compile(r"Failed to get metadata for topics \[(?P<topics>[^\]]+)\]")
 """What Flink's Kafka source says; the innermost cause of it names no topic."""
 
+
+_NO_PICKLE = re.compile(
+    r"cannot pickle .*|(?:Can't|Could not|Can not) pickle .*|Can't get local object .*", re.IGNORECASE
+)
+"""What pickle says of a value."""
 
 _WRONG_CLASS = re.compile(r"class (?P<found>\S+) cannot be cast to class (?P<declared>\S+)")
 _PYTHON_NAMES = {
@@ -86,6 +98,7 @@ def job_failed(
         _missing_timestamps(job_name, java_text, untimed),
         _missing_topic(job_name, java_text),
         _wrong_class(job_name, java_text, cls, text, typed),
+        _unpicklable(job_name, java_text, cls, text),
     ):
         if error is not None:
             return error
@@ -179,6 +192,22 @@ def _wrong_class(
         fix="correct the type that to_datastream(...), map(..., output_type=...) or another transformation "
         "is given, or leave it out: values are any objects then. An output_type of the agent is "
         "checked for each output, at the author's line",
+    )
+
+
+def _unpicklable(job_name: str, java_text: str, cls: str, text: str) -> JobFailedError | None:
+    found = _NO_PICKLE.search(text.split("\n", 1)[0])
+    if found is None or cls.rpartition(".")[2] not in ("TypeError", "PicklingError", "AttributeError"):
+        return None
+    return UnpicklableOutputError(
+        f"the job put out a value that cannot be pickled, as Flink does between operators"
+        f"\n  job {job_name!r} failed",
+        failure=text,
+        java_trace=java_text,
+        expected="outputs, side outputs and records of plain data: JSON values, dataclasses, pydantic models",
+        found=found[0],
+        fix="put out plain data: a list in place of a generator, what finds a resource again in place of it; "
+        "define classes at the top level of a module",
     )
 
 

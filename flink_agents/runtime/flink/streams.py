@@ -40,6 +40,7 @@ from flink_agents.runtime.flink.job import AppliedAgent, Job
 from flink_agents.runtime.flink.restamp import envelope_type, restamp
 from flink_agents.runtime.flink.rows import ToRow, rowtime_schema
 from flink_agents.runtime.flink.shipping.main_module import ShippedFunction
+from flink_agents.runtime.flink.shipping.unpicklable import check_shippable
 from flink_agents.runtime.flink.stores import StoreChoice
 from flink_agents.runtime.flink.types import columns_of, row_type, stream_type
 from flink_agents.runtime.operator.assembly import side_streams
@@ -161,6 +162,8 @@ class FlinkAgentInput(AgentInput):
         )
         uses = [self._key_selector] if self._job.config.get(AgentOptions.CHECK_CODE) else []
         keys = ShippedFunction(KeyEncoder(self._key_selector), uses)
+        check_shippable("the key selector", keys)
+        check_shippable(f"the agent {plan.name!r}", operator)
         keyed = source.key_by(keys, key_type=Types.STRING())
         stream = keyed.process(operator, output_type=output_type)
         return stream.name(f"agent {plan.name}").uid(uid).disable_chaining()

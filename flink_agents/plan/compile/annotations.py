@@ -1,0 +1,157 @@
+"""Checks what an action's annotations say of the event, the context and the result.
+
+Only what is certainly wrong is refused: annotations that cannot be resolved, protocols and type variables say
+nothing here.
+"""
+
+from __future__ import annotations
+
+import collections.abc
+import inspect
+import types
+import typing
+from collections.abc import Callable, Iterator
+from types import SimpleNamespace
+from typing import Any, Union, get_args, get_origin
+
+from flink_agents.api.context import RunnerContext
+from flink_agents.api.errors import ActionSignatureError
+from flink_agents.api.events import Event
+from flink_agents.api.places import place_of
+from flink_agents.plan.analysis.reading import plain_function
+from flink_agents.plan.compile.declarations import ActionDeclaration
+from flink_agents.plan.compile.events import BUILT_IN
+from flink_agents.plan.references import type_text
+
+_YIELDING = (
+    collections.abc.Generator,
+    collections.abc.AsyncGenerator,
+    collections.abc.Iterator,
+    collections.abc.AsyncIterator,
+    collections.abc.Iterable,
+    collections.abc.AsyncIterable,
+    collections.abc.Sequence,
+    collections.abc.Collection,
+    list,
+    tuple,
+    set,
+    frozenset,
+)
+"""Types whose parts are what an action returns or yields."""
+
+_HOLDERS = (list, tuple, set, frozenset, collections.abc.Iterator, collections.abc.AsyncIterator)
+
+
+def check_annotations(action: ActionDeclaration, context_class: type[RunnerContext] | None) -> None:
+    """Check that the annotations of an action fit what it is called with, and what it may return.
+
+    Args:
+        action: The action, whose signature fits.
+        context_class: The agent's own context class.
+
+    Raises:
+        ActionSignatureError: One does not.
+    """
+    function: Any = plain_function(action.function)
+    if function is None:
+        return
+    names = list(inspect.signature(function).parameters)
+    names = names[1:] if action.kind == "instance" else names
+    if len(names) < 2:
+        return
+    event, ctx = names[:2]
+    wanted = context_class or RunnerContext
+    annotation = _hint(function, ctx)
+    classes = list(_classes(annotation))
+    if classes and not any(issubclass(wanted, one) for one in classes):
+        raise _wrong(action, function, f"annotates {ctx!r}, the context, as", annotation, wanted.__qualname__)
+    annotation = _hint(function, event)
+    classes = list(_classes(annotation))
+    triggers = list(_trigger_classes(action))
+    fits = any(
+        issubclass(trigger, one) or issubclass(one, trigger) for trigger in triggers for one in classes
+    )
+    if classes and not fits:
+        expected = f"{' | '.join(one.__qualname__ for one in triggers)}, which triggers it"
+        raise _wrong(action, function, f"annotates {event!r}, the event, as", annotation, expected)
+    _check_result(action, function)
+
+
+def _check_result(action: ActionDeclaration, function: Any) -> None:
+    annotation = _hint(function, "return")
+    for one in _results(annotation):
+        if not (issubclass(one, Event) or issubclass(Event, one) or one is type(None)):
+            raise _wrong(
+                action,
+                function,
+                "says that it returns",
+                annotation,
+                "events, or None; a value leaves the agent as OutputEvent(output=value)",
+            )
+
+
+def _trigger_classes(action: ActionDeclaration) -> Iterator[type[Event]]:
+    for trigger in action.mark.triggers:
+        # An event that is named by its type string may be of any class.
+        yield BUILT_IN.get(trigger, Event) if isinstance(trigger, str) else trigger
+
+
+def _hint(function: Callable[..., Any], name: str) -> Any:
+    """Return what a parameter is annotated as, or the result; ``Any`` if that is not known."""
+    annotations: dict[str, Any] = getattr(function, "__annotations__", {})
+    if name not in annotations:
+        return Any
+    alone = SimpleNamespace(__annotations__={name: annotations[name]})
+    try:
+        return typing.get_type_hints(alone, getattr(function, "__globals__", None))[name]
+    except Exception:  # what only type checkers see, or a class of an outer function
+        return Any
+
+
+def _members(annotation: Any) -> Iterator[Any]:
+    if get_origin(annotation) in (Union, types.UnionType):
+        for one in get_args(annotation):
+            yield from _members(one)
+    else:
+        yield annotation
+
+
+def _classes(annotation: Any) -> Iterator[type]:
+    """Yield the classes that an annotation names; none if it leaves something open."""
+    members = list(_members(annotation))
+    if all(_is_plain_class(one) for one in members):
+        yield from members
+
+
+def _results(annotation: Any) -> Iterator[type]:
+    """Yield the classes of what an action returns or yields, as far as they are known."""
+    for one in _members(annotation):
+        origin, arguments = get_origin(one), get_args(one)
+        if origin in _YIELDING and arguments:
+            yielded = arguments if origin is tuple else arguments[:1]
+            for each in yielded:
+                yield from _results(each)
+        elif _is_plain_class(one) and one not in _YIELDING and not issubclass(one, _HOLDERS):
+            yield one
+
+
+def _is_plain_class(one: Any) -> bool:
+    return (
+        isinstance(one, type)
+        and get_origin(one) is None
+        and one is not Any
+        and not getattr(one, "_is_protocol", False)
+    )
+
+
+def _wrong(
+    action: ActionDeclaration, function: Any, what: str, annotation: Any, expected: str
+) -> ActionSignatureError:
+    shown = annotation.__qualname__ if isinstance(annotation, type) else type_text(annotation)
+    return ActionSignatureError(
+        f"action {action.name!r} {what} {shown}",
+        expected=expected,
+        found=f"def {getattr(function, '__name__', action.name)}{inspect.signature(function)}",
+        fix="correct the annotation, or the trigger; the order is event, ctx",
+        where=place_of(function),
+    )
