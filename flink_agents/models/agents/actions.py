@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from pydantic_ai.messages import ToolCallPart
+from pydantic_core import to_jsonable_python
 
 from flink_agents.api.chat_events import (
     CallResult,
@@ -56,7 +57,9 @@ async def answer_tool_request(event: ToolRequestEvent, ctx: RunnerContext) -> To
         request_id=event.id or "",
         tag=event.tag,
         results=tuple(
-            CallResult(name=call.name, id=call.id, kind=outcome.kind, content=outcome.content)
+            CallResult(
+                name=call.name, id=call.id, kind=outcome.kind, content=to_jsonable_python(outcome.content)
+            )
             for call, outcome in zip(event.calls, outcomes, strict=True)
         ),
     )

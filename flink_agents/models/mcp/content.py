@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import fnmatch
-import json
 from collections.abc import Iterable
 from typing import Any
 
@@ -14,6 +13,7 @@ from pydantic_core import to_jsonable_python
 
 from flink_agents.api.errors import MCPResultError
 from flink_agents.api.mcp import MCPServerSpec, MCPTool
+from flink_agents.models.tools.results import told as told_result
 
 
 def tools_of(spec: MCPServerSpec, listed: Iterable[mcp_types.Tool]) -> list[dict[str, Any]]:
@@ -70,12 +70,8 @@ def plain(value: Any) -> Any:
 
 
 def told(value: Any, limit: int) -> tuple[str, Any]:
-    """What a model is told of an answer: ``success`` and JSON values, or ``retry`` and why it is too long."""
-    json_value = to_jsonable_python(value)
-    size = len(json.dumps(json_value, ensure_ascii=False).encode("utf-8", "surrogatepass"))
-    if size > limit:
-        return "retry", f"The result has {size} bytes, of which {limit} can be read. Ask for less."
-    return "success", json_value
+    """What a model is told of an answer: ``success`` and the answer, or ``retry`` and why it is too long."""
+    return told_result(value, limit, allow_nan=True)
 
 
 def messages_of(server: str, prompt: str, result: PromptResult) -> list[list[str]]:

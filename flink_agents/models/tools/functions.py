@@ -9,7 +9,6 @@ from __future__ import annotations
 
 import asyncio
 import inspect
-import json
 from collections.abc import Callable, Mapping
 from functools import partial
 from typing import Annotated, Any, Literal, get_args, get_origin
@@ -30,6 +29,7 @@ from flink_agents.api.memory import MemoryObject, MemoryScope
 from flink_agents.api.policies import RetryPolicy
 from flink_agents.api.resources import Tool
 from flink_agents.models.tools.calls import OutcomeUnknown, ToolOutcome, ToolPolicy, Unsettled
+from flink_agents.models.tools.results import told as told_result
 
 Described = dict[Literal["success", "retry", "failed", "unknown"], Any]
 """How the outcome of a call is recorded: its kind, and what the model is told. If it is unknown, the reason
@@ -213,8 +213,7 @@ def _described(name: str, value: Any, limit: int) -> Described:
         ToolResultError: It is no JSON.
     """
     try:
-        plain = redaction.hidden(to_jsonable_python(value), known_only=True)
-        size = len(json.dumps(plain, allow_nan=False, ensure_ascii=False).encode("utf-8", "surrogatepass"))
+        kind, content = told_result(value, limit, _plain)
     except (ValueError, TypeError) as error:
         raise ToolResultError(
             f"the tool {name!r} returned something that a model cannot be told",
@@ -222,6 +221,8 @@ def _described(name: str, value: Any, limit: int) -> Described:
             found=f"{type(value).__qualname__}: {error}"[:500],
             fix="return what the model shall read",
         ) from None
-    if size > limit:
-        return {"retry": f"The result has {size} bytes, of which {limit} can be read. Ask for less."}
-    return {"success": plain}
+    return {kind: content}
+
+
+def _plain(value: Any) -> Any:
+    return redaction.hidden(to_jsonable_python(value), known_only=True)

@@ -153,8 +153,8 @@ class Toolbox:
             self._wrong[name] += 1
             if self._wrong[name] > self._retries:
                 raise ToolRetriesExceededError(
-                    f"the tool {name!r} was called in vain in {self._wrong[name]} steps",
-                    expected=f"a call that it takes, after at most {self._retries} steps without one",
+                    f"the tool {name!r} was called in vain {self._wrong[name]} times",
+                    expected=f"a call that it takes, after at most {self._retries} steps with wrong ones",
                     found=str(outcome.content)[:500],
                     fix="describe the tool and its parameters better, or raise tool_retries",
                 )

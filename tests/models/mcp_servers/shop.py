@@ -13,7 +13,7 @@ from pathlib import Path
 from typing import Any
 
 import anyio
-from mcp.server.mcpserver import Context, MCPServer
+from mcp.server.mcpserver import Context, Image, MCPServer
 from mcp.server.mcpserver.prompts.base import AssistantMessage, UserMessage
 from mcp_types import ToolAnnotations
 
@@ -53,6 +53,13 @@ def refuse(reason: str) -> str:
     """Refuse."""
     note(f"refuse {reason}")
     raise ValueError(reason)
+
+
+@server.tool(structured_output=False)
+def look_at(item: str, number: int = 1, size: int = 20) -> list[Any]:
+    """Show what an item looks like."""
+    note(f"look_at {item}")
+    return [f"This is {item}.", *[Image(data=PICTURE + b"x" * size, format="png")] * number]
 
 
 @server.tool()
