@@ -78,7 +78,8 @@ class AgentOptions:
     )
     POOL_SIZE = option("run.pool-size", int, 16, minimum=1)(
         "How many threads of a subtask execute def actions that block, have a timeout or a limit, or "
-        "belong to a run that had to wait."
+        "belong to a run that had to wait. As many others execute what asyncio.to_thread is given. A thread "
+        "that hangs though the time of its action is over does not count."
     )
     WAITS = option("run.waits", bool)(
         "Whether actions may call ctx.sleep and ctx.wait_for. Default: whether their code is seen to. Runs "

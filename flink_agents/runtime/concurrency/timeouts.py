@@ -4,8 +4,9 @@ from __future__ import annotations
 
 import asyncio
 import threading
+import time
 from collections.abc import Awaitable, Callable
-from concurrent.futures import Future, ThreadPoolExecutor
+from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass
 from types import TracebackType
 from typing import Any, TypeVar
@@ -14,11 +15,15 @@ from flink_agents.api.errors import ActionTimeoutError
 from flink_agents.api.logs import bounded_logger
 from flink_agents.plan import BoundAction
 from flink_agents.runtime.concurrency.bridge import CANCEL_SECONDS, hand_to
-from flink_agents.runtime.concurrency.outcomes import Outcome, awaited_outcome, carried, outcome_of
+from flink_agents.runtime.concurrency.outcomes import Outcome, awaited_outcome, outcome_of
+from flink_agents.runtime.concurrency.threads import ThreadWait, thread_wait
 
 _log = bounded_logger("flink_agents.loop")
 
 T = TypeVar("T")
+
+LEAST_SECONDS = 0.01
+"""So long at least until somebody looks again at what has waited for a thread."""
 
 
 @dataclass(frozen=True)
@@ -52,26 +57,47 @@ def timed_out(deadline: Deadline, traceback: TracebackType | None = None) -> Act
     ).with_traceback(traceback)
 
 
-async def within(deadline: Deadline, coroutine: Awaitable[T], seconds: float | None = None) -> T:
+async def within(
+    deadline: Deadline,
+    coroutine: Awaitable[T],
+    seconds: float | None = None,
+    wait: ThreadWait | None = None,
+) -> T:
     """Await ``coroutine`` until its deadline.
 
     Args:
         deadline: The deadline.
         coroutine: What is awaited.
         seconds: What is left of the deadline's time; None for all of it.
+        wait: Counts what ``coroutine`` waits for threads; None if it has no context of its own.
 
     Raises:
         ActionTimeoutError: It took longer. It was cancelled, and has ended or is left behind.
     """
-    task = asyncio.get_running_loop().create_task(awaited_outcome(coroutine))
+    wait = wait or ThreadWait(thread_wait.get())
+    whole = deadline.seconds if seconds is None else seconds
+    task = asyncio.get_running_loop().create_task(_awaited(coroutine, wait))
+    begun, left = time.monotonic(), whole
     try:
-        await asyncio.wait({task}, timeout=deadline.seconds if seconds is None else seconds)
+        while True:
+            await asyncio.wait({task}, timeout=left)
+            if task.done() or whole is None:
+                return task.result().result()
+            # The time that its calls have waited for a thread does not count.
+            left = whole + wait.seconds - (time.monotonic() - begun)
+            if left <= 0:
+                break
+            left = max(left, LEAST_SECONDS)
     except asyncio.CancelledError:
-        await _cancel(task, deadline)
+        if not task.done():
+            await _cancel(task, deadline)
         raise
-    if not task.done():
-        raise timed_out(deadline, await _cancel(task, deadline))
-    return task.result().result()
+    raise timed_out(deadline, await _cancel(task, deadline))
+
+
+async def _awaited(coroutine: Awaitable[Any], wait: ThreadWait) -> Outcome:
+    thread_wait.set(wait)
+    return await awaited_outcome(coroutine)
 
 
 async def _cancel(task: asyncio.Task[Any], deadline: Deadline) -> TracebackType | None:
@@ -94,27 +120,6 @@ def _retrieve(task: asyncio.Task[Any]) -> None:
     """Take what a task raised that nobody waits for, so that asyncio does not complain."""
     if not task.cancelled():
         task.exception()
-
-
-class LoopThreads(ThreadPoolExecutor):
-    """Threads of ``asyncio.to_thread``: a ``StopIteration``, which no future takes, becomes a RuntimeError.
-
-    Later releases of Python do so themselves. Without, whoever awaits the thread waits for ever.
-    """
-
-    def __init__(self) -> None:
-        super().__init__(thread_name_prefix="asyncio")
-
-    def submit(self, fn: Callable[..., T], /, *args: Any, **kwargs: Any) -> Future[T]:
-        """Call ``fn`` in a thread."""
-        return super().submit(_without_stop, fn, *args, **kwargs)
-
-
-def _without_stop(function: Callable[..., T], *args: Any, **kwargs: Any) -> T:
-    try:
-        return function(*args, **kwargs)
-    except StopIteration as stop:
-        raise carried(stop) from stop
 
 
 class WorkerPool:

@@ -28,6 +28,7 @@ from flink_agents.runtime.concurrency.outcomes import (
     outcome_of,
     thrown,
 )
+from flink_agents.runtime.concurrency.threads import ThreadWait, thread_wait
 from flink_agents.runtime.concurrency.timeouts import Deadline, timed_out, within
 from flink_agents.runtime.durable.call_values import Arguments
 from flink_agents.runtime.durable.in_flight import CallInFlight
@@ -170,7 +171,9 @@ class CallAttempts:
         for name in self._what.clients:
             with self._step.run.state.waiting(Phase.CLIENT, f"the client {name!r} to open") as wait:
                 wait.awaited = partial(clients.opens_in, name)
-                found[name] = (await self._in_time(clients.get(name))).peek()
+                opened = clients.get(name)
+                timely = opened if self._what.seconds is None else within(self._deadline, opened)
+                found[name] = (await timely).peek()
         return found
 
     def _next(self, trial: Trial | None, error: BaseException) -> Trial | None:
@@ -215,7 +218,7 @@ class CallAttempts:
             return self._result_in_thread(function)
         self.in_flight.enter()
         self.in_flight.awaited = function()
-        return self._in_time(await_inside(function.func, self.in_flight.awaited))
+        return self._in_time(function.func, self.in_flight.awaited)
 
     async def _result_in_thread(self, function: partial[Any]) -> Any:
         results: list[Any] = []
@@ -233,10 +236,19 @@ class CallAttempts:
         if not inspect.isawaitable(result):
             return result
         self.in_flight.awaited = result
-        return await self._in_time(await_inside(function.func, result))
+        return await self._in_time(function.func, result)
 
-    def _in_time(self, result: Awaitable[Any]) -> Awaitable[Any]:
-        return result if self._what.seconds is None else within(self._deadline, result)
+    def _in_time(self, function: Callable[..., Any], result: Awaitable[Any]) -> Awaitable[Any]:
+        if self._what.seconds is None:
+            return await_inside(function, result)
+        # The code of the function has a copy of the context as it is here.
+        wait = ThreadWait(thread_wait.get())
+        token = thread_wait.set(wait)
+        try:
+            inside = await_inside(function, result)
+        finally:
+            thread_wait.reset(token)
+        return within(self._deadline, inside, wait=wait)
 
     @property
     def _deadline(self) -> Deadline:

@@ -22,7 +22,8 @@ from flink_agents.api.logs import bounded_logger
 from flink_agents.api.observers import Phase
 from flink_agents.api.options import AgentOptions
 from flink_agents.runtime.concurrency.bridge import CANCEL_SECONDS, CLIENT_CLOSE_SECONDS, Bridge
-from flink_agents.runtime.concurrency.timeouts import LoopThreads, WorkerPool
+from flink_agents.runtime.concurrency.threads import LoopThreads
+from flink_agents.runtime.concurrency.timeouts import WorkerPool
 from flink_agents.runtime.durable.durable_calls import DurableCalls
 from flink_agents.runtime.execution.asked.agents import AskedAgents
 from flink_agents.runtime.execution.limits import RunSuspended, Slots
@@ -95,7 +96,8 @@ class AgentLoop:
         # Where nothing can be recorded, no order of outcomes has to be kept.
         ordered = shared.journals is not None or shared.may_wait
         self._loop = ActionLoop() if ordered else asyncio.new_event_loop()
-        self._loop.set_default_executor(LoopThreads())
+        self._threads = LoopThreads(shared.config.get(AgentOptions.POOL_SIZE))
+        self._loop.set_default_executor(self._threads)
         self._bridge = Bridge(self._loop, lambda: self._closing)
         self._durable: DurableCalls | None = None
         if ordered:
@@ -220,6 +222,7 @@ class AgentLoop:
             grace: timedelta = self._shared.config.get(AgentOptions.GRACE)
             self._thread.join(grace.total_seconds() + 2 * CANCEL_SECONDS + CLIENT_CLOSE_SECONDS)
             self._pool.join(CANCEL_SECONDS)
+            self._threads.join(CANCEL_SECONDS)
 
     # -- the loop's thread ------------------------------------------------------------
 

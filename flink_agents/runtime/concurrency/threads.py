@@ -1,0 +1,242 @@
+"""Threads of ``asyncio.to_thread`` and ``run_in_executor``, accounted for as those of ``def`` actions are.
+
+There are at most ``run.pool-size`` of them. A thread whose call nobody awaits any more, because the time of
+the action is over, does not count: another one takes its place, so that calls which hang cost other keys
+nothing. The time that a call waits for a thread does not count towards the timeout of its action.
+"""
+
+from __future__ import annotations
+
+import threading
+import time
+from collections import deque
+from collections.abc import Callable
+from concurrent.futures import Future, ThreadPoolExecutor
+from contextvars import ContextVar
+from functools import partial
+from types import FunctionType, MethodType
+from typing import Any, TypeVar, cast
+
+from typing_extensions import override
+
+from flink_agents.api.logs import bounded_logger
+from flink_agents.runtime.concurrency.outcomes import carried
+
+_FUNCTIONS = (FunctionType, MethodType, type)
+
+_log = bounded_logger("flink_agents.loop")
+
+T = TypeVar("T")
+
+
+class ThreadWait:
+    """How long something with a deadline has only waited for a thread. For any thread.
+
+    While one of its calls is executed, its time goes on, whatever else waits: that call may be what hangs.
+
+    Args:
+        outer: That of what it is part of, which waits as well; None if it is part of nothing.
+    """
+
+    def __init__(self, outer: ThreadWait | None) -> None:
+        self._outer = outer
+        self._lock = threading.Lock()
+        self._waiting = self._executed = 0
+        self._since: float | None = None
+        self._seconds = 0.0
+
+    def count(self, waiting: int, executed: int) -> None:
+        """Note that so many more calls wait, and so many more are executed."""
+        with self._lock:
+            self._waiting += waiting
+            self._executed += executed
+            only_waits = self._waiting > 0 and self._executed == 0
+            if only_waits and self._since is None:
+                self._since = time.monotonic()
+            elif not only_waits and self._since is not None:
+                self._seconds += time.monotonic() - self._since
+                self._since = None
+        if self._outer is not None:
+            self._outer.count(waiting, executed)
+
+    @property
+    def seconds(self) -> float:
+        """For how long it has only waited."""
+        with self._lock:
+            return self._seconds + (0.0 if self._since is None else time.monotonic() - self._since)
+
+
+thread_wait: ContextVar[ThreadWait | None] = ContextVar("thread_wait", default=None)
+"""Counts what the code that runs waits for threads; None if it has no deadline."""
+
+
+class _Call(Future[Any]):
+    """A call in a thread.
+
+    Args:
+        executor: The threads.
+        function: What is called, with its arguments.
+        wait: Counts how long the call waits; None if nobody asks.
+    """
+
+    def __init__(self, executor: LoopThreads, function: partial[Any], wait: ThreadWait | None) -> None:
+        super().__init__()
+        self.function: partial[Any] | None = function
+        self.name = _name_of(function)
+        self._executor = executor
+        self._wait = wait
+        self._place = (0, 0)
+        self.count(1, 0)
+
+    def count(self, waiting: int, executed: int) -> None:
+        """Note whether it waits, or is executed."""
+        before, self._place = self._place, (waiting, executed)
+        if self._wait is not None:
+            self._wait.count(waiting - before[0], executed - before[1])
+
+    @override
+    def cancel(self) -> bool:
+        """Cancel it, or let another thread take the place of the one that executes it."""
+        cancelled = super().cancel()
+        self._executor.abandon(self, cancelled)
+        return cancelled
+
+
+class LoopThreads(ThreadPoolExecutor):
+    """Executes what ``asyncio.to_thread`` is given.
+
+    A ``StopIteration``, which no future takes, becomes a RuntimeError. Later releases of Python do so
+    themselves; without, whoever awaits the thread waits for ever.
+
+    Args:
+        size: Number of threads, without those whose calls nobody awaits any more.
+    """
+
+    def __init__(self, size: int) -> None:
+        super().__init__(size, thread_name_prefix="asyncio")
+        self._size = size
+        self._changed = threading.Condition()
+        self._queue = deque[_Call]()
+        self._running = set[_Call]()
+        self._abandoned = set[_Call]()
+        self._idle = self._starting = self._count = 0
+        self._closed = False
+
+    @override
+    def submit(self, fn: Callable[..., T], /, *args: Any, **kwargs: Any) -> Future[T]:
+        """Call ``fn`` in a thread, when one is free."""
+        with self._changed:
+            if self._closed:
+                raise RuntimeError("the agent loop is closed, so that nothing begins any more")
+            call = _Call(self, partial(fn, *args, **kwargs), thread_wait.get())
+            self._queue.append(call)
+            self._changed.notify()
+            self._add_threads()
+        return cast("Future[T]", call)
+
+    def abandon(self, call: _Call, cancelled: bool) -> None:
+        """Note that nobody awaits a call any more.
+
+        Args:
+            call: The call.
+            cancelled: Whether it has not begun, and never will.
+        """
+        with self._changed:
+            if cancelled:
+                call.count(0, 0)
+                return
+            if call not in self._running or call in self._abandoned:
+                return
+            self._abandoned.add(call)
+            count = len(self._abandoned)
+            self._add_threads()
+        _log.warning(
+            "%s goes on in a thread of asyncio.to_thread though nobody awaits it; so do %d in all",
+            call.name,
+            count,
+        )
+
+    @override
+    def shutdown(self, wait: bool = True, *, cancel_futures: bool = False) -> None:
+        """Begin nothing any more."""
+        with self._changed:
+            self._closed = True
+            waiting = list(self._queue)
+            self._changed.notify_all()
+        for call in waiting:
+            call.cancel()
+        super().shutdown(wait=False)
+
+    def join(self, seconds: float) -> None:
+        """Wait until nothing is executed any more, for so long at most."""
+        with self._changed:
+            if not self._changed.wait_for(lambda: not self._running, seconds):
+                _log.warning(
+                    "%d calls of asyncio.to_thread go on after the end of their attempt", len(self._running)
+                )
+
+    def _add_threads(self) -> None:
+        """Start threads for calls that wait, as long as there are not enough."""
+        # An idle thread that was told of a call counts as idle until it has woken.
+        for _ in range(len(self._queue) - self._idle - self._starting):
+            if self._count - len(self._abandoned) >= self._size:
+                return
+            self._count += 1
+            self._starting += 1
+            threading.Thread(target=self._work, name=f"asyncio-{self._count}", daemon=True).start()
+
+    def _work(self) -> None:
+        with self._changed:
+            self._starting -= 1
+        while (call := self._next()) is not None:
+            _execute(call)
+            with self._changed:
+                self._running.discard(call)
+                call.count(0, 0)
+                replaced = call in self._abandoned
+                self._abandoned.discard(call)
+                self._changed.notify_all()
+                if replaced and self._count - len(self._abandoned) > self._size:
+                    self._count -= 1
+                    return
+            del call
+
+    def _next(self) -> _Call | None:
+        """Wait for a call; None at the end."""
+        with self._changed:
+            while True:
+                self._idle += 1
+                self._changed.wait_for(lambda: self._queue or self._closed)
+                self._idle -= 1
+                if not self._queue:
+                    self._count -= 1
+                    return None
+                call = self._queue.popleft()
+                if call.set_running_or_notify_cancel():
+                    call.count(0, 1)
+                    self._running.add(call)
+                    return call
+                call.count(0, 0)
+
+
+def _execute(call: _Call) -> None:
+    function, call.function = call.function, None
+    assert function is not None
+    try:
+        call.set_result(function())
+    except StopIteration as stop:
+        call.set_exception(_carried(stop))
+    except BaseException as error:
+        call.set_exception(error)
+
+
+def _name_of(function: partial[Any]) -> str:
+    """The name of a call, for people; ``asyncio.to_thread`` calls a method of a context with the function."""
+    called = next((one for one in (*function.args, function.func) if isinstance(one, _FUNCTIONS)), None)
+    return getattr(called, "__qualname__", None) or type(function.func).__qualname__
+
+
+def _carried(stop: StopIteration) -> BaseException:
+    error = carried(stop)
+    error.__cause__ = stop
+    return error
