@@ -13,7 +13,13 @@ import yaml
 
 from flink_agents.api.errors import ClusterStartError
 from flink_agents.runtime.flink.launch import standalone
-from flink_agents.runtime.flink.launch.standalone import StandaloneCluster, command_line, default_address
+from flink_agents.runtime.flink.launch.standalone import (
+    ClusterStatus,
+    StandaloneCluster,
+    command_line,
+    default_address,
+)
+from tests.suite.tables import each
 
 ENDLESS = "import sys, time; print('ready', flush=True); time.sleep(600)"
 
@@ -87,3 +93,42 @@ def test_a_process_that_ends_as_it_starts_is_reported_with_its_log(
 
 def test_the_command_line_of_a_process_that_is_gone_is_empty() -> None:
     assert command_line(2**22 + 1) == ""
+
+
+@each("length", [10, 24, 25, 40, 57, 58, 120, 230])
+def test_logs_of_rocksdb_stay_beside_its_databases(length: int) -> None:
+    cluster = StandaloneCluster(Path("/" + "d" * (length - 1)))
+    directory = str(cluster._rocksdb_directory())
+    assert len(directory) >= 200, "Flink moves the logs, whose names are too long after a rescaling"
+    assert directory.startswith(str(cluster.directory / "tmp"))
+    assert all(len(part) < 250 for part in Path(directory).parts[2:])
+
+
+def test_task_managers_of_a_job_manager_that_is_gone_are_replaced(
+    cluster: StandaloneCluster, processes: list[subprocess.Popen[str]], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    config = cluster.directory / "conf" / "config.yaml"
+    own = start(processes, "--configDir", str(config.parent))
+    (cluster.directory / "tmp" / "flink-agents-taskexecutor.pid").write_text(f"{own}\n")
+    rpc_port = standalone._free_port()
+    config.write_text(
+        yaml.safe_dump({"jobmanager": {"rpc": {"port": rpc_port}}, "rest": {"port": standalone._free_port()}})
+    )
+    launched: list[str] = []
+    monkeypatch.setattr(cluster, "_launch", lambda home, daemon: launched.append(daemon))
+    monkeypatch.setattr(cluster, "_wait_until_ready", lambda taskmanagers: launched.append(f"{taskmanagers}"))
+    assert cluster.start(taskmanagers=1, slots=2)
+    assert processes[0].wait(30) != 0, "it would look for the JobManager that is gone"
+    assert launched == ["standalonesession", "taskexecutor", "1"]
+    assert cluster._configured("jobmanager.rpc.port") == rpc_port, "others look for it there"
+
+
+def test_a_start_waits_for_all_slots(cluster: StandaloneCluster, monkeypatch: pytest.MonkeyPatch) -> None:
+    config = {"rest": {"port": 1}, "taskmanager": {"numberOfTaskSlots": 3}}
+    (cluster.directory / "conf" / "config.yaml").write_text(yaml.safe_dump(config))
+    seen = [(1, 0), (2, 0), (2, 3), (2, 6), (2, 6)]
+    told = [ClusterStatus("", [1], [2, 3], cluster.directory, True, *one) for one in seen]
+    monkeypatch.setattr(cluster, "status", lambda: told.pop(0))
+    monkeypatch.setattr(standalone, "_POLL_SECONDS", 0)
+    cluster._wait_until_ready(2)
+    assert [status.slots for status in told] == [6]

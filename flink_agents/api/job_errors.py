@@ -36,7 +36,7 @@ class MissingTimestampsError(JobFailedError):
 
 
 class TaskManagerLostError(JobFailedError):
-    """The only TaskManager of a local job is gone, so that the job cannot go on."""
+    """A TaskManager of the job is gone: on this machine the only one, on a cluster one of several."""
 
     code = "FA3103"
 

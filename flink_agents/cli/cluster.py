@@ -202,7 +202,7 @@ def _say(line: str) -> None:
 
 def _print_status(status: ClusterStatus, as_json: bool, head: str) -> None:
     from flink_agents.api.errors import ClusterError
-    from flink_agents.runtime.flink.following.cluster_jobs import jobs_of, last_failure
+    from flink_agents.runtime.flink.following.cluster_jobs import jobs_of, last_failure, shown_state
     from flink_agents.runtime.flink.following.rest import ClusterRest
 
     rest = ClusterRest(status.address or "")
@@ -211,6 +211,7 @@ def _print_status(status: ClusterStatus, as_json: bool, head: str) -> None:
     except ClusterError:
         jobs = []
     failures = {job.id: last_failure(rest, job) for job in jobs}
+    states = {job.id: shown_state(job, failures[job.id]) for job in jobs}
     if as_json:
         found = {
             "running": status.running,
@@ -222,7 +223,7 @@ def _print_status(status: ClusterStatus, as_json: bool, head: str) -> None:
             "slots": status.slots,
             "free_slots": status.free_slots,
             "jobs": [
-                {"id": job.id, "name": job.name, "state": job.state, "failure": failures[job.id]}
+                {"id": job.id, "name": job.name, "state": states[job.id], "failure": failures[job.id]}
                 for job in jobs
             ],
         }
@@ -235,6 +236,6 @@ def _print_status(status: ClusterStatus, as_json: bool, head: str) -> None:
         typer.echo(f"  TaskManagers  {status.registered}: processes {processes}")
         typer.echo(f"  slots         {status.free_slots} of {status.slots} free")
     for job in jobs:
-        typer.echo(f"  job           {job.id} {job.name!r} {job.state}")
-        if (failure := failures[job.id]) is not None:
-            typer.echo(f"    {failure}")
+        typer.echo(f"  job           {job.id} {job.name!r} {states[job.id]}")
+        if (reason := failures[job.id]) is not None:
+            typer.echo(f"    {reason}")

@@ -13,6 +13,7 @@ from flink_agents.api.errors import (
     JobFailedError,
     MissingTimestampsError,
     ModuleNotOnWorkersError,
+    TaskManagerLostError,
     UnpicklableOutputError,
 )
 
@@ -63,6 +64,12 @@ _NO_PICKLE = re.compile(
 )
 """What pickle says of a value."""
 
+_LOST = re.compile(
+    r"TaskManager with id (?P<first>\S+?)(?:\([^)]*\))? (?:timed out|is no longer reachable)"
+    r"|(?:unexpectedly closed by remote task manager|Lost connection to task manager) (?P<second>'[^']+')"
+)
+"""How Flink says that a TaskManager is gone: to the heartbeat, to RPC, and to those that read from it."""
+
 _WRONG_CLASS = re.compile(r"class (?P<found>\S+) cannot be cast to class (?P<declared>\S+)")
 _PYTHON_NAMES = {
     "java.lang.String": "str",
@@ -80,8 +87,18 @@ _PYTHON_NAMES = {
 """What becomes which class of Java, where a stream declares it."""
 
 
+def lost_task_manager(java_text: str) -> str | None:
+    """Return the id of the TaskManager that a failure says is gone; None if it says so of none."""
+    found = _LOST.search(java_text)
+    return None if found is None else (found["first"] or found["second"]).strip("'")
+
+
 def job_failed(
-    job_name: str, java_text: str, untimed: Sequence[str] = (), typed: Sequence[str] = ()
+    job_name: str,
+    java_text: str,
+    untimed: Sequence[str] = (),
+    typed: Sequence[str] = (),
+    lost: str | None = None,
 ) -> JobFailedError:
     """Return the error for a job whose failure Flink describes by ``java_text``.
 
@@ -90,6 +107,7 @@ def job_failed(
         java_text: Flink's text, with all causes.
         untimed: Agents of the job whose outputs may have no timestamp.
         typed: Where the author says of which type the values of a stream are.
+        lost: Id of the TaskManager that an earlier failure of the job said is gone; None for none.
     """
     cls, text = _failure(java_text)
     for error in (
@@ -97,6 +115,7 @@ def job_failed(
         _missing_module(job_name, java_text, cls, text),
         _missing_timestamps(job_name, java_text, untimed),
         _missing_topic(job_name, java_text),
+        _missing_slots(job_name, java_text, lost),
         _wrong_class(job_name, java_text, cls, text, typed),
         _unpicklable(job_name, java_text, cls, text),
     ):
@@ -169,6 +188,29 @@ def _missing_topic(job_name: str, java_text: str) -> JobFailedError | None:
         failure=found[0],
         java_trace=java_text,
         fix="create it before the job begins, or correct its name",
+    )
+
+
+def _missing_slots(job_name: str, java_text: str, lost: str | None) -> JobFailedError | None:
+    gone, no_slots = lost_task_manager(java_text), "NoResourceAvailableException" in java_text
+    if gone is None and not no_slots:
+        return None
+    which, fix = gone or lost, "start a TaskManager: flink-agents cluster start"
+    if which is not None:
+        waits = ", and the others have too few slots for the job" if no_slots else ""
+        return TaskManagerLostError(
+            f"TaskManager {which} is gone{waits}\n  job {job_name!r} failed",
+            failure=java_text.split("\n", 1)[0],
+            java_trace=java_text,
+            expected="a TaskManager that runs as long as the job",
+            found="no sign of life: its process has ended, or the network lost it",
+            fix=f"look at the end of its log; {fix}",
+        )
+    return JobFailedError(
+        f"the cluster has too few free slots for the job\n  job {job_name!r} failed",
+        failure=java_text.split("\n", 1)[0],
+        java_trace=java_text,
+        fix=f"{fix}; or stop another job, or give --parallelism",
     )
 
 

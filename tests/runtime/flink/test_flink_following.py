@@ -14,10 +14,11 @@ from typing import Any
 import pytest
 
 from flink_agents.api.errors import ClusterUnavailableError, JobFailedError
-from flink_agents.runtime.flink.following.cluster_jobs import ClusterJob, last_failure
+from flink_agents.runtime.flink.following.cluster_jobs import ClusterJob, last_failure, shown_state
 from flink_agents.runtime.flink.following.follower import JobFollower, News
 from flink_agents.runtime.flink.following.job_logs import KEPT, new_log
 from flink_agents.runtime.flink.following.rest import ClusterRest
+from tests.suite.tables import each
 
 FAILURE = (
     "java.lang.RuntimeException: pemja.core.PythonException: "
@@ -100,6 +101,49 @@ def test_the_last_failure_of_a_job_that_nobody_follows(state: str, told: str | N
     flink.fail(1, "RESTARTING")
     flink.fail(2, state)
     assert last_failure(flink, ClusterJob("j1", "orders", state)) == told
+
+
+def test_a_job_that_was_cancelled_since_no_restart_helps_has_failed() -> None:
+    flink = Flink()
+    flink.fail(1, "CANCELED")
+    text = "PythonException: <class 'ModuleNotFoundError'>: No module named 'shop'"
+    flink.failures[0]["stacktrace"] = text
+    job = ClusterJob("j1", "orders", "CANCELED")
+    told = last_failure(flink, job)
+    assert told is not None and told.startswith("the workers have no module 'shop'")
+    assert (shown_state(job, told), shown_state(job, None)) == ("FAILED", "CANCELED")
+
+
+NO_SLOTS = "org.apache.flink.runtime.jobmanager.scheduler.NoResourceAvailableException: Could not acquire"
+GONE = (
+    "java.util.concurrent.TimeoutException: The heartbeat of TaskManager with id localhost:4711-ab timed out."
+)
+CLOSED = (
+    "Connection unexpectedly closed by remote task manager 'localhost/127.0.0.1:4711 [ localhost:4711-ab ]'."
+)
+
+
+@each(
+    ("failures", "told"),
+    [
+        ([GONE], "TaskManager localhost:4711-ab is gone"),
+        ([CLOSED], "TaskManager localhost/127.0.0.1:4711 [ localhost:4711-ab ] is gone"),
+        ([GONE, NO_SLOTS], "TaskManager localhost:4711-ab is gone, and the others have too few slots"),
+        (
+            [GONE, NO_SLOTS, NO_SLOTS],
+            "TaskManager localhost:4711-ab is gone, and the others have too few slots",
+        ),
+        ([NO_SLOTS], "the cluster has too few free slots for the job"),
+    ],
+    ids=str,
+)
+def test_a_job_without_slots_names_the_taskmanager_that_is_gone(failures: list[str], told: str) -> None:
+    flink = Flink()
+    for number, text in enumerate(failures):
+        flink.fail(number, "RESTARTING")
+        flink.failures[-1]["stacktrace"] = text
+    restarts = JobFollower(flink, "j1", "orders").look().restarts
+    assert told in str(restarts[-1])
 
 
 def test_a_job_that_did_not_fail_has_no_last_failure() -> None:

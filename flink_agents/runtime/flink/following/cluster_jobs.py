@@ -7,7 +7,12 @@ from collections.abc import Callable
 from dataclasses import dataclass
 from typing import Any
 
-from flink_agents.api.errors import ClusterError, SavepointFailedError, UnknownJobError
+from flink_agents.api.errors import (
+    ClusterError,
+    ModuleNotOnWorkersError,
+    SavepointFailedError,
+    UnknownJobError,
+)
 from flink_agents.runtime.flink.following.follower import ENDED, FAILED, JobFollower
 from flink_agents.runtime.flink.following.rest import ClusterRest
 from flink_agents.runtime.flink.job_errors import in_one_line
@@ -50,9 +55,10 @@ def jobs_of(rest: ClusterRest) -> list[ClusterJob]:
 def last_failure(rest: ClusterRest, job: ClusterJob) -> str | None:
     """Return the failure that a job last restarted from, or that ended it, in one line; None without one.
 
-    A job that has finished, or was cancelled, has none: nobody has to do anything about it.
+    A job that has finished, or that somebody cancelled, has none: nobody has to do anything about it. One
+    that ``run`` cancelled, because no restart could help, has that reason.
     """
-    if job.ended and job.state != FAILED:
+    if job.state == "FINISHED":
         return None
     try:
         news = JobFollower(rest, job.id, job.name).look()
@@ -60,7 +66,17 @@ def last_failure(rest: ClusterRest, job: ClusterJob) -> str | None:
         return None
     if news.failure is not None:
         return in_one_line(news.failure)
-    return str(news.restarts[-1]) if news.restarts else None
+    if not news.restarts:
+        return None
+    last = news.restarts[-1]
+    if not job.ended:
+        return str(last)
+    return in_one_line(last.failure) if isinstance(last.failure, ModuleNotOnWorkersError) else None
+
+
+def shown_state(job: ClusterJob, failure: str | None) -> str:
+    """Return the state of a job for people: one that was cancelled for a failure has failed."""
+    return FAILED if job.state == "CANCELED" and failure is not None else job.state
 
 
 def find_job(rest: ClusterRest, job: str | None) -> ClusterJob:

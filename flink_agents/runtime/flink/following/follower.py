@@ -14,7 +14,7 @@ from typing import Any
 
 from flink_agents.api.errors import ClusterError, ClusterUnavailableError, JobFailedError
 from flink_agents.runtime.flink.following.rest import ClusterRest
-from flink_agents.runtime.flink.job_errors import in_one_line, job_failed
+from flink_agents.runtime.flink.job_errors import in_one_line, job_failed, lost_task_manager
 
 FAILING, FAILED = "FAILING", "FAILED"
 ENDED = ("FINISHED", "FAILED", "CANCELED", "SUSPENDED")
@@ -99,6 +99,7 @@ class JobFollower:
         self._most: int | None = None
         self._asked_most = False
         self._state = ""
+        self._lost: str | None = None
 
     def look(self) -> News:
         """Return what is new.
@@ -164,7 +165,8 @@ class JobFollower:
     def _failure(self, java_text: str) -> JobFailedError:
         if self._untimed is None:
             self._untimed = list(self.inputs_read())
-        return job_failed(self._job_name, java_text, self._untimed)
+        self._lost = lost_task_manager(java_text) or self._lost
+        return job_failed(self._job_name, java_text, self._untimed, lost=self._lost)
 
     def _unseen(self) -> list[Mapping[str, Any]]:
         """Return the failures that are new, the oldest first."""

@@ -34,6 +34,12 @@ DEFAULT_PORT = 8081
 
 START_SECONDS = 180.0
 STOP_SECONDS = 15.0
+REGISTRATION_SECONDS = 20.0
+"""How long TaskManagers that live may take to be known to a JobManager that lives."""
+
+LONG_PATH = 200
+"""With so many characters, the path of a database is too long for the name of its log; see below."""
+
 _POLL_SECONDS = 0.2
 _LOG_LINES = 25
 
@@ -114,7 +120,13 @@ class StandaloneCluster:
             SetupError: There is no PyFlink or no Java.
         """
         before = self.status()
-        missing = max(taskmanagers - len(before.taskmanagers), 0)
+        left = before.taskmanagers
+        taskmanagers = max(taskmanagers, len(left))
+        if left and (not before.jobmanagers or not self._are_registered(len(left))):
+            # They are those of a JobManager that is gone. Their jobs went with it.
+            _end(left)
+            left = []
+        missing = taskmanagers - len(left)
         if before.jobmanagers and not missing and before.answers:
             return False
         if not before.jobmanagers:
@@ -128,6 +140,15 @@ class StandaloneCluster:
             self._launch(home, "taskexecutor")
         self._wait_until_ready(taskmanagers)
         return True
+
+    def _are_registered(self, taskmanagers: int) -> bool:
+        """Wait for a while until a JobManager that runs knows all TaskManagers; whether it does."""
+        deadline = time.monotonic() + REGISTRATION_SECONDS
+        while (status := self.status()).registered < taskmanagers and status.jobmanagers:
+            if time.monotonic() > deadline:
+                return False
+            time.sleep(_POLL_SECONDS)
+        return bool(status.jobmanagers)
 
     def stop(self) -> bool:
         """End all processes of the cluster; its files stay. Returns whether there was any.
@@ -171,14 +192,34 @@ class StandaloneCluster:
             "rest.bind-address": "localhost",
             "rest.port": port,
             "jobmanager.rpc.address": "localhost",
-            "jobmanager.rpc.port": _free_port(),
+            "jobmanager.rpc.port": self._rpc_port(),
             "taskmanager.host": "localhost",
             "taskmanager.numberOfTaskSlots": slots,
             "io.tmp.dirs": str(self.directory / "tmp"),
+            "state.backend.rocksdb.localdir": str(self._rocksdb_directory()),
             "execution.checkpointing.dir": (self.directory / "checkpoints").as_uri(),
             "execution.checkpointing.savepoint-dir": (self.directory / "savepoints").as_uri(),
         }
         return FlinkHome.make(self.directory, {**_DEFAULTS, **own, **options})
+
+    def _rpc_port(self) -> int:
+        """Return the port for RPC: as before, if it is free, so that TaskManagers can find it again."""
+        before = self._configured("jobmanager.rpc.port")
+        if before is not None and _is_free(int(before)):
+            return int(before)
+        return _free_port()
+
+    def _rocksdb_directory(self) -> Path:
+        """Return the directory of RocksDB's working files, which has a long path.
+
+        Flink has RocksDB write logs to Flink's own directory of logs if the path of a database is short
+        enough to be the name of such a log. It counts without what it adds to the path when a job is rescaled
+        from an incremental checkpoint: RocksDB cannot open that database. With a long path, logs stay beside
+        the databases.
+        """
+        directory = self.directory / "tmp" / "rocksdb"
+        missing = LONG_PATH - len(str(directory)) - 1
+        return directory / ("x" * missing) if missing > 0 else directory
 
     def _launch(self, home: FlinkHome, daemon: Daemon) -> None:
         environment = home.environment() | {"FLINK_IDENT_STRING": _IDENTITY}
@@ -202,10 +243,11 @@ class StandaloneCluster:
 
     def _wait_until_ready(self, taskmanagers: int) -> None:
         deadline = time.monotonic() + START_SECONDS
+        slots = int(self._configured("taskmanager.numberOfTaskSlots") or 1)
         while True:
             status = self.status()
             # A TaskManager that has just registered tells of its slots a little later.
-            if status.answers and min(status.registered, status.slots) >= taskmanagers:
+            if status.registered >= taskmanagers and status.slots >= taskmanagers * slots:
                 return
             dead: list[Daemon] = []
             if not status.jobmanagers:
@@ -247,12 +289,16 @@ class StandaloneCluster:
 
     def _port(self) -> int | None:
         """Return the port of the REST interface, as the configuration has it."""
+        found = self._configured("rest.port")
+        return None if found is None else int(found)
+
+    def _configured(self, key: str) -> Any:
+        """Return the value of an option of Flink in the configuration of the cluster, or None."""
         try:
             text = (self.directory / "conf" / "config.yaml").read_text("utf-8")
         except OSError:
             return None
-        found = dict(flat(yaml.safe_load(text) or {})).get("rest.port")
-        return None if found is None else int(found)
+        return dict(flat(yaml.safe_load(text) or {})).get(key)
 
 
 def command_line(pid: int) -> str:
@@ -294,6 +340,16 @@ def _check_free(port: int) -> None:
             raise ClusterStartError(
                 f"port {port} is in use", found=found, fix="stop what listens there, or give another --port"
             ) from None
+
+
+def _is_free(port: int) -> bool:
+    with socket.socket() as probe:
+        probe.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
+        try:
+            probe.bind(("localhost", port))
+        except OSError:
+            return False
+    return True
 
 
 def _free_port() -> int:
