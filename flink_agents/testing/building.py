@@ -19,12 +19,18 @@ from flink_agents.runtime.execution.shared import Durable
 from flink_agents.runtime.metrics.run_metrics import RunMetrics
 from flink_agents.runtime.operator.assembly import Blueprint, Host, assemble
 from flink_agents.runtime.retention.pruning import Pruner
-from flink_agents.testing.driver import Driver, Subtask, leaving
+from flink_agents.testing.driver import Clock, Driver, Subtask, leaving
 from flink_agents.testing.due_timers import DueTimers
 from flink_agents.testing.fake_flink import FakeFlink
 from flink_agents.testing.fake_state import FakeBackend, KeyState
 from flink_agents.testing.outside import OutsideCalls
 from flink_agents.testing.pauses import Pauses
+
+
+def _waited(clock: Clock, pauses: Pauses) -> None:
+    """Let time go on for runs: the operator's thread has waited for them, so nobody can advance the clock."""
+    clock.waited()
+    pauses.end_due(None)
 
 
 class Builder(Driver):
@@ -86,7 +92,7 @@ class Builder(Driver):
             parallelism=parallelism,
             state=backend.keyed_state(),
             clock=self._clock,
-            check_cancelled=self._clock.waited,
+            check_cancelled=partial(_waited, self._clock, self._pauses),
             keys=backend,
             outlet=(lambda low: leaving(self, backend)) if self._heartbeat else None,
             make_pruner=self._pruner,

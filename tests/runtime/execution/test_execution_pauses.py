@@ -137,3 +137,14 @@ def test_an_operator_that_is_closed_in_a_pause_leaves_nothing() -> None:
         assert harness.retries_waiting == 0
         harness.advance(HOUR)
         assert harness.outputs == []
+
+
+@pytest.mark.parametrize("heartbeat", [True, False], ids=["heartbeat", "timers"])
+def test_an_input_that_waits_for_room_ends_pauses(heartbeat: bool) -> None:
+    config = {"run.max-in-flight": 1, "queue.max-total": 1, "queue.max-per-key": 1}
+    with OperatorHarness(
+        ActionAsync, lambda number: number, config=config, settle=False, heartbeat=heartbeat
+    ) as harness:
+        harness.push_all(range(4))
+        harness.settle()
+        assert len(harness.outputs) == 4
