@@ -15,7 +15,13 @@ import pytest
 from flink_agents import redaction
 from flink_agents.testing.forced import TIMERS, forced_conditions
 
-pytest_plugins = ["pytester", "tests.suite.conditions", "tests.suite.factors", "tests.suite.selection"]
+pytest_plugins = [
+    "pytester",
+    "tests.suite.groups",
+    "tests.suite.conditions",
+    "tests.suite.factors",
+    "tests.suite.selection",
+]
 
 MARKER = "own_conditions"
 

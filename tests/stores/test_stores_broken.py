@@ -14,6 +14,7 @@ from broken_stores import BROKEN, Broken, kill_in_memory
 from flink_agents.api.action_state import ActionStateStore
 from flink_agents.connectors.action_state.memory.store import MemoryPlace, MemoryStore
 from flink_agents.testing.store_conformance import ActionStateStoreSuite, Stores
+from tests.suite.tables import each
 
 REMOVALS = 20
 
@@ -64,7 +65,7 @@ def test_a_store_without_a_defect_passes_all() -> None:
 
 # The defects of some leave tasks and futures behind that nobody awaits.
 @pytest.mark.filterwarnings("ignore::pytest.PytestUnraisableExceptionWarning")
-@pytest.mark.parametrize("store", BROKEN, ids=lambda store: store.__name__)
+@each("store", BROKEN, ids=lambda store: store.__name__)
 def test_a_defect_is_found(store: type[MemoryStore]) -> None:
     assert failed_cases(store)
 

@@ -8,6 +8,8 @@ row. With ``--product`` pytest runs all rows; those beyond the pairs have the ma
 ``--product -m product`` runs exactly the rest. Without ``--product`` they are not even created.
 
 If a defect needs three values at once, and pairs miss it, name the row with ``also``.
+
+If one factor is nothing but chance (seeds, orders of inputs), ``strength=1`` takes each value once.
 """
 
 from __future__ import annotations
@@ -62,8 +64,23 @@ def _pairs_of(row: Row) -> set[Pair]:
     return {(one, row[one], other, row[other]) for one, other in combinations(range(len(row)), 2)}
 
 
+def singles(sizes: Sequence[int], allowed: Callable[[Row], bool] = lambda row: True) -> list[Row]:
+    """Return rows in which each value occurs, as far as a row with it is allowed; see :func:`pairs`."""
+    rows = [row for row in product(*map(range, sizes)) if allowed(row)]
+    chosen: list[Row] = []
+    missing = {(at, value) for row in rows for at, value in enumerate(row)}
+    # One value after the other of each factor, so that the values of short factors are spread evenly.
+    turns = [tuple(at % size for size in sizes) for at in range(max(sizes, default=0))]
+    for row in [one for one in turns if allowed(one)] + rows:
+        if missing & set(enumerate(row)):
+            chosen.append(row)
+            missing -= set(enumerate(row))
+    return sorted(chosen)
+
+
 def factors(
     *,
+    strength: int = 2,
     also: Iterable[Sequence[Any]] = (),
     without: Callable[..., bool] | None = None,
     ids: Mapping[str, Callable[[Any], object]] | None = None,
@@ -72,13 +89,16 @@ def factors(
     """Run a test for each pair of values of its factors; see the module.
 
     Args:
-        also: Rows that the daily run takes besides the pairs, with a value for each factor.
+        strength: How many values of different factors meet in at least one row of the daily run: 2 or 1.
+        also: Rows that the daily run takes besides those, with a value for each factor.
         without: Returns True for values that do not go together. Takes the factors by name.
         ids: For a factor, what names a value in the id of a test. Default: its name, or its text.
         values: The factors, by the parameter's name.
     """
     table = {name: list(of) for name, of in values.items()}
-    return getattr(pytest.mark, MARKER)(table, [tuple(row) for row in also], without, dict(ids or {}))
+    return getattr(pytest.mark, MARKER)(
+        table, [tuple(row) for row in also], without, dict(ids or {}), strength
+    )
 
 
 def pytest_addoption(parser: pytest.Parser) -> None:
@@ -86,15 +106,17 @@ def pytest_addoption(parser: pytest.Parser) -> None:
 
 
 def pytest_configure(config: pytest.Config) -> None:
-    config.addinivalue_line("markers", f"{MARKER}(table, also, without, ids): see tests/suite/factors.py")
+    config.addinivalue_line(
+        "markers", f"{MARKER}(table, also, without, ids, strength): see tests/suite/factors.py"
+    )
     config.addinivalue_line("markers", f"{PRODUCT}: a row that only runs with --product")
 
 
 def pytest_generate_tests(metafunc: pytest.Metafunc) -> None:
     for marker in metafunc.definition.iter_markers(MARKER):
-        table, also, without, ids = marker.args
+        table, also, without, ids, strength = marker.args
         everything = bool(metafunc.config.getoption("--product", False))
-        metafunc.parametrize(list(table), rows_of(table, also, without, ids, everything))
+        metafunc.parametrize(list(table), rows_of(table, also, without, ids, everything, strength))
 
 
 def rows_of(
@@ -103,6 +125,7 @@ def rows_of(
     without: Callable[..., bool] | None,
     ids: Mapping[str, Callable[[Any], object]],
     everything: bool,
+    strength: int = 2,
 ) -> list[Any]:
     """Return the rows of a test as parameter sets."""
     names, columns = list(table), list(table.values())
@@ -114,7 +137,7 @@ def rows_of(
         return without is None or not without(**dict(zip(names, values(row), strict=True)))
 
     sizes = [len(column) for column in columns]
-    daily = set(pairs(sizes, allowed))
+    daily = set((pairs if strength > 1 else singles)(sizes, allowed))
     daily.update(
         tuple(column.index(value) for column, value in zip(columns, row, strict=True)) for row in also
     )

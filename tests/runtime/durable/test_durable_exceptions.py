@@ -22,6 +22,7 @@ from flink_agents import InputEvent, OutputEvent, RetryableError, RetryPolicy, T
 from flink_agents.api.errors import ActionFailedError, RecordedFailureError
 from flink_agents.runtime.serde.tracebacks import text_of
 from flink_agents.testing import OperatorHarness
+from tests.suite.factors import factors
 
 pytestmark = pytest.mark.executes_once
 
@@ -323,10 +324,9 @@ def go_on_in_a_thread(event: InputEvent, ctx: Any) -> None:
     ctx.durable_execute(effect, "next")
 
 
-@pytest.mark.parametrize(("act", "function"), [(go_on, "def"), (go_on_in_a_thread, "async")])
-@pytest.mark.parametrize("name", [*ERRORS])
-def test_an_action_sees_the_same_exception_the_first_time(name: str, function: str, act: Any) -> None:
-    crash_and_replay(one_action(act), (function, name))
+@factors(strength=1, name=ERRORS, act=[go_on, go_on_in_a_thread])
+def test_an_action_sees_the_same_exception_the_first_time(name: str, act: Any) -> None:
+    crash_and_replay(one_action(act), ("def" if act is go_on else "async", name))
     assert EFFECTS == [name, "next"]
     first, second = SEEN
     assert repr(first) == repr(second)

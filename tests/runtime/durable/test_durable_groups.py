@@ -13,6 +13,7 @@ from flink_agents import InputEvent
 from flink_agents.api.errors import RecordedFailureError
 from flink_agents.runtime.serde import exceptions as failures
 from flink_agents.runtime.serde.codec import ValueCodec
+from tests.suite.factors import factors
 
 pytestmark = pytest.mark.executes_once
 
@@ -104,9 +105,7 @@ def go_on_in_a_thread(event: InputEvent, ctx: Any) -> None:
     ctx.durable_execute(effect, "next")
 
 
-@pytest.mark.parametrize("act", [go_on, go_on_in_a_thread])
-@pytest.mark.parametrize("function", ["def", "async"])
-@pytest.mark.parametrize("name", [*MADE])
+@factors(name=MADE, function=["def", "async"], act=[go_on, go_on_in_a_thread])
 def test_a_replay_raises_an_equal_group(name: str, function: str, act: Any) -> None:
     crash_and_replay(one_action(act), (function, name))
     assert EFFECTS == [name, "next"]

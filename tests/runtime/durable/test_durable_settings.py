@@ -12,6 +12,7 @@ from durable_tools import EFFECTS, crash_and_replay, forget, one_action
 from flink_agents import DurableCallable, OutputEvent, RetryPolicy
 from flink_agents.api.errors import ActionFailedError, AgentConfigurationError
 from flink_agents.testing import OperatorHarness
+from tests.suite.factors import factors
 
 pytestmark = pytest.mark.executes_once
 
@@ -93,9 +94,7 @@ def calling_async(function: Any, **given: Any) -> Callable[..., Any]:
     return act
 
 
-@pytest.mark.parametrize("make", [calling, calling_async])
-@pytest.mark.parametrize("setting", [*SETTINGS])
-@pytest.mark.parametrize("kind", [*TAKING])
+@factors(kind=TAKING, setting=SETTINGS, make=[calling, calling_async])
 def test_a_setting_that_the_function_takes_is_refused(kind: str, setting: str, make: Any) -> None:
     for value in (SETTINGS[setting], None):
         with OperatorHarness(one_action(make(TAKING[kind], **{setting: value}))) as harness:
@@ -107,9 +106,7 @@ def test_a_setting_that_the_function_takes_is_refused(kind: str, setting: str, m
     assert EFFECTS == []
 
 
-@pytest.mark.parametrize("make", [calling, calling_async])
-@pytest.mark.parametrize("setting", ["name", "timeout"])
-@pytest.mark.parametrize("kind", [*TAKING])
+@factors(kind=TAKING, setting=["name", "timeout"], make=[calling, calling_async])
 def test_of_a_callable_it_is_an_argument(kind: str, setting: str, make: Any) -> None:
     settings: dict[str, Any] = {"timeout": 60, "name": "create"}
     what = DurableCallable(TAKING[kind], **settings)

@@ -15,6 +15,7 @@ from flink_agents.api.action_state import ActionStateStore, RecordKind
 from flink_agents.connectors.action_state.memory.store import MemoryPlace, MemoryStore
 from flink_agents.testing import OperatorHarness
 from flink_agents.testing.faults import Fault, Faults, at_append, at_record
+from tests.suite.factors import factors
 
 pytestmark = pytest.mark.executes_once
 
@@ -84,8 +85,7 @@ def made() -> Counter[Any]:
     return Counter((name, number) for name, number, _ in EFFECTS)
 
 
-@pytest.mark.parametrize("act", [follow, follow_in_thread])
-@pytest.mark.parametrize("seed", range(25))
+@factors(strength=1, seed=range(25), act=[follow, follow_in_thread])
 def test_a_replay_sees_the_memory_of_the_first_execution(seed: int, act: Any) -> None:
     chance = random.Random(seed)
     committed, again = [[program(chance, 10 * n + m) for m in range(4)] for n in range(2)]

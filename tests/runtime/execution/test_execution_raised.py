@@ -26,6 +26,7 @@ from flink_agents.api.action_state import RecordKind
 from flink_agents.api.errors import ActionFailedError, ActionInterruptedError
 from flink_agents.testing import OperatorHarness
 from flink_agents.testing.faults import Fault, Faults, at_record
+from tests.suite.factors import factors
 
 pytestmark = pytest.mark.executes_once
 
@@ -363,9 +364,7 @@ async def ask_async(kind: str) -> Any:
     return ask(kind)
 
 
-@pytest.mark.parametrize("make", [calling, calling_async])
-@pytest.mark.parametrize("reconciler", [ask, ask_async])
-@pytest.mark.parametrize("settings", [*SETTINGS])
+@factors(settings=SETTINGS, reconciler=[ask, ask_async], make=[calling, calling_async])
 def test_whatever_a_reconciler_raises_is_how_the_call_failed(
     make: Any, reconciler: Any, settings: str
 ) -> None:

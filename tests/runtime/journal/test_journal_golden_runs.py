@@ -12,6 +12,7 @@ import pytest
 from golden_runs import EFFECTS, GENERATIONS, STRAIGHT, UNORDERED, Crash
 
 from flink_agents.api.errors import ActionFailedError, BranchesRecordedEarlierError
+from tests.suite.tables import each
 
 pytestmark = pytest.mark.executes_once
 
@@ -50,7 +51,7 @@ def in_order(program: str, effects: list[Any]) -> list[Any]:
     return sorted(effects, key=repr) if program in UNORDERED else effects
 
 
-@pytest.mark.parametrize("crash", STRAIGHT_LINE, ids=title)
+@each("crash", STRAIGHT_LINE, ids=title)
 def test_straight_line_run_goes_on(crash: Crash, stores: Stores) -> None:
     """The same calls with the same keys, none whose record is there, and the same results."""
     outputs, memory = golden_runs.restore(crash, stores[crash.commit])

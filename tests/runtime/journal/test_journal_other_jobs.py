@@ -25,6 +25,7 @@ from flink_agents.connectors.action_state.sqlite.store import SQLiteStore
 from flink_agents.runtime.journal.grouped import GroupedStore
 from flink_agents.runtime.loop import agent_loop
 from flink_agents.testing.harness import Snapshot
+from tests.suite.factors import factors
 
 pytestmark = pytest.mark.own_conditions
 
@@ -217,9 +218,7 @@ def test_two_jobs_from_one_savepoint_never_meet(make: Make, seed: int) -> None:
 NAMES = ["orders", "other", FIRST, SECOND]
 
 
-@pytest.mark.parametrize("new", NAMES)
-@pytest.mark.parametrize("old", NAMES)
-@pytest.mark.parametrize("pending", [False, True])
+@factors(old=NAMES, new=NAMES, pending=[False, True])
 def test_a_job_goes_on_with_anothers_journals_only_as_its_successor(
     make: Make, old: str, new: str, pending: bool
 ) -> None:

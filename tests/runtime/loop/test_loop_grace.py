@@ -28,6 +28,7 @@ from flink_agents.connectors.action_state.memory.store import MemoryPlace, Memor
 from flink_agents.runtime.durable.in_flight import AttemptEnded, CallInFlight
 from flink_agents.testing import OperatorHarness
 from flink_agents.testing.harness import Snapshot
+from tests.suite.factors import factors
 
 pytestmark = pytest.mark.own_conditions
 
@@ -243,9 +244,7 @@ def sentinel(harness: OperatorHarness, before: Snapshot) -> None:
 ENDS = [closed, failed, failed_in_commit, sentinel]
 
 
-@pytest.mark.parametrize("end", ENDS)
-@pytest.mark.parametrize("way", WAYS)
-@pytest.mark.parametrize("call", CALLS)
+@factors(call=CALLS, way=WAYS, end=ENDS)
 def test_calls_in_flight_are_recorded_and_not_made_again(
     call: str, way: str, end: Callable[[OperatorHarness, Snapshot], None]
 ) -> None:

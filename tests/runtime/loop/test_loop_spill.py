@@ -16,6 +16,7 @@ from flink_agents.runtime.loop import replays
 from flink_agents.runtime.operator import feeding
 from flink_agents.testing import OperatorHarness
 from flink_agents.testing.fake_state import _Entries
+from tests.suite.factors import factors
 
 pytestmark = pytest.mark.executes_once
 
@@ -85,8 +86,7 @@ def with_new_ones(records: list[Any], chance: random.Random) -> list[Any]:
     return [new[0], *mixed, records[0]]
 
 
-@pytest.mark.parametrize("keys", [1, 7])
-@pytest.mark.parametrize("order", [reverse, shuffled, with_new_ones])
+@factors(strength=1, order=[reverse, shuffled, with_new_ones], keys=[7, 1])
 def test_work_is_in_proportion_and_memory_bounded(order: Callable[..., list[Any]], keys: int) -> None:
     count = 1400
     records = [(number % keys, f"input {number}") for number in range(count)]

@@ -16,6 +16,7 @@ from flink_agents.runtime.journal.reads import recorded_reads
 from flink_agents.runtime.serde.codec import ValueCodec
 from flink_agents.testing import OperatorHarness
 from flink_agents.testing.faults import Fault, Faults, at_record
+from tests.suite.factors import factors
 
 
 @pytest.fixture(autouse=True)
@@ -63,10 +64,12 @@ BEHIND = [("write", "c"), ("read", "y")]
 
 
 @pytest.mark.executes_once
-@pytest.mark.parametrize("committed", [True, False], ids=["committed", "at once"])
-@pytest.mark.parametrize("agent", [Mixed, MixedAtOnce])
-@pytest.mark.parametrize("kind", [RecordKind.CALL, RecordKind.ACTION])
-@pytest.mark.parametrize("order", list(permutations(range(5)))[::7])
+@factors(
+    order=list(permutations(range(5)))[::7],
+    kind=[RecordKind.CALL, RecordKind.ACTION],
+    agent=[Mixed, MixedAtOnce],
+    committed=[True, False],
+)
 def test_a_replay_reads_what_was_read(
     order: tuple[int, ...], kind: RecordKind, agent: type[Agent], committed: bool
 ) -> None:

@@ -19,6 +19,7 @@ from flink_agents.api.errors import (
     UnserializableValueError,
 )
 from flink_agents.testing import OperatorHarness
+from tests.suite.tables import each
 
 
 def out(value: Any) -> OutputEvent:
@@ -169,8 +170,8 @@ BAD_RESULTS: dict[str, tuple[Any, str]] = {
 }
 
 
-@pytest.mark.parametrize("how", ["return", "async return", "yield", "async yield", "send"])
-@pytest.mark.parametrize(("result", "text"), BAD_RESULTS.values(), ids=BAD_RESULTS.keys())
+@each("how", ["return", "async return", "yield", "async yield", "send"])
+@each(("result", "text"), BAD_RESULTS.values(), ids=BAD_RESULTS.keys())
 def test_what_is_no_event_is_a_named_error(how: str, result: Any, text: str) -> None:
     def returning(event: InputEvent, ctx: Any) -> Any:
         return result

@@ -13,6 +13,7 @@ import pytest
 from flink_agents import Agent, EventTime, InputEvent, OutputEvent, action
 from flink_agents.runtime.operator.low_watermark import HELD_MS, NO_TIMESTAMP, STRAGGLERS
 from flink_agents.testing import OperatorHarness
+from tests.suite.factors import factors
 
 MakeHarness = Callable[..., OperatorHarness]
 
@@ -120,8 +121,7 @@ class World:
 
 
 @pytest.mark.executes_once
-@pytest.mark.parametrize("heartbeat", [True, False], ids=["heartbeat", "timers"])
-@pytest.mark.parametrize("seed", range(40))
+@factors(strength=1, seed=range(40), heartbeat=[True, False])
 def test_no_output_is_late(seed: int, heartbeat: bool, agent_harness: MakeHarness) -> None:
     chance = random.Random(seed)
     harness = agent_harness(

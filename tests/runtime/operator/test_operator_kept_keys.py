@@ -14,6 +14,7 @@ from flink_agents.runtime.operator.kept_keys import KEY_BYTES, MOST_NODES, NODE_
 from flink_agents.runtime.state.keyed_state import Head
 from flink_agents.testing import OperatorHarness
 from flink_agents.testing.fake_state import FakeBackend
+from tests.suite.factors import factors
 
 UNFORCED: Any = {"forced_replay": False, "forced_restart": False, "crash": None}
 
@@ -88,9 +89,7 @@ def test_state_of_a_key_is_read_once(reads: Counter[str], first: int) -> None:
         assert not reads
 
 
-@pytest.mark.parametrize("most_bytes", [3 * KEY_BYTES, kept_keys.MOST_BYTES])
-@pytest.mark.parametrize("inline", [True, False])
-@pytest.mark.parametrize("seed", range(3))
+@factors(seed=range(3), inline=[True, False], most_bytes=[3 * KEY_BYTES, kept_keys.MOST_BYTES])
 def test_what_is_kept_is_what_state_has(
     seed: int, inline: bool, most_bytes: int, monkeypatch: pytest.MonkeyPatch
 ) -> None:

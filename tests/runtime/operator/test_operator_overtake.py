@@ -11,6 +11,7 @@ import pytest
 from flink_agents import Agent, Event, EventTime, InputEvent, OutputEvent, RetryPolicy, action
 from flink_agents.api.errors import NoMoreSignalsError, RunDeadlineError, SignalTimeoutError
 from flink_agents.testing import OperatorHarness
+from tests.suite.factors import factors
 
 CALLED: list[str] = []
 """What durable calls did outside."""
@@ -115,8 +116,7 @@ def check(harness: OperatorHarness, steps: list[str]) -> None:
 RUNS = ["a1", "b1", "c0"]
 
 
-@pytest.mark.parametrize("agent", [Plain, Calling])
-@pytest.mark.parametrize("steps", steps_of(RUNS), ids=",".join)
+@factors(strength=1, steps=steps_of(RUNS), agent=[Plain, Calling], ids={"steps": ",".join})
 def test_both_runs_write_one_path(agent: type[Agent], steps: list[str]) -> None:
     with OperatorHarness(agent) as harness:
         drive(harness, steps)
@@ -124,8 +124,12 @@ def test_both_runs_write_one_path(agent: type[Agent], steps: list[str]) -> None:
 
 
 @pytest.mark.executes_once
-@pytest.mark.parametrize("heartbeat", [True, False], ids=["heartbeat", "timers"])
-@pytest.mark.parametrize("steps", steps_of(RUNS)[::4] + steps_of(["a2", "b1"])[::3], ids=",".join)
+@factors(
+    strength=1,
+    steps=steps_of(RUNS)[::4] + steps_of(["a2", "b1"])[::3],
+    heartbeat=[True, False],
+    ids={"steps": ",".join},
+)
 def test_a_crash_anywhere_changes_nothing(steps: list[str], heartbeat: bool) -> None:
     with OperatorHarness(Calling, crash="everywhere", heartbeat=heartbeat) as harness:
         drive(harness, steps)

@@ -12,6 +12,7 @@ from durable_tools import effect, forget
 from flink_agents import Agent, InputEvent, OutputEvent
 from flink_agents.api.errors import UnserializableValueError
 from flink_agents.testing import OperatorHarness
+from tests.suite.factors import factors
 
 pytestmark = pytest.mark.executes_once
 
@@ -91,9 +92,7 @@ def clean() -> None:
     forget()
 
 
-@pytest.mark.parametrize("busy", [False, True])
-@pytest.mark.parametrize("action", [*ACTIONS])
-@pytest.mark.parametrize("name", [*MADE])
+@factors(name=MADE, action=ACTIONS, busy=[False, True])
 def test_it_becomes_a_dead_letter(name: str, action: str, busy: bool) -> None:
     with new_harness(action, name, "dead-letter", settle=False) as harness:
         if busy:

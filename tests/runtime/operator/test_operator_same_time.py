@@ -3,14 +3,12 @@
 from __future__ import annotations
 
 from datetime import timedelta
-from itertools import product
 from typing import Any
-
-import pytest
 
 from flink_agents import Agent, Event, InputEvent, OutputEvent, RunnerContext, action
 from flink_agents.api.errors import SignalTimeoutError
 from flink_agents.testing import OperatorHarness
+from tests.suite.factors import factors
 
 
 class Later(Event):
@@ -55,9 +53,7 @@ class Overtaken(Diary):
 KINDS = ("later", "sleep", "wait", "both")
 
 
-@pytest.mark.parametrize("beats", [True, False])
-@pytest.mark.parametrize("agent", [Diary, Overtaken])
-@pytest.mark.parametrize(("first", "second"), list(product(KINDS, KINDS)))
+@factors(first=KINDS, second=KINDS, agent=[Diary, Overtaken], beats=[True, False])
 def test_what_is_due_together_has_one_order(first: str, second: str, agent: Any, beats: bool) -> None:
     for days in ((2, 2), (1, 2), (2, 1)):
         inputs = list(zip((first, second), days, strict=True))

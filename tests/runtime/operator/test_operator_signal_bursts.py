@@ -10,6 +10,7 @@ import pytest
 
 from flink_agents import Agent, InputEvent, OutputEvent, RunnerContext, action
 from flink_agents.testing import OperatorHarness
+from tests.suite.factors import factors
 
 PLAIN: dict[str, Any] = {"crash": None, "forced_replay": False, "forced_restart": False}
 
@@ -103,8 +104,7 @@ def one_by_one(agent: type[Agent], order: tuple[str, ...]) -> Outcome:
         return outcome(harness)
 
 
-@pytest.mark.parametrize("agent", AGENTS)
-@pytest.mark.parametrize("order", ORDERS, ids="-".join)
+@factors(strength=1, order=ORDERS, agent=AGENTS, ids={"order": "-".join})
 def test_all_at_once_is_as_one_by_one(agent: type[Agent], order: tuple[str, ...]) -> None:
     expected = one_by_one(agent, order)
     harness, send = asked(agent, settle=False)
@@ -114,8 +114,7 @@ def test_all_at_once_is_as_one_by_one(agent: type[Agent], order: tuple[str, ...]
         assert outcome(harness) == expected
 
 
-@pytest.mark.parametrize("agent", AGENTS)
-@pytest.mark.parametrize("order", ORDERS, ids="-".join)
+@factors(strength=1, agent=AGENTS[::-1], order=ORDERS, ids={"order": "-".join})
 def test_a_restart_makes_no_difference(agent: type[Agent], order: tuple[str, ...]) -> None:
     expected = one_by_one(agent, order)
     for done in range(len(order)):

@@ -7,7 +7,6 @@ from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
 from typing import Any
 
-import pytest
 from checkpoint_tools import Entry, Flink
 from pruning_tools import NO_POLLER
 
@@ -16,6 +15,7 @@ from flink_agents.api.durable import Prune
 from flink_agents.runtime.metrics.run_metrics import RunMetrics
 from flink_agents.runtime.retention.checkpoints import CheckpointView
 from flink_agents.runtime.retention.pruning import Pruner
+from tests.suite.factors import factors
 
 
 @dataclass
@@ -161,10 +161,13 @@ class Model:
                 self.ask()
 
 
-@pytest.mark.parametrize(
-    ("seed", "proxied"), [*((seed, False) for seed in range(20)), *((seed, True) for seed in range(60))]
+@factors(
+    strength=1,
+    seed=range(60),
+    proxied=[True, False],
+    retained=[1, 2, 4],
+    without=lambda seed, proxied, retained: not proxied and seed >= 20,
 )
-@pytest.mark.parametrize("retained", [1, 2, 4])
 def test_no_restore_asks_for_what_was_pruned(seed: int, retained: int, proxied: bool) -> None:
     model = Model(random.Random(seed), Flink(retained), proxied)
     for _ in range(1500):
