@@ -203,7 +203,7 @@ def test_without_arguments_the_daily_suite_runs_in_parallel(checkout: Checkout) 
     checkout.add_python("python3.12")
     checkout.run("scripts/test")
     assert checkout.calls()[-1].startswith(
-        "python -m pytest -p tests.suite.progress -n auto --dist loadgroup "
+        "python -m pytest -p tests.suite.progress -n auto --dist loadfile "
     )
 
 

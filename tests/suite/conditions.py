@@ -20,7 +20,6 @@ from pathlib import Path
 import pytest
 
 from flink_agents.testing.forced import VARIABLE
-from tests.suite.groups import id_of
 
 ROTATION = "TEST_ROTATION"
 """Environment variable with what the rotation depends on; by default the commit."""
@@ -64,7 +63,7 @@ def conditions_of(item: pytest.Item) -> tuple[str, ...]:
 def condition_of(item: pytest.Item, rotation: str) -> str:
     """Return the condition of a test in one rotation."""
     conditions = conditions_of(item)
-    digest = hashlib.blake2b(f"{rotation} {id_of(item)}".encode(), digest_size=8).digest()
+    digest = hashlib.blake2b(f"{rotation} {item.nodeid}".encode(), digest_size=8).digest()
     return conditions[int.from_bytes(digest) % len(conditions)]
 
 
@@ -87,6 +86,6 @@ def pytest_runtest_makereport(item: pytest.Item) -> Iterator[None]:
     """Say how to repeat a test that failed."""
     report = yield
     if report.failed and len(conditions_of(item)) > 1 and CHOSEN in item.stash:
-        command = f"{VARIABLE}={item.stash[CHOSEN]} scripts/test '{id_of(item)}'"
+        command = f"{VARIABLE}={item.stash[CHOSEN]} scripts/test '{item.nodeid}'"
         report.sections.append(("to repeat it under the same condition", command))
     return report

@@ -1,64 +1,70 @@
 """Which tests run in the same worker of pytest-xdist.
 
 All tests that use one expensive thing (the JVM of a minicluster, the Kafka broker) run in one worker, so that
-there is one of it. The other tests of a file run in one worker, too: they share its fixtures. The groups that
-took longest in the last run start first.
+there is one of it. The other tests of a file run in one worker, too: they share its fixtures. What took
+longest in the last run starts first.
 """
 
 from __future__ import annotations
 
+import functools
+import re
 from collections import defaultdict
+from pathlib import Path
+from typing import Any
 
 import pytest
+from xdist.scheduler import LoadScopeScheduling
 
 from tests.suite.progress import CACHE, UNKNOWN, file_of
 
-GROUP = "xdist_group"
+SHARED = {"flink": r"\bminicluster\b|\bagents_environment\b", "cluster": r"\bflink_cluster\b"}
+SHARED["kafka"] = r"\bkafka_broker\b|\bcleaning_broker\b|\bsettings\b.*KafkaSettings"
+"""What the files of a group have in their text."""
 
-SHARED = {"minicluster": "flink", "cluster": "cluster"}
-"""The group of the tests with a marker."""
-
-FIXTURES = {"kafka_broker": "kafka", "flink_cluster": "cluster"}
-"""The group of the tests that use a fixture."""
-
-
-def group_of(item: pytest.Item) -> str:
-    """Return the group of a test."""
-    for marker, group in SHARED.items():
-        if item.get_closest_marker(marker) is not None:
-            return group
-    for fixture, group in FIXTURES.items():
-        if fixture in getattr(item, "fixturenames", ()):
-            return group
-    return file_of(item.nodeid)
+FOLDERS = {"minicluster": "flink", "kafka": "kafka", "cluster": "cluster"}
+"""The group of the files in a folder of ``tests``."""
 
 
-def id_of(item: pytest.Item) -> str:
-    """Return the id of a test without the group that pytest-xdist puts behind it."""
-    nodeid, _, group = item.nodeid.rpartition("@")
-    return (
-        nodeid if nodeid and item.get_closest_marker(GROUP) is not None and "]" not in group else item.nodeid
-    )
+@functools.cache
+def group_of(file: Path) -> str:
+    """Return the group of a file of tests: the name of what it shares with others, or its own path."""
+    folder = FOLDERS.get(file.parent.name)
+    if folder is not None:
+        return folder
+    text = file.read_text() if file.exists() else ""
+    return next((group for group, mark in SHARED.items() if re.search(mark, text)), str(file))
+
+
+class GroupScheduling(LoadScopeScheduling):
+    """Hands whole groups to workers."""
+
+    def _split_scope(self, nodeid: str) -> str:
+        return group_of(self.config.rootpath / file_of(nodeid))
+
+
+@pytest.hookimpl(optionalhook=True)
+def pytest_xdist_make_scheduler(config: pytest.Config, log: Any) -> GroupScheduling | None:
+    """Use groups in place of files."""
+    return GroupScheduling(config, log) if config.getoption("dist") == "loadfile" else None
 
 
 @pytest.hookimpl(tryfirst=True)
 def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item]) -> None:
-    """Put tests into groups if workers share them."""
-    if not getattr(config.option, "loadgroup", False):
+    """Sort the tests of a worker by groups."""
+    if not hasattr(config, "workerinput"):
         return
     cache: pytest.Cache | None = getattr(config, "cache", None)
     known: dict[str, float] = cache.get(CACHE, {}) if cache is not None else {}
     groups: dict[str, list[pytest.Item]] = defaultdict(list)
-    seconds: dict[str, float] = defaultdict(float)
-    files: dict[str, set[str]] = defaultdict(set)
     for item in items:
-        group = group_of(item)
-        item.add_marker(getattr(pytest.mark, GROUP)(group))
-        groups[group].append(item)
-        file = file_of(item.nodeid)
-        seconds[group] += 0.0 if file in files[group] else known.get(file, 0.0)
-        seconds[group] += UNKNOWN if file not in known else 0.0
-        files[group].add(file)
-    shared = {*SHARED.values(), *FIXTURES.values()}
-    order = sorted(groups, key=lambda group: (group not in shared, -seconds[group], group))
-    items[:] = [item for group in order for item in groups[group]]
+        groups[group_of(config.rootpath / file_of(item.nodeid))].append(item)
+
+    def key(group: str) -> tuple[bool, float, str]:
+        counts: dict[str, int] = defaultdict(int)
+        for item in groups[group]:
+            counts[file_of(item.nodeid)] += 1
+        seconds = sum(known.get(file, UNKNOWN * count) for file, count in counts.items())
+        return group not in SHARED, -seconds, group
+
+    items[:] = [item for group in sorted(groups, key=key) for item in groups[group]]

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Mapping
 from dataclasses import dataclass, field
 
-PYTEST = ("-m", "pytest", "-q", "-p", "tests.suite.progress", "-n", "auto", "--dist", "loadgroup")
+PYTEST = ("-m", "pytest", "-q", "-p", "tests.suite.progress", "-n", "auto", "--dist", "loadfile")
 HARNESSES = (
     *("tests/runtime", "--ignore=tests/runtime/flink", "tests/examples", "tests/models"),
     *("--ignore-glob=*_mcp*", "--ignore-glob=*_vector_*"),
