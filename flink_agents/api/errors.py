@@ -81,7 +81,8 @@
     │   ├── OutputTypeError              FA4023  (also a TypeError)
     │   ├── AskedOutputsError            FA4024
     │   ├── InvalidDelayError            FA4025  (also a ValueError)
-    │   └── NoVerdictError               FA4026  (also a TypeError)
+    │   ├── NoVerdictError               FA4026  (also a TypeError)
+    │   └── UnwrittenChangeError         FA4027
     ├── StateError                       FA5000  a value cannot enter or leave Flink's state
     │   ├── KeyEncodingError             FA5001
     │   ├── UnserializableValueError     FA5002
@@ -247,6 +248,7 @@ from flink_agents.api.run_errors import (
     UnhandledEventError as UnhandledEventError,
     UnknownEventError as UnknownEventError,
     UnknownSideOutputError as UnknownSideOutputError,
+    UnwrittenChangeError as UnwrittenChangeError,
 )
 from flink_agents.api.state_errors import (
     KeyEncodingError as KeyEncodingError,

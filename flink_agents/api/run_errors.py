@@ -227,6 +227,12 @@ class NoVerdictError(RunError, TypeError):
     code = "FA4026"
 
 
+class UnwrittenChangeError(RunError):
+    """An action changed a value that it read from memory, and did not write it."""
+
+    code = "FA4027"
+
+
 class RecordedFailureError(RunError):
     """A durable call failed in an earlier attempt, with an exception that cannot be made again.
 

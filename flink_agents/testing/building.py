@@ -78,6 +78,7 @@ class Builder(Driver):
             self._lineage,
         )
         made = assemble(blueprint, self._host(number, parallelism, backend))
+        made.shared.reads.strict = True
         if made.low is not None:
             backend.tell(made.low)
         aside = self._config.get(AgentOptions.ASIDE_PER_KEY)

@@ -90,6 +90,7 @@ CODES = {
     "AskedOutputsError": "FA4024",
     "InvalidDelayError": "FA4025",
     "NoVerdictError": "FA4026",
+    "UnwrittenChangeError": "FA4027",
     "ActionInterruptedError": "FA4017",
     "SignalTimeoutError": "FA4018",
     "NoMoreSignalsError": "FA4019",

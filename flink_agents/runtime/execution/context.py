@@ -10,7 +10,7 @@ from collections.abc import Awaitable, Coroutine, Mapping
 from datetime import UTC, datetime, timedelta
 from functools import lru_cache
 from threading import get_ident
-from typing import Any, cast
+from typing import Any, Literal, cast
 
 from typing_extensions import override
 
@@ -41,6 +41,7 @@ from flink_agents.runtime.execution.chance import GuardedRandom
 from flink_agents.runtime.execution.delivery import Delivery, current_delivery
 from flink_agents.runtime.execution.limits import LeaveThread, Slot
 from flink_agents.runtime.execution.phases import RunState
+from flink_agents.runtime.execution.reads import Read, note_for
 from flink_agents.runtime.execution.retry import Trial
 from flink_agents.runtime.execution.routing import (
     Route,
@@ -87,6 +88,7 @@ class ActionRun:
         suspended: What it waits for where its run is being suspended, or None.
         put: How many events and side outputs it had put out then.
         unawaited: What its code has to await, and perhaps has, or None.
+        reads: What it read of memory and can change, or None; False if nobody checks it.
     """
 
     __slots__ = (
@@ -102,6 +104,7 @@ class ActionRun:
         "event",
         "mark",
         "put",
+        "reads",
         "run",
         "sent",
         "shared",
@@ -132,6 +135,7 @@ class ActionRun:
         self.suspended: list[OpenWait] | None = None
         self.put: tuple[int, int] = (0, 0)
         self.unawaited: list[Coroutine[Any, Any, Any]] | None = None
+        self.reads: list[Read] | Literal[False] | None = None
         self._thread = get_ident()
         self._active = True
         self._path: str | None = None
@@ -326,19 +330,19 @@ class ActionRunContext(RunnerContext):
     @override
     def sensory_memory(self) -> MemoryObject:
         """Return the memory; each access to the object is guarded."""
-        return TreeObject(self._of.run.sensory, "", self._of.guard)
+        return TreeObject(self._of.run.sensory, "", self._of.guard, note_for(self._of))
 
     @property
     @override
     def short_term_memory(self) -> MemoryObject:
         """Return the memory; each access to the object is guarded."""
-        return TreeObject(self._of.run.short_term, "", self._of.guard)
+        return TreeObject(self._of.run.short_term, "", self._of.guard, note_for(self._of))
 
     @override
     def resolve(self, ref: MemoryRef) -> Any:
         self._of.guard()
         tree = self._of.run.sensory if ref.scope is MemoryScope.SENSORY else self._of.run.short_term
-        value = tree.get(ref.path, _MISSING, self._of.guard)
+        value = TreeObject(tree, "", self._of.guard, note_for(self._of)).get(ref.path, _MISSING)
         if value is _MISSING:
             raise MemoryPathError(
                 f"nothing is at {ref.path!r} in {ref.scope.value} memory any more",

@@ -24,6 +24,7 @@ from flink_agents.runtime.concurrency.bridge import CLIENT_CLOSE_SECONDS
 from flink_agents.runtime.concurrency.clients import Clients
 from flink_agents.runtime.execution.event_records import EventRecords
 from flink_agents.runtime.execution.limits import Limits
+from flink_agents.runtime.execution.reads import ReadWatch
 from flink_agents.runtime.execution.routing import OutputChecks, Routes
 from flink_agents.runtime.journal.journals import Journals
 from flink_agents.runtime.metrics.metrics import LocalMetricGroup
@@ -111,6 +112,7 @@ class RunEnvironment:
         asking: Lets actions ask other agents; None before there is an agent loop.
         run_metrics: See above.
         limits: Limits of actions and tools.
+        reads: Finds changes of values of memory that are not written.
         clients: Clients of the subtask.
         events: Writes events into records.
         action_names: The names of the agent's actions.
@@ -168,6 +170,7 @@ class RunEnvironment:
         self.side_outputs: Mapping[str, Any] = agent.side_outputs
         self.output_checks = OutputChecks(agent.output_type, agent.side_outputs)
         self.limits = Limits(agent)
+        self.reads = ReadWatch()
         self.clients = Clients(agent)
         # Nothing but chat models asks where a message is from.
         self._chats = any(one.type is ResourceType.CHAT_MODEL for one in agent.plan.resources)
@@ -195,6 +198,7 @@ class RunEnvironment:
         )
         made.durable = durable
         made.asking = self.asking
+        made.reads.strict = self.reads.strict
         made.limits.open_as(self.limits)
         return made
 

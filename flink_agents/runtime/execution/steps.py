@@ -31,6 +31,7 @@ from flink_agents.plan import BoundAction
 from flink_agents.runtime.concurrency.outcomes import thrown
 from flink_agents.runtime.execution.context import ActionRun, context_type
 from flink_agents.runtime.execution.limits import RuntimeSignal
+from flink_agents.runtime.execution.reads import check_reads
 from flink_agents.runtime.execution.retry import Trial, is_retryable, next_trial, record
 from flink_agents.runtime.execution.routing import not_accepted
 from flink_agents.runtime.execution.run import Run
@@ -167,6 +168,8 @@ class StepExecutor:
                 self._emit(step, result)
             if step.unawaited is not None and step.awaited is None:
                 check_awaited(step)
+            if step.reads and step.awaited is None:
+                check_reads(step)
         finally:
             called_action_run.reset(token)
 
@@ -185,6 +188,8 @@ class StepExecutor:
                     self._emit(step, result)
         if step.unawaited is not None:
             check_awaited(step)
+        if step.reads:
+            check_reads(step)
 
     def succeed(self, step: ActionRun) -> None:
         """End a step: what it emitted becomes part of the run."""

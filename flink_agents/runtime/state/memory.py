@@ -16,11 +16,13 @@ from typing_extensions import override
 from flink_agents.api.errors import MemoryPathError
 from flink_agents.api.memory import MemoryObject, MemoryRef, MemoryScope
 from flink_agents.runtime.serde.codec import ValueCodec
+from flink_agents.runtime.serde.copies import is_unchanging
 from flink_agents.runtime.serde.keys import escape, unescape
 from flink_agents.runtime.serde.typenames import shorten
 from flink_agents.runtime.state.keyed_state import OBJECT, MapSlot
 
 Guard = Callable[[], None]
+Noted = Callable[["MemoryTree", str, Any], None]
 Undo = list[tuple["MemoryTree", str, bool, bytes | None]]
 """What a run wrote, in order: tree, path, whether it was written before, and with what."""
 
@@ -339,14 +341,16 @@ class TreeObject(MemoryObject):
         tree: The memory.
         path: Absolute path of the node; "" for the root.
         guard: Raises where the context may not be used.
+        noted: Is told of each value that is read and can change; None if nobody wants to know.
     """
 
-    __slots__ = ("_guard", "_prefix", "_tree")
+    __slots__ = ("_guard", "_noted", "_prefix", "_tree")
 
-    def __init__(self, tree: MemoryTree, path: str, guard: Guard) -> None:
+    def __init__(self, tree: MemoryTree, path: str, guard: Guard, noted: Noted | None = None) -> None:
         self._tree = tree
         self._prefix = path + "." if path else ""
         self._guard = guard
+        self._noted = noted
 
     def _full(self, path: str) -> str:
         if not isinstance(path, str):
@@ -363,8 +367,17 @@ class TreeObject(MemoryObject):
                     expected=self._tree.scope.value,
                     fix="call ref.resolve(ctx)",
                 )
-            return self._tree.get(path.path, default, self._guard)
-        return self._tree.get(self._full(path), default, self._guard)
+            return self._got(path.path, default)
+        return self._got(self._full(path), default)
+
+    def _got(self, path: str, default: Any) -> Any:
+        value = self._tree.get(path, default, self._guard)
+        if self._noted is not None:
+            if isinstance(value, TreeObject):
+                value._noted = self._noted
+            elif not is_unchanging(value):
+                self._noted(self._tree, path, value)
+        return value
 
     @override
     def set(self, path: str, value: Any) -> MemoryRef:
@@ -386,7 +399,7 @@ class TreeObject(MemoryObject):
         self._guard()
         full = self._full(path)
         self._tree.new_object(full, overwrite)
-        return TreeObject(self._tree, full, self._guard)
+        return TreeObject(self._tree, full, self._guard, self._noted)
 
     @override
     def exists(self, path: str) -> bool:

@@ -50,7 +50,9 @@ def test_values_are_copies(scope: str) -> None:
         given.append(2)
         first = memory.get("a")
         first.append(3)
-        return memory.get("a")
+        seen = memory.get("a")
+        first.pop()
+        return seen
 
     assert in_memory(scope, body) == [1]
 

@@ -1,0 +1,139 @@
+"""Finds values of memory that an action read, changed and did not write: the change is lost.
+
+Under the harness each execution is checked, and such an action fails. In production the first executions of
+an action are checked, then one in many, and an action is warned of once.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from functools import partial
+from typing import TYPE_CHECKING, Any, NamedTuple
+
+from flink_agents.api.errors import StateError, UnwrittenChangeError
+from flink_agents.api.logs import bounded_logger
+from flink_agents.api.places import authors_place
+from flink_agents.runtime.serde.typenames import shorten
+
+if TYPE_CHECKING:
+    from flink_agents.runtime.execution.context import ActionRun
+    from flink_agents.runtime.state.memory import MemoryTree
+
+FIRST = 20
+"""How many executions of each action are checked in production, before few are."""
+
+ONE_IN = 1000
+"""Of the others, one in so many is checked."""
+
+_log = bounded_logger("flink_agents.memory")
+
+
+class Read(NamedTuple):
+    """A value that can change, as an action got it from memory.
+
+    Attributes:
+        tree: The memory.
+        path: Where it lies.
+        node: The bytes at the path; None if there was nothing, so that the action got its default.
+        encoded: The bytes of the value.
+        value: The value.
+        place: The author's line.
+    """
+
+    tree: MemoryTree
+    path: str
+    node: bytes | None
+    encoded: bytes
+    value: Any
+    place: str | None
+
+    @classmethod
+    def of(cls, tree: MemoryTree, path: str, node: bytes | None, value: Any) -> Read | None:
+        """Note a value; None if state could not hold it."""
+        try:
+            return cls(tree, path, node, tree.codec.encode(value), value, authors_place())
+        except StateError:
+            return None
+
+    def is_lost(self) -> bool:
+        """True if the value was changed, and memory still has what was read."""
+        if self.tree.raw(self.path) != self.node:
+            return False
+        try:
+            return self.tree.codec.encode(self.value) != self.encoded
+        except StateError:
+            return True
+
+
+class ReadWatch:
+    """Chooses the executions whose reads are checked.
+
+    Attributes:
+        strict: Whether each is, and fails.
+    """
+
+    def __init__(self, strict: bool = False) -> None:
+        self.strict = strict
+        self._seen: dict[str, int] = {}
+        self._warned: set[str] = set()
+
+    def begin(self, action: str) -> list[Read] | None:
+        """Return the list that takes what an execution reads; None if it is not checked."""
+        if self.strict:
+            return []
+        seen = self._seen[action] = self._seen.get(action, 0) + 1
+        chosen = seen <= FIRST or seen % ONE_IN == 0
+        return [] if chosen and action not in self._warned else None
+
+    def check(self, step: ActionRun, reads: list[Read]) -> None:
+        """Check what an execution read that ended well.
+
+        Raises:
+            UnwrittenChangeError: It changed a value and did not write it, and the watch is strict.
+        """
+        lost = next((read for read in reads if read.is_lost()), None)
+        if lost is None:
+            return
+        error = _unwritten(step, lost)
+        if self.strict:
+            raise error
+        self._warned.add(step.action.name)
+        _log.warning("%s", error)
+
+
+def note_for(step: ActionRun) -> Callable[[MemoryTree, str, Any], None] | None:
+    """Return what notes the values that an execution reads; None if it is not checked."""
+    if step.reads is None:
+        chosen = step.shared.reads.begin(step.action.name)
+        step.reads = False if chosen is None else chosen
+    if step.reads is False:
+        return None
+    return partial(_note, step.reads)
+
+
+def _note(reads: list[Read], tree: MemoryTree, path: str, value: Any) -> None:
+    read = Read.of(tree, path, tree.raw(path), value)
+    if read is not None:
+        reads.append(read)
+
+
+def check_reads(step: ActionRun) -> None:
+    """Check what an execution read that ended well.
+
+    Raises:
+        UnwrittenChangeError: It changed a value and did not write it, and the watch is strict.
+    """
+    if step.reads:
+        step.shared.reads.check(step, step.reads)
+
+
+def _unwritten(step: ActionRun, lost: Read) -> UnwrittenChangeError:
+    memory = lost.tree.scope.value.replace("-", "_")
+    return UnwrittenChangeError(
+        f"action {step.action.name!r} changed a value that it read from memory, and did not write it",
+        expected=f"ctx.{memory}_memory.set({lost.path!r}, value) after the change",
+        found=f"{shorten(lost.value)} in the action, which memory does not have",
+        fix=f"set it, or call append({lost.path!r}, item) for a list; if the change is for this action "
+        "alone, change a copy: copy.deepcopy(value)",
+        where=lost.place,
+    )
