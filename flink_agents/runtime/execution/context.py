@@ -41,7 +41,6 @@ from flink_agents.runtime.execution.chance import GuardedRandom
 from flink_agents.runtime.execution.delivery import Delivery, current_delivery
 from flink_agents.runtime.execution.limits import LeaveThread, Slot
 from flink_agents.runtime.execution.phases import RunState
-from flink_agents.runtime.execution.reads import Read, note_for
 from flink_agents.runtime.execution.retry import Trial
 from flink_agents.runtime.execution.routing import (
     Route,
@@ -59,6 +58,7 @@ from flink_agents.runtime.execution.waits.delayed import send_later
 from flink_agents.runtime.execution.waits.forgotten import note_made
 from flink_agents.runtime.journal.calls import StepCalls
 from flink_agents.runtime.state.memory import TreeObject
+from flink_agents.runtime.state.reads import Read, note_for
 from flink_agents.runtime.state.suspended import OpenWait
 
 _MISSING = object()

@@ -24,7 +24,6 @@ from flink_agents.runtime.concurrency.bridge import CLIENT_CLOSE_SECONDS
 from flink_agents.runtime.concurrency.clients import Clients
 from flink_agents.runtime.execution.event_records import EventRecords
 from flink_agents.runtime.execution.limits import Limits
-from flink_agents.runtime.execution.reads import ReadWatch
 from flink_agents.runtime.execution.routing import OutputChecks, Routes
 from flink_agents.runtime.journal.journals import Journals
 from flink_agents.runtime.metrics.metrics import LocalMetricGroup
@@ -32,6 +31,7 @@ from flink_agents.runtime.metrics.observers import OBSERVER_ERRORS, Observers
 from flink_agents.runtime.metrics.run_metrics import RunMetrics
 from flink_agents.runtime.serde import type_modules
 from flink_agents.runtime.serde.codec import ValueCodec
+from flink_agents.runtime.state.reads import ReadWatch
 
 _log = bounded_logger("flink_agents.resources")
 

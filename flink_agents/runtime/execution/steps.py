@@ -31,7 +31,6 @@ from flink_agents.plan import BoundAction
 from flink_agents.runtime.concurrency.outcomes import thrown
 from flink_agents.runtime.execution.context import ActionRun, context_type
 from flink_agents.runtime.execution.limits import RuntimeSignal
-from flink_agents.runtime.execution.reads import check_reads
 from flink_agents.runtime.execution.retry import Trial, is_retryable, next_trial, record
 from flink_agents.runtime.execution.routing import not_accepted
 from flink_agents.runtime.execution.run import Run
@@ -49,6 +48,7 @@ from flink_agents.runtime.execution.ways import HandOver, Inline, Way
 from flink_agents.runtime.serde.raised_texts import told_error
 from flink_agents.runtime.serde.redacted import redacted
 from flink_agents.runtime.serde.tracebacks import text_of, users_place, users_traceback
+from flink_agents.runtime.state.reads import check_reads
 
 FAILURES = (BaseException,)
 """What an action can raise: whatever it is, it is the action's failure, with the author's line."""

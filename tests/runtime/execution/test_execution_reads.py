@@ -13,7 +13,7 @@ from pydantic import BaseModel
 
 from flink_agents import Agent, InputEvent, OutputEvent, RunnerContext
 from flink_agents.api.errors import ActionFailedError, UnwrittenChangeError
-from flink_agents.runtime.execution import reads
+from flink_agents.runtime.state import reads
 from flink_agents.testing import OperatorHarness
 from tests.suite.tables import each
 

@@ -16,7 +16,6 @@ from flink_agents.api.places import authors_place
 from flink_agents.runtime.serde.typenames import shorten
 
 if TYPE_CHECKING:
-    from flink_agents.runtime.execution.context import ActionRun
     from flink_agents.runtime.state.memory import MemoryTree
 
 FIRST = 20
@@ -57,8 +56,8 @@ class Read(NamedTuple):
 
     def is_lost(self) -> bool:
         """True if the value was changed, and memory still has what was read."""
-        if self.tree.raw(self.path) != self.node:
-            return False
+        if self.tree.raw(self.path) is not self.node:
+            return False  # Each write makes bytes of its own, also if they are equal.
         try:
             return self.tree.codec.encode(self.value) != self.encoded
         except StateError:
@@ -85,7 +84,7 @@ class ReadWatch:
         chosen = seen <= FIRST or seen % ONE_IN == 0
         return [] if chosen and action not in self._warned else None
 
-    def check(self, step: ActionRun, reads: list[Read]) -> None:
+    def check(self, step: Any, reads: list[Read]) -> None:
         """Check what an execution read that ended well.
 
         Raises:
@@ -101,7 +100,7 @@ class ReadWatch:
         _log.warning("%s", error)
 
 
-def note_for(step: ActionRun) -> Callable[[MemoryTree, str, Any], None] | None:
+def note_for(step: Any) -> Callable[[MemoryTree, str, Any], None] | None:
     """Return what notes the values that an execution reads; None if it is not checked."""
     if step.reads is None:
         chosen = step.shared.reads.begin(step.action.name)
@@ -117,7 +116,7 @@ def _note(reads: list[Read], tree: MemoryTree, path: str, value: Any) -> None:
         reads.append(read)
 
 
-def check_reads(step: ActionRun) -> None:
+def check_reads(step: Any) -> None:
     """Check what an execution read that ended well.
 
     Raises:
@@ -127,7 +126,7 @@ def check_reads(step: ActionRun) -> None:
         step.shared.reads.check(step, step.reads)
 
 
-def _unwritten(step: ActionRun, lost: Read) -> UnwrittenChangeError:
+def _unwritten(step: Any, lost: Read) -> UnwrittenChangeError:
     memory = lost.tree.scope.value.replace("-", "_")
     return UnwrittenChangeError(
         f"action {step.action.name!r} changed a value that it read from memory, and did not write it",
