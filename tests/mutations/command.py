@@ -95,7 +95,17 @@ def main(arguments: Sequence[str] | None = None) -> int:
     parser.add_argument("--seed", type=int, default=1)
     parser.add_argument("--jobs", type=int, default=os.cpu_count() or 1)
     parser.add_argument("--without", default="", help="kinds of operations, with commas between them")
+    suite = parser.add_argument_group("the tests of the suite in place of programs")
+    suite.add_argument("--suite", action="store_true", help="run the tests that reach a mutation")
+    suite.add_argument("--check", action="store_true", help="run the tests that kills.json names first")
+    suite.add_argument("--resume", action="store_true", help="skip mutations that were tried before")
+    suite.add_argument("--enough", type=int, default=3, help="test functions after which a search ends")
+    suite.add_argument("--budget", type=float, default=120.0, help="seconds for a mutation")
     options = parser.parse_args(arguments)
+    if options.suite:
+        from tests.mutations.suite import command
+
+        return command.run(options)
     names = options.names or [NOTHING, *TABLE]
     left_out = frozenset(filter(None, options.without.split(",")))
     findings = try_all(names, options.programs, options.seed, options.jobs, left_out)

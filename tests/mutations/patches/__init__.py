@@ -1,0 +1,6 @@
+"""Mechanical mutations of the rooms that recovery depends on, for the suite to find.
+
+    python -m tests.mutations --suite
+
+To point a patch to code that has moved, change the function or the snippet. A patch without a target fails.
+"""

@@ -1,0 +1,314 @@
+"""Mutations of ``runtime/journal``."""
+
+from tests.mutations.patches.patch import Room
+
+patch = Room("runtime.journal")
+
+patch(
+    "cancelled-delivered",
+    "calls:StepRecords.in_order",
+    "if not is_cancelled(one[1])]",
+    "]",
+    "A replay waits for calls that the action had cancelled.",
+)
+patch(
+    "order-of-last-again",
+    "calls:StepCalls.__init__",
+    "1 + max(",
+    "max(",
+    "The first new outcome has the place of the last recorded one.",
+)
+patch(
+    "mismatch-unnoticed",
+    "calls:StepCalls.make",
+    "if known is not None and not known.same(identity):",
+    "if False:",
+    "A call gets the result of another call.",
+)
+patch(
+    "intent-unmatched",
+    "calls:StepCalls.make",
+    "recorded.call if recorded is not None else intent",
+    "recorded.call if recorded is not None else None",
+    "A call whose begin was recorded as another one is made.",
+)
+patch(
+    "intent-forgotten",
+    "calls:StepCalls.make",
+    "Call(number, identity, recorded, intent is not None, after)",
+    "Call(number, identity, recorded, False, after)",
+    "A call whose begin was recorded is made without asking the reconciler.",
+)
+patch(
+    "unread-calls-unnoticed",
+    "calls:StepCalls.check_end",
+    "if self.mismatch is None:",
+    "if False:",
+    "An action may end without the calls that it recorded.",
+)
+patch(
+    "void-ignored",
+    "calls:steps_of",
+    "steps.pop(name, None)",
+    "pass",
+    "Records that were made void are replayed.",
+)
+patch(
+    "attempt-calls-again",
+    "calls:StepCalls.keep",
+    "self._records.outcomes.update(recorded)",
+    "pass",
+    "A further attempt of an action makes its recorded calls again.",
+)
+patch(
+    "first-mismatch-lost",
+    "calls:StepCalls.refuse",
+    "self.mismatch = self.mismatch or mismatch",
+    "self.mismatch = mismatch",
+    "The last mismatch of an action is reported in place of the first.",
+)
+patch(
+    "former-job-unclaimed",
+    "grouped:GroupedStore.claim",
+    "if not self._is_foreign(group) or group in self._others:",
+    "if True:",
+    "A successor does not take the journals of the former job over.",
+)
+patch(
+    "unstored-twice",
+    "kept:KeptJournal._append",
+    "self._unstored.pop(one, None)",
+    "pass",
+    "What a suspended run has stored is stored again with each append.",
+)
+patch(
+    "turn-ignored",
+    "kept:KeptJournal._append",
+    "whole = [one._replace(seq=self._turn) for one in whole]",
+    "pass",
+    "The next part of a run that was set aside is recorded under its first number.",
+)
+patch(
+    "part-as-known",
+    "kept:KeptJournal.__init__",
+    "known: set[Record] = set() if apart else set(before)",
+    "known: set[Record] = set(before)",
+    "Records of a part that equal those of an earlier part are left out.",
+)
+patch(
+    "reads-kept-again",
+    "kept:KeptJournal.keep_reads",
+    "self._logged = len(self._log.reads)",
+    "pass",
+    "A suspended run keeps what it read twice.",
+)
+patch(
+    "equal-inputs-reversed",
+    "order:RecordedRuns.claim",
+    "seq = unclaimed.popleft()",
+    "seq = unclaimed.pop()",
+    "Equal inputs get the records of each other in the reverse order.",
+)
+patch(
+    "overtaken-awaited",
+    "order:RecordedRuns.__init__",
+    "deque(seq for seq in sorted(self._records) if seq not in self._overtaken)",
+    "deque(sorted(self._records))",
+    "All inputs wait for those of recorded runs that were overtaken before.",
+)
+patch(
+    "resumed-claimed",
+    "order:RecordedRuns.resume",
+    "unclaimed.remove(seq)",
+    "pass",
+    "An equal input gets the records of the suspended run that resumes.",
+)
+patch(
+    "unknown-input-first",
+    "order:InputOrder.next",
+    "if next_seq < first:",
+    "if next_seq <= first:",
+    "An input that was never recorded runs in place of a recorded run.",
+)
+patch(
+    "late-unnoticed",
+    "order:InputOrder.look",
+    "self._late.append(seq)",
+    "pass",
+    "The input of an overtaken run that comes late does not run.",
+)
+patch(
+    "overtaking-number",
+    "order:InputOrder._overtaking",
+    "overtakes[-1] + 1",
+    "overtakes[-1]",
+    "An input that overtakes recorded runs gets the number of the last of them.",
+)
+patch(
+    "overtaken-unnoted",
+    "order:InputOrder.take",
+    "self.recorded.overtake(choice.overtakes)",
+    "pass",
+    "Recorded runs that are overtaken are still waited for.",
+)
+patch(
+    "drained-too-soon",
+    "order:InputOrder.drained",
+    "return not self.recorded and self._unknown() is None",
+    "return not self.recorded",
+    "Inputs that were looked at are left when the last recorded run is taken.",
+)
+patch(
+    "inherits-twice",
+    "other_jobs:inherited",
+    "left[digest] -= 1",
+    "pass",
+    "A fork takes over more runs of its origin than it has inputs of.",
+)
+patch(
+    "inherits-of-later-inputs",
+    "other_jobs:origins_of",
+    "range(head.first_pending, before)",
+    "range(head.first_pending, head.next_pending)",
+    "A fork takes over records for inputs that came after the fork.",
+)
+patch(
+    "identity-of-the-last-job",
+    "other_jobs:_of_origin",
+    "step=record.step or journal_id",
+    "step=journal_id",
+    "A fork of a fork changes the identity of runs that began in the first job.",
+)
+patch(
+    "named-job-admitted",
+    "other_jobs:OtherJobs.admit",
+    "elif self._named or not is_flink_job_id(head.journal_id):",
+    "elif not is_flink_job_id(head.journal_id):",
+    "A job with a job-identifier goes on with the state of another job without asking.",
+)
+patch(
+    "removed-fields-return",
+    "reads:overlaid",
+    "del nodes[other]",
+    "pass",
+    "A replay sees fields of an object that were not there when the run read it.",
+)
+patch(
+    "read-parts-collide",
+    "reads:packed_reads",
+    "1 + first + start",
+    "1 + start",
+    "What a run reads later is recorded in place of what it read first.",
+)
+patch(
+    "read-parts-pile-up",
+    "reads:recorded_reads",
+    "parts = part if begins else parts + part",
+    "parts = parts + part",
+    "What a run read is decoded with the parts of an append that failed.",
+)
+patch(
+    "old-layout-bound",
+    "run_journal:RunJournal.__init__",
+    "bool(known) and layout_of(codec, known) == TASK_NUMBERS",
+    "bool(known)",
+    "A run that an old version recorded goes on under the old header.",
+)
+patch(
+    "reads-recorded-again",
+    "run_journal:RunJournal._append_with_header",
+    "self._logged = max(self._logged, logged)",
+    "pass",
+    "What a run has read is recorded again with each append.",
+)
+patch(
+    "void-remembered",
+    "run_journal:RunJournal.void",
+    "self._steps[step] = StepRecords()",
+    "pass",
+    "An action that runs anew gets the records that it made void.",
+)
+patch(
+    "intent-without-history",
+    "run_journal:RunJournal.add_intent",
+    "[*self._outcomes(step, outcomes), intent]",
+    "[intent]",
+    "The begin of a call is recorded without the outcomes that the action had seen.",
+)
+patch(
+    "portion-too-large",
+    "portions:_split",
+    "size + _size(record) > limit",
+    "size > limit",
+    "An append is larger than the store takes.",
+)
+patch(
+    "overtaken-records-unread",
+    "journals:Journals.recorded",
+    "records += await self.store.read(journal, seq)",
+    "pass",
+    "The records of runs that were overtaken before are not read.",
+)
+patch(
+    "withdrawn-stays-settled",
+    "journals:Journals.unsettle",
+    "self._settled.discard(journal)",
+    "pass",
+    "The records of a run that was suspended before it began are not read again.",
+)
+patch(
+    "inherited-unstored",
+    "journals:Journals._inherit",
+    "await self.store.append(journal, portion)",
+    "pass",
+    "What a fork takes over is not in its own journal.",
+)
+patch(
+    "plan-unchecked",
+    "journals:Journals.recorded",
+    "await self._plans.check(fingerprint, actions)",
+    "pass",
+    "Records of another plan are replayed without a check.",
+)
+patch(
+    "restored-as-committed",
+    "journals:Journals.committed",
+    "if runs:",
+    "if True:",
+    "What a checkpoint has already waits for the next checkpoint to be pruned.",
+)
+patch(
+    "own-writes-as-reads",
+    "traced_memory:TracedTree.raw",
+    "if path not in self._written:",
+    "if True:",
+    "What a run reads of its own writes counts as read of earlier runs.",
+)
+patch(
+    "replayed-writes-dropped",
+    "traced_memory:TracedTree.changes",
+    "return dict(reversed(self._written.items())) if self._replays else super().changes()",
+    "return super().changes()",
+    "A replay does not write what state seems to have already.",
+)
+patch(
+    "mark-moves",
+    "unpruned:UnprunedKeys.committed",
+    "if not self._found or unpruned.value() is None:",
+    "if True:",
+    "The mark of an earlier attempt is replaced by a later one.",
+)
+patch(
+    "mark-cleared-early",
+    "unpruned:UnprunedKeys.clear",
+    "if last <= through:",
+    "if True:",
+    "The mark of a key goes although later runs of it are not pruned.",
+)
+patch(
+    "touched-as-restored",
+    "unpruned:UnprunedKeys._look_at",
+    "key_text not in self._touched",
+    "True",
+    "A key that came since the restore counts as one of the restored checkpoint.",
+)

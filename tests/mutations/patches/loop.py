@@ -1,0 +1,230 @@
+"""Mutations of ``runtime/loop``."""
+
+from tests.mutations.patches.patch import Room
+
+patch = Room("runtime.loop")
+
+patch(
+    "memory-of-the-last-commit",
+    "actor:KeyActor.finish",
+    "self.memory.update(changes)",
+    "pass",
+    "The next run of a key does not see what the last one wrote.",
+)
+patch(
+    "unrecorded-unnoted",
+    "actor:KeyActor.finish",
+    "self.unrecorded = self.unrecorded or not run.recorded",
+    "pass",
+    "A run behind one that recorded nothing does not record what it reads.",
+)
+patch(
+    "parked-miscounted",
+    "actor:KeyActor.parked",
+    "self.submitted + self.pulled - self.committed",
+    "self.submitted + self.pulled",
+    "Committed inputs count as those that the loop works on.",
+)
+patch(
+    "done-with-parked",
+    "actor:KeyActor.is_done",
+    "return bool(self.finished) and not self.parked",
+    "return bool(self.finished)",
+    "An actor counts as done while inputs of its key wait in state.",
+)
+patch(
+    "finish-before-marker",
+    "agent_loop:AgentLoop._work",
+    "self.replays.ended(run, waiting)",
+    "pass",
+    "No marker is taken behind the records of a run.",
+)
+patch(
+    "withdrawn-unmarked",
+    "agent_loop:AgentLoop.withdraw",
+    "journals.unsettle(actor.journal_id, actor.key_text)",
+    "pass",
+    "The records of inputs that go back to state are not read again.",
+)
+patch(
+    "untraced-behind-unrecorded",
+    "agent_loop:AgentLoop._run_of",
+    "waiting.ordered or actor.unrecorded or waiting.was_aside",
+    "waiting.ordered or waiting.was_aside",
+    "A run behind one that recorded nothing does not trace its memory.",
+)
+patch(
+    "suspended-goes-on",
+    "agent_loop:AgentLoop._begin",
+    "if actor.suspended is not None:",
+    "if False:",
+    "An actor begins another run while its suspended one is not in state.",
+)
+patch(
+    "actor-begun-twice",
+    "agent_loop:AgentLoop._drain",
+    "if not actor.running and (",
+    "if (",
+    "Two tasks work on one actor.",
+)
+patch(
+    "closed-with-calls",
+    "agent_loop:AgentLoop._stop",
+    "await self._drain_calls(self._durable)",
+    "pass",
+    "A close does not wait for calls in flight.",
+)
+patch(
+    "action-replay-empty",
+    "attempts:Attempts.replayed",
+    "self._durable.replay(step, record, self._steps)",
+    "pass",
+    "An action that comes from its record does nothing.",
+)
+patch(
+    "failure-unrecorded",
+    "attempts:Attempts.failed",
+    "await durable.end_failed(step, step.run.side_outputs[before:])",
+    "pass",
+    "The end of an action that failed is not recorded.",
+)
+patch(
+    "rerun-keeps-records",
+    "attempts:Attempts.failed",
+    "await durable.void(step)",
+    "pass",
+    "An action that runs anew after a mismatch keeps its old records.",
+)
+patch(
+    "pool-memory-lost",
+    "attempts:Attempts._call_within",
+    "run.adopt(step.run)",
+    "pass",
+    "What an action with a timeout wrote in the pool is lost.",
+)
+patch(
+    "limiter-kept",
+    "attempts:Attempts._perform",
+    "limiter.release()",
+    "pass",
+    "An action keeps its place in a limit for ever.",
+)
+patch(
+    "end-unrecorded",
+    "attempts:Attempts._perform",
+    "await durable.end(step)",
+    "pass",
+    "The end of an action is not recorded.",
+)
+patch(
+    "retry-at-once",
+    "attempts:Attempts.pause",
+    "await step.shared.pause(step.trial.delay)",
+    "pass",
+    "The next attempt does not wait for its pause.",
+)
+patch(
+    "fresh-reads-its-own",
+    "replays:Replays.read",
+    "from_seq = None if actor.fresh else actor.next_seq",
+    "from_seq = actor.next_seq",
+    "A new incarnation does not find what a dead attempt began.",
+)
+patch(
+    "fresh-begins-anew",
+    "replays:Replays.read",
+    "actor.go_on_from(recorded.begin_of(recorded.first))",
+    "pass",
+    "A new incarnation keeps its own numbers beside those that a dead attempt recorded.",
+)
+patch(
+    "cached-unlooked",
+    "replays:Replays.read",
+    "for number in range(order.looked, actor.loaded):",
+    "for number in range(0):",
+    "Inputs that were cached while records were read are not looked at.",
+)
+patch(
+    "signals-unreserved",
+    "replays:Replays.read",
+    "self._reserve(actor.mail, recorded)",
+    "pass",
+    "A new run takes a signal that a recorded run had taken.",
+)
+patch(
+    "late-number-goes-back",
+    "replays:Replays.choose",
+    "actor.next_seq = max(actor.next_seq, choice.seq + 1)",
+    "actor.next_seq = choice.seq + 1",
+    "An overtaken run that comes late takes the next number back.",
+)
+patch(
+    "settled-too-soon",
+    "replays:Replays.choose",
+    "settled = not order.recorded",
+    "settled = True",
+    "The marker of a key passes recorded runs whose inputs did not come yet.",
+)
+patch(
+    "overdue-by-an-old-timer",
+    "replays:Replays._overdue",
+    "if actor.held != since:",
+    "if False:",
+    "A timer of an earlier wait ends the present one.",
+)
+patch(
+    "held-with-work",
+    "replays:Replays.hold",
+    "if order.next(actor.next_seq, True) is not None:",
+    "if False:",
+    "Inputs are held back although one of them can run.",
+)
+patch(
+    "drained-place-lost",
+    "replays:Replays.let_drained_go",
+    "actor.loaded = order.looked",
+    "pass",
+    "Inputs that were looked at are loaded again.",
+)
+patch(
+    "started-now",
+    "replays:Replays.attach",
+    "run.started_at = RunHeader.unpack(journals.codec, records[0].data).started_at",
+    "pass",
+    "A replayed run has another time than the recorded one.",
+)
+patch(
+    "reads-of-now",
+    "replays:Replays.attach",
+    "memory.replay(reads)",
+    "pass",
+    "A replayed run reads what memory is now.",
+)
+patch(
+    "marker-before-others",
+    "replays:Replays.ended",
+    "run.journal.begun and waiting.settled",
+    "run.journal.begun",
+    "The marker of a key passes recorded runs that are left.",
+)
+patch(
+    "resumed-without-records",
+    "replays:Replays._resume",
+    "waiting.records = order.recorded.resume(waiting.seq)",
+    "order.recorded.resume(waiting.seq)",
+    "A resumed run makes calls again that were recorded behind its suspension.",
+)
+patch(
+    "suspension-without-reads",
+    "suspensions:Suspensions.suspend",
+    "journal.keep_reads()",
+    "pass",
+    "A suspended run does not keep what it read.",
+)
+patch(
+    "taken-again-unknown",
+    "suspensions:Suspensions._take_recorded",
+    "known.remove(found)",
+    "pass",
+    "A run that took two equal signals has taken one in the eyes of state.",
+)

@@ -1,0 +1,363 @@
+"""Mutations of ``runtime/operator``."""
+
+from tests.mutations.patches.patch import Room
+
+patch = Room("runtime.operator")
+
+patch(
+    "commit-memory-inline",
+    "commit:Commits.inline",
+    "self._memory(changes := run.short_term.changes())",
+    "changes = run.short_term.changes()",
+    "A run of the inline path does not write its memory to state.",
+)
+patch(
+    "commit-number-repeats",
+    "commit:Commits.harvest",
+    "self._number(waiting.seq, head, actor)",
+    "self._number(waiting.seq - 1, head, actor)",
+    "The next run of a key gets the number of the last one.",
+)
+patch(
+    "commit-input-stays",
+    "commit:Commits._input",
+    "self._state.pending.remove(number)",
+    "pass",
+    "The input of a committed run stays in state.",
+)
+patch(
+    "commit-last-first",
+    "commit:Commits.harvest",
+    "actor.finished.popleft()",
+    "actor.finished.pop()",
+    "Finished runs of a key are committed in the reverse order.",
+)
+patch(
+    "commit-head-unwritten",
+    "commit:Commits.harvest",
+    "self._head(head, timers)",
+    "pass",
+    "A commit does not write the head.",
+)
+patch(
+    "commit-unrecorded-forgotten",
+    "commit:Commits._records",
+    "head.unrecorded = True",
+    "pass",
+    "The head does not say that a run recorded nothing.",
+)
+patch(
+    "commit-number-goes-back",
+    "commit:Commits._number",
+    "head.next_seq = max(head.next_seq, seq + 1)",
+    "head.next_seq = seq + 1",
+    "A recorded run that was overtaken takes the next number back.",
+)
+patch(
+    "commit-begin-of-head",
+    "commit:Commits._number",
+    "head.begin if actor is None else actor.begin",
+    "head.begin",
+    "A new incarnation of a key begins anew, although a dead attempt had begun it.",
+)
+patch(
+    "commit-prunes-too-much",
+    "commit:Commits._prunable",
+    "actor.noted, actor.unpruned)",
+    "actor.noted + 1, actor.unpruned)",
+    "Records of the run behind the last committed one may be pruned.",
+)
+patch(
+    "commit-mark-of-now",
+    "commit:Commits._mark",
+    "self._unpruned.committed(actor.head, actor.key_text, marker)",
+    "self._unpruned.committed(actor.head, actor.key_text, actor.head.marker)",
+    "The mark of an unpruned key lies behind the records that are to be pruned.",
+)
+patch(
+    "aside-memory-unwritten",
+    "commit:Commits.set_aside",
+    "self._memory(part.changes)",
+    "pass",
+    "What a part of a run changed in memory is not committed.",
+)
+patch(
+    "commit-stays-forked",
+    "commit:Commits.harvest",
+    "head.forked()",
+    "pass",
+    "A fork keeps asking its origin after it has taken its records over.",
+)
+patch(
+    "feed-same-number",
+    "feeding:Feeder._submit",
+    "actor.next_seq += 1",
+    "pass",
+    "Two inputs that wait get the same sequence number.",
+)
+patch(
+    "feed-unknown",
+    "feeding:Feeder._choose",
+    "order.look(None if packed is None else input_digest(packed))",
+    "order.look(None)",
+    "No input that waits is known again.",
+)
+patch(
+    "feed-resumed-twice",
+    "feeding:Feeder.load",
+    "number == actor.resumed or number in actor.woken",
+    "number in actor.woken",
+    "The input of a suspended run that resumes runs once more as an input.",
+)
+patch(
+    "mark-behind-records",
+    "heads:Heads.mark",
+    "if not (unread and self.may_have_records(head, key_text, False)):",
+    "if True:",
+    "The marker of a key is taken behind records that nobody has read.",
+)
+patch(
+    "store-unchecked",
+    "heads:Heads.read",
+    "check_store(journals, head.store)",
+    "pass",
+    "A job goes on with another store than that of its state.",
+)
+patch(
+    "records-of-overtaken-unread",
+    "heads:Heads.may_have_records",
+    "return known or journals",
+    "return journals",
+    "A key whose recorded runs were overtaken is not read.",
+)
+patch(
+    "forget-overtaken",
+    "forgetting:Forgetting.look",
+    "head.has_pending or head.overtaken or",
+    "head.has_pending or",
+    "A key is forgotten although recorded runs of it wait for their inputs.",
+)
+patch(
+    "forget-memory",
+    "forgetting:Forgetting.look",
+    "if any(True for _ in self._state.memory.items()):",
+    "if False:",
+    "A key is forgotten although it has memory.",
+)
+patch(
+    "forget-same-numbers",
+    "forgetting:Forgetting.new_head",
+    "self._clock() // 1000 * RUNS_PER_SECOND",
+    "0",
+    "The incarnations of a key share their numbers.",
+)
+patch(
+    "forget-records",
+    "forgetting:Forgetting.look",
+    "elif kept:",
+    "elif False:",
+    "A key is forgotten although the store has records of it.",
+)
+patch(
+    "overtaken-for-ever",
+    "overtaken:Overtaken.committed",
+    "overtaken.pop(seq, None)",
+    "pass",
+    "A run that was overtaken counts as such after its input came.",
+)
+patch(
+    "overtaken-while-away",
+    "overtaken:Overtaken._is_late",
+    "max(overtaken[seq], self._began)",
+    "overtaken[seq]",
+    "The time in which no task ran counts against inputs that are late.",
+)
+patch(
+    "resumed-left-alone",
+    "processor:AgentProcessor._wake",
+    "if head.suspended is not None:",
+    "if False:",
+    "A suspended run is not resumed when its key gets an actor.",
+)
+patch(
+    "actor-unread",
+    "processor:AgentProcessor._new_actor",
+    "actor.order = Unread.UNREAD",
+    "pass",
+    "The records of a key are not read when it gets an actor.",
+)
+patch(
+    "kept-beside-actor",
+    "processor:AgentProcessor._new_actor",
+    "self._kept.drop(key_text)",
+    "pass",
+    "What is kept of a key in memory stays while its actor changes it.",
+)
+patch(
+    "hand-over-same-number",
+    "processor:AgentProcessor._hand_over",
+    "actor.next_seq += 1",
+    "pass",
+    "The run behind one that was handed over gets the same number.",
+)
+patch(
+    "end-of-input-as-time",
+    "processor:AgentProcessor.process",
+    "            timestamp = None",
+    "            pass",
+    "The time of the timer at the end of the input counts as the time of an input.",
+)
+patch(
+    "kept-drop-half",
+    "kept_keys:KeptKeys.drop",
+    "self._before.pop(key_text, None)",
+    "pass",
+    "What is kept of a key in the older half is not dropped.",
+)
+patch(
+    "kept-without-memory",
+    "kept_keys:KeptKeys.keep",
+    "memory, whole = {}, False",
+    "memory = {}",
+    "A key with much memory is kept as one that has none.",
+)
+patch(
+    "wake-up-over-input",
+    "waits.asides:Asides.wake",
+    "head.next_pending += 1",
+    "pass",
+    "A wake-up has the place of the next input in state.",
+)
+patch(
+    "aside-twice",
+    "waits.asides:Asides.keep",
+    "head.aside = asides if places else [*asides, kept]",
+    "head.aside = [*asides, kept]",
+    "A run that is set aside again stands in the head twice.",
+)
+patch(
+    "aside-woken-twice",
+    "waits.asides:Asides.wake",
+    "if one.woken is not None or not wanted(one):",
+    "if not wanted(one):",
+    "A run that is set aside is woken twice.",
+)
+patch(
+    "aside-suspension-stays",
+    "waits.asides:Asides.end",
+    "self._state.pending.end_suspension(one.number)",
+    "pass",
+    "What is left of a run that was set aside stays in state after its end.",
+)
+patch(
+    "delayed-timer-of-first",
+    "waits.delayed:Delays.keep",
+    "if first is not None and first != before:",
+    "if before is None:",
+    "An event that is due before those which wait gets no timer.",
+)
+patch(
+    "delayed-head-unwritten",
+    "waits.delayed:Delays.come_in",
+    "self._state.head.update(head.pack())",
+    "pass",
+    "The head does not count delayed events that have come.",
+)
+patch(
+    "delayed-taken-early",
+    "waits.delaying:AwaitedKeys.take",
+    "if self._keys.get(key_text, (None,))[0] == due:",
+    "if key_text in self._keys:",
+    "A key whose delayed events were put off is still taken at the old time.",
+)
+patch(
+    "signal-twice",
+    "waits.refusals:Refusals.reason",
+    "if mail.id is not None and box.knows(mail.id):",
+    "if False:",
+    "A signal that comes again is taken again.",
+)
+patch(
+    "signal-limit-by-one",
+    "waits.refusals:Refusals._overflow",
+    "return StrayReason.OVERFLOW if waiting >= most else None",
+    "return StrayReason.OVERFLOW if waiting > most else None",
+    "One signal more than allowed may wait.",
+)
+patch(
+    "suspended-number-passed",
+    "waits.suspended:SuspendedRuns.park",
+    "head.next_seq = max(head.next_seq, suspension.seq)",
+    "head.next_seq = max(head.next_seq, suspension.seq + 1)",
+    "The number of a suspended run counts as used before it is committed.",
+)
+patch(
+    "suspended-store-unknown",
+    "waits.suspended:SuspendedRuns.park",
+    "head.store = journals.store_id",
+    "pass",
+    "The head does not say in which store a suspended run is recorded.",
+)
+patch(
+    "suspended-without-timer",
+    "waits.suspended:SuspendedRuns.park",
+    "timers.register_processing_time_timer(max(due, self._clock() + 1))",
+    "pass",
+    "No timer looks at a suspended run when its wait ends.",
+)
+patch(
+    "suspension-stays",
+    "waits.suspended:SuspendedRuns.committed",
+    "self._state.pending.end_suspension(number)",
+    "pass",
+    "What is left of a suspended run stays in state after its commit.",
+)
+patch(
+    "owed-signal-unseen",
+    "waits.suspended:SuspendedRuns.receive",
+    "box.seen[signal.id] = mail.until",
+    "pass",
+    "A signal whose run took it before a crash is not remembered when it comes again.",
+)
+patch(
+    "returned-signals-last",
+    "waits.suspended:SuspendedRuns._settled",
+    "box.mail[:0] = waits.returned",
+    "box.mail += waits.returned",
+    "Signals that a run gave back come behind later ones.",
+)
+patch(
+    "signals-unseen-in-head",
+    "waits.suspended:SuspendedRuns._keep",
+    "head.mail_expires = expires",
+    "pass",
+    "The head does not say that the key has signals.",
+)
+patch(
+    "signal-for-nobody",
+    "waits.suspended:_meant",
+    "return mail._replace(run=suspension.seq) if free else mail",
+    "return mail",
+    "A signal is not reserved for the run that waits for it.",
+)
+patch(
+    "signal-stays-reserved",
+    "waits.suspended:SuspendedRuns._release",
+    "if mail.run == run.sequence_number and mail.name not in names:",
+    "if False:",
+    "A signal stays reserved for a run that does not wait any more.",
+)
+patch(
+    "signal-unoffered",
+    "waits.waiting_processor:WaitingProcessor._take_signal",
+    "self._waits.loop.suspensions.offer(actor, mail)",
+    "pass",
+    "A run that is going on is not offered a signal.",
+)
+patch(
+    "suspended-memory-empty",
+    "waits.waiting_processor:WaitingProcessor._park",
+    "self._kept.keep(key_text, actor.head, {}, False, searched=False)",
+    "self._kept.keep(key_text, actor.head, {}, True, searched=False)",
+    "The memory of a key with a suspended run counts as empty.",
+)

@@ -1,0 +1,115 @@
+"""A plugin of pytest that runs mutations in place of tests, when all tests are collected."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Callable, Sequence
+from dataclasses import asdict
+from typing import Any
+
+import pytest
+
+from tests.mutations.suite.kills import read_kills, write_kills
+from tests.mutations.suite.options import Options, read_options
+from tests.mutations.suite.processes import in_processes
+from tests.mutations.suite.reach import ROOT, Reach, record, recording_of
+from tests.mutations.suite.search import Defect, Found, Search, function_id
+
+FOUND = ROOT / "build" / "mutations" / "found"
+"""What was found about each mutation, so that a run can resume."""
+
+Say = Callable[[str], None]
+
+
+def defects() -> dict[str, Defect]:
+    """Return all mutations by name, but for those that random conversations find."""
+    from tests.mutations import models as models, overtake as overtake, table as table, waits as waits
+    from tests.mutations.mutation import TABLE
+    from tests.mutations.patches import (
+        journal as journal,
+        loop as loop,
+        operator as operator,
+        retention as retention,
+        state as state,
+    )
+    from tests.mutations.patches.patch import PATCHES
+
+    return {name: one for name, one in TABLE.items() if not one.chats} | PATCHES
+
+
+@pytest.hookimpl(tryfirst=True)
+def pytest_runtestloop(session: pytest.Session) -> bool:
+    """Record what is missing, and look for what finds each mutation."""
+    if session.testsfailed:
+        raise session.Interrupted(f"{session.testsfailed} files of tests cannot be imported")
+    options, say = read_options(), printer(session.config)
+    by_file: dict[str, list[pytest.Item]] = {}
+    for item in session.items:
+        by_file.setdefault(item.nodeid.partition("::")[0], []).append(item)
+    reach = recorded(by_file, options.jobs, say)
+    search = Search({item.nodeid: item for item in session.items}, reach, options.enough, options.budget)
+    if not judged(search, options, say):
+        session.testsfailed = 1
+    return True
+
+
+def recorded(by_file: dict[str, list[pytest.Item]], jobs: int, say: Say) -> Reach:
+    """Return what the tests reach; record files of tests that are new or have changed."""
+
+    def make(file: str) -> None:
+        recording = record(file, by_file[file])
+        say(f"recorded {file}: {len(recording.tests)} tests, {sum(recording.tests.values()):.1f} s")
+
+    in_processes([one for one in by_file if recording_of(one) is None], jobs, make)
+    recordings = [one for file in by_file if (one := recording_of(file)) is not None]
+    for recording in recordings:
+        for nodeid in recording.broken:
+            say(f"fails without any mutation, and is left out: {nodeid}")
+    return Reach(recordings)
+
+
+def judged(search: Search, options: Options, say: Say) -> bool:
+    """Try the mutations, and write the table; return True if all are found."""
+    table, known = defects(), read_kills()
+    named: Sequence[str] = options.names or list(table)
+
+    def find(name: str) -> None:
+        found = search.find(table[name], known.get(name, [])) if options.check else None
+        if found is None or not found.passed:
+            found = search.find(table[name])
+        (FOUND / f"{name}.json").write_text(json.dumps(asdict(found)))
+        say(str(found))
+
+    FOUND.mkdir(parents=True, exist_ok=True)
+    if not options.resume:
+        for name in named:
+            (FOUND / f"{name}.json").unlink(missing_ok=True)
+    in_processes([name for name in named if found_before(name) is None], options.jobs, find)
+    found = [one for name in named if (one := found_before(name)) is not None]
+    kills = {one.name: one.killers for one in found if one.passed}
+    if not options.check:
+        others = {name: tests for name, tests in known.items() if name in table and name not in named}
+        write_kills(others | kills)
+    functions = {function_id(one) for tests in kills.values() for one in tests}
+    say(f"{len(kills)} of {len(named)} mutations found by {len(functions)} test functions")
+    unlisted = [name for name in named if options.check and name not in known]
+    for name in unlisted:
+        say(f"{name} is not in kills.json: run `python -m tests.mutations --suite {name}`")
+    return len(kills) == len(named) and not unlisted
+
+
+def found_before(name: str) -> Found | None:
+    """Return what was found about a mutation, or None."""
+    path = FOUND / f"{name}.json"
+    return Found(**json.loads(path.read_text())) if path.exists() else None
+
+
+def printer(config: pytest.Config) -> Say:
+    """Return a function that prints a line, whatever pytest captures."""
+    capture: Any = config.pluginmanager.getplugin("capturemanager")
+
+    def say(line: str) -> None:
+        with capture.global_and_fixture_disabled():
+            print(line, flush=True)
+
+    return say
