@@ -12,7 +12,7 @@ from urllib.parse import urlsplit
 from pydantic import Field, model_validator
 
 from flink_agents.api.awaited_methods import AwaitedMethods
-from flink_agents.api.chat import Public, Secret, written
+from flink_agents.api.chat import RESPONSE_LIMIT, Public, Secret, written
 from flink_agents.api.policies import RateLimit, RetryTimes
 from flink_agents.api.resources import ChatMessage, ResourceDescriptor
 from flink_agents.api.settings import ToolSourceLimits
@@ -43,6 +43,10 @@ class MCPServerSpec(ToolSourceLimits):
     timeout: float = Field(default=60.0, gt=0, description="Seconds for each request.")
     tools_for: float = Field(default=60.0, ge=0, description="Seconds after which tools are listed again.")
     retry: RetryTimes = Field(default=RetryTimes(), description="When a failed request is sent again.")
+    retry_after_limit: float = Field(
+        default=300.0, ge=0, allow_inf_nan=False, description="Seconds to wait at most if the server says so."
+    )
+    response_limit: int = Field(default=RESPONSE_LIMIT, ge=1, description="Bytes that an answer may have.")
 
     @model_validator(mode="after")
     def _check_one(self) -> MCPServerSpec:
@@ -80,6 +84,8 @@ class MCPServerOptions(TypedDict, total=False):
     timeout: float
     tools_for: float
     retry: RetryTimes | Mapping[str, Any]
+    retry_after_limit: float
+    response_limit: int
     max_concurrency: int | None
     rate_limit: RateLimit | None
     needs_approval: bool | Sequence[str]

@@ -6,7 +6,8 @@ from typing import Any
 
 from pydantic import BaseModel, ConfigDict, Field
 
-from flink_agents.api.chat import Endpoint
+from flink_agents.api.chat import RESPONSE_LIMIT, Endpoint
+from flink_agents.api.policies import RetryTimes
 from flink_agents.api.settings import Limits
 
 
@@ -20,6 +21,16 @@ class EmbeddingModelSpec(Endpoint, Limits):
     batch_size: int = Field(default=64, ge=1, description="How many texts a request has, at most.")
     timeout: float = Field(default=60.0, gt=0, description="Seconds that a request may take.")
     truncate: bool = Field(default=False, description="Cut texts that are too long; else they are refused.")
+    retry: RetryTimes = Field(default=RetryTimes(), description="When a failed request is sent again.")
+    retry_after_limit: float = Field(
+        default=300.0,
+        ge=0,
+        allow_inf_nan=False,
+        description="Seconds to wait at most, if the service asks.",
+    )
+    response_limit: int = Field(
+        default=4 * RESPONSE_LIMIT, ge=1, description="Bytes that an answer may have."
+    )
     connection: str | None = Field(default=None, description="A chat_model_connection with the endpoint.")
 
 

@@ -10,6 +10,7 @@ they are checked then when the agent is compiled.
 from __future__ import annotations
 
 import math
+import struct
 from abc import ABC, abstractmethod
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
@@ -215,12 +216,21 @@ def check_document(document: Document | DocumentUpdate) -> None:
         _check_text("the text", document.text, document.id)
     for name, value in (document.metadata or {}).items():
         check_field(name, value, document.id)
-    if document.embedding is not None and not math.isfinite(sum(document.embedding)):
+    if document.embedding is not None and not is_vector(document.embedding):
         raise DocumentError(
             f"the embedding of document {document.id!r} has numbers that are none",
-            expected="finite numbers",
+            expected="numbers that are finite as float32, below 3.4e38",
             fix="look at the model that made it",
         )
+
+
+def is_vector(numbers: Sequence[float]) -> bool:
+    """True if all numbers are finite as float32, which is what stores keep."""
+    try:
+        packed = struct.pack(f"<{len(numbers)}f", *numbers)
+    except (OverflowError, struct.error):
+        return False
+    return all(map(math.isfinite, struct.unpack(f"<{len(numbers)}f", packed)))
 
 
 def _check_text(what: str, text: object, name: str) -> None:

@@ -10,7 +10,8 @@ import asyncio
 import inspect
 import json
 from collections.abc import Callable, Mapping
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, fields, replace
+from functools import cache
 from typing import Any
 
 from pydantic_ai import direct
@@ -25,13 +26,20 @@ from flink_agents.api.chat import ChatModelSpec, OnRefusal
 from flink_agents.api.context import RunnerContext
 from flink_agents.api.durable import DurableCallable, RetryableError
 from flink_agents.api.errors import AgentsError, ModelRefusedError, ModelRequestError
+from flink_agents.api.logs import bounded_logger
 from flink_agents.api.metrics import MetricGroup
 from flink_agents.api.policies import RetryPolicy
 from flink_agents.models.chat.endpoint import client_of
 from flink_agents.models.chat.messages import Transcript, from_json, to_json
 from flink_agents.models.setup.failures import failed_attempt
 from flink_agents.models.setup.limiter import RequestLimiter
-from flink_agents.models.setup.model_failures import may_be_repeated, refusal_in, refusal_of, with_causes
+from flink_agents.models.setup.model_failures import (
+    is_of_a_test,
+    may_be_repeated,
+    refusal_in,
+    refusal_of,
+    with_causes,
+)
 from flink_agents.models.setup.secrets import Secrets
 
 _SIGNATURE = inspect.Signature(
@@ -193,6 +201,8 @@ class ModelRequests:
                 raise
             except Exception as error:  # whatever the library of the provider raises
                 metrics.get_counter("failures").inc()
+                if is_of_a_test(error):
+                    raise
                 if isinstance(error, TimeoutError) and deadline.expired():
                     text = f"it gave no answer within {self._spec.timeout:g} seconds"
                     raise RetryableError(text) from None
@@ -214,11 +224,11 @@ class ModelRequests:
             if self._spec.on_refusal is OnRefusal.RETRY:
                 raise RetryableError(f"it refused to answer: {self._hidden(reason)}")
             return {"refused": self._hidden(reason)}
+        response.usage = bounded_usage(response.usage)
         recorded = to_json([response])[0]
         # An answer that nobody can read again must fail here, where it is an attempt, and not on replay.
         json.dumps(recorded, allow_nan=False)
         from_json([recorded])
-        check_usage(response.usage)
         return {"response": recorded, "cost": _cost(response) if priced else None}
 
     async def _response(
@@ -278,19 +288,33 @@ class ModelRequests:
 
 
 _MOST_TOKENS = 2**53
-"""More tokens than any answer has: numbers above it are no counts, and no floats hold them."""
+"""More tokens than any answer has. Larger numbers are no counts, and metrics cannot hold a sum of them."""
+
+_log = bounded_logger("flink_agents.models")
 
 
-def check_usage(usage: RequestUsage) -> None:
-    """Check that the numbers of tokens of an answer are numbers of tokens.
+def bounded_usage(usage: RequestUsage) -> RequestUsage:
+    """Numbers of tokens of an answer within what numbers of tokens can be: a service may say anything."""
+    return replace(
+        usage,
+        details={name: _tokens(number) for name, number in usage.details.items()},
+        **{name: _tokens(getattr(usage, name)) for name in _names_of(type(usage))},
+    )
 
-    Raises:
-        UnexpectedModelBehavior: They are not.
-    """
-    for name in ("input_tokens", "output_tokens", "cache_read_tokens", "cache_write_tokens"):
-        number = getattr(usage, name)
-        if not isinstance(number, int) or not 0 <= number <= _MOST_TOKENS:
-            raise UnexpectedModelBehavior(f"the answer says that it used {str(number)[:50]} {name}")
+
+@cache
+def _names_of(kind: type[RequestUsage]) -> tuple[str, ...]:
+    return tuple(one.name for one in fields(kind) if one.name.endswith("_tokens"))
+
+
+def _tokens(number: Any) -> int:
+    """A number of tokens; 0 for what is none."""
+    if isinstance(number, float) and number.is_integer():
+        number = int(number)
+    if not isinstance(number, int) or 0 <= number <= _MOST_TOKENS:
+        return number if isinstance(number, int) else 0
+    _log.warning("a service says that an answer used %s tokens, which cannot be", str(number)[:50])
+    return _MOST_TOKENS if number > 0 else 0
 
 
 def _cost(response: ModelResponse) -> float | None:

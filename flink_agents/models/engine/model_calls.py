@@ -18,7 +18,7 @@ from flink_agents.api.policies import RetryPolicy
 from flink_agents.models.chat.endpoint import client_of
 from flink_agents.models.setup.bodies import bound_bodies
 from flink_agents.models.setup.failures import failed_attempt
-from flink_agents.models.setup.model_failures import may_be_repeated
+from flink_agents.models.setup.model_failures import is_of_a_test, may_be_repeated
 
 RETRY_AFTER_LIMIT = 300.0
 """Seconds to wait at most if a provider asks for it."""
@@ -62,6 +62,8 @@ async def asked(body: Callable[[], Awaitable[object]], agent: str) -> object:
     except (AgentRunError, AgentsError, UserError, PydanticSerializationError):
         raise
     except Exception as error:
+        if is_of_a_test(error):
+            raise
         raise _OddAnswerError(
             f"a model of the agent {agent!r} of pydantic-ai gave an answer that its library cannot read",
             found=f"{type(error).__name__}: {error}"[:2000],

@@ -26,6 +26,7 @@ from flink_agents.api.resources import ChatMessage
 from flink_agents.models.mcp.content import messages_of, named, plain, read_tool, tools_of
 from flink_agents.models.mcp.failures import Kind
 from flink_agents.models.mcp.requests import MCPRequests, Request, RequestFailedError
+from flink_agents.models.setup.failures import failed_attempt
 
 IDEMPOTENCY_KEY = "flink-agents/idempotency-key"
 """The entry of a call's metadata that all attempts of the call have in common."""
@@ -222,7 +223,14 @@ class MCPServerCalls(MCPServerClient):
                 fix="correct the request; it is not sent again",
             )
         if failure.kind is Kind.NOT_DONE or repeatable:
-            return RetryableError(failure.text, failure.retry_after)
+            limit, who = self._spec.retry_after_limit, f"the MCP server {self.name!r}"
+            again = failed_attempt(who, failure.text, failure.retry_after, limit)
+            return again or MCPServerUnavailableError(
+                f"{who} asks to wait too long before {what} is sent again",
+                expected=f"at most {limit:g} seconds, which is retry_after_limit",
+                found=f"{failure.retry_after:g} seconds; {failure.text}",
+                fix="raise retry_after_limit of the resource",
+            )
         return self._unknown(what, failure.text)
 
     def _unknown(self, what: str, reason: str) -> MCPOutcomeUnknownError:

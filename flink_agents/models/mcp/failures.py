@@ -11,6 +11,7 @@ from fastmcp.exceptions import (
 )
 from pydantic_ai.mcp import MCPError as PydanticMCPError
 
+from flink_agents.models.setup.failures import may_succeed_again, seconds_of
 from flink_agents.redaction import hide
 
 
@@ -39,8 +40,7 @@ _BY_STATUS = "Server returned an error response"
 _NO_SESSION = "Session terminated"
 """The words of the library where a server was started again, and does not know who asks."""
 
-_NOT_BEGUN = frozenset({429, 503})
-_PERHAPS_DONE = frozenset({408, 425, 500, 502, 504, 529})
+_NOT_BEGUN = frozenset({425, 429, 503})
 
 _NOT_CONNECTED = ("ConnectError", "ConnectTimeout", "PoolTimeout")
 """Exceptions of clients for HTTP that are raised before anything is sent."""
@@ -78,7 +78,7 @@ class HTTPAnswer:
     def note(self, status: int, retry_after: object) -> None:
         """Keep an answer, if it is an error."""
         if status >= 400:
-            self.status, self.retry_after = status, _seconds(retry_after)
+            self.status, self.retry_after = status, seconds_of(retry_after)
 
 
 def failure_of(error: BaseException, http: HTTPAnswer) -> Failure:
@@ -98,7 +98,7 @@ def failure_of(error: BaseException, http: HTTPAnswer) -> Failure:
         return _of_code(leaf.code, leaf.message, http)
     response = getattr(leaf, "response", None)
     if response is not None:
-        return _of_status(response.status_code, text, _seconds(response.headers.get("retry-after")))
+        return _of_status(response.status_code, text, seconds_of(response.headers.get("retry-after")))
     if type(leaf).__name__ in _NOT_CONNECTED or isinstance(leaf, FileNotFoundError | PermissionError):
         return Failure(Kind.NOT_DONE, text)
     return Failure(Kind.UNKNOWN, text)
@@ -116,7 +116,7 @@ def _of_code(code: int, message: str, http: HTTPAnswer) -> Failure:
 def _of_status(status: int, text: str, retry_after: float | None) -> Failure:
     if status in _NOT_BEGUN:
         return Failure(Kind.NOT_DONE, text, retry_after)
-    return Failure(Kind.UNKNOWN if status in _PERHAPS_DONE else Kind.REFUSED, text, retry_after)
+    return Failure(Kind.UNKNOWN if may_succeed_again(status) else Kind.REFUSED, text, retry_after)
 
 
 def _leaf(error: BaseException) -> BaseException:
@@ -128,10 +128,3 @@ def _leaf(error: BaseException) -> BaseException:
             error = error.__cause__
         else:
             return error
-
-
-def _seconds(value: object) -> float | None:
-    try:
-        return max(0.0, float(str(value)))
-    except ValueError:
-        return None

@@ -11,10 +11,8 @@ from mcp.shared._httpx_utils import create_mcp_http_client
 from flink_agents.api.mcp import MCPServerSpec
 from flink_agents.models.mcp.failures import HTTPAnswer
 from flink_agents.models.mcp.lifeline import Lifeline
+from flink_agents.models.setup.bodies import BodyLimit
 from flink_agents.models.setup.secrets import Secrets
-
-_MOST_BYTES = 64 * 1024 * 1024
-"""How long one message over HTTP may be. The library's own limit, 1 MiB, ends the connection."""
 
 
 def transport_of(
@@ -59,12 +57,18 @@ def transport_of(
         **_: Any,
     ) -> httpx2.AsyncClient:
         made = create_mcp_http_client(headers=headers, timeout=timeout, auth=auth)
-        made.event_hooks.setdefault("response", []).append(note)
+        made.event_hooks.setdefault("response", []).extend(
+            (note, BodyLimit(spec.response_limit, events=True))
+        )
         return made
 
     if spec.way == "sse":
         # Events are rare: silence between them must not end the connection.
         return SSETransport(spec.url, headers, sse_read_timeout=24 * 3600, httpx_client_factory=client)
     return StreamableHttpTransport(
-        spec.url, headers, httpx_client_factory=client, max_sse_event_size=_MOST_BYTES
+        spec.url,
+        headers,
+        httpx_client_factory=client,
+        # The library's own limit, 1 MiB, ends the connection.
+        max_sse_event_size=spec.response_limit,
     )

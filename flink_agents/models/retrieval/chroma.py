@@ -17,7 +17,7 @@ from typing import Any
 from pydantic import BaseModel, ConfigDict, Field, model_validator
 from typing_extensions import override
 
-from flink_agents.api.chat import Public, Secret
+from flink_agents.api.chat import RESPONSE_LIMIT, Public, Secret
 from flink_agents.api.errors import (
     AgentsError,
     EmbeddingMismatchError,
@@ -37,11 +37,15 @@ from flink_agents.api.vector_store import (
     check_space,
 )
 from flink_agents.models.retrieval.process_lock import ProcessLock
+from flink_agents.models.setup.bodies import bound_bodies
 from flink_agents.models.setup.extras import import_extra
 from flink_agents.models.setup.secrets import Secrets
 
 _NAME, _MODEL, _DIMENSION = "flink_agents_name", "flink_agents_model", "flink_agents_dimension"
 _PLAIN_NAME = re.compile(r"(?!fa-)[a-zA-Z0-9][a-zA-Z0-9._-]{1,500}[a-zA-Z0-9]")
+
+_RESPONSE_LIMIT = 4 * RESPONSE_LIMIT
+"""How many bytes an answer of the server may have."""
 
 MORE = 16
 """How many more documents are asked for than wanted: of those with equal scores, ids decide."""
@@ -121,9 +125,11 @@ class ChromaVectorStore(VectorStore):
         settings = self._chroma.config.Settings(anonymized_telemetry=False)
         if options.host is not None:
             headers = self._secrets.headers(options.headers)
-            return self._chroma.HttpClient(
+            client = self._chroma.HttpClient(
                 options.host, options.port, options.ssl, headers, settings, options.tenant, options.database
             )
+            bound_bodies(client, _RESPONSE_LIMIT)
+            return client
         assert options.path is not None
         self._process_lock = ProcessLock.of(options.path)
         try:

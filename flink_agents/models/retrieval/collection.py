@@ -25,6 +25,7 @@ from flink_agents.api.vector_store import (
     ScoredDocument,
     VectorSpace,
     check_document,
+    is_vector,
 )
 
 if TYPE_CHECKING:
@@ -148,6 +149,13 @@ class StoreCollection(Collection):
             embeddings = await self._resource.embedding_model.embed(self._ctx, [query], "query")
             space, (vector,) = embeddings.space, embeddings.blobs
         else:
+            if not is_vector(query):
+                raise VectorFilterError(
+                    "a query is a vector with numbers that are none",
+                    expected="numbers that are finite as float32, below 3.4e38",
+                    found=str(list(query))[:200],
+                    fix="look at the model that made it, or query by a text",
+                )
             vector = np.asarray(query, "<f4").tobytes()
             space = VectorSpace(len(query))
         found = await self._call(

@@ -12,7 +12,7 @@ import importlib.util
 import inspect
 import threading
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any, Literal
 
 import numpy as np
@@ -21,22 +21,22 @@ from typing_extensions import override
 from flink_agents.api.chat import Endpoint
 from flink_agents.api.context import RunnerContext
 from flink_agents.api.durable import DurableCallable, RetryableError
-from flink_agents.api.errors import EmbeddingMismatchError, RetrievalError
+from flink_agents.api.errors import AgentsError, EmbeddingMismatchError, RetrievalError
 from flink_agents.api.options import AgentOptions
+from flink_agents.api.policies import RetryPolicy
 from flink_agents.api.resource_providers import DeclaredResource, ResourceProvider
 from flink_agents.api.resources import ResourceType
 from flink_agents.api.retrieval_specs import EmbeddingModelSpec
 from flink_agents.api.vector_store import VectorSpace
+from flink_agents.models.setup.bodies import bound_bodies
 from flink_agents.models.setup.classes import made_by
 from flink_agents.models.setup.descriptions import overridden, read_configured, read_description
 from flink_agents.models.setup.extras import check_installed, extra_of, missing
+from flink_agents.models.setup.failures import failed_attempt, may_succeed_again, retry_after_of
 from flink_agents.models.setup.limiter import RequestLimiter
 from flink_agents.models.setup.secrets import Secrets
 
 InputType = Literal["query", "document"]
-
-_AGAIN = (408, 409, 425, 429)
-"""Answers of a server after which the same request may succeed; all from 500 on besides."""
 
 _CHAT_ONLY = frozenset({"anthropic", "groq", "huggingface", "mistral", "xai"})
 """Providers of chat models that have no embedding models: no package would help."""
@@ -97,6 +97,8 @@ class EmbeddingModelResource:
             )
             self._begun = described = read_configured(EmbeddingModelSpec, said, self.name)
             self._limiter = RequestLimiter(described.max_concurrency, described.rate_limit)
+            policy = RetryPolicy(**described.retry.model_dump(), retry_on=(RetryableError,))
+            self._call = replace(self._call, retry=policy)
         return self._begun
 
     async def embed(
@@ -106,11 +108,19 @@ class EmbeddingModelResource:
 
         Raises:
             EmbeddingMismatchError: The model gives vectors of several lengths, or not one for each text.
+            RetrievalError: A request failed in all its attempts.
         """
         size = self.begin(ctx).batch_size
         batches = [list(texts[start : start + size]) for start in range(0, len(texts), size)]
         calls = [ctx.durable_execute_async(self._call, batch, input_type) for batch in batches]
-        answers = [await calls[0]] if len(calls) == 1 else await ctx.gather(*calls)
+        try:
+            answers = [await calls[0]] if len(calls) == 1 else await ctx.gather(*calls)
+        except RetryableError as error:
+            raise RetrievalError(
+                f"the embedding model {self.name!r} did not answer",
+                found=str(error),
+                fix="look at the service, or raise retry of the embedding model",
+            ) from None
         spaces = {VectorSpace(answer["dimension"], answer["model"]) for answer in answers}
         if len(spaces) != 1:
             raise EmbeddingMismatchError(
@@ -133,23 +143,24 @@ class EmbeddingModelResource:
         """Ask the model; executed once, and recorded."""
         # Packages of providers take seconds to import, for which the agent loop must not stand still.
         model = await asyncio.to_thread(self._get_model)
-        from pydantic_ai.exceptions import ModelAPIError
-
         settings: dict[str, Any] = {"extra_headers": self._headers} if self._headers else {}
         if self.description.dimensions is not None:
             settings["dimensions"] = self.description.dimensions
         if self.description.truncate:
             settings["truncate"] = True
         async with self._limiter.turn():
+            deadline = asyncio.timeout(self.description.timeout)
             try:
-                async with asyncio.timeout(self.description.timeout):
+                async with deadline:
                     found = await model.embed(texts, input_type=input_type, settings=settings)
-            except TimeoutError:
+                return self._checked(texts, found.embeddings, found.usage.input_tokens)
+            except AgentsError:
+                raise
+            except Exception as error:  # whatever the library of the provider raises
+                if not (isinstance(error, TimeoutError) and deadline.expired()):
+                    raise self._failure(error) from None
                 seconds = f"{self.description.timeout:g} s"
                 raise RetryableError(f"{self.description.model} gave no vectors within {seconds}") from None
-            except ModelAPIError as error:
-                raise self._failure(error) from None
-        return self._checked(texts, found.embeddings, found.usage.input_tokens)
 
     def _checked(self, texts: list[str], vectors: Sequence[Sequence[float]], tokens: int) -> dict[str, Any]:
         lengths, model = {len(vector) for vector in vectors}, self.description.model
@@ -162,7 +173,8 @@ class EmbeddingModelResource:
                 found=f"{len(vectors)} vectors of {', '.join(map(str, sorted(lengths)))} dimensions",
                 fix="correct 'dimensions' in its description, or leave it out",
             )
-        packed = np.asarray(vectors, "<f4")
+        with np.errstate(over="ignore"):
+            packed = np.asarray(vectors, "<f4")
         if not np.isfinite(packed).all():
             raise EmbeddingMismatchError(
                 f"the embedding model {self.name!r} ({model}) gave numbers that are none",
@@ -173,20 +185,34 @@ class EmbeddingModelResource:
             "model": self.description.model,
             "dimension": packed.shape[1],
             "vectors": packed.tobytes(),
-            "tokens": tokens,
+            "tokens": tokens if 0 <= tokens < 2**53 else 0,
         }
 
     def _failure(self, error: Exception) -> Exception:
         """What is recorded of a failed attempt: an error without secrets."""
-        text = f"{type(error).__name__}: {self._secrets.hide(error)}"[:_MOST_CHARACTERS]
+        from pydantic_ai.exceptions import UserError
+
+        from flink_agents.models.setup.model_failures import is_of_a_test, with_causes
+
+        if is_of_a_test(error):
+            return error
+        text = f"{type(error).__name__}: {self._secrets.hide(with_causes(error))}"[:_MOST_CHARACTERS]
         status: int | None = getattr(error, "status_code", None)
-        # Without a status, the provider was not reached.
-        if status is None or status in _AGAIN or status >= 500:
-            return RetryableError(text, _retry_after(getattr(error, "headers", None)))
-        return RetrievalError(
-            f"the embedding model {self.name!r} refused the request",
-            found=text,
-            fix="correct the model's name, its key or the texts; the request is not sent again",
+        # Without a status, the provider was not reached, or nobody can read its answer.
+        again = not isinstance(error, UserError) if status is None else may_succeed_again(status)
+        if not again:
+            return RetrievalError(
+                f"the embedding model {self.name!r} refused the request",
+                found=text,
+                fix="correct the model's name, its key or the texts; the request is not sent again",
+            )
+        asked, limit = retry_after_of(getattr(error, "headers", None)), self.description.retry_after_limit
+        failed = failed_attempt(f"the embedding model {self.name!r}", text, asked, limit)
+        return failed or RetrievalError(
+            f"the embedding model {self.name!r} asks to wait too long",
+            expected=f"at most {limit:g} seconds, which is retry_after_limit",
+            found=f"{asked:g} seconds; {text}",
+            fix="raise retry_after_limit of the embedding model",
         )
 
     def _get_model(self) -> Any:
@@ -270,6 +296,7 @@ def make_model(description: EmbeddingModelSpec, secrets: Secrets, connection: An
     if hasattr(client, "max_retries"):
         # A repeated request is an attempt of the recorded call, which honours retry-after.
         client.max_retries = 0
+    bound_bodies(client, description.response_limit)
     return model
 
 
@@ -303,10 +330,3 @@ class EmbeddingModelProvider(ResourceProvider):
     @override
     def provide(self, declared: DeclaredResource) -> EmbeddingModelResource:
         return EmbeddingModelResource(declared)
-
-
-def _retry_after(headers: Mapping[str, str] | None) -> float | None:
-    try:
-        return float((headers or {}).get("retry-after", ""))
-    except ValueError:
-        return None

@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Mapping
 from typing import Any
 
+from pydantic_ai import models
 from pydantic_ai.exceptions import (
     ContentFilterError,
     ModelAPIError,
@@ -34,6 +35,11 @@ def may_be_repeated(error: Exception) -> bool:
         return may_succeed_again(error.status_code) if hint is None else hint
     # Without a status, the connection broke, time ran out, or nobody can read the answer.
     return not isinstance(error, _NEVER)
+
+
+def is_of_a_test(error: Exception) -> bool:
+    """True if a request was not sent because a test allows none."""
+    return isinstance(error, RuntimeError) and not models.ALLOW_MODEL_REQUESTS
 
 
 def with_causes(error: BaseException) -> str:

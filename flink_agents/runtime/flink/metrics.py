@@ -10,6 +10,7 @@ import time
 from collections.abc import Callable
 from typing import Any
 
+from flink_agents.api.logs import bounded_logger
 from flink_agents.runtime.metrics.metrics import (
     LocalCounter,
     LocalGauge,
@@ -19,6 +20,20 @@ from flink_agents.runtime.metrics.metrics import (
 )
 
 INTERVAL_SECONDS = 0.5
+
+_MOST = 2**63 - 1
+"""The largest number that Flink's metrics take."""
+
+_log = bounded_logger("flink_agents.metrics")
+
+
+def _java_long(value: float) -> int:
+    """The whole number nearest to ``value`` that Java has."""
+    return max(-_MOST, min(_MOST, round(value)))
+
+
+def _show(update: Callable[[int], None], read: Callable[[], float]) -> None:
+    update(_java_long(read()))
 
 
 class FlinkMetrics:
@@ -65,7 +80,10 @@ class _Group:
         self._group = group
         self._followed: dict[str, Any] = {}
         self._reported: dict[str, int] = {}
-        self._shown: list[tuple[Any, Callable[[], float]]] = []
+        self._shown: list[tuple[str, Any, Callable[[], float]]] = []
+        self._failed: set[str] = set()
+        self.errors = 0
+        """How often something could not be reported."""
         self._groups: dict[str, _Group] = {}
 
     def report(self) -> None:
@@ -73,26 +91,42 @@ class _Group:
         if self._local.before_read is not None:
             self._local.before_read()
         for name, metric in list(self._local.metrics.items()):
-            if name not in self._followed:
-                self._followed[name] = self._register(name, metric)
-            if isinstance(metric, LocalCounter | LocalMeter):
-                self._add(name, metric.get_count())
-        for update, read in self._shown:
-            update(round(read()))
+            self._harmless(name, self._report_metric, name, metric)
+        for name, update, read in self._shown:
+            self._harmless(name, _show, update, read)
         for name, group in list(self._local.groups.items()):
-            if name not in self._groups:
-                self._groups[name] = _Group(group, self._group.add_group(name))
-            self._groups[name].report()
+            self._harmless(name, self._report_group, name, group)
+
+    def _harmless(self, name: str, report: Callable[..., None], *arguments: Any) -> None:
+        """Report something. A metric must not fail the job: what it raises is counted, and logged once."""
+        try:
+            report(*arguments)
+        except Exception:  # whatever Flink, or what an action gave to the metric, makes of it
+            self.errors += 1
+            if name not in self._failed:
+                self._failed.add(name)
+                _log.exception("the metric %r is not reported; further errors are only counted", name)
+
+    def _report_metric(self, name: str, metric: Any) -> None:
+        if name not in self._followed:
+            self._followed[name] = self._register(name, metric)
+        if isinstance(metric, LocalCounter | LocalMeter):
+            self._add(name, metric.get_count())
+
+    def _report_group(self, name: str, group: LocalMetricGroup) -> None:
+        if name not in self._groups:
+            self._groups[name] = _Group(group, self._group.add_group(name))
+        self._groups[name].report()
 
     def _add(self, name: str, count: int) -> None:
         change = count - self._reported.get(name, 0)
         if change:
             self._reported[name] = count
-            self._followed[name](change)
+            self._followed[name](_java_long(change))
 
     def _show(self, name: str, read: Callable[[], float]) -> None:
         """Make a gauge of Flink's, which shows what was read at the last report."""
-        self._shown.append((self._group.distribution(name).update, read))
+        self._shown.append((name, self._group.distribution(name).update, read))
 
     def _register(self, name: str, metric: Any) -> Any:
         """Make Flink's metric; what adds to it, for those that count."""

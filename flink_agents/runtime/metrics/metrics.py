@@ -5,6 +5,7 @@
 
 from __future__ import annotations
 
+import math
 from collections import deque
 from collections.abc import Callable, Iterable, Iterator
 from threading import Lock
@@ -12,12 +13,32 @@ from typing import Any, TypeVar
 
 from typing_extensions import override
 
+from flink_agents.api.logs import bounded_logger
 from flink_agents.api.metrics import Counter, Gauge, Histogram, Meter, MetricGroup
 
 WINDOW = 1000
 """How many values a histogram keeps."""
 
 M = TypeVar("M")
+
+
+_log = bounded_logger("flink_agents.metrics")
+
+
+def is_number(value: object, where: Counter | Meter | Gauge | Histogram) -> bool:
+    """True if a metric can take ``value``; else it is left out, and this is logged once for each metric.
+
+    Args:
+        value: What an action, or something that it uses, gives to a metric.
+        where: The metric.
+    """
+    if isinstance(value, int) or (isinstance(value, float) and math.isfinite(value)):
+        return True
+    if not getattr(where, "has_warned", False):
+        where.has_warned = True  # type: ignore[union-attr]  # pyright: ignore[reportAttributeAccessIssue]
+        text = f"{type(value).__qualname__} {value!r}"[:200]
+        _log.warning("a %s leaves out what is no number: %s", type(where).__name__, text)
+    return False
 
 
 class LocalCounter(Counter):
@@ -29,6 +50,8 @@ class LocalCounter(Counter):
 
     @override
     def inc(self, n: int = 1) -> None:
+        if not is_number(n, self):
+            return
         with self._lock:
             self._count += n
 
@@ -50,6 +73,8 @@ class LocalMeter(Meter):
 
     @override
     def mark(self, n: int = 1) -> None:
+        if not is_number(n, self):
+            return
         with self._lock:
             self._count += n
 
@@ -66,7 +91,8 @@ class LocalGauge(Gauge):
 
     @override
     def set(self, value: int | float) -> None:
-        self._value = value
+        if is_number(value, self):
+            self._value = value
 
     @override
     def get_value(self) -> int | float:
@@ -83,6 +109,8 @@ class LocalHistogram(Histogram):
 
     @override
     def update(self, value: int | float) -> None:
+        if not is_number(value, self):
+            return
         with self._lock:
             self._count += 1
             self._window.append(value)

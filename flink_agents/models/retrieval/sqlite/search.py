@@ -90,8 +90,9 @@ class Matrix:
 
 def unit(vectors: Vectors) -> Vectors:
     """Vectors of length 1 and of the same directions."""
-    lengths = np.linalg.norm(vectors, axis=-1, keepdims=True)
-    return np.divide(vectors, lengths, out=np.zeros_like(vectors), where=lengths > 0)
+    # As float64: the squares of large float32 numbers are infinite.
+    lengths = np.linalg.norm(vectors.astype(np.float64), axis=-1, keepdims=True)
+    return np.divide(vectors, lengths, out=np.zeros_like(vectors), where=lengths > 0, casting="same_kind")
 
 
 def nearest(rows: NDArray[np.int64], vectors: Vectors, query: Vectors, k: int) -> list[Found]:
