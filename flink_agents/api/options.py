@@ -23,6 +23,7 @@ from typing import Any, TypeVar, cast
 from flink_agents.api.durable import OnMismatch, OnOtherJob, OnPlanChange, Prune
 from flink_agents.api.error_base import suggest
 from flink_agents.api.errors import OptionError
+from flink_agents.api.local_jobs import Accept, Resume
 from flink_agents.api.option_values import ConfigOption, option
 from flink_agents.api.policies import OnError, OnUnhandled
 from flink_agents.api.signals import SleepsAtEnd
@@ -158,6 +159,29 @@ class AgentOptions:
     )
     RESTART_DELAY = option("local.restart.delay", timedelta, "1 s", minimum="0 s")(
         "Pause before such a restart."
+    )
+    RESUME = option("local.resume", Resume, Resume.AUTO)(
+        "Whether a start of a local job resumes the last one if that did not finish. auto: if the job has a "
+        "name and is run from a file, outside of IPython and pytest. require: a job that cannot is an error."
+    )
+    FRESH = option("local.fresh", bool, False)(
+        "Start a local job over: what earlier starts left in its folder is moved aside."
+    )
+    STATE_DIR = option("local.state-dir", str)(
+        "Directory of the folders in which local jobs keep what they resume from. "
+        "Default: .flink-agents beside the script."
+    )
+    CHECKPOINT_INTERVAL = option("local.checkpoint-interval", timedelta, "5 s", minimum="10 ms")(
+        "Time between checkpoints of a local job that resumes, if nobody has enabled checkpoints otherwise."
+    )
+    STOP_TIMEOUT = option("local.stop-timeout", timedelta, "60 s", minimum="0 s")(
+        "How long the savepoint may take with which Ctrl-C and SIGTERM stop a local job. Then the job ends "
+        "without one, and the next start resumes from its last checkpoint. 0 s: no savepoint."
+    )
+    ACCEPT = option("local.accept", Accept, Accept.NOTHING)(
+        "What a start of a local job may accept to resume. lost-outputs: that brokers have aborted "
+        "transactions of its outputs. older-journal: that durable steps are made again which an older copy "
+        "of the journal lacks."
     )
 
     # -- durable execution, whatever its store; the options of a store stand with it -----

@@ -12,7 +12,7 @@ from pathlib import Path
 from typing import Any, Literal
 
 from pyflink.common import Row, TypeInformation, Types
-from pyflink.datastream import DataStream, ProcessFunction, RuntimeContext
+from pyflink.datastream import DataStream, ProcessFunction, RuntimeContext, StreamExecutionEnvironment
 
 from flink_agents.api.errors import KafkaStreamError, KafkaValueError
 from flink_agents.api.lineage import TracedOutput
@@ -27,6 +27,7 @@ from flink_agents.connectors.kafka.records import KafkaDeadLetter, KafkaRecord
 from flink_agents.connectors.kafka.tables import RAW_FORMATS, Connection
 from flink_agents.connectors.kafka.values import write_value
 from flink_agents.runtime.flink import compat as flink_compat
+from flink_agents.runtime.flink.resume.opening import SHORTEST_TIMEOUT, may_enable
 from flink_agents.runtime.flink.shipping.code_digest import CodeCheck
 from flink_agents.runtime.flink.shipping.main_module import MainModule
 
@@ -87,18 +88,31 @@ def kafka_sink(
 
     def insert(stream: DataStream) -> None:
         env = stream.get_execution_environment()
-        if delivery == "exactly-once" and not env.get_checkpoint_config().is_checkpointing_enabled():
-            raise KafkaStreamError(
-                f"the sink of topic {topic!r} commits with checkpoints, and the job takes none",
-                expected="checkpoints for delivery='exactly-once'",
-                found="no checkpoints at sink_to",
-                fix="call enable_checkpointing(...) of PyFlink's environment before, or write at-least-once",
-            )
+        if delivery == "exactly-once":
+            _needs_checkpoints(env, topic, int(options["properties.transaction.timeout.ms"]))
         connection.bring_connector(env)
         _insert(stream, options, WriteRecords(key))
 
     label = name or topic
     return flink_compat.TableSink(insert, f"Kafka sink {label}", f"flink-agents-kafka-sink-{label}")
+
+
+def _needs_checkpoints(env: StreamExecutionEnvironment, topic: str, timeout_ms: int) -> None:
+    """Note that a job commits with checkpoints; a local job with a name takes some by itself.
+
+    Raises:
+        KafkaStreamError: It takes none.
+    """
+    flink = flink_compat.configuration_of(env)
+    if not (env.get_checkpoint_config().is_checkpointing_enabled() or may_enable(env)):
+        raise KafkaStreamError(
+            f"the sink of topic {topic!r} commits with checkpoints, and the job takes none",
+            expected="checkpoints for delivery='exactly-once'",
+            found="no checkpoints at sink_to",
+            fix="call enable_checkpointing(...) of PyFlink's environment before, or write at-least-once",
+        )
+    shortest = min(timeout_ms, int(flink.get(SHORTEST_TIMEOUT, timeout_ms)))
+    flink_compat.configure(env, {SHORTEST_TIMEOUT: str(shortest)})
 
 
 def _check(topic: str, delivery: str, transactional_id: str | None) -> None:

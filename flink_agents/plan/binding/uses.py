@@ -41,6 +41,9 @@ ASKS = frozenset({"ask", "ask_all", "ask_traced", "as_tool"})
 _WAITS = frozenset({"sleep", "wait_for", "request_approval"})
 """Methods of the context that wait for what outlasts an execution. Modules have functions of these names."""
 
+_MEMORY = frozenset({"short_term_memory", "conversation", "long_term_memory"})
+"""Methods of the context that give memory."""
+
 OF_MODULES = ("LOAD_GLOBAL", "LOAD_NAME")
 
 _DATA = frozenset({str, bytes, int, float, bool, type(None)})
@@ -217,6 +220,19 @@ def _is_authors(found: Any) -> bool:
 
 def _is_in_library(file: str) -> bool:
     return file in ("built-in", "frozen") or file.startswith(("<frozen", *_LIBRARIES))
+
+
+def keeps_state(agent: BoundAgent) -> bool:
+    """Return True if code of the agent's actions names memory, or sends events with a delay."""
+    return any(_leads_to(one.function, agent, _keeps) for one in agent.actions)
+
+
+def _keeps(function: FunctionType) -> bool:
+    if not _MEMORY.isdisjoint(names_in(function.__code__)):
+        return True
+    # The names of keyword arguments are constants of the code.
+    constants = (constant for code in _codes(function.__code__) for constant in code.co_consts)
+    return any(isinstance(constant, tuple) and "delay" in constant for constant in constants)
 
 
 def may_wait(agent: BoundAgent) -> bool:

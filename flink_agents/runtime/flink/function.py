@@ -29,6 +29,7 @@ from flink_agents.runtime.flink.fast.java_logs import follow_java
 from flink_agents.runtime.flink.fast.ways import FastPath, Ways
 from flink_agents.runtime.flink.metrics import FlinkMetrics
 from flink_agents.runtime.flink.restamp import Envelopes, untimed
+from flink_agents.runtime.flink.resume.announced import AnnouncedRun
 from flink_agents.runtime.flink.shipping import module_renewal
 from flink_agents.runtime.flink.shipping.code_digest import CodeCheck
 from flink_agents.runtime.flink.shipping.main_module import MainModule
@@ -105,6 +106,7 @@ class ActionExecutionOperator(KeyedProcessFunction):
         if self._key_module is not None:
             type_modules.know([self._key_module])
         task = flink_compat.task_info(runtime_context)
+        run = self._resumed(runtime_context, task.attempt)
         module_renewal.operator_opens(task.job_id, task.job_name)
         agent = bind(AgentPlan.from_json(self._plan), self._code)
         name = agent.plan.name
@@ -113,7 +115,7 @@ class ActionExecutionOperator(KeyedProcessFunction):
         ttl: timedelta | None = self._config.get(AgentOptions.SHORT_TERM_TTL)
         state = flink_compat.keyed_state(runtime_context, None if ttl is None else _milliseconds(ttl))
         ways = self._ways = Ways(self, runtime_context, self._tags, fast, name)
-        subtask = assemble(self._blueprint(agent), self._host(runtime_context, task, state, ways))
+        subtask = assemble(self._blueprint(agent), self._host(runtime_context, task, state, ways, run))
         self._envelopes = Envelopes(subtask.low) if subtask.low is not None else None
         group = runtime_context.get_metrics_group().add_group(METRIC_GROUP).add_group(name)
         own = subtask.shared.run_metrics.group
@@ -130,6 +132,14 @@ class ActionExecutionOperator(KeyedProcessFunction):
         if isinstance(processor, HeartbeatProcessor):
             self._go_fast(processor, subtask.low)
 
+    def _resumed(self, context: RuntimeContext, attempt: int) -> AnnouncedRun | None:
+        """Take over what a local job that resumes says of its job run."""
+        run = AnnouncedRun.of(flink_compat.task_configuration(context))
+        if run is not None:
+            run.park(attempt, flink_compat.cancellation_check())
+            self._config, self._store = run.config(self._config), run.store(self._store)
+        return run
+
     def _blueprint(self, agent: BoundAgent) -> Blueprint:
         make_store = self._store.make if self._store is not None else None
         return Blueprint(
@@ -143,7 +153,12 @@ class ActionExecutionOperator(KeyedProcessFunction):
         )
 
     def _host(
-        self, context: RuntimeContext, task: flink_compat.TaskInfo, state: KeyedState, ways: Ways
+        self,
+        context: RuntimeContext,
+        task: flink_compat.TaskInfo,
+        state: KeyedState,
+        ways: Ways,
+        run: AnnouncedRun | None,
     ) -> Host:
         """Flink, as this operator meets it."""
         fast_path, task_configuration = ways.fast_path, flink_compat.task_configuration
@@ -159,6 +174,7 @@ class ActionExecutionOperator(KeyedProcessFunction):
             make_pruner=lambda metrics: pruner_of(
                 self._config, task_configuration(context), task.job_id, metrics
             ),
+            identity=None if run is None else run.identity,
         )
 
     def _go_fast(self, processor: HeartbeatProcessor, low: LowWatermark | None) -> None:

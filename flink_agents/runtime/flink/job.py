@@ -9,6 +9,7 @@ import sys
 import threading
 import weakref
 from collections.abc import Callable
+from contextlib import nullcontext
 from dataclasses import dataclass, field, replace
 from datetime import timedelta
 from typing import Any
@@ -33,6 +34,8 @@ from flink_agents.runtime.flink.following.executions import Records, by_pyflink,
 from flink_agents.runtime.flink.following.job_logs import new_log
 from flink_agents.runtime.flink.following.local_jobs import REFRESH, JobStory, LocalJob
 from flink_agents.runtime.flink.following.outputs import Outputs
+from flink_agents.runtime.flink.resume.local_start import LocalStart
+from flink_agents.runtime.flink.resume.opening import KeptAgent, check_checkpoints, open_start
 from flink_agents.runtime.flink.shipping.main_classes import announcement
 from flink_agents.runtime.flink.shipping.main_module import ShippedFunction
 from flink_agents.runtime.flink.shipping.user_modules import MAIN
@@ -61,6 +64,7 @@ class AppliedAgent:
         place: Where the author applies it.
         typed: Where the author says of which type its outputs are.
         approvals_read: Whether something takes its requests for approvals.
+        kept: What a local job needs to resume it.
     """
 
     name: str
@@ -75,6 +79,7 @@ class AppliedAgent:
     answered: bool = False
     approvals_read: bool = False
     place: str | None = None
+    kept: KeptAgent | None = None
     typed: list[str] = field(default_factory=list[str])
 
 
@@ -98,6 +103,7 @@ class Job:
         self._story = JobStory("agents")
         self._local: LocalJob | None = None
         self._listens = False
+        self._start: LocalStart | None = None
         enlist(self, stream_env)
 
     @property
@@ -187,23 +193,40 @@ class Job:
         """
         from pyflink.common import JobExecutionResult
 
-        job_name = self._prepare(job_name)
-        story, waits = self._story, self.is_local or bool(self._collecting)
+        job_name = self._prepare(job_name, resumes=True)
+        story, waits, start = self._story, self.is_local or bool(self._collecting), self._start
         try:
+            if start is not None and start.skips:
+                return self._skip(start)
             if not waits:
                 self._applied, self._checks = {}, []
                 with by_pyflink():
                     return self.stream_env.execute(job_name)
-            client, readers = self._submit(job_name)
-            if self._local is not None:
-                result = JobExecutionResult(self._local.result())
-            else:
-                result = client.get_job_execution_result().result()
-            for reader in readers:
-                reader.finish()
-            return result
+            with start or nullcontext():
+                client, readers = self._submit(job_name)
+                if self._local is not None:
+                    result = JobExecutionResult(self._local.result())
+                else:
+                    result = client.get_job_execution_result().result()
+                for reader in readers:
+                    reader.finish()
+                if start is not None:
+                    start.finished([reader.found for reader in readers])
+                return result
         except Py4JJavaError as error:
             raise story.failed(flink_compat.java_text(error)) from None
+        finally:
+            self._start = None
+
+    def _skip(self, start: LocalStart) -> Any:
+        """Leave out a job that has finished, and fill its lists with the outputs that it had."""
+        from pyflink.common import JobExecutionResult
+
+        collecting, self._collecting = self._collecting, []
+        self._applied, self._checks = {}, []
+        for (_, found), outputs in zip(collecting, start.beginning.kept_outputs(), strict=False):
+            found.extend(outputs)
+        return JobExecutionResult(start.skip(self.stream_env))
 
     def execute_async(self, job_name: str | None = None) -> Any:
         """Submit the job, and return PyFlink's client of it. The lists are filled while it runs."""
@@ -232,7 +255,7 @@ class Job:
         """Prepare for a job that tables run, which may hold some of the agents only."""
         self._prepare(None)
 
-    def _prepare(self, job_name: str | None) -> str:
+    def _prepare(self, job_name: str | None, resumes: bool = False) -> str:
         """Check the job and set what it needs; returns its name."""
         check_may_run()
         self._check_dead_letters()
@@ -240,6 +263,9 @@ class Job:
         self._check_approvals()
         for check in self._checks:
             check()
+        if self.is_local:
+            self._start = self._open_start(job_name if resumes else None)
+        check_checkpoints(self.stream_env)
         self._bound_restarts()
         self._bound_rest_ports()
         self._announce_classes()
@@ -253,6 +279,14 @@ class Job:
         if self.is_local:
             self._prepare_to_follow()
         return job_name
+
+    def _open_start(self, job_name: str | None) -> LocalStart | None:
+        """Begin a start of a local job, which may resume the last one."""
+        agents = [one.kept for one in self._applied.values() if one.kept is not None]
+        start = open_start(self.stream_env, self.config, job_name, agents)
+        if start is not None and not start.skips:
+            start.configure(self.stream_env)
+        return start
 
     def _prepare_to_follow(self) -> None:
         """Let a local job have a log of its own, and answer soon when it is asked."""
@@ -273,7 +307,10 @@ class Job:
 
     def submitted(self, client: Any) -> None:
         """Follow a local job that was submitted."""
-        self._local = LocalJob(client, self._story)
+        start = self._start
+        self._local = LocalJob(client, self._story, None if start is None else start.may_restart)
+        if start is not None:
+            start.submitted(client)
         self._local.start()
 
     def _submit(self, job_name: str) -> tuple[Any, list[_Reader]]:
@@ -281,8 +318,12 @@ class Job:
         self._local = None
         collecting, self._collecting = self._collecting, []
         self._applied, self._checks = {}, []
-        with by_pyflink():
-            client = self.stream_env.execute_async(job_name)
+        try:
+            with by_pyflink():
+                client = self.stream_env.execute_async(job_name)
+        finally:
+            if self._start is not None:
+                self._start.withdraw(self.stream_env)
         for _, found in collecting:
             found.submitted = True
         return client, [_Reader(collector, found) for collector, found in collecting]
@@ -383,7 +424,7 @@ class _Reader(threading.Thread):
     def __init__(self, collector: flink_compat.Collector, found: list[Any]) -> None:
         super().__init__(name="agents-collect", daemon=True)
         self._collector = collector
-        self._found = found
+        self.found = found
         self._error: Exception | None = None
         self.start()
 
@@ -391,7 +432,7 @@ class _Reader(threading.Thread):
         """Read to the end of the stream."""
         try:
             for batch in self._collector.batches():
-                self._found.extend(pickle.loads(record) for record in batch)
+                self.found.extend(pickle.loads(record) for record in batch)
         except Exception as error:
             self._error = error
 

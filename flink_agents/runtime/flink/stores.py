@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
 
@@ -24,10 +24,12 @@ class StoreChoice:
     Attributes:
         name: Its name.
         options: Its options.
+        by_default: True if no option says which file a local job records in.
     """
 
     name: str
     options: dict[str, Any]
+    by_default: bool = False
 
     @classmethod
     def of(cls, config: Configuration, agent: BoundAgent, local: bool) -> StoreChoice | None:
@@ -51,10 +53,20 @@ class StoreChoice:
                 raise _not_configured(agent)
             name = "sqlite"
         options = config.below(f"action-state.{name}")
-        if name == "sqlite" and local:
-            options.setdefault("path", str(LOCAL_FILE.absolute()))
+        by_default = name == "sqlite" and local and "path" not in options
+        if by_default:
+            options["path"] = str(LOCAL_FILE.absolute())
         check_store(name, options)
-        return cls(name, options)
+        return cls(name, options, by_default)
+
+    def beside(self, path: str) -> StoreChoice:
+        """Return the store in the file ``path``, unless options say which file it is in."""
+        return replace(self, options=self.options | {"path": path}) if self.by_default else self
+
+    @property
+    def file(self) -> Path | None:
+        """The file of the store; None if it has none."""
+        return Path(self.options["path"]).expanduser().absolute() if self.name == "sqlite" else None
 
     def make(self) -> ActionStateStore:
         """Make the store for an attempt of a subtask."""

@@ -106,6 +106,7 @@ class Host:
         on_call: Told of each durable call, by its ``ActionRun``; for debugging, or None.
         around_durable: Makes what actions call out of what makes durable calls; for tests.
         pause: Waits before the next attempt of a call or an action.
+        identity: What ids derive from. Default: the option ``job-identifier``, else ``job_id``.
     """
 
     job_id: str
@@ -120,6 +121,7 @@ class Host:
     on_call: Callable[[Any, Call], None] | None = None
     around_durable: Callable[[Durable], Durable] = lambda durable: durable
     pause: Callable[[float], Awaitable[None]] = asyncio.sleep
+    identity: str | None = None
 
 
 @dataclass(frozen=True)
@@ -145,7 +147,7 @@ def assemble(blueprint: Blueprint, host: Host) -> Subtask:
         host: What it runs in.
     """
     agent, config = blueprint.agent, blueprint.config
-    job_id: str = config.get(AgentOptions.JOB_IDENTIFIER) or host.job_id
+    job_id: str = host.identity or config.get(AgentOptions.JOB_IDENTIFIER) or host.job_id
     codec = ValueCodec(config.get(AgentOptions.ALLOW_PICKLE))
     metrics = RunMetrics(action.name for action in agent.actions)
     journals = _journals(blueprint, host, job_id, codec, metrics)

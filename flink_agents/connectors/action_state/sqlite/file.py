@@ -13,6 +13,7 @@ from pathlib import Path
 
 from flink_agents import sqlite_files
 from flink_agents.api.errors import StoreError, StoreFormatError, StoreUnavailableError
+from flink_agents.connectors.action_state.positions import POSITION
 from flink_agents.connectors.action_state.sqlite import removals
 from flink_agents.connectors.action_state.sqlite.rows import STATEMENTS
 from flink_agents.sqlite_files import FileKind
@@ -95,6 +96,21 @@ def open_file(path: Path, create: bool, busy_seconds: float) -> sqlite3.Connecti
 def read_store_id(connection: sqlite3.Connection) -> str:
     """Return the store's UUID."""
     return connection.execute("SELECT value FROM meta WHERE name = 'store_id'").fetchone()[0]
+
+
+def read_position(connection: sqlite3.Connection) -> int:
+    """Return how many transactions have appended records; files of earlier versions have no number."""
+    found = connection.execute("SELECT value FROM meta WHERE name = ?", (POSITION,)).fetchone()
+    return 0 if found is None else int(found[0])
+
+
+def advance(connection: sqlite3.Connection) -> int:
+    """Count a transaction that appends records, as part of it; returns the new position."""
+    statement = (
+        "INSERT INTO meta (name, value) VALUES (?, '1') "
+        "ON CONFLICT (name) DO UPDATE SET value = CAST(value AS INTEGER) + 1 RETURNING value"
+    )
+    return int(connection.execute(statement, (POSITION,)).fetchall()[0][0])
 
 
 def begin(connection: sqlite3.Connection, busy_seconds: float) -> None:

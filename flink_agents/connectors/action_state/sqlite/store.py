@@ -33,12 +33,13 @@ from flink_agents.api.action_state import (
     closed_error,
     in_use_error,
 )
-from flink_agents.api.errors import StoreMismatchError
+from flink_agents.api.errors import JournalOutdatedError, StoreMismatchError
 from flink_agents.connectors.action_state.group_writer import OnEnd
 from flink_agents.connectors.action_state.options import read_options
 from flink_agents.connectors.action_state.sqlite import reader
 from flink_agents.connectors.action_state.sqlite.file import (
     open_file,
+    read_position,
     read_store_id,
     stored_bytes,
     translate,
@@ -51,6 +52,9 @@ T = TypeVar("T")
 
 CLOSE_SECONDS = 10.0
 """How long :meth:`~SQLiteStore.close` waits for the disk."""
+
+_ID_BYTES = 16
+_POSITION_BYTES = 8
 
 POLLS_PER_LEASE = 40
 """How often a job looks at the lease of another one while it waits."""
@@ -84,6 +88,7 @@ class SQLiteStore(ThreadedStore[Write]):
         self._removals = removals
         self._store_id = ""
         self._marker = b""
+        self._opened_at = 0
         self._known: frozenset[int] | None = None
 
     @classmethod
@@ -123,6 +128,7 @@ class SQLiteStore(ThreadedStore[Write]):
         of_writer = await self._in_thread(lambda: self._open_file(owner, opened))
         self._store_id = await self._ask(read_store_id)
         self._marker = uuid.UUID(self._store_id).bytes
+        self._opened_at = await self._ask(read_position)
         if owner is not None:
             await self._claim(owner)
             self._known = await self._ask(reader.known_journals)
@@ -219,21 +225,38 @@ class SQLiteStore(ThreadedStore[Write]):
     async def rebuild(
         self, journal: JournalKey | None = None, marker: bytes | None = None, pending: bool = True
     ) -> None:
-        """Compare the marker; a file needs nothing else."""
+        """Compare the marker; a file needs nothing else.
+
+        Raises:
+            StoreMismatchError: State belongs to another file.
+            JournalOutdatedError: The file is an older copy.
+        """
         self._require_open()
-        if marker not in (None, self._marker):
+        if marker is not None and marker[:_ID_BYTES] != self._marker:
             raise StoreMismatchError(
                 f"the state to restore belongs to another store than {self.path}",
                 expected=f"store {self._store_id}",
                 found=_describe_marker(marker),
                 fix="configure the path of the file that the job used before",
             )
+        if marker is not None and (seen := int.from_bytes(marker[_ID_BYTES:], "big")) > self._reached():
+            raise JournalOutdatedError(
+                f"the file {self.path} is an older copy: durable steps that it lacks would be made again",
+                expected=f"position {seen} or later",
+                found=f"position {self._reached()}",
+                fix="restore the file and the checkpoint from one backup, or start without that state",
+            )
 
     @override
     def recovery_marker(self, journal: JournalKey) -> bytes:
-        """Return the one position that a file has: its own id."""
+        """Return the id of the file, and its position: a copy with a lower one lacks records."""
         self._require_open()
-        return self._marker
+        return self._marker + self._reached().to_bytes(_POSITION_BYTES, "big")
+
+    def _reached(self) -> int:
+        """Return the position of the file; others may have written more since it was opened."""
+        writer = self._writer
+        return max(self._opened_at, writer.position) if isinstance(writer, SQLiteWriter) else self._opened_at
 
     @override
     async def journals(
@@ -252,4 +275,6 @@ class SQLiteStore(ThreadedStore[Write]):
 
 
 def _describe_marker(marker: bytes) -> str:
-    return f"store {uuid.UUID(bytes=marker)}" if len(marker) == 16 else f"a marker of {len(marker)} bytes"
+    if len(marker) not in (_ID_BYTES, _ID_BYTES + _POSITION_BYTES):
+        return f"a marker of {len(marker)} bytes"
+    return f"store {uuid.UUID(bytes=marker[:_ID_BYTES])}"

@@ -27,6 +27,7 @@ from flink_agents.api.errors import StoreError
 from flink_agents.api.logs import bounded_logger
 from flink_agents.connectors.action_state.group_writer import GroupWriter, Limits, OnEnd, Outcome, Pending
 from flink_agents.connectors.action_state.sqlite.file import (
+    advance,
     begin,
     file_identity,
     log_path,
@@ -158,6 +159,7 @@ class SQLiteWriter(GroupWriter[Write]):
         self._lease_seconds = lease_seconds
         self._busy_seconds = busy_seconds
         self._removals = removals
+        self.position = 0
         # Pruned since journals were last forgotten; None before the first look, which has to be made.
         self._pruned: int | None = None
         self._identity = file_identity(path)
@@ -195,6 +197,7 @@ class SQLiteWriter(GroupWriter[Write]):
                 rows = Rows(self._connection, [write.journal for write in batch])
                 outcomes = [_apply(write, rows) for write in batch]
                 rows.flush()
+                position = self._advance(batch)
                 pruned = self._expire(rows.pruned)
                 self._renew()
             except BaseException:
@@ -202,7 +205,14 @@ class SQLiteWriter(GroupWriter[Write]):
                 raise
             self._commit()
             self._pruned = pruned
+            self.position = position
         return outcomes
+
+    def _advance(self, batch: list[Write]) -> int:
+        """Count a transaction that appends; returns the position of the file, as far as it is known."""
+        if not any(write.records for write in batch):
+            return self.position
+        return advance(self._connection)
 
     def _expire(self, pruned: int) -> int | None:
         """Forget journals that need not be remembered; returns what to note when that is committed."""

@@ -106,6 +106,11 @@ def enlist(job: Runnable, env: StreamExecutionEnvironment) -> None:
     _jobs[flink_compat.identity(flink_compat.java_environment(env))] = job
 
 
+def knows(env: StreamExecutionEnvironment) -> bool:
+    """Return True if jobs of ``env`` are run by this package."""
+    return flink_compat.identity(flink_compat.java_environment(env)) in _jobs
+
+
 @contextmanager
 def by_pyflink() -> Iterator[None]:
     """Let PyFlink's methods be PyFlink's own, in this thread."""

@@ -10,7 +10,7 @@ import contextlib
 import re
 import threading
 import time
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
@@ -77,9 +77,10 @@ class LocalJob:
         story: What is known of it.
     """
 
-    def __init__(self, client: Any, story: JobStory) -> None:
+    def __init__(self, client: Any, story: JobStory, may_restart: Callable[[], bool] | None = None) -> None:
         self._client = client
         self._story = story
+        self._may_restart = may_restart
         self._ended = threading.Event()
         self._told = threading.Event()
         self._reported = False
@@ -174,6 +175,8 @@ class LocalJob:
             # The minicluster ends with the job, perhaps just now.
             with contextlib.suppress(ClusterError):
                 news = follower.look()
+                if news.restarts and self._may_restart is not None and not self._may_restart():
+                    return self._fail(news.restarts[0].failure)
                 for restart in news.restarts:
                     console.say(str(restart))
                 if ended:
@@ -185,6 +188,11 @@ class LocalJob:
                 if progress is not None and time.monotonic() >= due:
                     progress.show(follower.inputs_read())
                     due = time.monotonic() + PROGRESS_SECONDS
+
+    def _fail(self, failure: JobFailedError) -> None:
+        """End the job, whose failure must not restart it."""
+        self._end(None, failure)
+        self._client.cancel()
 
     def _lose(self) -> None:
         """End the job, whose TaskManager is gone."""

@@ -10,8 +10,11 @@ from __future__ import annotations
 
 import os
 import shutil
+import signal
 import sys
 import threading
+from collections.abc import Iterator
+from contextlib import contextmanager
 from typing import Any
 
 from flink_agents.api.errors import UnsupportedExecutionError
@@ -58,7 +61,8 @@ def _wrap_launch(module: Any) -> None:
     def prepare_and_launch(env: dict[str, str], args: Any) -> Any:
         prepare_process()
         env.update(os.environ)
-        process: Any = launch(env, args)
+        with _ignoring_termination():
+            process: Any = launch(env, args)
         if process.stderr is not None:
             process.stderr = _Tee(process.stderr)
         _keep.append(process)
@@ -66,6 +70,28 @@ def _wrap_launch(module: Any) -> None:
 
     prepare_and_launch.prepares = True  # pyright: ignore[reportFunctionMemberAccess]
     module.launch_gateway_server_process = prepare_and_launch
+
+
+@contextmanager
+def _ignoring_termination() -> Iterator[None]:
+    """Let the JVM ignore SIGTERM, which supervisors send to all processes: it ends with this process.
+
+    A JVM that ended at once could take no savepoint. It leaves signals alone that are ignored as it starts.
+    """
+    if threading.current_thread() is not threading.main_thread():
+        yield
+        return
+    before = signal.signal(signal.SIGTERM, signal.SIG_IGN)
+    try:
+        yield
+    finally:
+        signal.signal(signal.SIGTERM, before)
+
+
+def kill() -> None:
+    """End the JVM at once."""
+    for process in _keep:
+        process.kill()
 
 
 _started_before = False

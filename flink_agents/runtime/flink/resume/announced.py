@@ -1,0 +1,69 @@
+"""What a local job that resumes tells its tasks: its identity, and where its files are."""
+
+from __future__ import annotations
+
+import json
+import time
+from collections.abc import Callable, Mapping
+from dataclasses import asdict, dataclass
+from pathlib import Path
+
+from flink_agents.api.options import AgentOptions, Configuration
+from flink_agents.runtime.flink.stores import StoreChoice
+
+KEY = "internal.flink-agents.job-run"
+"""Not among the options of agents, whose names are checked."""
+
+PARKED_SECONDS = 60.0
+"""How long a second attempt waits for the end of the job, at most."""
+
+_LOOK_SECONDS = 0.05
+
+
+@dataclass(frozen=True)
+class AnnouncedRun:
+    """A job run, as the tasks of a start know it.
+
+    Attributes:
+        identifier: The job identifier, if no option gives one.
+        identity: What ids and idempotency keys derive from: the identifier and the number of the job run.
+        journal: The file of the store ``sqlite``, if no option gives one.
+        checkpoints: Where Flink keeps the checkpoints of this start.
+    """
+
+    identifier: str
+    identity: str
+    journal: str
+    checkpoints: str
+
+    def to_json(self) -> str:
+        """Return the text for Flink's configuration of the job."""
+        return json.dumps(asdict(self))
+
+    @classmethod
+    def of(cls, flink: Mapping[str, str]) -> AnnouncedRun | None:
+        """Return what Flink's configuration of a task says; None if the job does not resume."""
+        text = flink.get(KEY)
+        return None if not text else cls(**json.loads(text))
+
+    def config(self, config: Configuration) -> Configuration:
+        """Return the options of the job, with its identifier."""
+        return config.over(Configuration({AgentOptions.JOB_IDENTIFIER: self.identifier}))
+
+    def store(self, choice: StoreChoice | None) -> StoreChoice | None:
+        """Return the store of an agent: the journal of the folder, if the options name no file."""
+        return None if choice is None else choice.beside(self.journal)
+
+    def has_checkpoint(self) -> bool:
+        """Return True if a checkpoint of this start is complete."""
+        return any(Path(self.checkpoints).glob("chk-*/_metadata"))
+
+    def park(self, attempt: int, check_cancelled: Callable[[], None]) -> None:
+        """Let no second attempt begin before the first checkpoint of a start: the job ends instead.
+
+        The driver cancels the job as soon as it hears of the failure. Until then nothing may happen twice.
+        """
+        until = time.monotonic() + PARKED_SECONDS
+        while attempt > 0 and not self.has_checkpoint() and time.monotonic() < until:
+            check_cancelled()
+            time.sleep(_LOOK_SECONDS)

@@ -1,0 +1,319 @@
+"""Decides with what a start of a local job begins, before Flink hears of it."""
+
+from __future__ import annotations
+
+import pickle
+import time
+from collections.abc import Mapping
+from dataclasses import dataclass, field, replace
+from pathlib import Path
+from typing import Any, Protocol
+
+from flink_agents.api.errors import (
+    CheckpointDamagedError,
+    CheckpointsGoneError,
+    JobChangedError,
+    JobFolderError,
+    JobFolderInUseError,
+    OutputsExpiredError,
+)
+from flink_agents.api.local_jobs import Accept
+from flink_agents.runtime.flink.following.job_logs import shown
+from flink_agents.runtime.flink.resume.checkpoints import Candidate, Chosen, candidates, choose
+from flink_agents.runtime.flink.resume.folder import JobFolder
+from flink_agents.runtime.flink.resume.java import CheckpointContent
+from flink_agents.runtime.flink.resume.job_run import JobRun, RunRecord
+from flink_agents.runtime.flink.resume.journal_check import check_journal
+from flink_agents.runtime.flink.resume.script import ScriptStart
+from flink_agents.runtime.flink.resume.watch import Progress, read_progress, remove
+
+LOCK_SECONDS = 15.0
+"""How long a start waits for a process that ends: the JVM of a killed script takes a moment."""
+
+_OUTPUTS = "finished.pickle"
+
+
+class Lock(Protocol):
+    """A lock that one process has."""
+
+    def take(self) -> bool:
+        """Take it, if nobody else has it."""
+        ...
+
+    def release(self) -> None:
+        """Let go of it."""
+        ...
+
+
+class ReadCheckpoint(Protocol):
+    """Reads the metadata of a checkpoint."""
+
+    def __call__(self, directory: Path) -> CheckpointContent:
+        """Return what the metadata of the checkpoint in ``directory`` says."""
+        ...
+
+
+@dataclass(frozen=True)
+class Request:
+    """What a start wants to run.
+
+    Attributes:
+        name: Name of the job.
+        identifier: The option ``job-identifier``; None if it is not set.
+        plans: Fingerprint of each agent's plan.
+        fresh: True if it begins a new job run in any case.
+        accept: What it accepts to resume.
+        journal: The file of the journal, if the store has one.
+        transaction_timeout: The shortest timeout of the job's transactions, in seconds.
+    """
+
+    name: str
+    identifier: str | None
+    plans: Mapping[str, str]
+    fresh: bool = False
+    accept: Accept = Accept.NOTHING
+    journal: Path | None = None
+    transaction_timeout: float | None = None
+
+
+@dataclass
+class Beginning:
+    """With what a start begins.
+
+    Attributes:
+        folder: The folder of the job.
+        run: The job run, without this start.
+        identifier: The job identifier, without the number of the job run.
+        plans: Fingerprint of each agent's plan.
+        lock: Held until the job has ended.
+        script: The start of the script.
+        chosen: The checkpoint to resume from; None if it begins with nothing.
+        skipped: True if the job has finished in an unfinished start of the script.
+        damaged: Newer checkpoints that are damaged.
+        warnings: What else the reader has to know.
+    """
+
+    folder: JobFolder
+    run: JobRun
+    identifier: str
+    plans: Mapping[str, str]
+    lock: Lock
+    script: ScriptStart | None = None
+    chosen: Chosen | None = None
+    skipped: bool = False
+    damaged: list[str] = field(default_factory=list[str])
+    warnings: list[str] = field(default_factory=list[str])
+
+    @property
+    def shown(self) -> str:
+        """The folder, as the console shows it."""
+        return shown(self.folder.path)
+
+    def keep_outputs(self, outputs: list[list[Any]]) -> None:
+        """Store the lists of a job that has finished, for a later start of the script that skips it."""
+        if outputs:
+            self.folder.outputs.mkdir(exist_ok=True)
+            (self.folder.outputs / _OUTPUTS).write_bytes(pickle.dumps(outputs))
+
+    def kept_outputs(self) -> list[list[Any]]:
+        """Return the lists of a job that has finished."""
+        path = self.folder.outputs / _OUTPUTS
+        return pickle.loads(path.read_bytes()) if path.exists() else []
+
+
+def begin(
+    folder: JobFolder, request: Request, lock: Lock, read: ReadCheckpoint, script: ScriptStart | None
+) -> Beginning:
+    """Take the folder of a job, and decide with what the start begins.
+
+    Raises:
+        ResumeError: It cannot begin.
+        StoreError: The journal does not match.
+    """
+    record = RunRecord(folder)
+    _take(folder, record, lock)
+    try:
+        run = _fresh(folder, record, request) if request.fresh else _last(record, request)
+        script_token = "" if script is None else script.token
+        beginning = Beginning(folder, run, request.identifier or request.name, request.plans, lock, script)
+        if (
+            run.finished is not None
+            and script is not None
+            and script.continues
+            and run.script == script.token
+        ):
+            beginning.skipped = True
+            return beginning
+        if run.finished is not None:
+            run = _successor(run, request)
+        if not run.starts:
+            # Written first: whatever a death leaves of the job run before, the next start removes it.
+            beginning.run = record.write(replace(run, script=script_token))
+            remove([one for one in folder.path.iterdir() if one not in (folder.lock, folder.record)])
+        else:
+            beginning.run = replace(run, script=script_token, transaction_timeout=request.transaction_timeout)
+            _resume(beginning, request, read)
+    except BaseException:
+        lock.release()
+        raise
+    return beginning
+
+
+def _take(folder: JobFolder, record: RunRecord, lock: Lock) -> None:
+    try:
+        folder.make()
+    except OSError as error:
+        raise JobFolderError(
+            f"the folder of the job cannot be used: {folder.path}",
+            found=str(error),
+            fix="set local.state-dir to a directory that you may write to, on a disk with free space",
+        ) from error
+    until = time.monotonic() + LOCK_SECONDS
+    while not lock.take():
+        if time.monotonic() >= until:
+            raise _in_use(folder, record)
+        time.sleep(0.1)
+
+
+def _in_use(folder: JobFolder, record: RunRecord) -> JobFolderInUseError:
+    try:
+        run = record.read()
+    except JobFolderError:
+        run = None
+    last = None if run is None else run.last_start
+    return JobFolderInUseError(
+        f"another process runs the job in {folder.path}",
+        expected="one process at a time",
+        found=None if last is None else f"a start at {last.began}, perhaps process {last.pid}",
+        fix="stop it first; two jobs that run side by side need different names",
+    )
+
+
+def _last(record: RunRecord, request: Request) -> JobRun:
+    return record.read() or JobRun(request.name, identifier=_identity(request, 1))
+
+
+def _successor(run: JobRun, request: Request) -> JobRun:
+    generation = run.generation + 1
+    return JobRun(run.name, generation, _identity(request, generation))
+
+
+def _identity(request: Request, generation: int) -> str:
+    """Return what ids and idempotency keys of a job run derive from: other ones for each."""
+    base = request.identifier or request.name
+    return base if generation == 1 else f"{base}@{generation}"
+
+
+def _fresh(folder: JobFolder, record: RunRecord, request: Request) -> JobRun:
+    try:
+        before = record.read()
+    except JobFolderError:
+        # Nobody knows how many there were; no other job run has had this number.
+        before = JobRun(request.name, generation=int(time.time()))
+    folder.set_aside()
+    return (
+        JobRun(request.name, identifier=_identity(request, 1))
+        if before is None
+        else _successor(before, request)
+    )
+
+
+def _resume(beginning: Beginning, request: Request, read: ReadCheckpoint) -> None:
+    """Choose the checkpoint, and check that everything else fits it."""
+    folder, run = beginning.folder, beginning.run
+    progress = read_progress(folder)
+    found = candidates(folder, run)
+    chosen, beginning.damaged = choose(found, read)
+    if chosen is None:
+        if found:
+            raise _damaged(folder, beginning.damaged)
+        if run.checkpointed or _seen(run, progress) is not None:
+            raise _gone(folder, run)
+    else:
+        _check_newest(folder, run, progress, found)
+        _check_agents(run, request)
+        _check_transactions(beginning, chosen, request)
+    if progress is not None and progress.journal is not None:
+        path = request.journal if request.journal is not None else Path(progress.journal.path)
+        accepts = request.accept is Accept.OLDER_JOURNAL
+        warning = check_journal(progress.journal, path, accepts)
+        if warning is not None:
+            beginning.warnings.append(warning)
+    if dict(run.plans) != dict(request.plans) and not beginning.warnings:
+        changed = sorted(
+            name for name, plan in request.plans.items() if run.plans.get(name) not in (None, plan)
+        )
+        if changed:
+            beginning.warnings.append(
+                f"the plan of {', '.join(changed)} has changed since the last start; unfinished runs resume "
+                "if they fit the new one"
+            )
+    beginning.chosen = chosen
+
+
+def _seen(run: JobRun, progress: Progress | None) -> int | None:
+    last = run.last_start
+    if progress is None or last is None or progress.start != last.number:
+        return None
+    return progress.checkpoint
+
+
+def _check_newest(folder: JobFolder, run: JobRun, progress: Progress | None, found: list[Candidate]) -> None:
+    """Check that the newest checkpoint is there: Flink removes it only if the job finishes."""
+    seen = _seen(run, progress)
+    newest = found[0]
+    if newest.savepoint or run.last_start is None:
+        return
+    if seen is not None and (newest.start < run.last_start.number or newest.number < seen):
+        raise _gone(folder, run)
+
+
+def _gone(folder: JobFolder, run: JobRun) -> CheckpointsGoneError:
+    return CheckpointsGoneError(
+        f"the job {run.name!r} had checkpoints, and the newest ones are gone",
+        expected=f"a checkpoint in {folder.checkpoints}",
+        found="the job may have finished just before its process died, as Flink removes them then; "
+        "or somebody has deleted them",
+        fix="if all outputs are there, start over with --fresh; else restore the folder from a backup",
+    )
+
+
+def _damaged(folder: JobFolder, problems: list[str]) -> CheckpointDamagedError:
+    return CheckpointDamagedError(
+        f"no checkpoint in {folder.path} is whole",
+        found="; ".join(problems),
+        fix="restore the folder from a backup, or start over with --fresh",
+    )
+
+
+def _check_agents(run: JobRun, request: Request) -> None:
+    missing = sorted(set(run.plans) - set(request.plans))
+    if missing:
+        raise JobChangedError(
+            f"the job {run.name!r} has lost {', '.join(f'agent {name!r}' for name in missing)}, whose state "
+            "is in the checkpoint",
+            expected=", ".join(sorted(run.plans)),
+            found=", ".join(sorted(request.plans)) or "no agent",
+            fix="apply the agent under its old name until the job run has finished: "
+            "apply(..., name='...'); or start over with --fresh",
+        )
+
+
+def _check_transactions(beginning: Beginning, chosen: Chosen, request: Request) -> None:
+    """Check that brokers still keep the transactions that the checkpoint commits."""
+    timeout = request.transaction_timeout
+    if timeout is None or chosen.candidate.savepoint:
+        return
+    age = time.time() - chosen.candidate.taken.timestamp()
+    if age < timeout:
+        return
+    if request.accept is Accept.LOST_OUTPUTS:
+        beginning.warnings.append("outputs that were not committed when the job ended may be lost")
+        return
+    raise OutputsExpiredError(
+        f"the job {beginning.run.name!r} was down for longer than the transactions of its outputs are kept",
+        expected=f"at most {timeout:.0f} s",
+        found=f"{age:.0f} s since the checkpoint",
+        fix="set local.accept to lost-outputs to resume without what was not committed, or start over with "
+        "--fresh; for the future, give the sink a longer transaction_timeout",
+    )

@@ -1,0 +1,128 @@
+"""Finds the checkpoint, or savepoint, that a start resumes from."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Callable
+from dataclasses import dataclass
+from datetime import datetime
+from pathlib import Path
+
+from flink_agents.runtime.flink.resume.folder import JobFolder
+from flink_agents.runtime.flink.resume.java import CheckpointContent
+from flink_agents.runtime.flink.resume.job_run import JobRun, Start
+
+METADATA = "_metadata"
+"""Flink writes it last, so that a checkpoint with it was complete."""
+
+_DIRECTORY = re.compile(r"chk-(\d+)")
+
+
+@dataclass(frozen=True)
+class Candidate:
+    """A checkpoint or savepoint that was complete.
+
+    Attributes:
+        path: Its directory.
+        start: The number of the start that took it.
+        number: Its number, if the directory's name says it; savepoints are the newest of their start.
+        savepoint: True if it is a savepoint.
+    """
+
+    path: Path
+    start: int
+    number: float
+    savepoint: bool = False
+
+    @property
+    def taken(self) -> datetime:
+        """When it was complete, in local time."""
+        return datetime.fromtimestamp((self.path / METADATA).stat().st_mtime)
+
+
+@dataclass(frozen=True)
+class Chosen:
+    """The checkpoint to resume from.
+
+    Attributes:
+        candidate: Where it is.
+        content: What its metadata says.
+        damaged: Newer ones that are not whole, with the reason, newest first.
+    """
+
+    candidate: Candidate
+    content: CheckpointContent
+    damaged: tuple[tuple[Candidate, str], ...] = ()
+
+    @property
+    def title(self) -> str:
+        """What the console calls it."""
+        kind = "savepoint" if self.candidate.savepoint else "checkpoint"
+        taken = self.candidate.taken
+        when = f"{taken:%H:%M:%S}" if taken.date() == datetime.now().date() else f"{taken:%Y-%m-%d %H:%M:%S}"
+        return f"{kind} {self.content.number} of {when}"
+
+
+def directory_of(folder: JobFolder, start: Start) -> Path:
+    """Return where Flink keeps the checkpoints of a start."""
+    home = folder.checkpoints if start.checkpoints is None else Path(start.checkpoints)
+    return home / start.job_id
+
+
+def complete(directory: Path) -> dict[int, Path]:
+    """Return the complete checkpoints below ``directory``, by their numbers."""
+    found: dict[int, Path] = {}
+    for path in directory.glob("chk-*"):
+        match = _DIRECTORY.fullmatch(path.name)
+        if match is not None and (path / METADATA).is_file():
+            found[int(match[1])] = path
+    return found
+
+
+def candidates(folder: JobFolder, run: JobRun) -> list[Candidate]:
+    """Return the checkpoints and savepoints of a job run, newest first: by start and number, not by time."""
+    found: list[Candidate] = []
+    for start in run.starts:
+        for number, path in complete(directory_of(folder, start)).items():
+            found.append(Candidate(path, start.number, number))
+        for path in (folder.savepoints / str(start.number)).glob(f"*/{METADATA}"):
+            found.append(Candidate(path.parent, start.number, float("inf"), savepoint=True))
+    return sorted(found, key=lambda one: (one.start, one.number), reverse=True)
+
+
+def choose(
+    found: list[Candidate], read: Callable[[Path], CheckpointContent]
+) -> tuple[Chosen | None, list[str]]:
+    """Return the newest whole checkpoint, and what is wrong with newer ones.
+
+    Args:
+        found: The candidates, newest first.
+        read: Returns what the metadata of a checkpoint says.
+    """
+    damaged: list[tuple[Candidate, str]] = []
+    for candidate in found:
+        try:
+            content = read(candidate.path)
+            problem = _problem(content)
+        except (ValueError, OSError) as error:
+            content, problem = None, f"its metadata cannot be read: {error}"
+        if content is not None and problem is None:
+            return Chosen(candidate, content, tuple(damaged)), [_shown(one) for one in damaged]
+        damaged.append((candidate, problem or ""))
+    return None, [_shown(one) for one in damaged]
+
+
+def _problem(content: CheckpointContent) -> str | None:
+    for file in content.files:
+        try:
+            size = file.path.stat().st_size
+        except OSError:
+            return f"{file.path.name} is missing"
+        if size < file.size:
+            return f"{file.path.name} has {size} of {file.size} bytes"
+    return None
+
+
+def _shown(damaged: tuple[Candidate, str]) -> str:
+    candidate, problem = damaged
+    return f"{candidate.path.parent.name}/{candidate.path.name}: {problem}"

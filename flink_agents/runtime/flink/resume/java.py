@@ -1,0 +1,175 @@
+"""What a local job that resumes asks of its JVM: a lock, a check of checkpoints, a stop with a savepoint.
+
+PyFlink has no public API for any of it. The lock is held by the JVM, because that is the process which runs
+the job: if only the script dies, the lock stays until the JVM has ended.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import pyflink.java_gateway as java_gateway
+from py4j.protocol import Py4JError, Py4JJavaError
+from pyflink.datastream import StreamExecutionEnvironment
+from pyflink.util.java_utils import get_j_env_configuration
+
+FIXED_JOB_ID = "$internal.pipeline.job-id"
+
+
+def _jvm() -> Any:
+    return java_gateway.get_gateway().jvm
+
+
+def url(path: Path) -> str:
+    """Return a path as Flink takes it; Flink does not decode what ``Path.as_uri`` encodes."""
+    return f"file://{path}"
+
+
+class JavaLock:
+    """A lock of the operating system on a file, held by the JVM. It ends with that process, however it ends.
+
+    Args:
+        path: The file.
+    """
+
+    def __init__(self, path: Path) -> None:
+        self._path = path
+        self._file: Any = None
+
+    def take(self) -> bool:
+        """Take the lock; returns False if another process or job has it."""
+        file = _jvm().java.io.RandomAccessFile(str(self._path), "rw")
+        try:
+            lock = file.getChannel().tryLock()
+        except Py4JJavaError:  # another job of this JVM has it
+            lock = None
+        if lock is None:
+            # Closing a file ends the locks that the process has on it, but there are none.
+            file.close()
+            return False
+        self._file = file
+        return True
+
+    def release(self) -> None:
+        """Let go of the lock. The JVM may be gone."""
+        file, self._file = self._file, None
+        if file is not None:
+            try:
+                file.close()
+            except (Py4JError, OSError):
+                return
+
+
+@dataclass(frozen=True)
+class StateFile:
+    """A file that a checkpoint refers to.
+
+    Attributes:
+        path: The file.
+        size: How many bytes it has.
+    """
+
+    path: Path
+    size: int
+
+
+@dataclass(frozen=True)
+class CheckpointContent:
+    """What the metadata of a checkpoint or savepoint says.
+
+    Attributes:
+        number: Its number, which grows over all starts of a job run.
+        files: The files with its state.
+        operators: Ids of the operators with state.
+    """
+
+    number: int
+    files: tuple[StateFile, ...]
+    operators: frozenset[str]
+
+
+def read_checkpoint(directory: Path) -> CheckpointContent:
+    """Return what the metadata of the checkpoint in ``directory`` says.
+
+    Raises:
+        ValueError: Flink cannot read it.
+    """
+    jvm = _jvm()
+    stream: Any = None
+    try:
+        stream = jvm.java.io.DataInputStream(jvm.java.io.FileInputStream(str(directory / "_metadata")))
+        checkpoints = jvm.org.apache.flink.runtime.checkpoint.Checkpoints
+        loader = jvm.java.lang.Thread.currentThread().getContextClassLoader()
+        metadata = checkpoints.loadCheckpointMetadata(stream, loader, url(directory))
+        files: dict[Path, int] = {}
+        operators: set[str] = set()
+        for state in metadata.getOperatorStates().toArray():
+            operators.add(str(state.getOperatorID().toString()))
+            for subtask in state.getStates().toArray():
+                _collect(subtask, files)
+        found = tuple(StateFile(path, size) for path, size in files.items())
+        return CheckpointContent(int(metadata.getCheckpointId()), found, frozenset(operators))
+    except Py4JJavaError as error:
+        raise ValueError(str(error.java_exception.toString())) from error
+    finally:
+        if stream is not None:
+            stream.close()
+
+
+def _collect(subtask: Any, files: dict[Path, int]) -> None:
+    """Note the files of the state of a subtask."""
+    for kind in (
+        "getManagedKeyedState",
+        "getRawKeyedState",
+        "getManagedOperatorState",
+        "getRawOperatorState",
+    ):
+        for handle in getattr(subtask, kind)().toArray():
+            inner = handle.getDelegateStateHandle()
+            if "FileStateHandle" in inner.getClass().getSimpleName():
+                files[Path(inner.getFilePath().getPath())] = int(inner.getStateSize())
+
+
+def stop_with_savepoint(client: Any, directory: Path, seconds: float) -> str | None:
+    """Stop a job with a savepoint; returns its path, or None if it did not complete in time or failed.
+
+    Args:
+        client: Java's client of the job.
+        directory: Where the savepoint goes.
+        seconds: How long it may take.
+    """
+    jvm = _jvm()
+    kind = jvm.org.apache.flink.core.execution.SavepointFormatType.CANONICAL
+    future = client.stopWithSavepoint(False, url(directory), kind)
+    try:
+        milliseconds = jvm.java.util.concurrent.TimeUnit.MILLISECONDS
+        return str(future.get(int(seconds * 1000), milliseconds))
+    except Py4JJavaError:
+        return None
+
+
+def cancel(client: Any) -> None:
+    """Cancel a job, without waiting for its end."""
+    client.cancel()
+
+
+def unset(env: StreamExecutionEnvironment, keys: Mapping[str, str] | list[str]) -> None:
+    """Remove options from an environment, so that they do not reach its next job."""
+    configuration = get_j_env_configuration(env._j_stream_execution_environment)
+    for key in keys:
+        configuration.removeKey(key)
+
+
+def leave_out(env: StreamExecutionEnvironment) -> None:
+    """Remove what was put together from an environment without running it."""
+    env._j_stream_execution_environment.getTransformations().clear()
+
+
+def skipped_result(job_id: str) -> Any:
+    """Return Java's result of a job that an earlier start has finished."""
+    jvm = _jvm()
+    id_ = jvm.org.apache.flink.api.common.JobID.fromHexString(job_id)
+    return jvm.org.apache.flink.api.common.JobExecutionResult(id_, 0, jvm.java.util.HashMap())

@@ -1,0 +1,224 @@
+"""One start of a local job that resumes: what it does before, while and after Flink runs the job."""
+
+from __future__ import annotations
+
+import os
+import threading
+import uuid
+from dataclasses import dataclass, field, replace
+from pathlib import Path
+from typing import Any
+
+from pyflink.datastream import StreamExecutionEnvironment
+
+from flink_agents.api.options import AgentOptions, Configuration
+from flink_agents.runtime.flink import compat as flink_compat
+from flink_agents.runtime.flink.following import console
+from flink_agents.runtime.flink.launch import gateway
+from flink_agents.runtime.flink.resume import java
+from flink_agents.runtime.flink.resume.announced import KEY, AnnouncedRun
+from flink_agents.runtime.flink.resume.begin import Beginning
+from flink_agents.runtime.flink.resume.checkpoints import Chosen, candidates, directory_of
+from flink_agents.runtime.flink.resume.job_run import RunRecord, Start, now
+from flink_agents.runtime.flink.resume.policy import RECOVERY_PATH
+from flink_agents.runtime.flink.resume.stopping import StopSignals
+from flink_agents.runtime.flink.resume.watch import Watcher, read_progress, remove
+
+CHECKPOINT_DIR = "execution.checkpointing.dir"
+_INTERVAL = "execution.checkpointing.interval"
+_CLAIM_MODE = "execution.state-recovery.claim-mode"
+RETAINED = 3
+
+DEFAULTS = {
+    "execution.checkpointing.externalized-checkpoint-retention": "RETAIN_ON_CANCELLATION",
+    "execution.checkpointing.num-retained": str(RETAINED),
+    # Shared files of incremental checkpoints have absolute paths: the folder could not be moved.
+    "execution.checkpointing.incremental": "false",
+    # A checkpoint that fails, for example on a full disk, must not end the job.
+    "execution.checkpointing.tolerable-failed-checkpoints": "1000000",
+}
+"""Flink's options of a job that resumes, unless the author sets them."""
+
+
+@dataclass
+class LocalStart:
+    """One start of a local job that resumes.
+
+    Attributes:
+        beginning: What was found and decided before.
+        config: Options of the job.
+        journal: The file of the journal; None if the store is another one.
+    """
+
+    beginning: Beginning
+    config: Configuration
+    journal: Path | None
+    _client: Any = None
+    _stopped: str | None = None
+    _ended: threading.Event = field(default_factory=threading.Event)
+    _set: dict[str, str] = field(default_factory=dict[str, str])
+
+    def __post_init__(self) -> None:
+        self._record = RunRecord(self.beginning.folder)
+        self._signals = StopSignals(self._stop, gateway.kill)
+        self._watcher: Watcher | None = None
+        self._start: Start | None = None
+
+    @property
+    def skips(self) -> bool:
+        """True if the job has finished in the unfinished start of the script, and is left out."""
+        return self.beginning.skipped
+
+    # -- before the job runs ----------------------------------------------------------
+
+    def configure(self, env: StreamExecutionEnvironment) -> None:
+        """Record the start, and set the options of Flink that it needs."""
+        folder, run = self.beginning.folder, self.beginning.run
+        flink = flink_compat.configuration_of(env)
+        settings = {key: value for key, value in DEFAULTS.items() if key not in flink}
+        if not env.get_checkpoint_config().is_checkpointing_enabled():
+            interval = self.config.get(AgentOptions.CHECKPOINT_INTERVAL)
+            settings[_INTERVAL] = f"{int(interval.total_seconds() * 1000)} ms"
+        given = flink.get(CHECKPOINT_DIR)
+        if given is None:
+            settings[CHECKPOINT_DIR] = java.url(folder.checkpoints)
+        place = None if given is None else given.removeprefix("file://")
+        number = run.starts[-1].number + 1 if run.starts else 1
+        start = Start(number, uuid.uuid4().hex, now(), env.get_parallelism(), os.getpid(), place)
+        self._start = start
+        self._run = self._record.write(
+            replace(
+                run, starts=(*run.starts, start), stopping=None, stopped=False, plans=self.beginning.plans
+            )
+        )
+        checkpoints = directory_of(folder, start)
+        announced = AnnouncedRun(
+            self.beginning.identifier, run.identifier, str(folder.journal), str(checkpoints)
+        )
+        once = {KEY: announced.to_json(), java.FIXED_JOB_ID: start.job_id}
+        chosen = self.beginning.chosen
+        if chosen is not None:
+            once |= {RECOVERY_PATH: java.url(chosen.candidate.path), _CLAIM_MODE: "CLAIM"}
+        self._set = once
+        flink_compat.configure(env, settings | once)
+        before = read_progress(folder)
+        self._watcher = Watcher(folder, number, checkpoints, self.journal, self._first_checkpoint, before)
+
+    def withdraw(self, env: StreamExecutionEnvironment) -> None:
+        """Remove the options that are for this job alone."""
+        java.unset(env, self._set)
+
+    def skip(self, env: StreamExecutionEnvironment) -> Any:
+        """Leave the job out; returns Java's result for it."""
+        java.leave_out(env)
+        self.beginning.lock.release()
+        run = self.beginning.run
+        if self.beginning.script is not None:
+            self.beginning.script.finished(run.name)
+        return java.skipped_result(run.starts[-1].job_id)
+
+    # -- while it runs ----------------------------------------------------------------
+
+    def submitted(self, client: Any) -> None:
+        """Begin to follow the job."""
+        self._client = client
+        assert self._watcher is not None
+        self._watcher.start()
+
+    def may_restart(self) -> bool:
+        """Return True if a failure may restart the job: before its first checkpoint it ends at once."""
+        return self._watcher is None or self._watcher.has_checkpoint()
+
+    def __enter__(self) -> LocalStart:
+        self._signals.install()
+        return self
+
+    def __exit__(self, kind: object, error: BaseException | None, trace: object) -> None:
+        self._signals.restore()
+        if self._watcher is not None:
+            self._watcher.end()
+        self.beginning.lock.release()
+        if isinstance(error, Exception):
+            self._failed()
+
+    def _first_checkpoint(self) -> None:
+        """Note that there is a checkpoint, and remove those of earlier starts that nobody needs any more."""
+        self._run = self._record.set(checkpointed=True)
+        assert self._start is not None
+        resumed = self.beginning.chosen
+        kept = None if resumed is None else resumed.candidate.path
+        found = candidates(self.beginning.folder, self._run)
+        remove([one.path for one in found if one.start < self._start.number and one.path != kept])
+
+    # -- its end ----------------------------------------------------------------------
+
+    def finished(self, outputs: list[list[Any]]) -> None:
+        """Note that the job has finished, or exit if it was stopped.
+
+        Raises:
+            SystemExit: It was stopped.
+        """
+        if self._signals.code is not None and not self._ended.is_set():
+            self._ended.wait(self.config.get(AgentOptions.STOP_TIMEOUT).total_seconds() + 60)
+        if self._stopped is not None:
+            self._record.set(stopped=True)
+            self._say_stopped(f"with {self._stopped}")
+            raise SystemExit(self._signals.code)
+        self.beginning.keep_outputs(outputs)
+        self._record.set(finished=now())
+        if self.beginning.script is not None:
+            self.beginning.script.finished(self._run.name)
+
+    def _failed(self) -> None:
+        """Exit if the job was ended by a signal, without a savepoint.
+
+        Raises:
+            SystemExit: It was.
+        """
+        if self._signals.code is not None:
+            self._say_stopped("without a savepoint; it resumes from its last checkpoint")
+            raise SystemExit(self._signals.code)
+
+    def _say_stopped(self, how: str) -> None:
+        console.say(f"job {self._run.name!r} is stopped {how}; to resume it, run the script again")
+
+    def _stop(self) -> None:
+        """Stop the job with a savepoint, or cancel it."""
+        try:
+            self._try_to_stop()
+        except Exception as error:
+            console.say(f"the job cannot be stopped: {error}")
+            gateway.kill()
+        finally:
+            self._ended.set()
+
+    def _try_to_stop(self) -> None:
+        assert self._start is not None
+        while self._client is None and not self._ended.wait(0.05):
+            pass
+        seconds = self.config.get(AgentOptions.STOP_TIMEOUT).total_seconds()
+        directory = self.beginning.folder.savepoints / str(self._start.number)
+        # Flink removes the checkpoints of a job that stops with a savepoint, so the intent comes first.
+        self._record.set(stopping=str(directory.relative_to(self.beginning.folder.path)))
+        place = java.stop_with_savepoint(self._client, directory, seconds) if seconds else None
+        if place is None:
+            java.cancel(self._client)
+        else:
+            self._stopped = f"savepoint {Path(place).name}"
+
+
+def say_beginning(beginning: Beginning, chosen: Chosen | None) -> None:
+    """Print where the job keeps its data, and where it begins."""
+    name, run = beginning.run.name, beginning.run
+    console.say(f"job {name!r}: data in {beginning.shown}")
+    for problem in beginning.damaged:
+        console.say(f"WARNING: a checkpoint is damaged, an older one is used: {problem}")
+    for warning in beginning.warnings:
+        console.say(f"WARNING: {warning}")
+    if chosen is not None:
+        console.say(f"resuming {name!r} from {chosen.title} (to start over: --fresh)")
+    elif run.starts:
+        console.say(
+            f"resuming {name!r} from the beginning, as no checkpoint was complete; recorded durable steps "
+            "are not repeated (to start over: --fresh)"
+        )

@@ -1,0 +1,155 @@
+"""Opens the start of a local job: decides if it resumes, and warns if durable steps would run again."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Mapping
+from dataclasses import dataclass
+from pathlib import Path
+
+from pyflink.datastream import StreamExecutionEnvironment
+
+from flink_agents.api.errors import KafkaStreamError
+from flink_agents.api.local_jobs import Accept
+from flink_agents.api.logs import bounded_logger
+from flink_agents.api.options import AgentOptions, Configuration
+from flink_agents.api.places import authors_place
+from flink_agents.runtime.flink import compat as flink_compat
+from flink_agents.runtime.flink.following import console, executions
+from flink_agents.runtime.flink.resume import java, policy
+from flink_agents.runtime.flink.resume.begin import Request, begin
+from flink_agents.runtime.flink.resume.folder import JobFolder
+from flink_agents.runtime.flink.resume.local_start import LocalStart, say_beginning
+from flink_agents.runtime.flink.resume.script import ScriptStart, script_start
+from flink_agents.runtime.flink.stores import StoreChoice
+
+SHORTEST_TIMEOUT = "internal.flink-agents.transaction-timeout-ms"
+"""Exactly-once sinks note here how long brokers keep their transactions."""
+
+_log = bounded_logger("flink_agents.resume")
+
+
+@dataclass(frozen=True)
+class KeptAgent:
+    """What an agent needs to be resumed.
+
+    Attributes:
+        name: Its name.
+        plan: Fingerprint of its plan.
+        store: Where it records durable steps; None if it makes none.
+        keeps: True if it has durable steps, timers, signals or memory.
+    """
+
+    name: str
+    plan: str
+    store: StoreChoice | None
+    keeps: bool
+
+
+def open_start(
+    env: StreamExecutionEnvironment, config: Configuration, name: str | None, agents: Iterable[KeptAgent]
+) -> LocalStart | None:
+    """Begin a start of a local job; returns None if the job does not resume.
+
+    Args:
+        env: PyFlink's environment of the job.
+        config: Options of the job.
+        name: The name that ``execute`` was given.
+        agents: The agents of the job.
+
+    Raises:
+        ResumeError: The start cannot begin.
+        StoreError: The journal does not match.
+    """
+    agents = list(agents)
+    flink = flink_compat.configuration_of(env)
+    enabled = env.get_checkpoint_config().is_checkpointing_enabled()
+    keeps = bool(agents) and (enabled or SHORTEST_TIMEOUT in flink or any(agent.keeps for agent in agents))
+    decision = policy.decide(config, name, keeps, flink)
+    if name is None or decision.state_dir is None:
+        _say_what_is_lost(decision, agents)
+        return None
+    script = script_start(decision.state_dir, decision.script)
+    if name in script.names:
+        second = policy.Decision(
+            None, reason="the script has run a job of that name already", fix="give each job another name"
+        )
+        _say_what_is_lost(second, agents)
+        return None
+    fresh = policy.wants_fresh(config)
+    if fresh and not script.names:
+        script.start_over()
+    return _begin(JobFolder.of(decision.state_dir, name), config, name, agents, fresh, script, flink)
+
+
+def _begin(
+    folder: JobFolder,
+    config: Configuration,
+    name: str,
+    agents: list[KeptAgent],
+    fresh: bool,
+    script: ScriptStart,
+    flink: Mapping[str, str],
+) -> LocalStart:
+    timeout = flink.get(SHORTEST_TIMEOUT)
+    journal = _journal(folder, agents)
+    request = Request(
+        name,
+        config.get(AgentOptions.JOB_IDENTIFIER),
+        {agent.name: agent.plan for agent in agents},
+        fresh,
+        Accept(config.get(AgentOptions.ACCEPT)),
+        journal,
+        None if timeout is None else int(timeout) / 1000,
+    )
+    beginning = begin(folder, request, java.JavaLock(folder.lock), java.read_checkpoint, script)
+    script.begun(name)
+    if beginning.skipped:
+        console.say(
+            f"job {name!r} has finished in the last start of the script, which did not end: its outputs are "
+            "taken from there (to start over: --fresh)"
+        )
+    else:
+        say_beginning(beginning, beginning.chosen)
+    return LocalStart(beginning, config, journal)
+
+
+def _journal(folder: JobFolder, agents: list[KeptAgent]) -> Path | None:
+    stores = [agent.store.beside(str(folder.journal)) for agent in agents if agent.store is not None]
+    return next((store.file for store in stores if store.file is not None), None)
+
+
+def _say_what_is_lost(decision: policy.Decision, agents: list[KeptAgent]) -> None:
+    """Warn of durable steps that the next start would make again."""
+    durable = [agent.name for agent in agents if agent.store is not None]
+    if durable and (policy.main_script() is not None or "script" in decision.reason):
+        _log.warning(
+            "this job does not resume if its process dies: %s. The next start would make the durable steps "
+            "of %s again. To have it resume: %s",
+            decision.reason,
+            ", ".join(durable),
+            decision.fix,
+        )
+
+
+def may_enable(env: StreamExecutionEnvironment) -> bool:
+    """Return True if the job of ``env`` is local and has agents, so that :func:`open_start` sees it."""
+    target = flink_compat.configuration_of(env).get("execution.target", "local")
+    return target == "local" and executions.knows(env)
+
+
+def check_checkpoints(env: StreamExecutionEnvironment) -> None:
+    """Check that a job whose sinks commit with checkpoints takes some.
+
+    Raises:
+        KafkaStreamError: It takes none.
+    """
+    noted = SHORTEST_TIMEOUT in flink_compat.configuration_of(env)
+    if noted and not env.get_checkpoint_config().is_checkpointing_enabled():
+        raise KafkaStreamError(
+            "a sink of the job commits with checkpoints, and the job takes none",
+            expected="checkpoints for delivery='exactly-once'",
+            found="no checkpoints",
+            fix="give a local job a name, env.execute('orders'), so that it takes checkpoints; or call "
+            "enable_checkpointing(...) of PyFlink's environment; or write at-least-once",
+            where=authors_place(),
+        )

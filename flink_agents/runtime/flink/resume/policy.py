@@ -1,0 +1,107 @@
+"""Decides if a local job resumes, and where its folder is."""
+
+from __future__ import annotations
+
+import os
+import sys
+from collections.abc import Mapping
+from dataclasses import dataclass
+from pathlib import Path
+
+from flink_agents.api.errors import CannotResumeError
+from flink_agents.api.local_jobs import Resume
+from flink_agents.api.options import AgentOptions, Configuration
+from flink_agents.api.places import authors_place
+from flink_agents.runtime.flink.resume.folder import STATE_DIR
+
+RECOVERY_PATH = "execution.state-recovery.path"
+_OLD_RECOVERY_PATH = "execution.savepoint.path"
+FRESH_ARGUMENT = "--fresh"
+
+
+@dataclass(frozen=True)
+class Decision:
+    """If a job resumes.
+
+    Attributes:
+        state_dir: Where folders of jobs are; None if it does not resume.
+        script: The script that runs the job.
+        reason: Why it does not resume.
+        fix: What the author can do about it.
+    """
+
+    state_dir: Path | None
+    script: str = ""
+    reason: str = ""
+    fix: str = ""
+
+
+def main_script() -> Path | None:
+    """Return the file that this process runs as a script; None inside of pytest, IPython and other shells."""
+    file = getattr(sys.modules.get("__main__"), "__file__", None)
+    shell = getattr(sys.modules.get("IPython"), "get_ipython", lambda: None)()
+    if file is None or shell is not None or _in_pytest():
+        return None
+    return Path(file).absolute()
+
+
+def _in_pytest() -> bool:
+    # A script that a test starts inherits the variable, and may import pytest for its own reasons.
+    return "PYTEST_VERSION" in os.environ and "_pytest.main" in sys.modules
+
+
+def decide(
+    config: Configuration, name: str | None, keeps_something: bool, flink: Mapping[str, str]
+) -> Decision:
+    """Decide if a job resumes.
+
+    Args:
+        config: Options of the job.
+        name: The name that ``execute`` was given.
+        keeps_something: True if the job has anything to resume: checkpoints, or agents that need them.
+        flink: Flink's configuration.
+
+    Raises:
+        CannotResumeError: It cannot, and has to.
+    """
+    policy = Resume(config.get(AgentOptions.RESUME))
+    script = main_script()
+    found = _decide(policy, name, keeps_something, flink, script)
+    if found is not None and policy is Resume.REQUIRE:
+        raise CannotResumeError(
+            f"local.resume is {policy.value!r}, and this job cannot resume",
+            expected="a job that resumes",
+            found=found.reason,
+            fix=found.fix,
+            where=authors_place(),
+        )
+    if found is not None:
+        return found
+    given = config.get(AgentOptions.STATE_DIR)
+    home = Path.cwd() if script is None else script.parent
+    state_dir = home / STATE_DIR if given is None else Path(given).expanduser()
+    return Decision(state_dir.absolute(), "interactive" if script is None else script.name)
+
+
+def _decide(
+    policy: Resume, name: str | None, keeps_something: bool, flink: Mapping[str, str], script: Path | None
+) -> Decision | None:
+    if policy is Resume.NEVER:
+        return Decision(None, reason="the option local.resume is 'never'", fix="set local.resume to 'auto'")
+    if name is None:
+        return Decision(None, reason="it has no name", fix="give it a name: env.execute('orders')")
+    if any(flink.get(key) for key in (RECOVERY_PATH, _OLD_RECOVERY_PATH)):
+        reason = f"{RECOVERY_PATH} says where it begins"
+        return Decision(None, reason=reason, fix="leave that option out")
+    if policy is Resume.AUTO and script is None:
+        reason = "it does not run from a script"
+        return Decision(None, reason=reason, fix="run it from a file, or set local.resume to 'require'")
+    if not keeps_something:
+        reason = "it has no durable steps, timers, signals or memory, and no checkpoints"
+        return Decision(None, reason=reason, fix="enable checkpoints: stream_env.enable_checkpointing(5000)")
+    return None
+
+
+def wants_fresh(config: Configuration) -> bool:
+    """Return True if the start begins a new job run, whatever is left of the last one."""
+    return bool(config.get(AgentOptions.FRESH)) or FRESH_ARGUMENT in sys.argv[1:]

@@ -1,0 +1,135 @@
+"""Follows a start: which checkpoints were complete, how far the journal has come, and when it was alive."""
+
+from __future__ import annotations
+
+import contextlib
+import json
+import shutil
+import threading
+import time
+from collections.abc import Callable
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+from flink_agents.runtime.flink.resume.checkpoints import complete
+from flink_agents.runtime.flink.resume.folder import JobFolder, write_atomically
+from flink_agents.runtime.flink.resume.journal_check import SeenJournal, look
+
+LOOK_SECONDS = 0.1
+ALIVE_SECONDS = 5.0
+"""How old what the file says of the time is at most, if nothing else has changed."""
+
+
+@dataclass(frozen=True)
+class Progress:
+    """How far a job run has come, as its last start has seen.
+
+    Attributes:
+        start: The number of the start.
+        checkpoint: Number of the newest complete checkpoint of that start; None if there was none.
+        alive: When the process was alive, in seconds since 1970.
+        journal: The journal.
+    """
+
+    start: int
+    checkpoint: int | None = None
+    alive: float = 0.0
+    journal: SeenJournal | None = None
+
+    def to_json(self) -> str:
+        """Return the text of the file."""
+        journal = None if self.journal is None else self.journal.to_json()
+        values = {"start": self.start, "checkpoint": self.checkpoint, "alive": self.alive, "journal": journal}
+        return json.dumps(values) + "\n"
+
+
+def read_progress(folder: JobFolder) -> Progress | None:
+    """Return how far the job run has come; None if nobody has written that, or it cannot be read."""
+    try:
+        found: dict[str, Any] = json.loads(folder.progress.read_text(encoding="utf-8"))
+        journal = None if found["journal"] is None else SeenJournal.from_json(found["journal"])
+        return Progress(found["start"], found["checkpoint"], float(found["alive"]), journal)
+    except (OSError, ValueError, KeyError, TypeError):
+        return None
+
+
+class Watcher:
+    """Writes the progress of a start in a thread of its own.
+
+    Args:
+        folder: The folder of the job.
+        start: The number of the start.
+        checkpoints: Where Flink keeps the checkpoints of this start.
+        journal: The file of the journal; None if the store is another one.
+        first_checkpoint: Called once, when the first checkpoint of this start is complete.
+        before: What the start before had seen.
+    """
+
+    def __init__(
+        self,
+        folder: JobFolder,
+        start: int,
+        checkpoints: Path,
+        journal: Path | None,
+        first_checkpoint: Callable[[], None],
+        before: Progress | None,
+    ) -> None:
+        self._folder = folder
+        self._checkpoints = checkpoints
+        self._journal = journal
+        self._first = first_checkpoint
+        seen = None if before is None else before.journal
+        self._written = Progress(start, journal=seen)
+        self._ended = threading.Event()
+        self._thread = threading.Thread(target=self._run, name="local-job-progress", daemon=True)
+
+    def start(self) -> None:
+        """Begin."""
+        self._thread.start()
+
+    def end(self) -> None:
+        """Look a last time, and end."""
+        self._ended.set()
+        if self._thread.ident is not None:
+            self._thread.join()
+
+    def has_checkpoint(self) -> bool:
+        """Return True if a checkpoint of this start is complete."""
+        return bool(complete(self._checkpoints))
+
+    def _run(self) -> None:
+        ended = False
+        while not ended:
+            ended = self._ended.wait(LOOK_SECONDS)
+            # A full disk must not end the thread: the next look may succeed.
+            with contextlib.suppress(OSError):
+                self._look(ended)
+
+    def _look(self, ended: bool) -> None:
+        before = self._written
+        numbers = complete(self._checkpoints)
+        newest = max(numbers, default=before.checkpoint)
+        new = newest != before.checkpoint
+        journal = before.journal
+        if self._journal is not None and (new or ended or time.time() - before.alive >= 1.0):
+            position = look(self._journal)
+            if position is not None:
+                journal = SeenJournal(str(self._journal), position)
+        now = time.time()
+        if not (new or ended or journal != before.journal or now - before.alive >= ALIVE_SECONDS):
+            return
+        self._written = Progress(before.start, newest, now, journal)
+        write_atomically(self._folder.progress, self._written.to_json(), durable=new)
+        if new and before.checkpoint is None:
+            self._first()
+
+
+def remove(paths: list[Path]) -> None:
+    """Remove files and directories that nobody needs any more; what cannot be removed stays."""
+    for path in paths:
+        if path.is_dir():
+            shutil.rmtree(path, ignore_errors=True)
+        else:
+            with contextlib.suppress(OSError):
+                path.unlink()
