@@ -76,6 +76,12 @@ DEFAULTS = {
     "vector-stores": None,
     "local.restart.attempts": 3,
     "local.restart.delay": timedelta(seconds=1),
+    "local.resume": "auto",
+    "local.fresh": False,
+    "local.state-dir": None,
+    "local.checkpoint-interval": timedelta(seconds=5),
+    "local.stop-timeout": timedelta(seconds=60),
+    "local.accept": "nothing",
 }
 
 
