@@ -224,6 +224,8 @@ class Job:
 
         collecting, self._collecting = self._collecting, []
         self._applied, self._checks = {}, []
+        for _, found in collecting:
+            found.submitted = True
         for (_, found), outputs in zip(collecting, start.beginning.kept_outputs(), strict=False):
             found.extend(outputs)
         return JobExecutionResult(start.skip(self.stream_env))
