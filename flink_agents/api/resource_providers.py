@@ -18,6 +18,22 @@ from flink_agents.api.resources import RESOURCE_PROVIDERS, Prompt, ResourceType
 from flink_agents.api.settings import ToolLimits
 
 
+class NamedCode(str):
+    """The name of a class or function, with the object itself if that came with the job.
+
+    Attributes:
+        there: The object; None if it has to be imported.
+    """
+
+    there: Any
+
+    def __new__(cls, name: str, there: Any = None) -> NamedCode:
+        """Give a name its object."""
+        made = super().__new__(cls, name)
+        made.there = there
+        return made
+
+
 @dataclass(frozen=True)
 class DeclaredResource:
     """A resource as its author declared it.

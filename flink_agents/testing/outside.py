@@ -21,6 +21,7 @@ from typing import Any
 from flink_agents.api.action_state import JournalKey, Record, RecordKind
 from flink_agents.api.durable import DurableCallable
 from flink_agents.api.errors import AgentsError
+from flink_agents.runtime.concurrency.outcomes import cancelled_from_outside
 from flink_agents.runtime.durable.call_values import identity
 from flink_agents.runtime.execution.shared import Durable
 from flink_agents.runtime.journal.calls import task_of
@@ -287,9 +288,9 @@ class _Call:
         began = time.monotonic()
         try:
             value = await what.function(*args, **kwargs)
-        except asyncio.CancelledError:
-            raise  # no answer came
         except BaseException as error:
+            if cancelled_from_outside(error):
+                raise  # no answer came
             self.outside.ended(self, time.monotonic() - began, None, error)
             raise
         self.outside.ended(self, time.monotonic() - began, value, None)

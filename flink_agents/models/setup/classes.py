@@ -7,6 +7,7 @@ import sys
 from typing import Any, TypeVar
 
 from flink_agents.api.errors import ResourceUnavailableError
+from flink_agents.api.resource_providers import NamedCode
 
 T = TypeVar("T")
 
@@ -67,6 +68,8 @@ def found(name: str, what: str) -> Any:
 
 
 def _imported(name: str) -> Any:
+    if isinstance(name, NamedCode) and name.there is not None:
+        return name.there
     module, _, qualname = name.partition(":")
     there: Any = sys.modules.get(module)
     if there is None or not _waits_for_agents(there):

@@ -6,7 +6,7 @@ import inspect
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
 from types import FunctionType
-from typing import Any
+from typing import Any, cast
 
 from flink_agents.api.agent import Agent
 from flink_agents.api.approvals import ApprovalDeniedEvent
@@ -22,7 +22,7 @@ from flink_agents.api.events import Event
 from flink_agents.api.options import Configuration
 from flink_agents.api.places import is_users_code, place_of, place_of_class, unwrap
 from flink_agents.api.policies import OnError, OnSuspend, RetryPolicy
-from flink_agents.api.resource_providers import DeclaredResource, provider_of
+from flink_agents.api.resource_providers import DeclaredResource, NamedCode, provider_of
 from flink_agents.api.resources import RESOURCE_PROVIDERS, ResourceType, check_resource_type
 from flink_agents.api.settings import ActionSettings
 from flink_agents.plan.analysis.functions import has_async_code, is_async_generator, is_generator
@@ -124,6 +124,7 @@ class BoundAgent:
     clients: Mapping[str, Callable[[], Any]] = field(default_factory=dict)
     _functions: Mapping[ResourceKey, Callable[..., Any]] = field(default_factory=dict, repr=False)
     _approvals: Mapping[str, Any] = field(default_factory=dict, repr=False)
+    _named: Mapping[str, Any] = field(default_factory=dict, repr=False)
     _made: dict[ResourceKey, Any] = field(default_factory=dict, repr=False)
 
     @property
@@ -193,14 +194,22 @@ class BoundAgent:
             DeclaredResource(
                 name=one.name,
                 get=self.resource,
-                clazz=descriptor.clazz,
-                arguments=descriptor.arguments,
+                clazz=self._named_code(descriptor.clazz),
+                arguments=self._named_code(descriptor.arguments),
                 function=self._functions.get((one.type, one.name)),
                 description=one.description,
                 prompt=one.prompt,
                 limits=one.model_copy(update={"needs_approval": self._approvals.get(one.name, False)}),
             )
         )
+
+    def _named_code(self, value: Any) -> Any:
+        """Return a name, or arguments with names, with the objects that came with the job."""
+        if isinstance(value, str):
+            return NamedCode(value, self._named[value]) if value in self._named else value
+        if isinstance(value, dict) and self._named:
+            return {name: self._named_code(one) for name, one in cast("dict[str, Any]", value).items()}
+        return value
 
     def load_providers(self) -> None:
         """Let the providers of the agent's resources import what they need.
@@ -291,6 +300,7 @@ def bind(plan: AgentPlan, code: AgentCode | None = None) -> BoundAgent:
         on_suspend=plan.on_suspend,
         clients={name: one for (kind, name), one in functions.items() if kind is ResourceType.CLIENT},
         _functions=functions,
+        _named=code.named if code is not None else {},
         _approvals={
             one.name: _needs(one, declared) for one in plan.resources if one.type is ResourceType.TOOL
         },

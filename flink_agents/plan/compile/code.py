@@ -41,6 +41,7 @@ class AgentCode:
         side_outputs: Tags and the types of their values.
         output_type: Type of its outputs.
         events: Event classes that it knows, by type string.
+        named: The author's objects that descriptions of its resources name, by their names.
     """
 
     agent_class: type[Agent]
@@ -54,6 +55,7 @@ class AgentCode:
     events: Mapping[str, type[Event]]
     clients: Mapping[str, ResourceDeclaration] = field(default_factory=dict)
     retry: RetryPolicy | None = None
+    named: Mapping[str, Any] = field(default_factory=dict)
 
     @classmethod
     def of(cls, agent: Agent | type[Agent] | DeclaredAgent) -> AgentCode:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Mapping
+from dataclasses import replace
 from typing import Any
 
 from flink_agents.api.agent import Agent
@@ -42,6 +43,7 @@ from flink_agents.plan.compile.events import (
     type_of,
 )
 from flink_agents.plan.compile.literal_secrets import check_secrets
+from flink_agents.plan.compile.named import named_objects
 from flink_agents.plan.compile.near_misses import check_attributes
 from flink_agents.plan.compile.signatures import check_client, check_resource_method, check_tool
 from flink_agents.plan.model import (
@@ -82,7 +84,8 @@ def compile_with_code(agent: Agent | type[Agent], name: str | None = None) -> tu
         AgentDefinitionError: The agent cannot work.
     """
     declared = DeclaredAgent.of(agent)
-    return _plan_of(declared, name), AgentCode.of(declared)
+    plan = _plan_of(declared, name)
+    return plan, replace(AgentCode.of(declared), named=named_objects(plan))
 
 
 def _plan_of(declared: DeclaredAgent, name: str | None) -> AgentPlan:

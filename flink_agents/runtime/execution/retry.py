@@ -13,7 +13,15 @@ from email.utils import parsedate_to_datetime
 from typing import Any
 
 from flink_agents.api.durable import RetryableError, TerminalError
-from flink_agents.api.errors import ActionTimeoutError, AgentsError, RecordedFailureError
+from flink_agents.api.errors import (
+    ActionTimeoutError,
+    AgentsError,
+    FunctionReferenceError,
+    MissingExtraError,
+    RecordedFailureError,
+    ResourceUnavailableError,
+    UnknownEventError,
+)
 from flink_agents.api.policies import FailedAttempt, RetryPolicy
 from flink_agents.runtime.execution.limits import Slot
 from flink_agents.runtime.serde.tracebacks import text_of
@@ -31,6 +39,15 @@ PROGRAMMING_ERRORS = (
     AgentsError,
 )
 """Errors that another attempt would meet again."""
+
+DEPLOYMENT_ERRORS = (
+    ResourceUnavailableError,
+    UnknownEventError,
+    FunctionReferenceError,
+    MissingExtraError,
+    ModuleNotFoundError,
+)
+"""Errors of the job and its workers, which each record would meet: none of them is the fault of a record."""
 
 MAX_MESSAGE = 1000
 """How much of an error's text the record of an attempt keeps."""
@@ -106,6 +123,17 @@ def record(number: int, error: BaseException, delay: float | None = None) -> Fai
         error_message=message[:MAX_MESSAGE],
         delay=delay,
     )
+
+
+def is_of_deployment(error: BaseException) -> bool:
+    """True if the job or its workers are the reason of a failure, and not the record."""
+    if isinstance(error, DEPLOYMENT_ERRORS):
+        return True
+    if isinstance(error, BaseExceptionGroup):
+        inner: Any = error
+        return any(map(is_of_deployment, inner.exceptions))
+    cause = error.__cause__
+    return isinstance(error, AgentsError) and cause is not None and is_of_deployment(cause)
 
 
 def is_retryable(policy: RetryPolicy, error: BaseException) -> bool:

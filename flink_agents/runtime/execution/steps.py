@@ -31,7 +31,7 @@ from flink_agents.plan import BoundAction
 from flink_agents.runtime.concurrency.outcomes import thrown
 from flink_agents.runtime.execution.context import ActionRun, context_type
 from flink_agents.runtime.execution.limits import RuntimeSignal
-from flink_agents.runtime.execution.retry import Trial, is_retryable, next_trial, record
+from flink_agents.runtime.execution.retry import Trial, is_of_deployment, is_retryable, next_trial, record
 from flink_agents.runtime.execution.routing import not_accepted
 from flink_agents.runtime.execution.run import Run
 from flink_agents.runtime.execution.shared import RunEnvironment
@@ -266,7 +266,8 @@ class StepExecutor:
         where = users_place(error, action)
         policy = self._policy_of(action)
         attempts = _attempts(step, error)
-        if policy in (OnError.FAIL, OnError.RETRY) or isinstance(error, ENDS):
+        ends = isinstance(error, ENDS) or is_of_deployment(error)
+        if policy in (OnError.FAIL, OnError.RETRY) or ends:
             raise self._action_failed(step, error, where, attempts) from error
         self._put_final(step)
         self._give_up(step.run, action, event, error, where, policy, attempts, step.path)

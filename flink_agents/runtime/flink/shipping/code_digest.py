@@ -246,6 +246,8 @@ def _modules_of(code: AgentCode) -> Iterator[str]:
     for target in (*code.agent_class.__mro__, *functions, code.context_class, *code.events.values()):
         if target is not None:
             yield FunctionRef.of(target).module
+    for name in code.named:
+        yield name.partition(":")[0]
 
 
 def _modules_with(values: Iterable[Any]) -> list[str]:

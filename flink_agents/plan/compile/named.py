@@ -1,0 +1,78 @@
+"""Code that only the description of a resource names: ``clazz="module:name"``, the function of a router.
+
+Nothing of the agent refers to it, so it would stay behind when the agent goes to the workers. The objects go
+along with the code of the agent: by value if they are of the main script, else by name. A worker that lacks
+their module says so when the operator is loaded, and not at each record.
+"""
+
+from __future__ import annotations
+
+import importlib
+import importlib.util
+import re
+import sys
+from collections.abc import Iterator
+from pathlib import PurePath
+from typing import Any
+
+from flink_agents.plan.model import AgentPlan
+
+_NAME = re.compile(r"[A-Za-z_][\w.]*:[A-Za-z_][\w.]*")
+_INSTALLED = ("site-packages", "dist-packages")
+
+
+def named_objects(plan: AgentPlan) -> dict[str, Any]:
+    """Return the author's objects that descriptions of resources name, by their names.
+
+    What cannot be imported here is left out: it may be there on the workers, who look for it.
+    """
+    found: dict[str, Any] = {}
+    for resource in plan.resources:
+        if resource.descriptor is None:
+            continue
+        clazz = resource.descriptor.clazz
+        for name in filter(_NAME.fullmatch, (clazz, *_texts(resource.descriptor.arguments))):
+            if name not in found and (value := _object(name, loads=name == clazz)) is not None:
+                found[name] = value
+    return found
+
+
+def _texts(value: Any) -> Iterator[str]:
+    if isinstance(value, str):
+        yield value
+    elif isinstance(value, dict):
+        for one in value.values():
+            yield from _texts(one)
+    elif isinstance(value, list | tuple):
+        for one in value:
+            yield from _texts(one)
+
+
+def _object(name: str, loads: bool) -> Any:
+    """Return what a name means; None if it is not the author's, or is no function or class.
+
+    Args:
+        name: The name.
+        loads: Whether its module may be imported. Texts that are no names of code may look like some.
+    """
+    module, _, qualname = name.partition(":")
+    try:
+        there: Any = sys.modules.get(module)
+        if there is None:
+            if not loads or not _is_of_author(importlib.util.find_spec(module)):
+                return None
+            there = importlib.import_module(module)
+        elif module != "__main__" and not _is_of_author(there.__spec__):
+            return None
+        for part in qualname.split("."):
+            there = getattr(there, part)
+    except Exception:  # whatever a module raises while it is imported
+        return None
+    return there if callable(there) else None
+
+
+def _is_of_author(spec: Any) -> bool:
+    origin = getattr(spec, "origin", None)
+    if origin is None or spec.name.partition(".")[0] in {"flink_agents", *sys.stdlib_module_names}:
+        return False
+    return not any(part in _INSTALLED for part in PurePath(origin).parts)
