@@ -13,7 +13,7 @@ from __future__ import annotations
 
 import secrets
 from abc import ABC, abstractmethod
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 from enum import IntEnum
 from typing import NamedTuple
@@ -382,11 +382,16 @@ class ActionStateStore(ABC):
 
     async def origins(self) -> frozenset[str]:
         """Return the ids that :meth:`remember_origin` was given."""
-        return frozenset(name.removeprefix(ORIGIN) for name in await self.plans() if name.startswith(ORIGIN))
+        return origins_in(await self.plans())
 
     def metrics(self) -> Mapping[str, int]:
         """Return the store's measurements by name, which the runtime shows in the group ``store``."""
         return {}
+
+
+def origins_in(names: Iterable[str]) -> frozenset[str]:
+    """Return the ids of copied stores among the names of plans."""
+    return frozenset(name.removeprefix(ORIGIN) for name in names if name.startswith(ORIGIN))
 
 
 def encode_text(text: str) -> bytes:

@@ -149,6 +149,8 @@ class DurableCallable:
             parameter of that name; it is no argument of the call, and no part of its record.
         unknown: What the call returns if it timed out in its last attempt. Default: it fails with
             ``ActionTimeoutError``.
+        shared: True if results are large and the same in many runs: records then hold a digest, and the store
+            has each result once.
 
     Raises:
         AgentConfigurationError: The function is none, or has no parameter for a client or of a name in
@@ -164,6 +166,7 @@ class DurableCallable:
     redact: str | Collection[str] = frozenset()
     client: str | tuple[str, ...] = ()
     unknown: UnknownOutcome | None = None
+    shared: bool = False
 
     def __post_init__(self) -> None:
         checks.check_function(self.function)

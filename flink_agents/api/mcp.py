@@ -21,6 +21,11 @@ Transport = Literal["stdio", "streamable-http", "sse"]
 """How messages come to a server."""
 
 
+OnNameTaken = Literal["skip", "prefix", "fail"]
+"""What becomes of a tool of a server if the model has another tool of its name: it is left out, it gets the
+name of the server before its own, or the conversation fails."""
+
+
 class MCPServerSpec(ToolSourceLimits):
     """All that can be said about an MCP server. ``docs/mcp.md`` explains each."""
 
@@ -39,6 +44,7 @@ class MCPServerSpec(ToolSourceLimits):
     prefix: str = Field(default="", description="What stands, with '_', before the names of its tools.")
     tools: tuple[str, ...] | None = Field(default=None, description="Tools that are had, such as 'read_*'.")
     exclude: tuple[str, ...] = Field(default=(), description="Tools that are left out, such as 'delete_*'.")
+    on_name_taken: OnNameTaken = Field(default="skip", description="If a model has a tool of that name.")
     connect_timeout: float = Field(default=30.0, gt=0, description="Seconds until it is ready.")
     timeout: float = Field(default=60.0, gt=0, description="Seconds for each request.")
     tools_for: float = Field(default=60.0, ge=0, description="Seconds after which tools are listed again.")
@@ -80,6 +86,7 @@ class MCPServerOptions(TypedDict, total=False):
     prefix: str
     tools: Sequence[str] | None
     exclude: Sequence[str]
+    on_name_taken: OnNameTaken
     connect_timeout: float
     timeout: float
     tools_for: float

@@ -113,10 +113,12 @@ class ServerProcess:
     Args:
         counts: Where it writes what it does.
         way: ``http`` or ``sse``.
+        flags: More arguments of its script.
     """
 
-    def __init__(self, counts: Counts, way: str) -> None:
+    def __init__(self, counts: Counts, way: str, *flags: str) -> None:
         self._counts = counts
+        self._flags = flags
         self._way = way
         self.port = free_port()
         self.url = f"http://127.0.0.1:{self.port}/{'mcp' if way == 'http' else 'sse'}"
@@ -125,7 +127,7 @@ class ServerProcess:
     def start(self) -> None:
         """Start it, and wait until it listens."""
         command = [sys.executable, str(self._counts.script), str(self._counts.file)]
-        command += [f"--{self._way}", str(self.port)]
+        command += [f"--{self._way}", str(self.port), *self._flags]
         self.process = subprocess.Popen(command, stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL)
         wait_until(self._listens, "the server listens")
 
@@ -142,9 +144,9 @@ class ServerProcess:
 
 
 @contextmanager
-def served(counts: Counts, way: str) -> Iterator[ServerProcess]:
+def served(counts: Counts, way: str, *flags: str) -> Iterator[ServerProcess]:
     """A server that is reached by HTTP."""
-    server = ServerProcess(counts, way)
+    server = ServerProcess(counts, way, *flags)
     server.start()
     try:
         yield server

@@ -51,6 +51,7 @@ class MCPServerCalls(MCPServerClient):
         self._ctx = ctx
         self._spec = spec
         self._requests = requests
+        self.on_name_taken = spec.on_name_taken
         self._retry = RetryPolicy(**spec.retry.model_dump(), retry_on=(RetryableError,))
         # By task: what another branch of the action did first may differ on replay.
         self._listed: WeakKeyDictionary[asyncio.Task[Any], list[MCPTool]] = WeakKeyDictionary()
@@ -67,7 +68,9 @@ class MCPServerCalls(MCPServerClient):
         assert task is not None
         if task not in self._listed:
             # Further questions of the same execution cost no record each.
-            self._listed[task] = [read_tool(one) for one in await self.recorded(list_tools, "list_tools")]
+            # The same list in run after run has kilobytes: the store has it once.
+            recorded = await self.recorded(list_tools, "list_tools", shared=True)
+            self._listed[task] = [read_tool(one) for one in recorded]
         return self._listed[task]
 
     @override
@@ -175,6 +178,7 @@ class MCPServerCalls(MCPServerClient):
         *arguments: Any,
         key: str | None = None,
         unknown: UnknownOutcome | None = None,
+        shared: bool = False,
     ) -> Any:
         """Make a durable call of a function of this server.
 
@@ -184,6 +188,7 @@ class MCPServerCalls(MCPServerClient):
             *arguments: Its arguments.
             key: The idempotency key of the call that this one repeats.
             unknown: What it returns if nobody knows its outcome.
+            shared: Whether it returns the same in many runs.
 
         Raises:
             MCPServerUnavailableError: The server could not be reached in any attempt.
@@ -195,7 +200,7 @@ class MCPServerCalls(MCPServerClient):
             return redaction.hidden(await function(*given, **named), known_only=True)
 
         name = f"mcp:{self.name}:{what}"
-        call = DurableCallable(without_secrets, name=name, retry=self._retry, unknown=unknown)
+        call = DurableCallable(without_secrets, name=name, retry=self._retry, unknown=unknown, shared=shared)
         repeated: dict[str, Any] = {} if key is None else {"idempotency_key": key}
         try:
             return await self._ctx.durable_execute_async(call, *arguments, **repeated)

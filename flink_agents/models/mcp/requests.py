@@ -17,6 +17,7 @@ from flink_agents.api.mcp import MCPServerSpec
 from flink_agents.models.mcp.connection import GRACE_SECONDS, Connection
 from flink_agents.models.mcp.content import repeatable
 from flink_agents.models.mcp.failures import Failure, Kind, failure_of
+from flink_agents.models.mcp.lists import SeenTools
 from flink_agents.models.setup.limiter import RequestLimiter
 from flink_agents.models.setup.secrets import Secrets
 
@@ -55,6 +56,7 @@ class MCPRequests:
         self._current: Connection | None = None
         self._all: set[Connection] = set()
         self._tools: tuple[Connection, float, Any] | None = None
+        self._seen = SeenTools(name)
 
     async def send(self, request: Request[T], timeout: float | None = None) -> T:
         """Send a request, and wait for its answer.
@@ -100,6 +102,7 @@ class MCPRequests:
             if fresh and connection is self._current and not connection.is_dead:
                 return tools
         tools = await self.send(lambda toolset: toolset.list_tools())
+        self._seen.look(tools)
         if self._current is not None:
             self._current.tools_changed = False
             self._tools = (self._current, now, tools)

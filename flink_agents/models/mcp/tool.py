@@ -27,10 +27,17 @@ class MCPModelTool:
         server: The server.
         tool: The tool.
         is_approved: Whether nobody is asked, whatever is said of the server.
+        name: The name by which the model calls it. Default: that of the tool.
+
+    Attributes:
+        on_name_taken: What becomes of it if the model has another tool of its name.
     """
 
-    def __init__(self, server: MCPServerCalls, tool: MCPTool, is_approved: bool = False) -> None:
-        self.name = tool.name
+    def __init__(
+        self, server: MCPServerCalls, tool: MCPTool, is_approved: bool = False, name: str | None = None
+    ) -> None:
+        self.name = name or tool.name
+        self.on_name_taken = server.on_name_taken
         self._server = server
         self._tool = tool
         self._is_approved = is_approved or server.is_approved(tool)
@@ -43,7 +50,13 @@ class MCPModelTool:
     @property
     def approved(self) -> MCPModelTool:
         """The same tool, which asks nobody."""
-        return MCPModelTool(self._server, self._tool, True)
+        return MCPModelTool(self._server, self._tool, True, self.name)
+
+    @property
+    def prefixed(self) -> MCPModelTool:
+        """The same tool, with the name of the server before its own."""
+        name = f"{self._server.name}_{self.name}"
+        return MCPModelTool(self._server, self._tool, self._is_approved, name)
 
     @property
     def definition(self) -> ToolDefinition:

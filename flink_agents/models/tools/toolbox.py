@@ -12,10 +12,11 @@ from pydantic_ai.messages import RetryInfo, ToolCallPart, ToolReturnPart
 from pydantic_ai.tools import ToolDefinition
 
 from flink_agents.api.context import RunnerContext
-from flink_agents.api.errors import DuplicateNameError, ResourceNotFoundError, ToolRetriesExceededError
+from flink_agents.api.errors import ResourceNotFoundError, ToolRetriesExceededError
 from flink_agents.api.resources import ResourceType, Tool
 from flink_agents.models.tools.calls import ModelTool, ToolOutcome, ToolPolicy, ToolSource, settled
 from flink_agents.models.tools.functions import FunctionTool
+from flink_agents.models.tools.names import with_names
 
 
 async def tools_of(ctx: RunnerContext, given: Iterable[Any]) -> list[ModelTool]:
@@ -81,15 +82,7 @@ class Toolbox:
         self, ctx: RunnerContext, tools: Sequence[ModelTool], policy: ToolPolicy, retries: int, now: datetime
     ) -> None:
         self._ctx = ctx
-        self._tools = {tool.name: tool for tool in tools}
-        if len(self._tools) < len(tools):
-            names = Counter(tool.name for tool in tools)
-            raise DuplicateNameError(
-                "a model is given two tools of one name",
-                expected="tools of different names",
-                found=", ".join(repr(name) for name, number in names.items() if number > 1),
-                fix="name one of them: Tool(function, name=...); give an MCP server a prefix",
-            )
+        self._tools = {tool.name: tool for tool in with_names(tools)}
         self._policy = policy
         self._retries = retries
         self._now = now

@@ -19,6 +19,7 @@ from flink_agents.runtime.execution.delivery import Delivery, OwnFuture, Pending
 from flink_agents.runtime.journal.calls import Call, Outcome, is_cancelled
 from flink_agents.runtime.journal.records import CallRecord
 from flink_agents.runtime.metrics.observers import Observers
+from flink_agents.runtime.retention.shared_values import SharedValues
 from flink_agents.runtime.serde import exceptions as failures
 from flink_agents.runtime.serde.codec import ValueCodec
 
@@ -169,7 +170,7 @@ class CallExecution:
         """
         assert isinstance(outcome, CallRecord)
         if outcome.error is None:
-            return decoded(self._codec, self._what, outcome)
+            return decoded(self._codec, self._what, outcome, self._values)
         # No variable may keep it: it leads to this frame.
         if raised is None:
             raise carried(failures.rebuild(self._codec, outcome.error))
@@ -252,7 +253,10 @@ class CallExecution:
             place: Number of its attempts, place in the order of outcomes, time since the begin.
         """
         try:
-            record = _record(self._call, encoded(self._codec, self._what, value), None, *place)
+            data = encoded(self._codec, self._what, value)
+            if self._what.shared:
+                data = await self._values.packed(data)
+            record = _record(self._call, data, None, *place)
             stored = await self._keep(record)
         except (DurableResultError, RecordTooLargeError) as refused:
             # The call took effect and must not be repeated, so that this is how it ended.
@@ -264,6 +268,12 @@ class CallExecution:
         if record.error is None:
             self._observers.call_recorded(state, action, self._call.identity.function)
         return record
+
+    @property
+    def _values(self) -> SharedValues:
+        journals = self._step.shared.journals
+        assert journals is not None
+        return journals.values
 
     def _keep(self, record: CallRecord) -> Coroutine[Any, Any, int]:
         """Store how the call ended, with what the action had seen before it and nobody has recorded."""

@@ -25,6 +25,7 @@ from flink_agents.api.provenance import as_data
 from flink_agents.runtime.execution.context import ActionRun
 from flink_agents.runtime.journal.calls import Call, Mismatch, step_name
 from flink_agents.runtime.journal.records import RECORD_FRAME, CallIdentity, CallRecord
+from flink_agents.runtime.retention.shared_values import SharedValues
 from flink_agents.runtime.serde import exceptions as failures
 from flink_agents.runtime.serde.awaitables import AWAIT_IT
 from flink_agents.runtime.serde.canonical import digest_of_bytes
@@ -172,10 +173,10 @@ def encoded(codec: ValueCodec, what: DurableCallable, value: Any) -> bytes:
         raise DurableResultError(f"{type(error).__name__}: {error}"[:1000]) from error
 
 
-def decoded(codec: ValueCodec, what: DurableCallable, record: CallRecord) -> Any:
+def decoded(codec: ValueCodec, what: DurableCallable, record: CallRecord, values: SharedValues) -> Any:
     """The recorded result."""
     assert record.value is not None
-    value = codec.decode(record.value)
+    value = codec.decode(values.unpacked(record.value) if what.shared else record.value)
     if what.result_type is None:
         return value
     # Read out of JSON, like a record.

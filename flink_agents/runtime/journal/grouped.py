@@ -198,6 +198,14 @@ class GroupedStore(ActionStateStore):
         return await self._own.journals(journal_id, after, limit)
 
     @override
+    async def remember_plan(self, fingerprint: str, data: bytes) -> None:
+        await self._own.remember_plan(fingerprint, data)
+
+    @override
+    async def recall_plan(self, fingerprint: str) -> bytes | None:
+        return await self._own.recall_plan(fingerprint)
+
+    @override
     async def plans(self) -> dict[str, bytes]:
         return await self._own.plans()
 

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable, Collection, Sequence
 from typing import Any
 
-from flink_agents.api.action_state import ActionStateStore, JournalKey, Owner, Record
+from flink_agents.api.action_state import ActionStateStore, JournalKey, Owner, Record, origins_in
 from flink_agents.api.durable import OnPlanChange
 from flink_agents.api.errors import RecordsPrunedError, StoreMismatchError
 from flink_agents.api.logs import bounded_logger
@@ -22,6 +22,7 @@ from flink_agents.runtime.journal.records import RunHeader
 from flink_agents.runtime.journal.run_journal import RunJournal
 from flink_agents.runtime.retention.pruning import Pruner
 from flink_agents.runtime.retention.remembered import Recent
+from flink_agents.runtime.retention.shared_values import SharedValues
 from flink_agents.runtime.serde.codec import ValueCodec
 from flink_agents.runtime.state.keyed_state import Head
 
@@ -49,6 +50,7 @@ class Journals:
         store_id: Id of the store, once it was opened. Timers fire after the end of an attempt, and
             may still ask for it.
         plan: Fingerprint of the agent's plan.
+        values: What many runs have in common.
         on_call: See above.
         pruner: See above.
     """
@@ -72,6 +74,7 @@ class Journals:
         self._agent = plan.name
         self._plans = Plans(store, plan, on_plan_change)
         self.plan = plan.fingerprint
+        self.values = SharedValues(store, codec)
         self._settled: Recent[JournalKey] = Recent(MAX_SETTLED)
         self._name = "", f"/{plan.name}"
         # Overtaken runs of keys whose other runs are settled.
@@ -83,7 +86,9 @@ class Journals:
         """Open the store; from then on no other attempt of the subtask can append."""
         await self.store.open(self._owner)
         self.store_id = self.store.store_id
-        self._copied = await self.store.origins()
+        plans = await self.store.plans()
+        self._copied = origins_in(plans)
+        self.values.open(plans)
         await self._plans.remember()
         if self.pruner is not None:
             self.pruner.open(self.store)

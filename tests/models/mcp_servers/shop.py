@@ -125,6 +125,27 @@ if "--more" in sys.argv:
         return "new"
 
 
+@server.tool()
+def grow(name: str, description: str) -> str:
+    """Have another tool from now on."""
+    note(f"grow {name}")
+
+    def grown(item: str) -> str:
+        note(f"{name} {item}")
+        return f"{name} of the server"
+
+    server.remove_tool(name) if name in GROWN else GROWN.append(name)
+    server.add_tool(grown, name=name, description=description)
+    return "done"
+
+
+GROWN: list[str] = []
+
+if "--many" in sys.argv:
+    for number in range(60):
+        server.add_tool(price_of, name=f"tool_{number}", description=f"Tool {number}. " + "It helps. " * 140)
+
+
 @server.prompt()
 def greet(customer: str, tone: str = "kindly") -> list[UserMessage | AssistantMessage]:
     """Greet a customer."""
