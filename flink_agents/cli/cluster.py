@@ -3,7 +3,9 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Sequence
+import os
+import sys
+from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated
 
@@ -99,11 +101,23 @@ def run(
     outputs: Annotated[
         bool, typer.Option("--outputs/--no-outputs", help="Show what TaskManagers print meanwhile.")
     ] = True,
+    local: Annotated[
+        bool, typer.Option("--local", help="Run the job on this machine, without a cluster.")
+    ] = False,
+    fresh: Annotated[
+        bool, typer.Option("--fresh", help="With --local: start over, and move what is left aside.")
+    ] = False,
 ) -> None:
-    """Submit a job to a cluster, and follow it to its end.
+    """Submit a job to a cluster, and follow it to its end; or run it on this machine.
 
-    What the job prints is shown, its state, and each restart with its reason.
+    What the job prints is shown, its state, and each restart with its reason. With --local, a job with a name
+    resumes where its last run stopped.
     """
+    if fresh and not local:
+        raise typer.BadParameter("--fresh goes with --local; on a cluster, leave --savepoint out.")
+    if local:
+        given = {"--cluster": cluster, "--savepoint": savepoint, "--py-files": py_files, "--detach": detach}
+        _run_here(script, arguments or (), fresh, parallelism, _options(option), given)
     from flink_agents.runtime.flink.following.cluster_run import run_on_cluster
     from flink_agents.runtime.flink.following.submission import JobRequest
 
@@ -124,6 +138,27 @@ def run(
         raise typer.Exit(INTERRUPTED) from None
     if state not in (None, "FINISHED"):
         raise typer.Exit(NOT_FINISHED)
+
+
+def _run_here(
+    script: Path,
+    arguments: Sequence[str],
+    fresh: bool,
+    parallelism: int | None,
+    options: dict[str, str],
+    of_clusters: Mapping[str, object],
+) -> None:
+    """Become the script, as ``python SCRIPT`` would: signals and exit codes are those of the script."""
+    wrong = [name for name, value in of_clusters.items() if value]
+    if wrong:
+        raise typer.BadParameter(f"{', '.join(wrong)} and --local exclude each other.")
+    if options or parallelism is not None:
+        raise typer.BadParameter("--option and --parallelism are for clusters; set them in the script.")
+    environ = dict(os.environ)
+    if fresh:
+        environ["FLINK_AGENTS_LOCAL_FRESH"] = "true"
+    sys.stdout.flush()
+    os.execve(sys.executable, [sys.executable, str(script), *arguments], environ)
 
 
 @prints_errors

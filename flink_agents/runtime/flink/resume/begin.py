@@ -23,7 +23,7 @@ from flink_agents.runtime.flink.resume.checkpoints import Candidate, Chosen, can
 from flink_agents.runtime.flink.resume.folder import JobFolder
 from flink_agents.runtime.flink.resume.java import CheckpointContent
 from flink_agents.runtime.flink.resume.job_run import JobRun, RunRecord
-from flink_agents.runtime.flink.resume.journal_check import check_journal
+from flink_agents.runtime.flink.resume.journal_check import check_journal, no_journal
 from flink_agents.runtime.flink.resume.script import ScriptStart
 from flink_agents.runtime.flink.resume.watch import Progress, read_progress, remove
 
@@ -223,7 +223,7 @@ def _resume(beginning: Beginning, request: Request, read: ReadCheckpoint) -> Non
     folder, run = beginning.folder, beginning.run
     progress = read_progress(folder)
     found = candidates(folder, run)
-    chosen, beginning.damaged = choose(found, read)
+    chosen, beginning.damaged = choose(found, read, {} if progress is None else progress.digests)
     if chosen is None:
         if found:
             raise _damaged(folder, beginning.damaged)
@@ -233,6 +233,8 @@ def _resume(beginning: Beginning, request: Request, read: ReadCheckpoint) -> Non
         _check_newest(folder, run, progress, found)
         _check_agents(run, request)
         _check_transactions(beginning, chosen, request)
+    if chosen is not None and run.journal and request.journal is not None and not request.journal.exists():
+        raise no_journal(request.journal)
     if progress is not None and progress.journal is not None:
         path = request.journal if request.journal is not None else Path(progress.journal.path)
         accepts = request.accept is Accept.OLDER_JOURNAL

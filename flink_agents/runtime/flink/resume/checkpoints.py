@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Callable
+import zlib
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from datetime import datetime
 from pathlib import Path
@@ -90,20 +91,37 @@ def candidates(folder: JobFolder, run: JobRun) -> list[Candidate]:
     return sorted(found, key=lambda one: (one.start, one.number), reverse=True)
 
 
+def digest_of(directory: Path) -> str:
+    """Return a checksum of all files of a checkpoint: it finds damage that sizes do not show."""
+    found = 0
+    for path in sorted(directory.iterdir()):
+        found = zlib.crc32(path.name.encode(), found)
+        with path.open("rb") as file:
+            while block := file.read(1 << 20):
+                found = zlib.crc32(block, found)
+    return f"{found:08x}"
+
+
+def key_of(directory: Path) -> str:
+    """Return by which name the checksum of a checkpoint is known, wherever its folder is."""
+    return f"{directory.parent.name}/{directory.name}"
+
+
 def choose(
-    found: list[Candidate], read: Callable[[Path], CheckpointContent]
+    found: list[Candidate], read: Callable[[Path], CheckpointContent], digests: Mapping[str, str]
 ) -> tuple[Chosen | None, list[str]]:
     """Return the newest whole checkpoint, and what is wrong with newer ones.
 
     Args:
         found: The candidates, newest first.
         read: Returns what the metadata of a checkpoint says.
+        digests: Checksums of checkpoints, as far as there are any.
     """
     damaged: list[tuple[Candidate, str]] = []
     for candidate in found:
         try:
             content = read(candidate.path)
-            problem = _problem(content)
+            problem = _problem(content) or _changed(candidate, digests)
         except (ValueError, OSError) as error:
             content, problem = None, f"its metadata cannot be read: {error}"
         if content is not None and problem is None:
@@ -121,6 +139,11 @@ def _problem(content: CheckpointContent) -> str | None:
         if size < file.size:
             return f"{file.path.name} has {size} of {file.size} bytes"
     return None
+
+
+def _changed(candidate: Candidate, digests: Mapping[str, str]) -> str | None:
+    wanted = digests.get(key_of(candidate.path))
+    return None if wanted in (None, digest_of(candidate.path)) else "its content has changed"
 
 
 def _shown(damaged: tuple[Candidate, str]) -> str:

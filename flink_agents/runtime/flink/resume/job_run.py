@@ -64,6 +64,7 @@ class JobRun:
         inputs: Bounded inputs, by name.
         outputs: What collects outputs into lists keeps here, by name.
         transaction_timeout: The shortest timeout of transactions of the job's sinks, in seconds.
+        journal: True if the job has a journal in a file.
         stopping: Where the savepoint goes with which the last start was asked to stop.
         stopped: True if that start has stopped.
         finished: When the job finished, as ISO 8601 in UTC.
@@ -79,6 +80,7 @@ class JobRun:
     inputs: Mapping[str, BoundedInput] = field(default_factory=dict[str, BoundedInput])
     outputs: Mapping[str, Any] = field(default_factory=dict[str, Any])
     transaction_timeout: float | None = None
+    journal: bool = False
     stopping: str | None = None
     stopped: bool = False
     finished: str | None = None
@@ -146,9 +148,20 @@ class RunRecord:
             ) from error
 
     def write(self, run: JobRun) -> JobRun:
-        """Replace the record, so that it survives a crash; returns it."""
+        """Replace the record, so that it survives a crash; returns it.
+
+        Raises:
+            JobFolderError: It cannot be written.
+        """
         with self._lock:
-            write_atomically(self._folder.record, run.to_json())
+            try:
+                write_atomically(self._folder.record, run.to_json())
+            except OSError as error:
+                raise JobFolderError(
+                    f"the record of the job run cannot be written: {self._folder.record}",
+                    found=str(error),
+                    fix="look at the free space and the permissions of the folder",
+                ) from error
         return run
 
     def update(self, change: Callable[[JobRun], JobRun]) -> JobRun:

@@ -42,6 +42,16 @@ def look(path: Path) -> JournalPosition | None:
     return None
 
 
+def no_journal(path: Path, expected: str = "", found: str | None = None) -> JournalMissingError:
+    """Return the error about a journal that is gone, or is another one."""
+    return JournalMissingError(
+        f"the journal of the job run is not there: {path}; recorded durable steps would be made again",
+        expected=f"the store {expected}" if expected else "the file",
+        found="no journal that can be read" if found is None else f"the store {found}",
+        fix="put the file back, with its -wal file if there is one, or start over with --fresh",
+    )
+
+
 def check_journal(seen: SeenJournal, path: Path, accepts_older: bool) -> str | None:
     """Check that a journal has everything that a job run had seen in it.
 
@@ -59,12 +69,7 @@ def check_journal(seen: SeenJournal, path: Path, accepts_older: bool) -> str | N
     """
     found = look(path)
     if found is None or found.store_id != seen.position.store_id:
-        raise JournalMissingError(
-            "the journal of the job run is not there: recorded durable steps would be made again",
-            expected=f"the store {seen.position.store_id} in {path}",
-            found="no journal" if found is None else f"the store {found.store_id}",
-            fix="put the file back, with its -wal file if there is one, or start over with --fresh",
-        )
+        raise no_journal(path, seen.position.store_id, None if found is None else found.store_id)
     if found.number >= seen.position.number:
         return None
     if accepts_older:

@@ -88,7 +88,12 @@ class LocalStart:
         self._start = start
         self._run = self._record.write(
             replace(
-                run, starts=(*run.starts, start), stopping=None, stopped=False, plans=self.beginning.plans
+                run,
+                starts=(*run.starts, start),
+                stopping=None,
+                stopped=False,
+                plans=self.beginning.plans,
+                journal=self.journal is not None,
             )
         )
         checkpoints = directory_of(folder, start)
@@ -202,6 +207,7 @@ class LocalStart:
         self._record.set(stopping=str(directory.relative_to(self.beginning.folder.path)))
         place = java.stop_with_savepoint(self._client, directory, seconds) if seconds else None
         if place is None:
+            console.say(f"no savepoint was complete within {seconds:g} s; the job is cancelled")
             java.cancel(self._client)
         else:
             self._stopped = f"savepoint {Path(place).name}"

@@ -7,16 +7,19 @@ import json
 import shutil
 import threading
 import time
-from collections.abc import Callable
-from dataclasses import dataclass
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
-from flink_agents.runtime.flink.resume.checkpoints import complete
+from flink_agents.runtime.flink.resume.checkpoints import complete, digest_of, key_of
 from flink_agents.runtime.flink.resume.folder import JobFolder, write_atomically
 from flink_agents.runtime.flink.resume.journal_check import SeenJournal, look
 
 LOOK_SECONDS = 0.1
+_DIGESTS = 10
+"""Of how many checkpoints checksums are kept: more than Flink retains over two starts."""
+
 ALIVE_SECONDS = 5.0
 """How old what the file says of the time is at most, if nothing else has changed."""
 
@@ -30,17 +33,25 @@ class Progress:
         checkpoint: Number of the newest complete checkpoint of that start; None if there was none.
         alive: When the process was alive, in seconds since 1970.
         journal: The journal.
+        digests: Checksums of checkpoints that are there.
     """
 
     start: int
     checkpoint: int | None = None
     alive: float = 0.0
     journal: SeenJournal | None = None
+    digests: Mapping[str, str] = field(default_factory=dict[str, str])
 
     def to_json(self) -> str:
         """Return the text of the file."""
         journal = None if self.journal is None else self.journal.to_json()
-        values = {"start": self.start, "checkpoint": self.checkpoint, "alive": self.alive, "journal": journal}
+        values = {
+            "start": self.start,
+            "checkpoint": self.checkpoint,
+            "alive": self.alive,
+            "journal": journal,
+            "digests": dict(self.digests),
+        }
         return json.dumps(values) + "\n"
 
 
@@ -49,7 +60,8 @@ def read_progress(folder: JobFolder) -> Progress | None:
     try:
         found: dict[str, Any] = json.loads(folder.progress.read_text(encoding="utf-8"))
         journal = None if found["journal"] is None else SeenJournal.from_json(found["journal"])
-        return Progress(found["start"], found["checkpoint"], float(found["alive"]), journal)
+        digests = dict(found.get("digests", {}))
+        return Progress(found["start"], found["checkpoint"], float(found["alive"]), journal, digests)
     except (OSError, ValueError, KeyError, TypeError):
         return None
 
@@ -79,8 +91,10 @@ class Watcher:
         self._checkpoints = checkpoints
         self._journal = journal
         self._first = first_checkpoint
-        seen = None if before is None else before.journal
-        self._written = Progress(start, journal=seen)
+        self._written = Progress(start)
+        if before is not None:
+            self._written = Progress(start, journal=before.journal, digests=before.digests)
+        self._told = False
         self._ended = threading.Event()
         self._thread = threading.Thread(target=self._run, name="local-job-progress", daemon=True)
 
@@ -119,10 +133,20 @@ class Watcher:
         now = time.time()
         if not (new or ended or journal != before.journal or now - before.alive >= ALIVE_SECONDS):
             return
-        self._written = Progress(before.start, newest, now, journal)
-        write_atomically(self._folder.progress, self._written.to_json(), durable=new)
-        if new and before.checkpoint is None:
+        digests = dict(before.digests)
+        if new and newest in numbers:
+            with contextlib.suppress(OSError):
+                digests[key_of(numbers[newest])] = digest_of(numbers[newest])
+        current = Progress(before.start, newest, now, journal, _latest(digests))
+        write_atomically(self._folder.progress, current.to_json(), durable=new)
+        self._written = current
+        if newest is not None and not self._told:
             self._first()
+            self._told = True
+
+
+def _latest(digests: dict[str, str]) -> dict[str, str]:
+    return dict(list(digests.items())[-_DIGESTS:])
 
 
 def remove(paths: list[Path]) -> None:

@@ -1,0 +1,356 @@
+"""With what a start of a local job begins: what is left of earlier starts decides."""
+
+from __future__ import annotations
+
+import os
+import sqlite3
+from collections.abc import Callable
+from dataclasses import replace
+from pathlib import Path
+
+import pytest
+
+from flink_agents.api.errors import (
+    AgentsError,
+    CheckpointDamagedError,
+    CheckpointsGoneError,
+    JobChangedError,
+    JobFolderError,
+    JobFolderInUseError,
+    JournalMissingError,
+    JournalOutdatedError,
+    OutputsExpiredError,
+)
+from flink_agents.api.local_jobs import Accept
+from flink_agents.runtime.flink.resume import begin as module
+from flink_agents.runtime.flink.resume.begin import Beginning, Request, begin
+from flink_agents.runtime.flink.resume.checkpoints import digest_of, key_of
+from flink_agents.runtime.flink.resume.folder import JobFolder
+from flink_agents.runtime.flink.resume.java import CheckpointContent, StateFile
+from flink_agents.runtime.flink.resume.job_run import JobRun, RunRecord, Start, now
+from flink_agents.runtime.flink.resume.journal_check import SeenJournal, look
+from flink_agents.runtime.flink.resume.script import ScriptStart
+from flink_agents.runtime.flink.resume.watch import Progress
+from tests.suite.tables import each
+
+PLANS = {"Shop": "a"}
+REQUEST = Request("orders", None, PLANS)
+
+
+class FreeLock:
+    """A lock that nobody else has."""
+
+    held = False
+
+    def take(self) -> bool:
+        """Take it."""
+        self.held = True
+        return True
+
+    def release(self) -> None:
+        """Let go of it."""
+        self.held = False
+
+
+def read(directory: Path) -> CheckpointContent:
+    """Metadata that names the number, and the size of one file of state."""
+    number, size = (directory / "_metadata").read_text().split()
+    return CheckpointContent(int(number), (StateFile(directory / "state", int(size)),), frozenset())
+
+
+class World:
+    """The folder of a job after some starts.
+
+    Args:
+        path: Where folders are.
+    """
+
+    def __init__(self, path: Path) -> None:
+        self.folder = JobFolder.of(path, "orders")
+        self.folder.make()
+        self.record = RunRecord(self.folder)
+        self.run = JobRun("orders", identifier="orders", plans=PLANS)
+
+    def start(self, *numbers: int, savepoint: int | None = None) -> None:
+        """Add a start with these checkpoints."""
+        start = Start(len(self.run.starts) + 1, f"{len(self.run.starts) + 1:032x}", now(), 2, 1)
+        self.run = self.record.write(replace(self.run, starts=(*self.run.starts, start)))
+        for number in numbers:
+            self._checkpoint(self.checkpoint(number, start.number), number)
+        if savepoint is not None:
+            self._checkpoint(self.folder.savepoints / str(start.number) / "savepoint-x", savepoint)
+        self.progress(checkpoint=max(numbers, default=None))
+
+    def checkpoint(self, number: int, start: int | None = None) -> Path:
+        """Where a checkpoint is."""
+        return self.folder.checkpoints / f"{start or len(self.run.starts):032x}" / f"chk-{number}"
+
+    def _checkpoint(self, path: Path, number: int) -> None:
+        path.mkdir(parents=True)
+        (path / "state").write_text("12345")
+        (path / "_metadata").write_text(f"{number} 5")
+
+    def progress(self, checkpoint: int | None = None, journal: SeenJournal | None = None) -> None:
+        """Write what the last start has seen."""
+        found = self.folder.checkpoints.glob("*/chk-*")
+        digests = {key_of(path): digest_of(path) for path in found}
+        seen = Progress(len(self.run.starts), checkpoint, 0, journal, digests)
+        self.folder.progress.write_text(seen.to_json())
+
+    def begin(self, request: Request = REQUEST, script: ScriptStart | None = None) -> Beginning:
+        """Begin the next start."""
+        return begin(self.folder, request, FreeLock(), read, script)
+
+
+def chosen(beginning: Beginning) -> int | None:
+    """The number of the checkpoint that a start resumes from."""
+    return None if beginning.chosen is None else beginning.chosen.content.number
+
+
+@pytest.fixture
+def world(tmp_path: Path) -> World:
+    return World(tmp_path)
+
+
+def test_the_first_start_begins_with_nothing(tmp_path: Path) -> None:
+    folder = JobFolder.of(tmp_path, "orders")
+    lock = FreeLock()
+    beginning = begin(folder, REQUEST, lock, read, None)
+    assert (chosen(beginning), beginning.run.identifier, beginning.run.generation) == (None, "orders", 1)
+    assert lock.held
+
+
+STARTS: list[tuple[str, list[tuple[list[int], int | None]], int | None]] = [
+    ("no checkpoint", [([], None)], None),
+    ("the newest", [([1, 2, 10, 9], None)], 10),
+    ("of an earlier start", [([3], None), ([], None)], 3),
+    ("of the last start, whatever the numbers", [([7, 8], None), ([3], None)], 3),
+    ("a savepoint", [([4], 5)], 5),
+    ("a checkpoint after a savepoint", [([4], 5), ([6], None)], 6),
+    ("a savepoint, of an earlier start", [([4], 5), ([], None)], 5),
+]
+
+
+@each(("starts", "number"), [row[1:] for row in STARTS], ids=[row[0] for row in STARTS])
+def test_the_newest_checkpoint_is_chosen(
+    starts: list[tuple[list[int], int | None]], number: int | None, tmp_path_factory: pytest.TempPathFactory
+) -> None:
+    world = World(tmp_path_factory.mktemp("jobs"))
+    for checkpoints, savepoint in starts:
+        world.start(*checkpoints, savepoint=savepoint)
+    # File times say nothing: a copied folder has others.
+    for path in world.folder.path.rglob("_metadata"):
+        os.utime(path, (10, 10) if path.parent.name != "chk-1" else None)
+    assert chosen(world.begin()) == number
+
+
+def _truncate(world: World) -> None:
+    (world.checkpoint(2) / "state").write_text("1234")
+
+
+def _garble(world: World) -> None:
+    (world.checkpoint(2) / "state").write_text("54321")
+
+
+def _delete(world: World) -> None:
+    (world.checkpoint(2) / "state").unlink(missing_ok=True)
+
+
+def _metadata(world: World) -> None:
+    (world.checkpoint(2) / "_metadata").write_text("x")
+
+
+def _empty(world: World) -> None:
+    (world.checkpoint(2) / "_metadata").write_text("")
+
+
+def _added(world: World) -> None:
+    (world.checkpoint(2) / "more").write_text("")
+
+
+@each("damage", [_truncate, _garble, _delete, _metadata, _empty, _added], ids=lambda one: one.__name__)
+def test_a_damaged_newest_checkpoint_is_passed_over(
+    damage: Callable[[World], None], tmp_path_factory: pytest.TempPathFactory
+) -> None:
+    world = World(tmp_path_factory.mktemp("jobs"))
+    world.start(1, 2)
+    damage(world)
+    beginning = world.begin()
+    assert chosen(beginning) == 1
+    assert len(beginning.damaged) == 1 and "chk-2" in beginning.damaged[0]
+    damage(world)
+    (world.checkpoint(1) / "state").write_text("")
+    with pytest.raises(CheckpointDamagedError, match="--fresh"):
+        world.begin()
+
+
+def test_checkpoints_that_are_gone_are_an_error(world: World) -> None:
+    world.start(1, 2)
+    os.rename(world.checkpoint(2), world.folder.path / "x")
+    with pytest.raises(CheckpointsGoneError):
+        world.begin()
+    os.rename(world.checkpoint(1), world.folder.path / "y")
+    with pytest.raises(CheckpointsGoneError):
+        world.begin()
+    world.folder.progress.unlink()
+    assert chosen(world.begin()) is None  # nobody has seen any
+    world.record.set(checkpointed=True)
+    with pytest.raises(CheckpointsGoneError, match="finished just before"):
+        world.begin()
+
+
+def test_a_job_run_that_finished_is_followed_by_another_one(world: World) -> None:
+    world.start(1)
+    world.folder.journal.touch()
+    world.record.set(finished=now())
+    beginning = world.begin()
+    assert (beginning.run.generation, beginning.run.identifier, chosen(beginning)) == (2, "orders@2", None)
+    assert {path.name for path in world.folder.path.iterdir()} == {"job-run.json"}
+    named = replace(REQUEST, identifier="mine")
+    world.record.set(finished=now())
+    assert world.begin(named).run.identifier == "mine@3"
+
+
+def test_a_death_before_the_first_start_leaves_nothing_behind(world: World) -> None:
+    world.record.write(replace(world.run, generation=4, identifier="orders@4"))
+    world.folder.journal.touch()
+    beginning = world.begin()
+    assert beginning.run.generation == 4
+    assert not world.folder.journal.exists()
+
+
+def test_fresh_moves_the_folder_aside(world: World) -> None:
+    world.start(1)
+    beginning = world.begin(replace(REQUEST, fresh=True))
+    assert (beginning.run.generation, chosen(beginning)) == (2, None)
+    aside = list((world.folder.path.parent.parent / "set-aside").iterdir())
+    assert len(aside) == 1 and (aside[0] / "checkpoints").is_dir()
+    world.folder.record.write_text("{")
+    with pytest.raises(JobFolderError):
+        world.begin()
+    assert world.begin(replace(REQUEST, fresh=True)).run.generation > 1000
+
+
+def test_a_finished_job_of_an_unfinished_start_is_skipped(world: World, tmp_path: Path) -> None:
+    first = ScriptStart(tmp_path, "job.py")
+    world.begin(script=first).keep_outputs([[1, 2], []])
+    world.start(1)
+    world.run = world.record.set(finished=now(), script=first.token)
+    second = ScriptStart(tmp_path, "job.py")
+    assert second.continues
+    beginning = world.begin(script=second)
+    assert beginning.skipped and beginning.kept_outputs() == [[1, 2], []]
+    second.begun("orders")
+    second.finished("orders")
+    second.end()
+    third = ScriptStart(tmp_path, "job.py")
+    assert not third.continues
+    assert not world.begin(script=third).skipped
+    third.begun("orders")
+    third.end()
+    assert ScriptStart(tmp_path, "job.py").continues
+
+
+def test_a_job_that_lost_an_agent_does_not_resume(world: World) -> None:
+    world.start(1)
+    with pytest.raises(JobChangedError, match="agent 'Shop'"):
+        world.begin(replace(REQUEST, plans={"Store": "a"}))
+    assert world.begin(replace(REQUEST, plans={"Shop": "b", "Store": "a"})).warnings
+    assert not world.begin(replace(REQUEST, plans={"Shop": "a", "Store": "a"})).warnings
+
+
+def test_transactions_that_brokers_have_aborted_are_an_error(world: World) -> None:
+    world.start(1)
+    request = replace(REQUEST, transaction_timeout=900.0)
+    assert chosen(world.begin(request)) == 1
+    os.utime(world.checkpoint(1) / "_metadata", (1, 1))
+    with pytest.raises(OutputsExpiredError, match="lost-outputs"):
+        world.begin(request)
+    accepted = world.begin(replace(request, accept=Accept.LOST_OUTPUTS))
+    assert chosen(accepted) == 1 and accepted.warnings
+    world.start(savepoint=2)
+    os.utime(world.folder.savepoints / "2" / "savepoint-x" / "_metadata", (1, 1))
+    assert chosen(world.begin(request)) == 2  # stopped: everything is committed
+
+
+def _journal(path: Path, store: str, position: int) -> None:
+    path.unlink(missing_ok=True)
+    with sqlite3.connect(path) as connection:
+        connection.execute("CREATE TABLE meta (name TEXT PRIMARY KEY, value TEXT)")
+        connection.executemany(
+            "INSERT INTO meta VALUES (?, ?)", [("store_id", store), ("position", str(position))]
+        )
+    connection.close()
+
+
+JOURNALS: list[tuple[tuple[str, int] | None, type[AgentsError] | None]] = [
+    (("s", 5), None),
+    (("s", 6), None),
+    (("s", 4), JournalOutdatedError),
+    (("t", 5), JournalMissingError),
+    (None, JournalMissingError),
+]
+
+
+@pytest.mark.parametrize("checkpoints", [(), (1,)])
+@each(("found", "error"), JOURNALS)
+def test_the_journal_has_what_was_seen(
+    found: tuple[str, int] | None,
+    error: type[AgentsError] | None,
+    checkpoints: tuple[int, ...],
+    tmp_path_factory: pytest.TempPathFactory,
+) -> None:
+    world = World(tmp_path_factory.mktemp("jobs"))
+    world.start(*checkpoints)
+    path = world.folder.journal
+    _journal(path, "s", 5)
+    position = look(path)
+    assert position is not None
+    world.progress(max(checkpoints, default=None), SeenJournal("/somewhere/else", position))
+    path.unlink()
+    if found is not None:
+        _journal(path, *found)
+    request = replace(REQUEST, journal=path)
+    if error is None:
+        assert not world.begin(request).warnings
+        return
+    with pytest.raises(error, match="--fresh"):
+        world.begin(request)
+    accepting = replace(request, accept=Accept.OLDER_JOURNAL)
+    if error is JournalOutdatedError:
+        assert "older copy" in world.begin(accepting).warnings[0]
+    else:
+        with pytest.raises(error):
+            world.begin(accepting)
+
+
+def test_a_journal_is_missed_though_nobody_has_seen_it(world: World) -> None:
+    world.run = replace(world.run, journal=True)
+    world.start(1)
+    world.folder.progress.unlink()
+    with pytest.raises(JournalMissingError):
+        world.begin(replace(REQUEST, journal=world.folder.journal))
+
+
+def test_one_process_at_a_time(world: World, monkeypatch: pytest.MonkeyPatch) -> None:
+    world.start(1)
+    monkeypatch.setattr(module, "LOCK_SECONDS", 0.0)
+    taken = FreeLock()
+    monkeypatch.setattr(taken, "take", lambda: False)
+    with pytest.raises(JobFolderInUseError, match="process 1"):
+        begin(world.folder, REQUEST, taken, read, None)
+
+
+def test_an_error_gives_the_lock_back(world: World) -> None:
+    world.start(1)
+    os.rename(world.checkpoint(1), world.folder.path / "x")
+    lock = FreeLock()
+    with pytest.raises(CheckpointsGoneError):
+        begin(world.folder, REQUEST, lock, read, None)
+    assert not lock.held
+
+
+def test_a_folder_that_cannot_be_made_is_an_error(tmp_path: Path) -> None:
+    (tmp_path / "jobs").write_text("a file")
+    with pytest.raises(JobFolderError, match=r"local\.state-dir"):
+        begin(JobFolder.of(tmp_path, "orders"), REQUEST, FreeLock(), read, None)
