@@ -266,7 +266,7 @@ patch(
 patch(
     "plan-unchecked",
     "journals:Journals.recorded",
-    "await self._plans.check(fingerprint, actions)",
+    "await self._plans.check(fingerprint)",
     "pass",
     "Records of another plan are replayed without a check.",
 )
