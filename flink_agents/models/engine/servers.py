@@ -11,17 +11,23 @@ from pydantic_ai.toolsets import AbstractToolset, ToolsetTool
 from pydantic_core import SchemaValidator, core_schema
 from typing_extensions import override
 
+from flink_agents.api.chat import OnUnknownOutcome
 from flink_agents.api.context import RunnerContext
 from flink_agents.api.current import current_context
 from flink_agents.api.errors import ContextMisuseError
 from flink_agents.api.resources import ResourceType
-from flink_agents.models.tools.calls import ServedTool, ToolPolicy, ToolSource
+from flink_agents.models.tools.calls import ServedTool, ToolPolicy, ToolSource, settled
 
 _ANY_OBJECT = SchemaValidator(core_schema.dict_schema(core_schema.str_schema(), core_schema.any_schema()))
 """The server checks arguments itself."""
 
 
-def server_toolset(server: str, *, result_limit: int = 100_000) -> AbstractToolset[Any]:
+def server_toolset(
+    server: str,
+    *,
+    result_limit: int = 100_000,
+    on_unknown_outcome: OnUnknownOutcome | str = OnUnknownOutcome.FAIL,
+) -> AbstractToolset[Any]:
     """Make a toolset of an MCP server that the agent on the stream declares.
 
     ``ModelAgent(..., toolsets=[server_toolset("shop")], capabilities=[FlinkDurability()])``: the run uses the
@@ -32,8 +38,11 @@ def server_toolset(server: str, *, result_limit: int = 100_000) -> AbstractTools
     Args:
         server: Name of the MCP server.
         result_limit: Bytes of JSON that a call may return.
+        on_unknown_outcome: What happens if nobody knows whether a call took effect: ``fail`` ends the run,
+            ``ask`` lets a person decide, for which the capability needs ``on_unknown_outcome="ask"`` too.
     """
-    return _ServerToolset(server, ToolPolicy(result_limit=result_limit))
+    policy = ToolPolicy(result_limit=result_limit, on_unknown=OnUnknownOutcome(on_unknown_outcome))
+    return _ServerToolset(server, policy)
 
 
 class _ServerToolset(AbstractToolset[Any]):
@@ -67,7 +76,8 @@ class _ServerToolset(AbstractToolset[Any]):
             if not ctx.tool_call_approved:
                 raise ApprovalRequired
             called = called.approved
-        outcome = await called.call(self._context(), tool_args, self._policy)
+        context = self._context()
+        outcome = await settled(context, await called.call(context, tool_args, self._policy), self._policy)
         if outcome.kind == "retry":
             raise ModelRetry(str(outcome.content))
         if outcome.kind == "failed":

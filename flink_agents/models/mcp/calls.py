@@ -18,6 +18,7 @@ from flink_agents.api.durable import DurableCallable, RetryableError, UnknownOut
 from flink_agents.api.errors import (
     MCPOutcomeUnknownError,
     MCPRequestError,
+    MCPResultError,
     MCPServerUnavailableError,
 )
 from flink_agents.api.mcp import MCPPrompt, MCPResource, MCPServerClient, MCPServerSpec, MCPTool
@@ -34,6 +35,10 @@ IDEMPOTENCY_KEY = "flink-agents/idempotency-key"
 
 _UNKNOWN = "flink-agents/unknown-outcome"
 """Key of what is recorded in the place of an answer if nobody knows whether a call took effect."""
+
+
+_UNREADABLE = "flink-agents/unreadable-answer"
+"""The same, if the call took effect, and nobody can read its answer."""
 
 
 class MCPServerCalls(MCPServerClient):
@@ -78,6 +83,9 @@ class MCPServerCalls(MCPServerClient):
         async def call_tool(arguments: dict[str, Any], idempotency_key: str) -> Any:
             try:
                 return plain(await self.ask_tool(tool, arguments, idempotency_key))
+            except (ValueError, TypeError, RecursionError) as error:
+                # The tool was called, as below.
+                return {_UNREADABLE: f"{type(error).__name__}: {error}"[:500]}
             except RequestFailedError as error:
                 repeatable = self._spec.is_idempotent(tool) or await self._requests.is_repeatable(tool)
                 if error.failure.kind is Kind.UNKNOWN and not repeatable:
@@ -91,6 +99,8 @@ class MCPServerCalls(MCPServerClient):
         answer = await self.recorded(call_tool, f"call_tool:{tool}", arguments)
         if isinstance(answer, dict) and answer.keys() == {_UNKNOWN}:
             raise self._unknown(f"call_tool:{tool}", answer[_UNKNOWN])
+        if isinstance(answer, dict) and answer.keys() == {_UNREADABLE}:
+            raise self._unreadable(f"call_tool:{tool}", answer[_UNREADABLE])
         return answer
 
     def is_repeatable(self, tool: MCPTool) -> bool:
@@ -204,6 +214,8 @@ class MCPServerCalls(MCPServerClient):
         repeated: dict[str, Any] = {} if key is None else {"idempotency_key": key}
         try:
             return await self._ctx.durable_execute_async(call, *arguments, **repeated)
+        except (ValueError, TypeError, LookupError, AttributeError, RecursionError) as error:
+            raise self._unreadable(what, f"{type(error).__name__}: {error}"[:500]) from None
         except RetryableError as error:
             raise MCPServerUnavailableError(
                 f"the MCP server {self.name!r} did not answer to {what}",
@@ -237,6 +249,14 @@ class MCPServerCalls(MCPServerClient):
                 fix="raise retry_after_limit of the resource",
             )
         return self._unknown(what, failure.text)
+
+    def _unreadable(self, what: str, found: str) -> MCPResultError:
+        return MCPResultError(
+            f"the MCP server {self.name!r} gave an answer to {what} that cannot be read",
+            expected="an answer as the protocol has it",
+            found=found,
+            fix="look at what the server answers",
+        )
 
     def _unknown(self, what: str, reason: str) -> MCPOutcomeUnknownError:
         return MCPOutcomeUnknownError(

@@ -99,7 +99,11 @@ class MCPModelTool:
                 if error.failure.kind is Kind.UNKNOWN and not repeatable:
                     return ["unknown", [error.failure.text, idempotency_key]]
                 raise self._server.error_of(what, error, repeatable) from None
-            return list(told(answer, policy.result_limit))
+            try:
+                return list(told(answer, policy.result_limit))
+            except (ValueError, TypeError, RecursionError) as error:
+                # The tool was called: an error would let the next attempt of the action call it again.
+                return ["failed", f"The tool gave a result that cannot be read: {error}"[:500]]
 
         unknown = UnknownOutcome(lambda reason, key: ["unknown", [reason, key]], repeats=repeatable)
         try:

@@ -1,0 +1,343 @@
+"""What MCP servers answer: changed at every place of its JSON, too large, or not at all."""
+
+from __future__ import annotations
+
+import gzip
+import json
+import random
+from collections.abc import Iterator
+from contextlib import contextmanager
+from copy import deepcopy
+from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
+from pathlib import Path
+from threading import Thread
+from typing import Any
+
+import pytest
+from mcp_agents import QUICK, Counts, Direct, by_stdio
+from pydantic_ai import Agent as ModelAgent
+from pydantic_ai.mcp import MCPToolset
+from pydantic_ai.messages import ModelMessage, ModelResponse, TextPart, ToolCallPart
+from pydantic_ai.models.function import AgentInfo, FunctionModel
+
+from flink_agents import (
+    Agent,
+    ChatModel,
+    InputEvent,
+    MCPServer,
+    OnError,
+    OutputEvent,
+    ResourceDescriptor,
+    RetryPolicy,
+    RunnerContext,
+    action,
+    chat_model,
+    mcp_server,
+)
+from flink_agents.api import errors
+from flink_agents.api.errors import AgentsError
+from flink_agents.models.engine import FlinkDurability, server_toolset
+from flink_agents.testing import OperatorHarness
+
+pytestmark = pytest.mark.executes_once
+
+OURS = {
+    name for name, value in vars(errors).items() if isinstance(value, type) and issubclass(value, AgentsError)
+}
+
+INITIALIZED = {
+    "protocolVersion": "2025-06-18",
+    "capabilities": {"tools": {}},
+    "serverInfo": {"name": "raw", "version": "1"},
+}
+LISTED = {
+    "tools": [
+        {
+            "name": "pay",
+            "description": "Pay.",
+            "inputSchema": {"type": "object", "properties": {"how": {"type": "string"}}},
+            "annotations": {"idempotentHint": False},
+        }
+    ]
+}
+CALLED = {"content": [{"type": "text", "text": "paid"}], "isError": False}
+
+
+class Raw:
+    """A server whose answers are what a test says.
+
+    Attributes:
+        answers: The result by method; bytes are a whole body, with headers.
+        calls: The arguments and metadata of the calls of tools.
+    """
+
+    def __init__(self) -> None:
+        self.answers: dict[str, Any] = {"initialize": INITIALIZED, "tools/list": LISTED, "tools/call": CALLED}
+        self.headers: dict[str, str] = {}
+        self.calls: list[dict[str, Any]] = []
+
+    def handler(self) -> type[BaseHTTPRequestHandler]:
+        owner = self
+
+        class Handler(BaseHTTPRequestHandler):
+            protocol_version = "HTTP/1.1"
+
+            def do_POST(self) -> None:
+                request = json.loads(self.rfile.read(int(self.headers["content-length"])))
+                method = request.get("method", "")
+                if method == "tools/call":
+                    owner.calls.append(request["params"])
+                answer = owner.answers.get(method)
+                if "id" not in request:
+                    return self.reply(202, b"")
+                if isinstance(answer, bytes):
+                    return self.reply(200, answer, owner.headers)
+                if answer is None:
+                    body: Any = {"error": {"code": -32601, "message": "no such method"}}
+                else:
+                    body = answer if "jsonrpc" in answer else {"result": answer}
+                return self.reply(200, json.dumps({"jsonrpc": "2.0", "id": request["id"], **body}).encode())
+
+            def do_GET(self) -> None:
+                self.reply(405, b"")
+
+            do_DELETE = do_GET
+
+            def reply(self, status: int, content: bytes, headers: Any = ()) -> None:
+                self.send_response(status)
+                for name, value in {"content-type": "application/json", **dict(headers)}.items():
+                    self.send_header(name, value)
+                self.send_header("content-length", str(len(content)))
+                self.end_headers()
+                self.wfile.write(content)
+
+            def log_message(self, format: str, *args: Any) -> None:
+                pass
+
+        return Handler
+
+
+@contextmanager
+def served() -> Iterator[tuple[Raw, str]]:
+    raw = Raw()
+    server = ThreadingHTTPServer(("127.0.0.1", 0), raw.handler())
+    thread = Thread(target=server.serve_forever, args=(0.01,), daemon=True)
+    thread.start()
+    try:
+        yield raw, f"http://127.0.0.1:{server.server_address[1]}/mcp"
+    finally:
+        server.shutdown()
+        server.server_close()
+
+
+def pays(messages: list[ModelMessage], info: AgentInfo) -> ModelResponse:
+    """Call the first tool once, and say what it returned."""
+    if len(messages) > 1 or not info.function_tools:
+        return ModelResponse([TextPart(str(getattr(messages[-1].parts[-1], "content", "nothing")))])
+    return ModelResponse([ToolCallPart(info.function_tools[0].name, {"how": "well"})])
+
+
+model = FunctionModel(pays)
+
+
+class Lenient(Agent):
+    """Lets a model use the server, or uses it itself."""
+
+    @mcp_server
+    def shop(self) -> ResourceDescriptor:
+        return MCPServer(url="http://options-say-it/", retry={**QUICK, "max_attempts": 1}, timeout=2)
+
+    @chat_model
+    def clerk(self) -> ResourceDescriptor:
+        return ChatModel(clazz=f"{__name__}:model", tools=["shop"])
+
+    @action(InputEvent, on_error=OnError.DEAD_LETTER)
+    async def serve(self, event: InputEvent, ctx: RunnerContext) -> OutputEvent:
+        if event.input == "direct":
+            return OutputEvent(output=await ctx.mcp_server("shop").call_tool("pay", how="well"))
+        return OutputEvent(output=(await ctx.chat("clerk", "go")).output)
+
+
+def harness_of(agent: Agent, config: dict[str, Any]) -> OperatorHarness:
+    return OperatorHarness(agent, config=config, crash=None, forced_replay=False, forced_serialization=False)
+
+
+def at(url: str, **options: Any) -> dict[str, Any]:
+    return {f"mcp-servers.shop.{name}": value for name, value in {"url": url, **options}.items()}
+
+
+# -- every place of an answer -------------------------------------------------------------
+
+ODD: list[Any] = [None, "", -1, 1e308, 10**30, True, [], [None], {}, {"a": 1}]
+
+
+def places(value: Any, path: tuple[Any, ...] = ()) -> Iterator[tuple[Any, ...]]:
+    yield path
+    items = value.items() if isinstance(value, dict) else enumerate(value) if isinstance(value, list) else ()
+    for name, one in items:
+        yield from places(one, (*path, name))
+
+
+def changed(body: Any, path: tuple[Any, ...], to: Any) -> Any:
+    made = deepcopy(body)
+    place = made
+    for name in path[:-1]:
+        place = place[name]
+    place[path[-1]] = to
+    return made
+
+
+@pytest.mark.parametrize("method", ["tools/list", "tools/call"])
+def test_an_answer_that_is_changed_anywhere_is_an_answer_or_an_error_of_ours(method: str) -> None:
+    body = LISTED if method == "tools/list" else CALLED
+    chance = random.Random(26)
+    given = [(path, odd) for path in places(body) if path for odd in ODD]
+    chance.shuffle(given)
+    with served() as (raw, url), harness_of(Lenient(), at(url, tools_for=0, timeout=0.5)) as harness:
+        for number, (path, odd) in enumerate(given[:24]):
+            raw.answers[method] = changed(body, path, odd)
+            harness.push("direct" if number % 2 else "chat")
+        assert len(harness.outputs) + len(harness.dead_letters) == 24
+        assert {letter.error_type for letter in harness.dead_letters} <= OURS
+        # The same connection, or another one, serves what follows.
+        raw.answers[method] = body
+        harness.push("direct")
+        assert harness.outputs[-1] == "paid"
+
+
+# -- how much is read ---------------------------------------------------------------------
+
+
+def large(size: int) -> bytes:
+    result = {"content": [{"type": "text", "text": "x" * size}], "isError": False}
+    return json.dumps({"jsonrpc": "2.0", "id": 2, "result": result}).encode()
+
+
+@pytest.mark.parametrize("way", ["plain", "gzip"])
+def test_an_answer_is_read_up_to_a_limit(way: str) -> None:
+    with served() as (raw, url), harness_of(Lenient(), at(url, response_limit=1_000_000)) as harness:
+        raw.answers["tools/call"] = large(3_000_000) if way == "plain" else gzip.compress(large(3_000_000))
+        raw.headers = {} if way == "plain" else {"content-encoding": "gzip"}
+        harness.push("direct")
+        [letter] = harness.dead_letters
+        assert letter.error_type == "MCPOutcomeUnknownError"
+        assert len(raw.calls) == 1
+
+
+# -- calls whose outcome nobody knows -----------------------------------------------------
+
+
+def slow_once(messages: list[ModelMessage], info: AgentInfo) -> ModelResponse:
+    if len(messages) > 1:
+        return ModelResponse([TextPart("told")])
+    return ModelResponse([ToolCallPart("slow", {"seconds": 60})])
+
+
+slow_model = FunctionModel(slow_once)
+
+
+def order(messages: list[ModelMessage], info: AgentInfo) -> ModelResponse:
+    if len(messages) > 1:
+        return ModelResponse([TextPart("ordered")])
+    return ModelResponse([ToolCallPart("order", {"item": "tea", "number": 1})])
+
+
+class OfServer(Agent):
+    """Runs a whole agent that uses the server of the agent on the stream."""
+
+    @mcp_server
+    def shop(self) -> ResourceDescriptor:
+        return MCPServer(command="options-say-it", retry=QUICK, timeout=20)
+
+    def __init__(self) -> None:
+        self.agent = ModelAgent(
+            slow_model, name="worker", toolsets=[server_toolset("shop")], capabilities=[FlinkDurability()]
+        )
+
+    @action(InputEvent, on_error=OnError.DEAD_LETTER)
+    async def serve(self, event: InputEvent, ctx: RunnerContext) -> OutputEvent:
+        return OutputEvent(output=(await self.agent.run("go")).output)
+
+
+class Hasty(Agent):
+    """Gives up before the server does, and tries again."""
+
+    @mcp_server
+    def shop(self) -> ResourceDescriptor:
+        return MCPServer(command="options-say-it", retry=QUICK, timeout=60)
+
+    @chat_model
+    def clerk(self) -> ResourceDescriptor:
+        return ChatModel(clazz=f"{__name__}:slow_model", tools=["shop"])
+
+    @action(
+        InputEvent,
+        on_error=OnError.DEAD_LETTER,
+        timeout=8,
+        retry=RetryPolicy(initial_interval=0.001, max_attempts=2),
+    )
+    async def serve(self, event: InputEvent, ctx: RunnerContext) -> OutputEvent:
+        return OutputEvent(output=(await ctx.chat("clerk", "go")).output)
+
+
+def settle(harness: OperatorHarness) -> None:
+    harness.push("go")
+    for _ in range(50):
+        if harness.outputs or harness.dead_letters:
+            return
+        harness.advance(1000)
+
+
+@pytest.mark.parametrize("kind", ["of the server", "cancelled"])
+def test_a_call_with_an_unknown_outcome_is_made_once(tmp_path: Path, kind: str) -> None:
+    counts = Counts(tmp_path)
+    agent: Agent = OfServer() if kind == "of the server" else Hasty()
+    timeout = {"timeout": 1.5} if kind == "of the server" else {}
+    with harness_of(agent, by_stdio(counts, **timeout)) as harness:
+        settle(harness)
+        [letter] = harness.dead_letters
+        assert letter.error_type == "MCPOutcomeUnknownError"
+    assert len([line for line in counts.lines if line.startswith("slow")]) == 1
+
+
+class OfLibrary(Agent):
+    """Runs a whole agent with a toolset of pydantic-ai."""
+
+    def __init__(self, url: str, slow: bool) -> None:
+        toolset = MCPToolset(url, id="shop", read_timeout=1.5 if slow else 60)
+        self.agent = ModelAgent(
+            slow_model if slow else FunctionModel(order),
+            name="worker",
+            toolsets=[toolset],
+            capabilities=[FlinkDurability()],
+        )
+
+    @action(InputEvent, on_error=OnError.DEAD_LETTER)
+    async def serve(self, event: InputEvent, ctx: RunnerContext) -> OutputEvent:
+        return OutputEvent(output=(await self.agent.run("go")).output)
+
+
+def test_a_toolset_of_pydantic_ai_sends_keys_and_repeats_nothing(tmp_path: Path) -> None:
+    from mcp_agents import served as process
+
+    counts = Counts(tmp_path)
+    with process(counts, "http") as server:
+        with harness_of(OfLibrary(server.url, slow=False), {}) as harness:
+            settle(harness)
+            assert harness.outputs == ["ordered"]
+        [line] = [line for line in counts.lines if line.startswith("order")]
+        assert len(line.split()[3]) == 32
+        with harness_of(OfLibrary(server.url, slow=True), {}) as harness:
+            settle(harness)
+            [letter] = harness.dead_letters
+            assert letter.error_type == "ToolOutcomeUnknownError"
+    assert len([line for line in counts.lines if line.startswith("slow")]) == 1
+
+
+def test_one_call_is_one_key_in_all_its_attempts() -> None:
+    with served() as (raw, url), harness_of(Lenient(), at(url)) as harness:
+        harness.push("direct")
+        harness.push("direct")
+    keys = [call["_meta"]["flink-agents/idempotency-key"] for call in raw.calls]
+    assert len(set(keys)) == 2
+    assert issubclass(Direct, Agent)
