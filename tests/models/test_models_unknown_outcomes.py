@@ -431,3 +431,46 @@ def test_a_script_that_takes_too_long(tmp_path: Path, kind: str) -> None:
 def test_a_script_that_may_be_run_again_is_told_to_the_model(tmp_path: Path) -> None:
     with harness_of(chatting(till(tmp_path, idempotent=["till/*"]), kind="skills")) as harness:
         assert "it took longer than 1 seconds" in harness.push("slow")[0]
+
+
+# -- keys under crashes -------------------------------------------------------------------
+
+
+def two_calls(messages: list[ModelMessage], info: AgentInfo) -> ModelResponse:
+    """Call the only tool twice at once."""
+    if len(messages) > 1:
+        return ModelResponse([TextPart("done")])
+    name = info.function_tools[0].name
+    return ModelResponse([ToolCallPart(name, {"how": one}) for one in ("first", "second")])
+
+
+def return_key(how: str, idempotency_key: str) -> str:
+    """Pay."""
+    return idempotency_key
+
+
+class Both(Agent):
+    """Runs a whole agent that calls a tool with a key twice at once."""
+
+    def __init__(self) -> None:
+        self.agent = ModelAgent(
+            FunctionModel(two_calls),
+            name="worker",
+            tools=[ModelTool(return_key, name="pay")],
+            capabilities=[FlinkDurability()],
+        )
+
+    @action(InputEvent)
+    async def serve(self, event: InputEvent, ctx: RunnerContext) -> OutputEvent:
+        result = await self.agent.run(event.input)
+        told = [vars(part).get("content") for part in result.all_messages()[2].parts]
+        return OutputEvent(output=told)
+
+
+def test_calls_at_once_have_keys_of_their_own_which_survive_a_crash_anywhere() -> None:
+    with OperatorHarness(
+        Both(), crash="everywhere", forced_replay=False, forced_serialization=False
+    ) as harness:
+        [keys] = harness.push("go")
+    assert len(set(keys)) == 2
+    assert {len(one) for one in keys} == {32}
