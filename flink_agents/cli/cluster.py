@@ -38,6 +38,10 @@ Address = Annotated[
         help="REST address of the cluster. Default: the one in .flink-agents/cluster, else localhost:8081.",
     ),
 ]
+Directory = Annotated[
+    Path | None,
+    typer.Option("--data", metavar="DIR", help="The cluster that 'cluster start --data DIR' started."),
+]
 Options = Annotated[
     list[str] | None, typer.Option("--option", "-D", help="An option of Flink, name=value; any number.")
 ]
@@ -83,6 +87,7 @@ def run(
     script: Annotated[Path, typer.Argument(exists=True, dir_okay=False, help="The job, a Python file.")],
     arguments: Annotated[list[str] | None, typer.Argument(help="Arguments of the script, behind --.")] = None,
     cluster: Address = None,
+    data: Directory = None,
     savepoint: Annotated[
         str | None, typer.Option(help="Begin with the state of this savepoint or checkpoint.")
     ] = None,
@@ -107,6 +112,9 @@ def run(
     fresh: Annotated[
         bool, typer.Option("--fresh", help="With --local: start over, and move what is left aside.")
     ] = False,
+    java_trace: Annotated[
+        bool, typer.Option("--java-trace", help="Print all that Flink says if the job fails.")
+    ] = False,
 ) -> None:
     """Submit a job to a cluster, and follow it to its end; or run it on this machine.
 
@@ -116,11 +124,23 @@ def run(
     if fresh and not local:
         raise typer.BadParameter("--fresh goes with --local; on a cluster, leave --savepoint out.")
     if local:
-        given = {"--cluster": cluster, "--savepoint": savepoint, "--py-files": py_files, "--detach": detach}
+        given = {
+            "--cluster": cluster,
+            "--data": data,
+            "--savepoint": savepoint,
+            "--py-files": py_files,
+            "--detach": detach,
+        }
         _run_here(script, arguments or (), fresh, parallelism, _options(option), given)
+    from flink_agents.api.errors import JobFailedError
     from flink_agents.runtime.flink.following.cluster_run import run_on_cluster
+    from flink_agents.runtime.flink.following.savepoint_places import check_savepoint
     from flink_agents.runtime.flink.following.submission import JobRequest
 
+    rest = _rest(cluster, data)
+    savepoint = _directory(savepoint)
+    if savepoint is not None:
+        check_savepoint(savepoint, rest.address)
     request = JobRequest(
         script,
         arguments or (),
@@ -132,7 +152,11 @@ def run(
         skip_state,
     )
     try:
-        state = run_on_cluster(_rest(cluster), request, _say, typer.echo, outputs)
+        state = run_on_cluster(rest, request, _say, typer.echo, outputs)
+    except JobFailedError as error:
+        if java_trace:
+            _say(error.java_trace)
+        raise
     except KeyboardInterrupt:
         _say("interrupted; a job that was submitted goes on: flink-agents stop --savepoint")
         raise typer.Exit(INTERRUPTED) from None
@@ -167,6 +191,7 @@ def stop(
         str | None, typer.Argument(help="Id or name of the job. Default: the only one that runs.")
     ] = None,
     cluster: Address = None,
+    data: Directory = None,
     savepoint: Annotated[
         bool, typer.Option("--savepoint", help="Stop with a savepoint, and print where it lies.")
     ] = False,
@@ -184,7 +209,7 @@ def stop(
     """
     from flink_agents.runtime.flink.following import cluster_jobs
 
-    rest = _rest(cluster)
+    rest = _rest(cluster, data)
     found = cluster_jobs.find_job(rest, job)
     with_savepoint = savepoint or savepoint_dir is not None or drain
     if with_savepoint:
@@ -207,10 +232,23 @@ def _cluster(data: Path | None) -> StandaloneCluster:
     return StandaloneCluster(data or DEFAULT_DIRECTORY)
 
 
-def _rest(address: str | None) -> ClusterRest:
+def _rest(address: str | None, data: Path | None = None) -> ClusterRest:
+    from flink_agents.api.errors import ClusterUnavailableError
     from flink_agents.runtime.flink.following.rest import ClusterRest
     from flink_agents.runtime.flink.launch.standalone import default_address
 
+    if data is not None:
+        if address is not None:
+            raise typer.BadParameter("--cluster and --data exclude each other.")
+        status = _cluster(data).status()
+        if status.address is None or not status.jobmanagers:
+            raise ClusterUnavailableError(
+                f"no cluster of {data} runs",
+                expected="a cluster that 'cluster start' with the same --data has started",
+                found="no directory" if not data.exists() else "a directory without a JobManager that runs",
+                fix=f"flink-agents cluster start --data {data}",
+            )
+        return ClusterRest(status.address)
     return ClusterRest(address or default_address())
 
 

@@ -10,6 +10,7 @@ from typing import TYPE_CHECKING, Annotated, Any
 import typer
 
 from flink_agents.cli.errors import prints_errors
+from flink_agents.cli.kafka_topics import client_options, topic_app
 
 if TYPE_CHECKING:
     from flink_agents.testing.kafka import KafkaBroker
@@ -18,8 +19,10 @@ NOT_RUNNING = 1
 """Exit code of ``status`` where no broker runs."""
 
 kafka_app = typer.Typer(
-    help="Run Kafka for development, fetch its connector, and put dead letters back.", no_args_is_help=True
+    help="Run Kafka for development, manage topics, fetch its connector, and put dead letters back.",
+    no_args_is_help=True,
 )
+kafka_app.add_typer(topic_app, name="topic")
 
 
 class _Security(StrEnum):
@@ -90,8 +93,7 @@ def kafka_put_back(
 ) -> None:
     """Put dead letters back into the topic that a job reads, each once.
 
-    Letters that --agent and --error-type leave out are passed by: they stay in the topic, and are not looked
-    at again. Those behind --limit come the next time.
+    Letters that --agent and --error-type leave out, and those behind --limit, stay for the next time.
     """
     from flink_agents.connectors.kafka.put_back import Letter, put_back
 
@@ -101,7 +103,7 @@ def kafka_put_back(
     def tell(letter: Letter, topic: str | None) -> None:
         typer.echo(f"{letter.place} -> {topic or 'left out'}: {letter.error.splitlines()[0]}")
 
-    options = _client_options(client)
+    options = client_options(client)
     done = put_back(
         dead_letters,
         to,
@@ -114,15 +116,6 @@ def kafka_put_back(
     for topic, count in sorted(done.topics.items()):
         typer.echo(f"{count} {'would go' if dry_run else 'went'} back into {topic}")
     typer.echo(f"{sum(done.topics.values())} in all, {done.left_out} left out")
-
-
-def _client_options(client: str) -> dict[str, Any]:
-    if not client.startswith("{"):
-        return {"bootstrap_servers": client}
-    try:
-        return json.loads(client)
-    except ValueError as error:
-        raise typer.BadParameter(f"--client takes HOST:PORT or JSON: {error}") from None
 
 
 def _tell_nobody(letter: Any, topic: str | None) -> None:

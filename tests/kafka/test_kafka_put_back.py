@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import random
 import time
 import uuid
 from collections.abc import Iterable
@@ -16,7 +17,8 @@ from typer.testing import CliRunner
 from flink_agents.api.errors import KafkaStreamError
 from flink_agents.api.policies import DeadLetter
 from flink_agents.cli.main import app
-from flink_agents.connectors.kafka.put_back import put_back
+from flink_agents.connectors.kafka.put_back import Letter, put_back
+from flink_agents.connectors.kafka.read_marks import ReadMarks
 from flink_agents.connectors.kafka.records import KafkaDeadLetter, KafkaRecord
 from flink_agents.connectors.kafka.sink import as_record
 from flink_agents.connectors.kafka.values import write_value
@@ -205,7 +207,60 @@ def test_the_command(kafka_broker: KafkaBroker, topic: str) -> None:
     ]
     assert lines("--limit", "1") == [f"1 went back into {to}", "1 in all, 0 left out"]
     assert lines("--error-type", "ValueError") == [f"2 went back into {to}", "2 in all, 1 left out"]
+    # What a filter left out is there the next time.
+    assert lines("--error-type", "ValueError") == ["0 in all, 1 left out"]
+    assert lines() == [f"1 went back into {to}", "1 in all, 0 left out"]
     assert lines() == ["0 in all, 0 left out"]
+
+
+@pytest.mark.parametrize("transactional", [False, True])
+def test_any_filters_put_each_letter_back_once(
+    kafka_broker: KafkaBroker, topic: str, transactional: bool
+) -> None:
+    dead, client = f"{topic}-dead", kafka_broker.client_options
+    numbers = list(range(24))
+    write_letters(
+        kafka_broker, dead, [letter_of(topic, at, ValueError(str(at))) for at in numbers], transactional
+    )
+
+    def number(letter: Letter) -> int:
+        return int(letter.error.rsplit(" ", 1)[1])
+
+    for choose in (
+        lambda letter: letter.agent == "clerk",
+        lambda letter: number(letter) % 3 == 0,
+        lambda letter: False,
+        lambda letter: number(letter) > 15,
+    ):
+        put_back(dead, topic, choose=choose, limit=17, **client)
+    put_back(dead, topic, **client)
+    assert put_back(dead, topic, **client).topics == {}
+    assert sorted(one.value for one in in_topic(kafka_broker, topic)) == sorted(
+        f"v{at}".encode() for at in numbers
+    )
+
+
+def test_marks_remember_what_was_handled_in_any_order() -> None:
+    generator = random.Random(3)
+    for _ in range(200):
+        first, done = generator.randrange(1000), set[int]()
+        marks, letters = ReadMarks(first), range(first, first + generator.randrange(1, 60))
+        for _ in range(5):
+            for offset in letters[: generator.randrange(len(letters) + 1)]:
+                if not marks.is_done(offset):
+                    chosen = generator.random() < 0.4
+                    marks.note(offset, chosen)
+                    done.update([offset] if chosen else [])
+            marks = ReadMarks.of(marks.begin, marks.text())
+            assert {offset for offset in letters if marks.is_done(offset)} == done
+
+
+def test_marks_that_are_too_long_for_the_brokers_are_refused() -> None:
+    marks, generator = ReadMarks(0), random.Random(1)
+    for offset in range(40_000):
+        marks.note(offset, generator.random() < 0.5)
+    with pytest.raises(KafkaStreamError, match="so many dead letters are left out"):
+        marks.text()
 
 
 def test_a_letter_from_nowhere_is_named(kafka_broker: KafkaBroker, topic: str) -> None:

@@ -43,8 +43,11 @@ _OWN_PROPERTIES = frozenset(
 
 
 @contextmanager
-def reaching() -> Iterator[None]:
+def reaching(servers: Any = None) -> Iterator[None]:
     """Let what kafka-python raises be an error that says what to look at.
+
+    Args:
+        servers: The addresses of the brokers, if they are known.
 
     Raises:
         KafkaStreamError: The brokers cannot be reached, or refuse what is asked of them.
@@ -54,10 +57,13 @@ def reaching() -> Iterator[None]:
     try:
         yield
     except KafkaError as error:
+        at = f" at {servers if isinstance(servers, str) else ','.join(servers)}" if servers else ""
         raise KafkaStreamError(
-            "the brokers cannot be reached, or refuse it",
+            f"the brokers{at} cannot be reached, or refuse it",
+            expected="brokers that answer at bootstrap_servers, and take the login of the client",
             found=f"{type(error).__name__}: {error}",
-            fix="look at bootstrap_servers and the options of the client, and at the brokers",
+            fix="start the brokers, or correct bootstrap_servers and the options of the client; "
+            "`flink-agents kafka start` starts a broker for development",
         ) from error
 
 
@@ -71,7 +77,7 @@ def made_client(kind: Callable[..., Any], **options: Any) -> Any:
     Raises:
         KafkaStreamError: It does not take them, or the brokers cannot be reached.
     """
-    with reaching():
+    with reaching(options.get("bootstrap_servers")):
         try:
             return kind(**options)
         except (TypeError, ValueError, AssertionError, OSError) as error:

@@ -14,6 +14,7 @@ from typing import Any
 from flink_agents.api.errors import KafkaStreamError
 from flink_agents.connectors.kafka.client import made_client, reaching
 from flink_agents.connectors.kafka.headers import ERROR, ERROR_TYPE, FAILED_AGENT, ORIGIN, without_letter
+from flink_agents.connectors.kafka.read_marks import ReadMarks
 
 GROUP = "flink-agents-put-back"
 """Begins the name of the consumer group that remembers how far a topic was read."""
@@ -91,8 +92,7 @@ def put_back(
     """Put the dead letters that are there now back in.
 
     A letter goes back with its value, key, timestamp and own headers, and a header ``flink-agents-put-back``
-    that counts how often it did. Letters that are not chosen are passed by: they stay in the topic, and are
-    not looked at again.
+    that counts how often it did. Letters that are not chosen stay for the next time.
 
     Args:
         dead_letters: The topic of dead letters.
@@ -104,8 +104,8 @@ def put_back(
         **client: Options of kafka-python, ``bootstrap_servers`` among them.
 
     Raises:
-        KafkaStreamError: The brokers cannot be reached, the topic is not there, or a letter came from nowhere
-            that is known.
+        KafkaStreamError: The brokers cannot be reached, the topic is not there, a letter came from nowhere
+            that is known, or so many letters are left out that the brokers cannot remember which.
     """
     from kafka import KafkaConsumer, KafkaProducer
 
@@ -119,16 +119,18 @@ def put_back(
             producer = made_client(KafkaProducer, transactional_id=group, **client)
             # Ends another one that is at the same topic, before its offsets are read.
             producer.init_transactions()
-        for records, offsets in _batches(consumer, dead_letters, limit):
+        marks = _marks(consumer, dead_letters)
+        for records in _batches(consumer, dead_letters, limit, marks):
             chosen = [(one, _topic_of(one, to) if choose(one) else None) for one in map(_letter, records)]
-            for letter, topic in chosen:
+            for record, (letter, topic) in zip(records, chosen, strict=True):
                 told(letter, topic)
+                marks[record.partition].note(record.offset, topic is not None)
                 if topic is None:
                     done.left_out += 1
                 else:
                     done.topics[topic] = done.topics.get(topic, 0) + 1
             if producer is not None:
-                _commit(producer, group, chosen, offsets)
+                _commit(producer, group, chosen, _offsets(dead_letters, marks))
     finally:
         consumer.close()
         if producer is not None:
@@ -163,9 +165,20 @@ def _commit(
         raise
 
 
-def _batches(consumer: Any, topic: str, limit: int | None) -> Iterator[tuple[list[Any], dict[Any, Any]]]:
-    """Yield what lies in a topic now, in portions, each with the offsets behind it."""
+def _offsets(topic: str, marks: Mapping[int, ReadMarks]) -> dict[Any, Any]:
+    """Return what the consumer group is to remember of each partition that was read."""
     from kafka.structs import OffsetAndMetadata, TopicPartition
+
+    return {
+        TopicPartition(topic, number): OffsetAndMetadata(one.begin, one.text(), -1)
+        for number, one in marks.items()
+        if one.read
+    }
+
+
+def _marks(consumer: Any, topic: str) -> dict[int, ReadMarks]:
+    """Return what earlier calls remember of each partition of a topic, and let the consumer begin there."""
+    from kafka.structs import TopicPartition
 
     numbers = consumer.partitions_for_topic(topic)
     if not numbers:
@@ -177,21 +190,40 @@ def _batches(consumer: Any, topic: str, limit: int | None) -> Iterator[tuple[lis
         )
     partitions = [TopicPartition(topic, number) for number in sorted(numbers)]
     consumer.assign(partitions)
-    ends, begins = consumer.end_offsets(partitions), consumer.beginning_offsets(partitions)
+    begins, found = consumer.beginning_offsets(partitions), dict[int, ReadMarks]()
     for one in partitions:
-        committed = consumer.committed(one)
-        consumer.seek(one, begins[one] if committed is None else max(committed, begins[one]))
+        committed = consumer.committed(one, metadata=True)
+        marks = (
+            ReadMarks(begins[one])
+            if committed is None
+            else ReadMarks.of(committed.offset, committed.metadata)
+        )
+        consumer.seek(one, max(marks.begin, begins[one]))
+        found[one.partition] = marks
+    return found
+
+
+def _batches(
+    consumer: Any, topic: str, limit: int | None, marks: Mapping[int, ReadMarks]
+) -> Iterator[list[Any]]:
+    """Yield the letters that lie in a topic now and were not put back, in portions."""
+    from kafka.structs import TopicPartition
+
+    partitions = [TopicPartition(topic, number) for number in marks]
+    ends = consumer.end_offsets(partitions)
     left = limit
     while left != 0 and any(consumer.position(one) < ends[one] for one in partitions):
         polled = consumer.poll(timeout_ms=500)
         records = [
-            one for one in chain(*polled.values()) if one.offset < ends[TopicPartition(topic, one.partition)]
+            one
+            for one in chain(*polled.values())
+            if one.offset < ends[TopicPartition(topic, one.partition)]
+            and not marks[one.partition].is_done(one.offset)
         ]
         if left is not None:
             records, left = records[:left], left - min(left, len(records))
-        offsets = {TopicPartition(topic, one.partition): one.offset + 1 for one in records}
         if records:
-            yield records, {one: OffsetAndMetadata(offset, "", -1) for one, offset in offsets.items()}
+            yield records
 
 
 def _letter(record: Any) -> Letter:

@@ -12,6 +12,7 @@ from pyflink.datastream import StreamExecutionEnvironment
 from flink_agents.connectors.kafka.client import java_properties
 from flink_agents.connectors.kafka.connector_jar import FACTORY, connector_jar
 from flink_agents.runtime.flink import compat as flink_compat
+from flink_agents.runtime.flink.following.brokers import note_brokers
 
 RAW_FORMATS = {"key.format": "raw", "key.fields": "key", "value.format": "raw"} | {
     "value.fields-include": "EXCEPT_KEY"
@@ -40,6 +41,7 @@ class Connection:
             KafkaStreamError: An option is unknown, is missing, or does not fit.
         """
         found = java_properties(self.client, self.properties)
+        note_brokers(found["bootstrap.servers"])
         return {f"properties.{name}": value for name, value in found.items()}
 
     def bring_connector(self, env: StreamExecutionEnvironment) -> None:

@@ -16,6 +16,7 @@ from flink_agents.api.errors import (
     TaskManagerLostError,
     UnpicklableOutputError,
 )
+from flink_agents.runtime.flink.following.brokers import noted_brokers
 
 _PYTHON_EXCEPTION = re.compile(r"PythonException: <class '(?P<cls>[\w.]+)'>: (?P<text>.*)", re.DOTALL)
 _JAVA_FRAME = re.compile(r"\n\s*(?:at |\.\.\. \d+ more|Caused by: |Suppressed: )")
@@ -58,6 +59,17 @@ _IMPORT_ERRORS = ("ModuleNotFoundError", "flink_agents.api.errors.FunctionRefere
 _NO_TOPIC = re.compile(r"Failed to get metadata for topics \[(?P<topics>[^\]]+)\]")
 """What Flink's Kafka source says; the innermost cause of it names no topic."""
 
+
+_NO_BROKER = (
+    "Timed out waiting for a node assignment",
+    "Failed to get metadata for topics",
+    "No resolvable bootstrap urls given",
+    "Failed to construct kafka consumer",
+    "Failed to list subscribed topic partitions",
+    "TimeoutException: Topic ",
+    "TimeoutException: Timeout expired while fetching topic metadata",
+)
+"""What Flink's Kafka source and sink say if no broker answers."""
 
 _NO_PICKLE = re.compile(
     r"cannot pickle .*|(?:Can't|Could not|Can not) pickle .*|Can't get local object .*", re.IGNORECASE
@@ -118,6 +130,7 @@ def job_failed(
         _missing_slots(job_name, java_text, lost),
         _wrong_class(job_name, java_text, cls, text, typed),
         _unpicklable(job_name, java_text, cls, text),
+        _no_broker(job_name, java_text),
     ):
         if error is not None:
             return error
@@ -234,6 +247,23 @@ def _wrong_class(
         fix="correct the type that to_datastream(...), map(..., output_type=...) or another transformation "
         "is given, or leave it out: values are any objects then. An output_type of the agent is "
         "checked for each output, at the author's line",
+    )
+
+
+def _no_broker(job_name: str, java_text: str) -> JobFailedError | None:
+    mark = next((mark for mark in _NO_BROKER if mark in java_text), None)
+    if mark is None:
+        return None
+    servers = noted_brokers()
+    return JobFailedError(
+        f"no Kafka broker answers the job\n  job {job_name!r} failed",
+        failure=mark,
+        java_trace=java_text,
+        expected="brokers that the job can reach at bootstrap_servers" + (f": {servers}" if servers else ""),
+        found=_failure(java_text)[1].split("\n", 1)[0] or mark,
+        fix="start the brokers, or correct bootstrap_servers of kafka_source and kafka_sink; brokers with "
+        "TLS or a login do not answer without it (security_protocol). Whether they answer here: "
+        f"flink-agents kafka topic list --client {servers or 'HOST:PORT'}",
     )
 
 

@@ -79,7 +79,7 @@ def run_on_cluster(
         where = "" if log is None else f"; all that it printed is in {shown(log)}"
         raise SubmissionError(
             f"{request.script.name} ended with {status}",
-            found="\n".join(submission.traceback) or None,
+            found="\n".join(submission.traceback) or submission.cause,
             fix=f"correct the script{where}",
         )
     return state

@@ -25,6 +25,7 @@ _FLINKS_OWN = re.compile(
     r"Program execution finished|Job with JobID [0-9a-f]{32} has finished|Job Runtime: \d+"
     r"|Accumulator Results|WARNING: |SLF4J: |Picked up |Failed to import GCSFileSystem"
 )
+_CAUSED_BY = re.compile(r"\s*Caused by: (?:[\w$]+\.)*([\w$]+(?:: .*)?)$")
 _TRACEBACK = "Traceback (most recent call last):"
 _JAVA = re.compile(
     r"\s+at [\w.$/<>]+\(|\s+\.\.\. \d+ more|Caused by: |Suppressed: |org\.apache\.flink\.|java\.|-{20,}"
@@ -88,6 +89,7 @@ class Submission:
     Attributes:
         jobs: The ids of the jobs that it has submitted, and None once it has ended.
         traceback: The lines of the script from its last traceback on, without Java's.
+        cause: The innermost cause that Java names; None if it names none.
     """
 
     def __init__(
@@ -100,6 +102,7 @@ class Submission:
     ) -> None:
         self.jobs: queue.Queue[str | None] = queue.Queue()
         self.traceback: list[str] = []
+        self.cause: str | None = None
         self._say = say
         self._log = log
         home = FlinkHome.make(directory)
@@ -140,6 +143,8 @@ class Submission:
             self.jobs.put(None)
 
     def _take(self, line: str) -> None:
+        if (caused := _CAUSED_BY.match(line)) is not None:
+            self.cause = caused[1]
         found = _SUBMITTED.search(line)
         if found is not None:
             self.jobs.put(found[1])

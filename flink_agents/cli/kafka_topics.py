@@ -1,0 +1,123 @@
+"""``flink-agents kafka topic``: topics of the broker for development, or of any brokers."""
+
+from __future__ import annotations
+
+import json
+from dataclasses import asdict
+from pathlib import Path
+from typing import Annotated, Any
+
+import typer
+
+from flink_agents.cli.errors import prints_errors
+
+topic_app = typer.Typer(help="Make, list and describe topics.", no_args_is_help=True)
+
+Name = Annotated[str, typer.Argument(help="The topic.")]
+Client = Annotated[
+    str | None,
+    typer.Option(
+        "--client",
+        metavar="HOST:PORT|JSON",
+        help="How the brokers are reached: their addresses, or options of kafka-python as JSON. "
+        "Default: the broker that 'kafka start' started.",
+    ),
+]
+Data = Annotated[
+    Path | None, typer.Option("--data", help="Directory of that broker. Default: .flink-agents/kafka.")
+]
+Json = Annotated[bool, typer.Option("--json", help="Print JSON.")]
+
+
+@topic_app.command("create")
+@prints_errors
+def topic_create(
+    name: Name,
+    partitions: Annotated[int, typer.Option(min=1, help="How many partitions it has.")] = 1,
+    replication: Annotated[int, typer.Option(min=1, help="How many brokers have each of them.")] = 1,
+    config: Annotated[
+        list[str] | None, typer.Option("--config", help="A setting of the topic, name=value; any number.")
+    ] = None,
+    client: Client = None,
+    data: Data = None,
+) -> None:
+    """Make a topic. One that is there already stays as it is."""
+    from flink_agents.connectors.kafka.topics import create_topic
+
+    settings: dict[str, str] = {}
+    for one in config or ():
+        key, equals, value = one.partition("=")
+        if not equals:
+            raise typer.BadParameter(f"--config takes name=value, not {one!r}")
+        settings[key] = value
+    made = create_topic(
+        name,
+        partitions=partitions,
+        replication_factor=replication,
+        config=settings,
+        **client_options(client, data),
+    )
+    typer.echo(f"topic {name} is made" if made else f"topic {name} is there already")
+
+
+@topic_app.command("list")
+@prints_errors
+def topic_list(client: Client = None, data: Data = None, as_json: Json = False) -> None:
+    """Print the names of all topics."""
+    from flink_agents.connectors.kafka.topics import list_topics
+
+    names = list_topics(**client_options(client, data))
+    if as_json:
+        typer.echo(json.dumps(names))
+        return
+    for name in names:
+        typer.echo(name)
+
+
+@topic_app.command("describe")
+@prints_errors
+def topic_describe(name: Name, client: Client = None, data: Data = None, as_json: Json = False) -> None:
+    """Print partitions, replication, the number of records and the settings of a topic."""
+    from flink_agents.connectors.kafka.topics import describe_topic
+
+    found = describe_topic(name, **client_options(client, data))
+    if as_json:
+        typer.echo(json.dumps(asdict(found), indent=2))
+        return
+    typer.echo(found.name)
+    typer.echo(f"  partitions   {found.partitions}")
+    typer.echo(f"  replication  {found.replication_factor}")
+    typer.echo(f"  records      {found.records}")
+    for key, value in sorted(found.config.items()):
+        typer.echo(f"  {key}={value}")
+
+
+def client_options(client: str | None, data: Path | None = None) -> dict[str, Any]:
+    """Return the options of kafka-python that a command is given, or those of the broker for development.
+
+    Raises:
+        KafkaStreamError: Neither is there.
+    """
+    if client is None:
+        return _own_broker(data)
+    if not client.startswith("{"):
+        return {"bootstrap_servers": client}
+    try:
+        return json.loads(client)
+    except ValueError as error:
+        raise typer.BadParameter(f"--client takes HOST:PORT or JSON: {error}") from None
+
+
+def _own_broker(data: Path | None) -> dict[str, Any]:
+    from flink_agents.api.errors import KafkaStreamError
+    from flink_agents.testing.kafka import DEFAULT_DATA, KafkaBroker
+
+    broker = KafkaBroker(data or DEFAULT_DATA)
+    if not broker.running:
+        raise KafkaStreamError(
+            "no brokers are named, and no broker for development runs here",
+            expected="--client HOST:PORT, or a broker that runs",
+            found=f"no broker of {broker.status().data}",
+            fix="name the brokers with --client, or start one: flink-agents kafka start",
+        )
+    return broker.client_options

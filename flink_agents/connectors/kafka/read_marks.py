@@ -1,0 +1,84 @@
+"""Which messages of a partition were handled, if not all up to an offset: as the metadata of that offset.
+
+A consumer group remembers an offset, and a text of at most 4 KiB beside it. The offset is that of the first
+message that was left out. The text says which ones after it were handled, as compressed bits.
+"""
+
+from __future__ import annotations
+
+import base64
+import zlib
+
+from flink_agents.api.errors import KafkaStreamError
+
+MOST_TEXT = 4000
+"""Brokers take 4,096 bytes (``offset.metadata.max.bytes``)."""
+
+_VERSION = "1:"
+
+
+class ReadMarks:
+    """What was handled of a partition.
+
+    Args:
+        begin: The first offset that was not, as far as is known.
+
+    Attributes:
+        begin: The first offset that was not handled.
+        read: Whether anything was noted.
+    """
+
+    def __init__(self, begin: int) -> None:
+        self.begin = begin
+        self.read = False
+        self._end = begin
+        self._done: set[int] = set()
+        self._first_left: int | None = None
+
+    @classmethod
+    def of(cls, offset: int, text: str) -> ReadMarks:
+        """Return what :meth:`text` wrote beside an offset."""
+        made = cls(offset)
+        if text.startswith(_VERSION):
+            bits = zlib.decompress(base64.b64decode(text.removeprefix(_VERSION)))
+            made._done = {
+                offset + 8 * at + bit for at, byte in enumerate(bits) for bit in range(8) if byte >> bit & 1
+            }
+        return made
+
+    def is_done(self, offset: int) -> bool:
+        """Return True if the message at ``offset`` was handled."""
+        return offset < self.begin or offset in self._done
+
+    def note(self, offset: int, done: bool) -> None:
+        """Note a message: messages are noted in their order, but for those that were handled before."""
+        self.read = True
+        self._end = offset + 1
+        if done:
+            self._done.add(offset)
+        elif self._first_left is None:
+            self._first_left = offset
+        # Offsets between messages belong to transactions, and are nobody's.
+        self.begin = self._first_left if self._first_left is not None else self._end
+
+    def text(self) -> str:
+        """Return the messages behind :attr:`begin` that were handled.
+
+        Raises:
+            KafkaStreamError: They are so many, and in such an order, that the text is too long.
+        """
+        done = [offset - self.begin for offset in self._done if offset >= self.begin]
+        if not done:
+            return ""
+        bits = bytearray(max(done) // 8 + 1)
+        for one in done:
+            bits[one // 8] |= 1 << one % 8
+        text = _VERSION + base64.b64encode(zlib.compress(bytes(bits), 9)).decode("ascii")
+        if len(text) > MOST_TEXT:
+            raise KafkaStreamError(
+                "so many dead letters are left out that the brokers cannot remember which",
+                expected=f"a mark of at most {MOST_TEXT} characters for each partition",
+                found=f"{len(text)} characters for {max(done)} letters",
+                fix="put the letters back that were left out first, or use --limit",
+            )
+        return text

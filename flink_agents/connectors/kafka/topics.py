@@ -1,0 +1,140 @@
+"""Topics of the brokers: made, listed and described, for ``flink-agents kafka topic``."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping
+from contextlib import contextmanager
+from dataclasses import dataclass
+from typing import Any
+
+from flink_agents.api.error_base import suggest
+from flink_agents.api.errors import KafkaStreamError
+from flink_agents.connectors.kafka.client import made_client, reaching
+
+_TIMEOUT_MS = 10_000
+
+
+@dataclass(frozen=True)
+class TopicDescription:
+    """A topic.
+
+    Attributes:
+        name: Its name.
+        partitions: How many partitions it has.
+        replication_factor: How many brokers have each of them.
+        records: How many offsets lie between its begin and its end, in all partitions.
+        config: Its settings that are not the broker's default.
+    """
+
+    name: str
+    partitions: int
+    replication_factor: int
+    records: int
+    config: Mapping[str, str]
+
+
+def create_topic(
+    name: str,
+    *,
+    partitions: int = 1,
+    replication_factor: int = 1,
+    config: Mapping[str, str] | None = None,
+    **client: Any,
+) -> bool:
+    """Make a topic.
+
+    Args:
+        name: Its name.
+        partitions: How many partitions it has.
+        replication_factor: How many brokers have each of them.
+        config: Settings of the topic, by Kafka's names.
+        **client: Options of kafka-python, ``bootstrap_servers`` among them.
+
+    Returns:
+        False if there is a topic of that name already.
+
+    Raises:
+        KafkaStreamError: The brokers cannot be reached, or refuse it.
+    """
+    from kafka.errors import TopicAlreadyExistsError
+
+    new = {
+        "num_partitions": partitions,
+        "replication_factor": replication_factor,
+        "configs": dict(config or {}),
+    }
+    with _admin(client) as admin:
+        try:
+            admin.create_topics({name: new})
+        except TopicAlreadyExistsError:
+            return False
+    return True
+
+
+def list_topics(**client: Any) -> list[str]:
+    """Return the names of all topics that are not Kafka's own, sorted.
+
+    Raises:
+        KafkaStreamError: The brokers cannot be reached, or refuse it.
+    """
+    with _admin(client) as admin:
+        return sorted(name for name in admin.list_topics() if not name.startswith("__"))
+
+
+def describe_topic(name: str, **client: Any) -> TopicDescription:
+    """Return what a topic is.
+
+    Raises:
+        KafkaStreamError: There is none of that name, or the brokers cannot be reached or refuse it.
+    """
+    from kafka import KafkaConsumer
+    from kafka.admin import ConfigResource, ConfigResourceType
+    from kafka.structs import TopicPartition
+
+    with _admin(client) as admin:
+        found: dict[str, Any] = next(iter(admin.describe_topics([name])), {"error_code": 3})
+        if found["error_code"] or not found["partitions"]:
+            names = sorted(one for one in admin.list_topics() if not one.startswith("__"))
+            raise KafkaStreamError(
+                f"there is no topic {name!r}",
+                expected="a topic of these brokers",
+                found=", ".join(names) or "no topics",
+                fix=suggest(name, names, f"flink-agents kafka topic create {name}"),
+            )
+        described: Any = admin.describe_configs([ConfigResource(ConfigResourceType.TOPIC, name)])
+    partitions = [TopicPartition(name, one["partition_index"]) for one in found["partitions"]]
+    consumer = made_client(KafkaConsumer, **client)
+    try:
+        with reaching(client.get("bootstrap_servers")):
+            ends, begins = consumer.end_offsets(partitions), consumer.beginning_offsets(partitions)
+    finally:
+        consumer.close()
+    return TopicDescription(
+        name,
+        len(partitions),
+        max(len(one["replica_nodes"]) for one in found["partitions"]),
+        sum(ends[one] - begins[one] for one in partitions),
+        _modified(described),
+    )
+
+
+def _modified(described: Mapping[str, Mapping[str, Mapping[str, Any]]]) -> dict[str, str]:
+    """Return the settings that a topic has of its own, from the answer of kafka-python."""
+    return {
+        str(key): str(value["value"] if isinstance(value, dict) else value)
+        for of_type in described.values()
+        for settings in of_type.values()
+        for key, value in settings.items()
+    }
+
+
+@contextmanager
+def _admin(client: Mapping[str, Any]) -> Iterator[Any]:
+    from kafka import KafkaAdminClient
+
+    admin = made_client(KafkaAdminClient, **{"request_timeout_ms": _TIMEOUT_MS, **client})
+    try:
+        with reaching(client.get("bootstrap_servers")):
+            yield admin
+    finally:
+        admin.close()

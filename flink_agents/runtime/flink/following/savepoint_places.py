@@ -1,0 +1,54 @@
+"""Checks that a savepoint is where a command says, before a job is submitted that would wait for it."""
+
+from __future__ import annotations
+
+import socket
+from pathlib import Path
+from urllib.parse import unquote, urlsplit
+
+from flink_agents.api.error_base import suggest
+from flink_agents.api.errors import SubmissionError
+
+METADATA = "_metadata"
+_MOST_SHOWN = 5
+
+
+def check_savepoint(place: str, cluster: str) -> None:
+    """Check that there is a savepoint or a checkpoint at a place, if this machine can see it.
+
+    Args:
+        place: A path or URL.
+        cluster: Address of the cluster. What another machine has is not looked at.
+
+    Raises:
+        SubmissionError: There is none.
+    """
+    url = urlsplit(place)
+    if url.scheme not in ("", "file") or not _is_here(cluster):
+        return
+    path = Path(unquote(url.path))
+    if path.is_file() or (path / METADATA).is_file():
+        return
+    parent = next((one for one in (path, *path.parents) if one.is_dir()), path)
+    names = sorted(one.name for one in parent.iterdir()) if parent.is_dir() else []
+    savepoints = [name for name in names if (parent / name / METADATA).is_file()]
+    shown = ", ".join((savepoints or names)[:_MOST_SHOWN]) or "nothing"
+    wrong = path.relative_to(parent).parts
+    otherwise = _deeper(savepoints)
+    raise SubmissionError(
+        f"there is no savepoint at {path}",
+        expected=f"a directory with a file {METADATA}, as stop --savepoint prints it",
+        found=f"{parent} has {shown}",
+        fix=suggest(wrong[0], savepoints, otherwise) if wrong else otherwise,
+    )
+
+
+def _deeper(savepoints: list[str]) -> str:
+    if savepoints:
+        return f"name one of the savepoints in it, such as {savepoints[-1]}"
+    return "correct --savepoint; flink-agents stop --savepoint prints the place of a new one"
+
+
+def _is_here(cluster: str) -> bool:
+    host = urlsplit(cluster if "://" in cluster else f"http://{cluster}").hostname or ""
+    return host in ("localhost", "127.0.0.1", "::1", socket.gethostname())

@@ -1,0 +1,60 @@
+"""``flink-agents kafka topic``: makes, lists and describes topics; brokers that do not answer are named."""
+
+from __future__ import annotations
+
+import json
+import uuid
+
+from kafka import KafkaProducer
+from typer.testing import CliRunner
+
+from flink_agents.cli.main import app
+from flink_agents.testing.kafka import KafkaBroker
+
+
+def topic(*words: str) -> tuple[int, str]:
+    result = CliRunner().invoke(app, ["kafka", "topic", *words])
+    return result.exit_code, result.output
+
+
+def test_a_topic_is_made_listed_and_described(kafka_broker: KafkaBroker) -> None:
+    name = f"orders-{uuid.uuid4().hex[:8]}"
+    client = ("--client", json.dumps(kafka_broker.client_options))
+    made = ("create", name, "--partitions", "3", "--config", "retention.ms=60000", *client)
+    assert topic(*made) == (0, f"topic {name} is made\n")
+    assert topic(*made) == (0, f"topic {name} is there already\n")
+    assert name in topic("list", *client)[1].splitlines()
+    assert name in json.loads(topic("list", "--json", *client)[1])
+    producer = KafkaProducer(**kafka_broker.client_options)
+    producer.send(name, b"a").get()
+    producer.close()
+    code, text = topic("describe", name, "--json", *client)
+    assert (code, json.loads(text)) == (
+        0,
+        {
+            "name": name,
+            "partitions": 3,
+            "replication_factor": 1,
+            "records": 1,
+            "config": {"retention.ms": "60000"},
+        },
+    )
+    assert "partitions   3" in topic("describe", name, *client)[1]
+
+
+def test_a_topic_that_is_not_there_is_named_with_its_neighbours(kafka_broker: KafkaBroker) -> None:
+    name = f"orders-{uuid.uuid4().hex[:8]}"
+    client = ("--client", json.dumps(kafka_broker.client_options))
+    topic("create", name, *client)
+    code, text = topic("describe", f"{name}s", *client)
+    assert (code, f"did you mean {name!r}" in text) == (2, True), text
+    code, text = topic("create", "x", "--config", "retention", *client)
+    assert (code, "name=value" in text) == (2, True)
+
+
+def test_brokers_that_do_not_answer_are_named(tmp_path) -> None:  # type: ignore[no-untyped-def]
+    options = {"bootstrap_servers": "127.0.0.1:1", "request_timeout_ms": 1000, "bootstrap_timeout_ms": 500}
+    code, text = topic("list", "--client", json.dumps(options))
+    assert (code, "the brokers at 127.0.0.1:1 cannot be reached" in text) == (2, True), text
+    code, text = topic("list", "--data", str(tmp_path / "none"))
+    assert (code, "flink-agents kafka start" in text) == (2, True), text
