@@ -134,7 +134,7 @@ def know_headers(headers: Any) -> None:
     """Keep the values of headers such as ``Authorization`` out of texts; what is no mapping is passed by."""
     try:
         items = list(headers.items())
-    except Exception:  # whatever foreign objects do
+    except BaseException:  # whatever foreign objects do
         return
     for name, value in items:
         if is_secret_name(name):

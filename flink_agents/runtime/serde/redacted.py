@@ -81,7 +81,7 @@ def _learn(error: BaseException) -> None:
 def _attribute(of: Any, name: str) -> Any:
     try:
         return getattr(of, name, None)
-    except Exception:  # such as httpx, whose errors raise where they have no request
+    except BaseException:  # such as httpx, whose errors raise if they have no request
         return None
 
 
@@ -91,8 +91,8 @@ def _clean(error: BaseException, replaced: dict[int, BaseException]) -> BaseExce
         _change(error)
         error = _group(error, replaced)
         shown = redaction.shows(_text(error)) or redaction.shows(_text(error, repr))
-    except Exception:
-        # Foreign classes run their own code here.
+    except BaseException:
+        # Foreign classes run their own code here, and it may raise anything.
         shown = True
     return _in_place_of(error) if shown else error
 
@@ -186,5 +186,5 @@ def _members(error: BaseException) -> tuple[BaseException, ...]:
 def _text(error: BaseException, shown_by: Any = str) -> str:
     try:
         return str.__str__(shown_by(error))
-    except Exception:  # a foreign class that cannot give one shows none
+    except BaseException:  # a foreign class that cannot give one shows none
         return ""
