@@ -12,11 +12,13 @@ Each object carries its origin, and copies, memory and the journal keep it:
 
 from __future__ import annotations
 
+import functools
+import inspect
 from collections import deque
 from collections.abc import Callable, Iterable, Mapping
 from functools import lru_cache
 from types import FunctionType, ModuleType
-from typing import Any, TypeVar, cast
+from typing import Any, TypeVar, cast, get_args
 
 from pydantic import BaseModel
 
@@ -29,6 +31,9 @@ CODE, DATA = "code", "data"
 
 _LIBRARY = "pydantic_ai.messages"
 """The module of the messages and contents of pydantic-ai."""
+
+_DEEPEST = 10
+"""How deep types are looked into; what lies deeper may be anything."""
 
 _LEAVES = frozenset({str, int, float, bool, bytes, type(None)})
 _SEVERAL = (list, tuple, set, frozenset, deque)
@@ -86,6 +91,43 @@ def as_data(value: T, copy: Callable[[T], T] | None = None) -> T:
     for one in found:
         one.__dict__[ORIGIN] = DATA
     return value
+
+
+def taking_data(function: Callable[..., Any], types: Iterable[Any]) -> Callable[..., Any]:
+    """Return ``function``, called with messages and contents in its arguments as data.
+
+    Args:
+        function: Gets its arguments from a model or from somebody who approves a call.
+        types: The types of its parameters.
+    """
+    if not any(map(_may_carry, types)):
+        return function
+
+    if inspect.iscoroutinefunction(function):
+
+        @functools.wraps(function)
+        async def called_async(*args: Any, **kwargs: Any) -> Any:
+            return await function(*as_data(args), **as_data(kwargs))
+
+        return called_async
+
+    @functools.wraps(function)
+    def called(*args: Any, **kwargs: Any) -> Any:
+        return function(*as_data(args), **as_data(kwargs))
+
+    return called
+
+
+def _may_carry(kind: Any, depth: int = 0) -> bool:
+    """Whether values of a type can have messages or contents in them, as far as the type says."""
+    if depth > _DEEPEST:
+        return True
+    if isinstance(kind, type):
+        fields = getattr(kind, "__pydantic_fields__", {})
+        inner = [field.annotation for field in fields.values()]
+        if carries_origin(kind) or any(_may_carry(one, depth + 1) for one in inner if one is not kind):
+            return True
+    return any(_may_carry(one, depth + 1) for one in get_args(kind))
 
 
 def messages_in(value: Any) -> list[Any]:
