@@ -6,6 +6,7 @@ in a record that holds a secret.
 
 from __future__ import annotations
 
+import difflib
 import inspect
 from collections.abc import Callable, Collection, Iterable, Mapping
 from datetime import timedelta
@@ -53,6 +54,15 @@ def takes(function: Callable[..., Any], name: str) -> bool:
     if parameter is not None and parameter.kind in _BY_NAME:
         return True
     return any(each.kind is inspect.Parameter.VAR_KEYWORD for each in signature.parameters.values())
+
+
+def misspelt_key(names: Iterable[str]) -> str | None:
+    """Return the parameter that is most likely meant to be ``idempotency_key``; None if there is none."""
+    names = list(names)
+    if IDEMPOTENCY_KEY in names:
+        return None
+    near = difflib.get_close_matches(IDEMPOTENCY_KEY, [one.lower() for one in names], n=1, cutoff=0.85)
+    return next((one for one in names if near and one.lower() == near[0]), None)
 
 
 def positional_of(function: Callable[..., Any]) -> tuple[str, ...]:

@@ -186,7 +186,7 @@ class AgentsExecutionEnvironment(ABC):
         """The options of the job; set them before agents are applied."""
 
     @abstractmethod
-    def from_datastream(self, stream: Any, key_selector: Callable[[Any], Any]) -> AgentInput:
+    def from_datastream(self, stream: Any, key_selector: Callable[[Any], Any] | None = None) -> AgentInput:
         """Return a PyFlink ``DataStream``; ``key_selector`` gives the key of a record.
 
         Raises:
@@ -197,7 +197,7 @@ class AgentsExecutionEnvironment(ABC):
     def from_table(
         self,
         table: Any,
-        key_selector: Callable[[Any], Any] | str,
+        key_selector: Callable[[Any], Any] | str | None = None,
         *,
         value: Any = None,
         changes: OnChange = "refuse",
@@ -224,7 +224,9 @@ class AgentsExecutionEnvironment(ABC):
         """
 
     @abstractmethod
-    def from_list(self, records: Iterable[Any], key_selector: Callable[[Any], Any]) -> AgentInput:
+    def from_list(
+        self, records: Iterable[Any], key_selector: Callable[[Any], Any] | None = None
+    ) -> AgentInput:
         """Return records that are at hand, as a bounded stream."""
 
     @abstractmethod

@@ -256,11 +256,13 @@ def find_option(key: str, source: str) -> ConfigOption[Any]:
     found = options.get(key) or _entry_of(key, options.values())
     if found is not None:
         return found
+    fix = _fix_of(key, options)
     raise OptionError(
-        f"unknown option {key!r} in {source}",
+        # Not behind the names, of which there are many.
+        f"unknown option {key!r} in {source}: {fix}",
         expected="one of " + ", ".join(options),
         found=repr(key),
-        fix=_fix_of(key, options),
+        fix=fix,
     )
 
 
@@ -412,11 +414,12 @@ def _unknown_variable(name: str, names: list[str]) -> OptionError:
     # Without the prefix, which makes all names alike.
     words = {one.removeprefix(ENVIRONMENT_PREFIX): one for one in names}
     near = difflib.get_close_matches(name.removeprefix(ENVIRONMENT_PREFIX), words, n=1)
+    fix = f"did you mean {words[near[0]]!r}?" if near else _SEE_TABLE
     return OptionError(
-        f"unknown option {name!r} in the environment",
+        f"unknown option {name!r} in the environment: {fix}",
         expected="one of " + ", ".join(names),
         found=repr(name),
-        fix=f"did you mean {words[near[0]]!r}?" if near else _SEE_TABLE,
+        fix=fix,
     )
 
 

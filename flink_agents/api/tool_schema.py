@@ -14,7 +14,7 @@ from typing import Annotated, Any, get_args, get_origin
 
 from pydantic import BaseModel, ConfigDict, Field, PydanticUserError, create_model
 
-from flink_agents.api.durable_checks import IDEMPOTENCY_KEY
+from flink_agents.api.durable_checks import IDEMPOTENCY_KEY, misspelt_key
 from flink_agents.api.errors import ActionSignatureError
 
 GIVEN_TO_TOOLS = "__given_to_tools__"
@@ -93,6 +93,14 @@ def arguments_model(func: Any, name: str) -> type[BaseModel]:
         parameters = inspect.signature(func, eval_str=True).parameters.values()
     except NameError as error:
         raise _undescribed(name, error) from error
+    parameters = list(parameters)
+    if (wrong := misspelt_key(one.name for one in parameters)) is not None:
+        raise ActionSignatureError(
+            f"tool {name!r} has a parameter {wrong!r}, which the model would have to give",
+            expected=f"{IDEMPOTENCY_KEY}, which the runtime gives",
+            found=wrong,
+            fix=f"did you mean {IDEMPOTENCY_KEY!r}?",
+        )
     for number, parameter in enumerate(parameters):
         if _is_given(parameter.annotation) or parameter.name == IDEMPOTENCY_KEY:
             continue

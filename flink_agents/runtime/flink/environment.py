@@ -120,9 +120,11 @@ class FlinkAgentsEnvironment(AgentsExecutionEnvironment):
     # -- inputs -----------------------------------------------------------------------
 
     @override
-    def from_datastream(self, stream: DataStream, key_selector: Callable[[Any], Any]) -> AgentInput:
+    def from_datastream(
+        self, stream: DataStream, key_selector: Callable[[Any], Any] | None = None
+    ) -> AgentInput:
         given_stream("from_datastream", stream)
-        given_selector("from_datastream", key_selector)
+        selector = given_selector("from_datastream", key_selector)
         if isinstance(stream, KeyedStream):
             raise JobDefinitionError(
                 "the stream is keyed already",
@@ -130,13 +132,13 @@ class FlinkAgentsEnvironment(AgentsExecutionEnvironment):
                 "canonical form of the key",
                 where=authors_place(),
             )
-        return FlinkAgentInput(self._job, self._agents, stream, key_selector)
+        return FlinkAgentInput(self._job, self._agents, stream, selector)
 
     @override
     def from_table(
         self,
         table: Any,
-        key_selector: Callable[[Any], Any] | str,
+        key_selector: Callable[[Any], Any] | str | None = None,
         *,
         value: Any = None,
         changes: OnChange = "refuse",
@@ -173,11 +175,13 @@ class FlinkAgentsEnvironment(AgentsExecutionEnvironment):
             raise _refused_table(str(error).split("\n", 1)[0]) from error
 
     @override
-    def from_list(self, records: Iterable[Any], key_selector: Callable[[Any], Any]) -> AgentInput:
-        given_selector("from_list", key_selector)
+    def from_list(
+        self, records: Iterable[Any], key_selector: Callable[[Any], Any] | None = None
+    ) -> AgentInput:
+        selector = given_selector("from_list", key_selector)
         at_hand = list(records)
         source = list_source(self.stream_env, at_hand, self.config.get(AgentOptions.CHECK_CODE))
-        return FlinkAgentInput(self._job, self._agents, source, key_selector, len(at_hand))
+        return FlinkAgentInput(self._job, self._agents, source, selector, len(at_hand))
 
     @override
     def load_yaml(self, *paths: str | Path) -> FlinkAgentsEnvironment:

@@ -15,9 +15,10 @@ from typing import Any
 from pydantic import BaseModel, ValidationError
 
 from flink_agents.api.context import RunnerContext
+from flink_agents.api.durable_checks import IDEMPOTENCY_KEY, misspelt_key
 from flink_agents.api.error_base import suggest
 from flink_agents.api.errors import ActionFailedError, AgentsError
-from flink_agents.api.events import Event
+from flink_agents.api.events import Event, InputEvent
 from flink_agents.api.memory import MemoryObject
 from flink_agents.api.places import is_users_code
 from flink_agents.runtime.serde.awaitables import AWAIT_IT, shows_forgotten_await
@@ -29,6 +30,7 @@ _BY_POSITION = re.compile(r"BaseModel\.__init__\(\) takes 1 positional argument 
 _NO_ITEMS = re.compile(
     r"'TreeObject' object (?:does not support item|is not subscriptable|doesn't support item)"
 )
+_MISSING_ARGUMENT = re.compile(r"missing 1 required (?:positional|keyword-only) argument: '(\w+)'")
 _CALLED = re.compile(r"([A-Za-z_][\w.]*)\(")
 
 Told = tuple[str, dict[str, Any]]
@@ -55,7 +57,7 @@ def told_error(error: BaseException, is_async: bool) -> Told:
     elif isinstance(error, AttributeError):
         told = _no_attribute(error)
     elif isinstance(error, TypeError):
-        told = _by_position(error) or _no_items(error)
+        told = _by_position(error) or _no_items(error) or _misspelt_key(error)
     return told or (text_of(error), {})
 
 
@@ -113,6 +115,12 @@ def _no_attribute(error: AttributeError) -> Told | None:
     names += list(type(owner).model_fields) if isinstance(owner, Event) else []
     if name is None or name in names:
         return None  # the attribute itself raised
+    if (inside := _inside_input(owner, name)) is not None:
+        return f"{what} has no attribute {name!r}: the record is in event.input", {
+            "expected": f"an attribute of {called}",
+            "found": name,
+            "fix": f"write {inside}",
+        }
     otherwise = (
         "memory has get(path) and set(path, value)" if called == "memory" else f"use what {called} has"
     )
@@ -123,6 +131,16 @@ def _no_attribute(error: AttributeError) -> Told | None:
     }
 
 
+def _inside_input(owner: object, name: str) -> str | None:
+    """Return what names an attribute or an entry of an input's record; None if the record has none such."""
+    if not isinstance(owner, InputEvent):
+        return None
+    record = owner.input
+    if isinstance(record, dict):
+        return f"event.input[{name!r}]" if name in record else None
+    return f"event.input.{name}" if name in dir(record) else None
+
+
 def _no_items(error: TypeError) -> Told | None:
     """Memory that is used like a dict."""
     if not _NO_ITEMS.match(text_of(error)):
@@ -131,6 +149,18 @@ def _no_items(error: TypeError) -> Told | None:
         "expected": "memory.get(path), memory.set(path, value)",
         "found": "memory[...]",
         "fix": "write ctx.short_term_memory.set('path', value), or get('path', default) to read",
+    }
+
+
+def _misspelt_key(error: TypeError) -> Told | None:
+    """A parameter that the runtime does not give, since its name is not quite ``idempotency_key``."""
+    found = _MISSING_ARGUMENT.search(text_of(error))
+    if found is None or misspelt_key([found[1]]) is None:
+        return None
+    return text_of(error), {
+        "expected": f"a parameter {IDEMPOTENCY_KEY}, which the runtime gives",
+        "found": found[1],
+        "fix": f"did you mean {IDEMPOTENCY_KEY!r}?",
     }
 
 

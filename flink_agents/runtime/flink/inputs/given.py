@@ -64,7 +64,15 @@ def given_selector(called: str, value: Any) -> Callable[[Any], Any]:
     """
     if callable(value):
         return value
-    fix = "give a function, such as lambda record: record.name"
+    fix = "give a function, such as key_selector=lambda record: record.name; memory and order are by key"
+    if value is None:
+        raise JobDefinitionError(
+            f"{called} needs a key selector",
+            expected="a function that gives the key of a record",
+            found="no key_selector",
+            fix=fix,
+            where=caller_place(_OTHER_CALLERS),
+        )
     raise _refused(called, "a function that gives the key of a record", value, fix)
 
 
