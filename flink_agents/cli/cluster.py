@@ -276,6 +276,7 @@ def _say(line: str) -> None:
 def _print_status(status: ClusterStatus, as_json: bool, head: str) -> None:
     from flink_agents.api.errors import ClusterError
     from flink_agents.runtime.flink.following.cluster_jobs import jobs_of, last_failure, shown_state
+    from flink_agents.runtime.flink.following.dead_letters import dead_letters, told_letters
     from flink_agents.runtime.flink.following.rest import ClusterRest
 
     rest = ClusterRest(status.address or "")
@@ -284,6 +285,7 @@ def _print_status(status: ClusterStatus, as_json: bool, head: str) -> None:
     except ClusterError:
         jobs = []
     failures = {job.id: last_failure(rest, job) for job in jobs}
+    letters = {job.id: {} if job.ended else dead_letters(rest, job.id) for job in jobs}
     states = {job.id: shown_state(job, failures[job.id]) for job in jobs}
     if as_json:
         found = {
@@ -296,7 +298,13 @@ def _print_status(status: ClusterStatus, as_json: bool, head: str) -> None:
             "slots": status.slots,
             "free_slots": status.free_slots,
             "jobs": [
-                {"id": job.id, "name": job.name, "state": states[job.id], "failure": failures[job.id]}
+                {
+                    "id": job.id,
+                    "name": job.name,
+                    "state": states[job.id],
+                    "failure": failures[job.id],
+                    "dead_letters": letters[job.id],
+                }
                 for job in jobs
             ],
         }
@@ -312,3 +320,5 @@ def _print_status(status: ClusterStatus, as_json: bool, head: str) -> None:
         typer.echo(f"  job           {job.id} {job.name!r} {states[job.id]}")
         if (reason := failures[job.id]) is not None:
             typer.echo(f"    {reason}")
+        for line in told_letters(letters[job.id]):
+            typer.echo(f"    {line}")

@@ -462,6 +462,7 @@ class StepExecutor:
             text_of(error),
         )
         if policy is OnError.DEAD_LETTER:
+            self._shared.run_metrics.count_letter(name, error)
             letter = self._dead_letter(run, name, event, error, where, attempts)
             run.put_out(path, [], [(DEAD_LETTER_TAG, letter)])
 

@@ -165,7 +165,8 @@ def _known(job_name: str, java_text: str) -> JobFailedError | None:
 
 def _missing_module(job_name: str, java_text: str, cls: str, text: str) -> JobFailedError | None:
     found = _NO_MODULE.search(text)
-    if found is None or cls not in _IMPORT_ERRORS:
+    in_action = ": ModuleNotFoundError: No module named" in text.split("\n", 1)[0]
+    if found is None or not (cls in _IMPORT_ERRORS or in_action):
         return None
     module = found["module"]
     return ModuleNotOnWorkersError(

@@ -42,6 +42,12 @@ class Durations:
         return count, [self._latest[number % WINDOW] for number in latest]
 
 
+MOST_REASONS = 50
+"""So many reasons of dead letters are counted, each with a metric of its own; others together."""
+
+OTHER_REASONS = "Others@"
+
+
 class RunMetrics(RunObserver):
     """The metrics of a subtask that the runtime keeps by itself: the first observer of its runs.
 
@@ -116,6 +122,14 @@ class RunMetrics(RunObserver):
     def event_given_up(self, run: ObservedRun, event_type: str, dead_letter: bool) -> None:
         """Count an event that a run goes on without."""
         self.count("events_dead_lettered" if dead_letter else "events_ignored")
+
+    def count_letter(self, action: str | None, error: BaseException) -> None:
+        """Count a dead letter by its reason: the class of the error, and the action. For any thread."""
+        letters = self.group.get_sub_group("dead_letters")
+        reason = f"{type(error).__name__}@{action or ''}"
+        if reason not in letters.metrics and len(letters.metrics) >= MOST_REASONS:
+            reason = OTHER_REASONS
+        letters.get_counter(reason).inc()
 
     def call_begun(self, run: ObservedRun, action: str, function: str, again: bool) -> None:
         """Count a call that a replay makes again."""

@@ -15,6 +15,7 @@ from flink_agents.runtime.operator.emission import Emission
 from flink_agents.runtime.operator.harvest import DRAIN, START, next_look
 from flink_agents.runtime.operator.low_watermark import LowWatermark
 from flink_agents.runtime.operator.waits.delaying import DelayingProcessor
+from flink_agents.runtime.operator.waits.pending_work import PendingWork
 from flink_agents.runtime.state.keyed_state import KeyedState, Keys, Timers
 
 
@@ -59,6 +60,13 @@ class TimerProcessor(DelayingProcessor):
             timers.register_event_time_timer(START)
         if self._low is not None:
             self._low.restored([key_text for key_text, _ in waiting])
+        pending_work = PendingWork(self._shared, self._state)
+        if pending_work.needed:
+            for key in (*self._keys.delaying(), *(key for _, key in waiting)):
+                self._keys.switch(key)
+                key_text = self._keys.text()
+                if (head := self._heads.read(key_text)) is not None:
+                    pending_work.check(head, key_text)
 
     def on_timer(self, key_text: str, timestamp: int, timers: Timers) -> Emission:
         """Commit what the current key's actor has finished, and see that it goes on."""

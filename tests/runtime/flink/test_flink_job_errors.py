@@ -131,3 +131,14 @@ def test_a_value_of_another_type_than_its_stream_declares(
     assert str(job_failed("orders", text)).startswith("a stream has values")
     wrapped = text.replace("Caused by: java.lang.ClassCastException: ", "Caused by: java.io.IOException: ")
     assert "another type" not in str(job_failed("orders", wrapped))
+
+
+def test_a_module_that_an_action_imports_is_missing_as_well() -> None:
+    text = (
+        "Caused by: pemja.core.PythonException: <class 'flink_agents.api.run_errors.ActionFailedError'>: "
+        "/home/ada/shop.py:7 in Shop.sell: ModuleNotFoundError: No module named 'pandas'\n  agent Shop"
+    )
+    error = job_failed("orders", text)
+    assert isinstance(error, ModuleNotOnWorkersError) and "'pandas'" in error.message
+    quoted = text.replace("ModuleNotFoundError: No", "KeyError: no ModuleNotFoundError, No")
+    assert not isinstance(job_failed("orders", quoted), ModuleNotOnWorkersError)

@@ -15,6 +15,7 @@ from flink_agents.api.errors import (
     ModuleNotOnWorkersError,
     SubmissionError,
 )
+from flink_agents.runtime.flink.following.dead_letters import dead_letters, told_letters
 from flink_agents.runtime.flink.following.follower import JobFollower, News
 from flink_agents.runtime.flink.following.job_logs import new_log, shown
 from flink_agents.runtime.flink.following.rest import ClusterRest
@@ -22,6 +23,9 @@ from flink_agents.runtime.flink.following.submission import JobRequest, Submissi
 
 LOOK_SECONDS = 0.5
 OUTPUT_SECONDS = 2.0
+
+LETTERS_SECONDS = 5.0
+"""How often dead letters are counted: Flink asks the TaskManagers for that."""
 
 REFRESH_SECONDS = 3.2
 """How old answers are at most, where Flink does not say it; its default, and a little more."""
@@ -95,6 +99,8 @@ class _Following:
     printed: _TaskOutput | None
     begun: float = field(default_factory=time.monotonic)
     told_of_slots: bool = False
+    told_letters: list[str] = field(default_factory=list[str])
+    letters_due: float = 0.0
 
     def to_the_end(self) -> str:
         """Follow the job; returns its last state."""
@@ -107,6 +113,7 @@ class _Following:
                 answered = time.monotonic()
                 self._tell(name, news)
                 self._tell_of_slots(news)
+                self._tell_of_letters(name, news)
             except ClusterUnavailableError:
                 if time.monotonic() - answered > UNREACHABLE_SECONDS:
                     raise
@@ -154,6 +161,17 @@ class _Following:
             free = self.rest.get("/overview")["slots-available"]
             if tasks["scheduled"] and not tasks["running"] and not tasks["initializing"] and not free:
                 self.say("the job waits for slots, and none is free: start a TaskManager, or stop a job")
+
+    def _tell_of_letters(self, name: str, news: News) -> None:
+        """Say how many dead letters the job has sent, if that is new, some seconds after the last time."""
+        if news.ended or time.monotonic() < self.letters_due:
+            return
+        self.letters_due = time.monotonic() + LETTERS_SECONDS
+        lines = told_letters(dead_letters(self.rest, self.job_id))
+        for line in lines:
+            if line not in self.told_letters:
+                self.say(f"job {name!r}: {line}")
+        self.told_letters = lines
 
 
 class _TaskOutput:

@@ -1,0 +1,58 @@
+"""How many dead letters the agents of a job have sent since its last start, and why, from Flink's metrics."""
+
+from __future__ import annotations
+
+import re
+from collections import Counter
+from collections.abc import Mapping
+from contextlib import suppress
+from urllib.parse import quote
+
+from flink_agents.api.errors import ClusterError
+from flink_agents.runtime.flink.following.rest import ClusterRest
+
+MOST_SHOWN = 3
+"""So many reasons are shown of an agent."""
+
+_METRIC = re.compile(r"\.flink_agents\.(?P<agent>.+)\.runtime\.dead_letters\.(?P<reason>\w+@.*)$")
+
+
+def dead_letters(rest: ClusterRest, job_id: str) -> dict[str, Counter[str]]:
+    """Return how often each reason has led to a dead letter, by agent; nothing if Flink does not say.
+
+    Args:
+        rest: The cluster.
+        job_id: The job.
+    """
+    found: dict[str, Counter[str]] = {}
+    with suppress(ClusterError, KeyError, TypeError):
+        for vertex in rest.get(f"/jobs/{job_id}")["vertices"]:
+            path = f"/jobs/{job_id}/vertices/{vertex['id']}/subtasks/metrics"
+            wanted = [one["id"] for one in rest.get(path) if _METRIC.search(one["id"])]
+            if not wanted:
+                continue
+            # A name with a comma would be taken for two.
+            names = ",".join(quote(name, safe="") for name in wanted if "," not in name)
+            for one in rest.get(f"{path}?get={names}&agg=sum"):
+                metric = _METRIC.search(one["id"])
+                if metric is not None and one["sum"]:
+                    found.setdefault(metric["agent"], Counter())[metric["reason"]] += int(one["sum"])
+    return found
+
+
+def told_letters(letters: Mapping[str, Counter[str]]) -> list[str]:
+    """Return a line for each agent that has sent dead letters."""
+    return [f"agent {agent}: {told_reasons(reasons)}" for agent, reasons in sorted(letters.items())]
+
+
+def told_reasons(reasons: Counter[str]) -> str:
+    """Return a number of dead letters with the most frequent reasons."""
+    shown = [f"{count} by {_told(reason)}" for reason, count in reasons.most_common(MOST_SHOWN)]
+    others = reasons.total() - sum(count for _, count in reasons.most_common(MOST_SHOWN))
+    shown += [f"{others} by others"] if others else []
+    return f"{reasons.total()} dead letters: {', '.join(shown)}"
+
+
+def _told(reason: str) -> str:
+    error, _, place = reason.partition("@")
+    return f"{error} in {place}" if place else error
