@@ -220,4 +220,13 @@ CASES: dict[str, Case] = {
         ),
         rounds=1,
     ),
+    "kit": Case(
+        meaning="seconds in which a harness of the test kit takes an input for each of 100,000 keys, which "
+        "then sleep, and wakes them all; beside a bare KeyedProcessFunction as a measure of the machine",
+        parameters={"keys": 100_000},
+        ours=(Job("kit", "benchmarks.kit {keys}", ("seconds", "push_seconds", "wake_seconds")),),
+        baselines=(_BARE,),
+        targets=(Target("ours", "seconds", "at_most", 30.0),),
+        rounds=1,
+    ),
 }

@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import heapq
 from collections.abc import Callable
+from functools import lru_cache
 
 from flink_agents.runtime.state.keyed_state import Head
 from flink_agents.testing.delayed import delayed_in
@@ -18,6 +19,9 @@ SOON_MS = 5000
 
 BEAT_MS = 2
 """Timers that look at a run which goes on are no farther than that, at first."""
+
+_head_of = lru_cache(maxsize=8)(Head.unpack)
+"""A key is asked several times before it changes. Nobody here changes a head."""
 
 
 class DueTimers:
@@ -63,7 +67,7 @@ class DueTimers:
         timers = state.processing_timers
         if state.head is None or not timers:
             return timers
-        head = Head.unpack(state.head)
+        head = _head_of(state.head)
         waits = head.suspended, head.mail_expires, head.delayed_due
         if all(one is None for one in waits) and not head.aside:
             return timers
@@ -92,7 +96,7 @@ class DueTimers:
         """Note the next time at which the answer for a key can differ although nothing touches it."""
         times = set(state.processing_timers)
         if state.head is not None:
-            times |= _awaited(state, Head.unpack(state.head))
+            times |= _awaited(state, _head_of(state.head))
         changes = (at - early for at in times for early in (SOON_MS, BEAT_MS, 0))
         following = min((at for at in changes if at > now), default=None)
         if following is not None:
@@ -100,7 +104,7 @@ class DueTimers:
 
     def _works(self, state: KeyState) -> bool:
         """Tell whether a key has inputs that wait for more than the end of a suspended run."""
-        head = None if state.head is None else Head.unpack(state.head)
+        head = None if state.head is None else _head_of(state.head)
         now = self._clock()
         if head is not None and head.delayed_due is not None and head.delayed_due <= now:
             return True

@@ -118,4 +118,5 @@ PARTS = (
     _benchmark("latency"),
     _benchmark("hold"),
     _benchmark("signal"),
+    _benchmark("kit"),
 )

@@ -1,0 +1,43 @@
+"""How fast the test kit is with many keys that sleep: ``python -m benchmarks.kit KEYS``.
+
+``push_seconds`` are from the first input to the moment at which every key sleeps, ``wake_seconds`` until all
+of them have woken by one ``advance``.
+"""
+
+from __future__ import annotations
+
+import argparse
+import json
+import time
+from datetime import timedelta
+
+from flink_agents import Agent, InputEvent, OutputEvent, RunnerContext, action
+from flink_agents.testing import OperatorHarness
+
+
+class Sleeper(Agent):
+    """Sleeps for an hour."""
+
+    @action(InputEvent)
+    async def act(self, event: InputEvent, ctx: RunnerContext) -> OutputEvent:
+        """Sleep, and say who did."""
+        await ctx.sleep(timedelta(hours=1))
+        return OutputEvent(output=event.input)
+
+
+def main() -> None:
+    parser = argparse.ArgumentParser(prog="python -m benchmarks.kit", description=__doc__)
+    parser.add_argument("keys", type=int, nargs="?", default=100_000)
+    keys = parser.parse_args().keys
+    with OperatorHarness(Sleeper, lambda record: record) as harness:
+        begun = time.perf_counter()
+        harness.push_all(range(keys))
+        asleep = time.perf_counter()
+        woken = harness.advance(timedelta(hours=1))
+        end = time.perf_counter()
+        assert sorted(woken) == list(range(keys))
+    print(json.dumps({"push_seconds": asleep - begun, "wake_seconds": end - asleep, "seconds": end - begun}))
+
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,44 @@
+"""What a store in Kafka retains, whatever the log cleaner has come to.
+
+The size of the log files depends on when the cleaner last ran. What compaction leaves does not: the last
+message of each key, unless it is a tombstone.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import Any
+
+from flink_agents.connectors.action_state.kafka.settings import KafkaSettings
+
+MESSAGE_BYTES = 70
+"""About what the header of a message in a log takes, in a batch of its own."""
+
+
+def retained_bytes(options: Mapping[str, Any]) -> int:
+    """Return the bytes of the messages that compaction leaves in the topics of a store."""
+    from kafka.structs import TopicPartition
+
+    settings = KafkaSettings.from_options(options)
+    consumer: Any = settings.consumer()
+    kept: dict[tuple[str, int, bytes], int] = {}
+    try:
+        names = (settings.topic, settings.claims_topic)
+        places = [
+            TopicPartition(name, number)
+            for name in names
+            for number in consumer.partitions_for_topic(name) or ()
+        ]
+        consumer.assign(places)
+        consumer.seek_to_beginning(*places)
+        ends = consumer.end_offsets(places)
+        while any(consumer.position(place) < ends[place] for place in places):
+            for place, messages in consumer.poll(timeout_ms=1000).items():
+                for message in messages:
+                    key = (place.topic, place.partition, message.key or b"")
+                    kept.pop(key, None)
+                    if message.value is not None:
+                        kept[key] = MESSAGE_BYTES + len(key[2]) + len(message.value)
+    finally:
+        consumer.close()
+    return sum(kept.values())
