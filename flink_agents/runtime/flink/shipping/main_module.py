@@ -57,7 +57,7 @@ def _install(classes: dict[str, MainClass], upgrades: dict[str, bytes] | None = 
         install(sys.modules[MAIN], classes)
         for name, upgrade in (upgrades or {}).items():
             # A module that the worker does not have is told by what needs it, with its name.
-            with suppress(ImportError, AttributeError):
+            with suppress(Exception):
                 replace_upgrade(name, cloudpickle.loads(upgrade))
     return MainModule()
 
