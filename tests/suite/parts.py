@@ -58,8 +58,7 @@ def _benchmark(case: str, *arguments: str, name: str = "") -> Part:
 
 
 PARTS = (
-    _tests("flink", "what needs a JVM and is too slow for every day", "-m", "nightly and minicluster"),
-    _tests("slow", "the other tests that are too slow for every day", "-m", "nightly and not minicluster"),
+    _tests("slow", "tests that are too slow for every day", "-m", "nightly"),
     _tests("products", "the rows that covering arrays leave out", "--product", "-m", "product", condition=""),
     _tests("plain", "every harness without any condition", "-m", "not minicluster", *HARNESSES, condition=""),
     _tests(
