@@ -121,6 +121,7 @@ def test_a_server_can_be_made_to_fail(counts: Counts) -> None:
     assert isinstance(caught.value.__cause__, DuplicateNameError)
 
 
+@pytest.mark.executes_once
 def test_changed_descriptions_are_noticed(counts: Counts, caplog: pytest.LogCaptureFixture) -> None:
     caplog.set_level(logging.INFO, "flink_agents.mcp")
     with (
