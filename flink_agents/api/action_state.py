@@ -433,7 +433,8 @@ def pruned_error(journal: JournalKey, seq: int, pruned_through: int) -> RecordsP
         f"run {seq} of key {journal.key[:200]!r} was pruned, so nobody can tell what it did",
         expected=f"a sequence number above {pruned_through}",
         found=f"{seq}, journal {journal.journal_id!r}",
-        fix="restore from a later checkpoint, or retain old checkpoints so that runs are pruned later",
+        fix="on a cluster, restore from a later checkpoint; a local job without a name begins anew each "
+        "time: name it, env.execute('orders'), so that it resumes, or give it another job-identifier",
     )
 
 

@@ -148,7 +148,7 @@ def test_there_are_snippets() -> None:
     assert len(PYTHON) >= 20
     assert len([one for one in YAML if "agents:" in one.text]) >= 1
     assert len([one for one in YAML if "agents:" not in one.text]) >= 1
-    assert 1 <= len([one for one in PYTHON if one.starts_flink]) <= 5
+    assert 1 <= len([one for one in PYTHON if one.starts_flink]) <= 6
 
 
 def test_output_that_differs_is_found() -> None:

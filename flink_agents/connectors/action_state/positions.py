@@ -34,6 +34,20 @@ def journal_position(path: Path) -> JournalPosition:
     Raises:
         sqlite3.Error: There is no such file, or it cannot be read.
     """
-    with closing(sqlite3.connect(f"{path.absolute().as_uri()}?mode=rw", uri=True, timeout=1.0)) as connection:
+    with closing(_connected(path)) as connection:
         found = dict(connection.execute("SELECT name, value FROM meta").fetchall())
     return JournalPosition(str(found.get("store_id", "")), int(found.get(POSITION, 0)))
+
+
+def raise_position(path: Path, number: int) -> None:
+    """Let an older copy of a file count as up to date, because somebody has accepted what it lacks.
+
+    Raises:
+        sqlite3.Error: The file cannot be written.
+    """
+    with closing(_connected(path)) as connection, connection:
+        connection.execute("INSERT OR REPLACE INTO meta VALUES (?, ?)", (POSITION, str(number)))
+
+
+def _connected(path: Path) -> sqlite3.Connection:
+    return sqlite3.connect(f"{path.absolute().as_uri()}?mode=rw", uri=True, timeout=5.0)

@@ -136,6 +136,7 @@ class ActionExecutionOperator(KeyedProcessFunction):
         """Take over what a local job that resumes says of its job run."""
         run = AnnouncedRun.of(flink_compat.task_configuration(context))
         if run is not None:
+            run.end_with_driver()
             run.park(attempt, flink_compat.cancellation_check())
             self._config, self._store = run.config(self._config), run.store(self._store)
         return run

@@ -82,6 +82,9 @@ _LOST = re.compile(
 )
 """How Flink says that a TaskManager is gone: to the heartbeat, to RPC, and to those that read from it."""
 
+_STATE_LEFT = re.compile(r"Cannot map checkpoint/savepoint state for operator \w+")
+"""What Flink says of a checkpoint with state of an operator that the job does not have."""
+
 _WRONG_CLASS = re.compile(r"class (?P<found>\S+) cannot be cast to class (?P<declared>\S+)")
 _PYTHON_NAMES = {
     "java.lang.String": "str",
@@ -123,6 +126,7 @@ def job_failed(
     """
     cls, text = _failure(java_text)
     for error in (
+        _state_left(job_name, java_text),
         _known(job_name, java_text),
         _missing_module(job_name, java_text, cls, text),
         _missing_timestamps(job_name, java_text, untimed),
@@ -161,6 +165,21 @@ def _known(job_name: str, java_text: str) -> JobFailedError | None:
             message = f"{meaning}\n  job {job_name!r} failed"
             return JobFailedError(message, failure=mark, java_trace=java_text, fix=fix)
     return None
+
+
+def _state_left(job_name: str, java_text: str) -> JobFailedError | None:
+    found = _STATE_LEFT.search(java_text)
+    if found is None:
+        return None
+    return JobFailedError(
+        "the job was changed: its checkpoint has state of an operator that the job lacks"
+        f"\n  job {job_name!r} failed",
+        failure=found[0],
+        java_trace=java_text,
+        expected="the sources, agents and sinks that the checkpoint was taken with",
+        fix="undo the change of the job around the agents, and change it once the job run has finished; or "
+        "start over: --fresh for a local job, no --savepoint on a cluster",
+    )
 
 
 def _missing_module(job_name: str, java_text: str, cls: str, text: str) -> JobFailedError | None:

@@ -3,6 +3,9 @@
 from __future__ import annotations
 
 import json
+import os
+import signal
+import threading
 import time
 from collections.abc import Callable, Mapping
 from dataclasses import asdict, dataclass
@@ -18,6 +21,7 @@ PARKED_SECONDS = 60.0
 """How long a second attempt waits for the end of the job, at most."""
 
 _LOOK_SECONDS = 0.05
+_FOLLOW_SECONDS = 0.2
 
 
 @dataclass(frozen=True)
@@ -29,12 +33,14 @@ class AnnouncedRun:
         identity: What ids and idempotency keys derive from: the identifier and the number of the job run.
         journal: The file of the store ``sqlite``, if no option gives one.
         checkpoints: Where Flink keeps the checkpoints of this start.
+        driver: The process that runs the script.
     """
 
     identifier: str
     identity: str
     journal: str
     checkpoints: str
+    driver: int = 0
 
     def to_json(self) -> str:
         """Return the text for Flink's configuration of the job."""
@@ -54,6 +60,15 @@ class AnnouncedRun:
         """Return the store of an agent: the journal of the folder, if the options name no file."""
         return None if choice is None else choice.beside(self.journal)
 
+    def end_with_driver(self) -> None:
+        """Let this process die as soon as the script does, which has started it.
+
+        Flink's JVM alone would go on for some seconds, or for ever if another process keeps its input open.
+        """
+        if os.getppid() == self.driver and self.driver not in _followed:
+            _followed.add(self.driver)
+            threading.Thread(target=_follow, args=(self.driver,), name="script-follower", daemon=True).start()
+
     def has_checkpoint(self) -> bool:
         """Return True if a checkpoint of this start is complete."""
         return any(Path(self.checkpoints).glob("chk-*/_metadata"))
@@ -67,3 +82,13 @@ class AnnouncedRun:
         while attempt > 0 and not self.has_checkpoint() and time.monotonic() < until:
             check_cancelled()
             time.sleep(_LOOK_SECONDS)
+
+
+_followed: set[int] = set()
+
+
+def _follow(driver: int) -> None:
+    while os.getppid() == driver:
+        time.sleep(_FOLLOW_SECONDS)
+    # What is recorded is on the disk; whatever else happened now would happen to a job that nobody runs.
+    os.kill(os.getpid(), signal.SIGKILL)

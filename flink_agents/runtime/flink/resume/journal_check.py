@@ -10,7 +10,14 @@ from pathlib import Path
 from typing import Any
 
 from flink_agents.api.errors import JournalMissingError, JournalOutdatedError
-from flink_agents.connectors.action_state.positions import JournalPosition, journal_position
+from flink_agents.connectors.action_state.positions import (
+    JournalPosition,
+    journal_position,
+    raise_position,
+)
+
+AHEAD = 1_000_000
+"""The state of keys may have seen a little more of the journal than the last look at it."""
 
 
 @dataclass(frozen=True)
@@ -73,6 +80,7 @@ def check_journal(seen: SeenJournal, path: Path, accepts_older: bool) -> str | N
     if found.number >= seen.position.number:
         return None
     if accepts_older:
+        raise_position(path, seen.position.number + AHEAD)
         return f"the journal {path} is an older copy; durable steps that it lacks are made again"
     raise JournalOutdatedError(
         f"the journal {path} is an older copy: durable steps that it lacks would be made again",

@@ -98,7 +98,7 @@ class LocalStart:
         )
         checkpoints = directory_of(folder, start)
         announced = AnnouncedRun(
-            self.beginning.identifier, run.identifier, str(folder.journal), str(checkpoints)
+            self.beginning.identifier, run.identifier, str(folder.journal), str(checkpoints), os.getpid()
         )
         once = {KEY: announced.to_json(), java.FIXED_JOB_ID: start.job_id}
         chosen = self.beginning.chosen

@@ -1,0 +1,201 @@
+"""A local job in a process of its own is killed or stopped, and its next start resumes it."""
+
+from __future__ import annotations
+
+import os
+import re
+import signal
+import subprocess
+import sys
+from collections import Counter
+from collections.abc import Iterator
+from contextlib import contextmanager
+from pathlib import Path
+
+import psutil
+import pytest
+
+from tests.cluster.waiting import wait_until
+
+SCRIPT = Path(__file__).with_name("resuming_job.py")
+KEYS = 10
+
+
+class Till:
+    """The job of ``resuming_job.py`` in a directory.
+
+    Args:
+        directory: Its directory.
+    """
+
+    def __init__(self, directory: Path) -> None:
+        self.directory = directory
+
+    @contextmanager
+    def started(self, **environ: str) -> Iterator[subprocess.Popen[str]]:
+        """Start the script; what is left of it is killed at the end."""
+        root = str(SCRIPT.parents[2])
+        process = subprocess.Popen(
+            [sys.executable, str(SCRIPT)],
+            cwd=self.directory,
+            env={**os.environ, "RESUMING_JOB": str(self.directory), "PYTHONPATH": root, **environ},
+            stderr=subprocess.PIPE,
+            text=True,
+            start_new_session=True,
+            # Pytest may have been started with the signal switched off, as shells do behind "&".
+            preexec_fn=lambda: signal.signal(signal.SIGINT, signal.default_int_handler),
+        )
+        try:
+            yield process
+        finally:
+            self.kill(process)
+            process.wait()
+
+    @staticmethod
+    def kill(process: subprocess.Popen[str], jvm: bool = True) -> None:
+        """Kill the script, and its JVM."""
+        for child in Till.jvms(process) if jvm else []:
+            child.kill()
+        process.kill()
+
+    @staticmethod
+    def jvms(process: subprocess.Popen[str]) -> list[psutil.Process]:
+        """Return the processes that the script has started."""
+        try:
+            return psutil.Process(process.pid).children()
+        except psutil.NoSuchProcess:
+            return []
+
+    def lines(self, file: str) -> list[str]:
+        """Return the lines of a file that the job writes."""
+        path = self.directory / file
+        return path.read_text().splitlines() if path.exists() else []
+
+    def run_on(self, process: subprocess.Popen[str], records: int = 60) -> None:
+        """Wait until the job has made so many further calls, and has a further checkpoint."""
+        before, known = len(self.lines("records")), set(self.checkpoints())
+
+        def came_on() -> bool:
+            assert process.poll() is None, process.communicate()[1]
+            further = set(self.checkpoints()) - known
+            return len(self.lines("records")) >= before + records and len(further) >= 2
+
+        wait_until("further records and checkpoints", came_on, 240)
+
+    def checkpoints(self) -> list[Path]:
+        """Return the complete checkpoints."""
+        return list(self.directory.glob("state/jobs/till/checkpoints/*/chk-*/_metadata"))
+
+    def check(self, starts: int) -> None:
+        """Check that nothing is lost or repeated, but for what was in flight when a process died."""
+        recorded = Counter(line.split()[0] for line in self.lines("effects"))
+        assert sum(count - 1 for count in recorded.values()) <= starts * KEYS
+        assert max(recorded.values()) <= 2
+        for key in range(KEYS):
+            orders = sorted({int(order) for order in recorded if int(order) % KEYS == key})
+            assert orders == list(range(key, key + KEYS * len(orders), KEYS))
+        # Memory is restored with the inputs: each order has the count of its place among those of its key.
+        for order, count in map(str.split, self.lines("records")):
+            assert int(count) == int(order) // KEYS + 1
+
+
+def test_a_killed_job_resumes(tmp_path: Path) -> None:
+    till = Till(tmp_path)
+    with till.started() as process:
+        till.run_on(process)
+        till.kill(process)
+        assert "resuming" not in process.communicate()[1]
+    with till.started() as process:
+        till.run_on(process)
+        process.send_signal(signal.SIGTERM)
+        told = process.communicate()[1]
+    assert "resuming 'till' from checkpoint " in told and "(to start over: --fresh)" in told
+    assert process.returncode == 143 and "is stopped with savepoint" in told
+    with till.started() as process:
+        till.run_on(process)
+        till.kill(process)
+        assert "resuming 'till' from savepoint " in process.communicate()[1]
+    till.check(starts=3)
+
+
+@pytest.mark.nightly
+@pytest.mark.parametrize("kind", ["script", "jvm", "interrupt", "twice", "group"])
+def test_each_end_is_followed_by_a_start_that_resumes(kind: str, tmp_path: Path) -> None:
+    till = Till(tmp_path)
+    with till.started() as process:
+        till.run_on(process)
+        jvms = till.jvms(process)
+        match kind:
+            case "script":
+                till.kill(process, jvm=False)
+            case "jvm":
+                jvms[0].kill()
+            case "group":
+                os.killpg(process.pid, signal.SIGTERM)
+            case _:
+                process.send_signal(signal.SIGINT)
+        if kind == "twice":
+            assert process.stderr is not None
+            while "stopping" not in process.stderr.readline():
+                pass
+            process.send_signal(signal.SIGINT)
+        process.communicate()
+        expected = {"script": -signal.SIGKILL, "jvm": 1, "interrupt": 130, "twice": 130, "group": 143}
+        assert process.returncode == expected[kind]
+        # Neither outlives the other.
+        psutil.wait_procs(jvms, 60)
+        assert not any(jvm.is_running() and jvm.status() != psutil.STATUS_ZOMBIE for jvm in jvms)
+    with till.started() as process:
+        till.run_on(process)
+        till.kill(process)
+        assert "resuming 'till' from " in process.communicate()[1]
+    till.check(starts=2)
+
+
+@pytest.mark.nightly
+def test_one_process_runs_a_job_and_a_failure_before_its_first_checkpoint_ends_it(tmp_path: Path) -> None:
+    till = Till(tmp_path)
+    with till.started(RESUMING_JOB_FAILS="1") as process:
+        told = process.communicate()[1]
+        assert process.returncode == 1
+        assert "LookupError: a typo" in told and "restart 1" not in told
+    assert max(Counter(till.lines("failures")).values()) == 1
+    with till.started() as process:
+        till.run_on(process)
+        with till.started() as second:
+            told = second.communicate()[1]
+            assert second.returncode == 1 and "FA3202" in told
+
+
+@pytest.mark.nightly
+def test_the_readme_says_what_happens(tmp_path: Path) -> None:
+    page = (SCRIPT.parents[2] / "README.md").read_text("utf-8").partition("## Kill it, run it again")[2]
+    script, console = re.findall(r"^```(?:python|console)\n(.*?)^```", page, re.MULTILINE | re.DOTALL)[:2]
+    (tmp_path / "orders.py").write_text(script, "utf-8")
+    first, second = (part.splitlines()[1:] for part in console.split("$ ")[1:])
+    environ = {**os.environ, "PYTHONPATH": str(SCRIPT.parents[2])}
+
+    def start() -> subprocess.Popen[str]:
+        return subprocess.Popen(
+            [sys.executable, "orders.py"],
+            cwd=tmp_path,
+            env=environ,
+            stdout=subprocess.PIPE,
+            stderr=subprocess.STDOUT,
+            text=True,
+        )
+
+    printed: list[str] = []
+    with start() as process:
+        assert process.stdout is not None
+        while not printed or printed[-1] != first[-2]:
+            printed.append(process.stdout.readline().rstrip())
+        process.kill()
+    assert [line for line in printed if line in first] == first[:-1]
+    with start() as process:
+        told = process.communicate()[0].splitlines()
+    wanted = [re.escape(line).replace(re.escape("..."), ".*") for line in second]
+    found = [
+        line for line in told if any(re.fullmatch(pattern, line) for pattern in wanted) or "charging" in line
+    ]
+    assert len(found) == len(wanted) and all(map(re.fullmatch, wanted, found)), told
