@@ -212,6 +212,8 @@ def run_job(arguments: list[str]) -> Figures:
         text=True,
         check=False,
         stdin=subprocess.DEVNULL,
+        # Else a round would resume one that was interrupted. Set the variable to measure what that costs.
+        env={"FLINK_AGENTS_LOCAL_RESUME": "never", **os.environ},
     )
     lines = [line for line in done.stdout.splitlines() if line.startswith("{")]
     if done.returncode != 0 or not lines:

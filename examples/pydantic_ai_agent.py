@@ -78,7 +78,7 @@ def main(directory: str) -> None:
         env.stream_env.enable_checkpointing(1000)
         claims = env.from_list(CLAIMS, key_selector=lambda record: record[0])
         decisions = claims.apply(Refunds(directory=directory)).to_list()
-        env.execute("refunds")
+        env.execute("refund agent")
         print("\n".join(sorted(decisions)))
         print(f"failed once; {server.count} requests to the model")
 

@@ -7,6 +7,7 @@ import json
 import secrets
 from collections.abc import AsyncIterator, Awaitable, Callable, Mapping, Sequence
 from dataclasses import dataclass
+from pathlib import Path
 from typing import Any, TypeVar
 
 from flink_agents.api.action_state import (
@@ -23,6 +24,7 @@ from flink_agents.api.options import AgentOptions, Configuration
 from flink_agents.api.store_providers import STORE_PREFIX
 from flink_agents.cli.journal_values import describe_record, describe_run
 from flink_agents.connectors.action_state import open_store, store_names
+from flink_agents.runtime.flink.resume.folder import JOBS, STATE_DIR
 from flink_agents.runtime.flink.stores import LOCAL_FILE
 from flink_agents.runtime.journal.calls import task_of
 from flink_agents.runtime.journal.names import split_journal_name
@@ -67,17 +69,33 @@ class Place:
     def _choice(self, config: Configuration) -> tuple[str, dict[str, Any]]:
         """Name and options of the store."""
         name: str | None = self.store or config.get(AgentOptions.STORE)
-        by_itself = LOCAL_FILE.exists() and name in (None, "sqlite")
-        if name is None and not by_itself:
+        given = config.below(f"{STORE_PREFIX}sqlite").keys() | self.options.keys()
+        files = _local_files(config) if name in (None, "sqlite") and "path" not in given else []
+        if len(files) > 1:
+            raise OptionError(
+                "several local jobs have made stores here",
+                expected="one of them",
+                found=", ".join(map(str, files)),
+                fix="name its file: --path FILE",
+            )
+        by_itself = bool(files) or (LOCAL_FILE.exists() and name in (None, "sqlite"))
+        if name is None and not by_itself and "path" not in self.options:
             raise OptionError(
                 "there is no store to look at",
                 expected=f"one of {', '.join(store_names())}",
-                found=f"neither an option nor {LOCAL_FILE}",
+                found=f"neither an option nor {LOCAL_FILE}, nor the journal of a local job",
                 fix=f"give --store, or set the option {AgentOptions.STORE.key}",
             )
         name = name or "sqlite"
-        default = {"path": str(LOCAL_FILE)} if by_itself else {}
+        default = {"path": str(files[0] if files else LOCAL_FILE)} if by_itself else {}
         return name, {**default, **config.below(STORE_PREFIX + name), **self.options}
+
+
+def _local_files(config: Configuration) -> list[Path]:
+    """Return the stores that local jobs have made by themselves in the current directory."""
+    state_dir = Path(config.get(AgentOptions.STATE_DIR) or STATE_DIR).expanduser()
+    found = [file for file in sorted((state_dir / JOBS).glob("*/journal.sqlite")) if file.is_file()]
+    return [LOCAL_FILE, *found] if LOCAL_FILE.exists() else found
 
 
 def key_text(key: str, raw: bool) -> str:

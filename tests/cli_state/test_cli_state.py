@@ -412,6 +412,15 @@ def test_the_store_of_a_local_job_is_found(cli: Cli, named: list[str]) -> None:
     assert len(loaded(cli("list", "--json", *named, store=False))) == 1
 
 
+def test_the_journal_of_a_local_job_is_found_unless_there_are_several(cli: Cli) -> None:
+    first, second = (Path(f".flink-agents/jobs/{name}/journal.sqlite").absolute() for name in ("a", "b"))
+    write(first, ("orders", 1, [header(0)]))
+    assert len(loaded(cli("list", "--json", store=False))) == 1
+    write(second, ("orders", 1, [header(0)]))
+    assert "jobs/b/journal.sqlite" in cli("list", store=False, code=2).stderr
+    assert len(loaded(cli("list", "--json", "--path", str(second), store=False))) == 1
+
+
 @pytest.mark.parametrize(
     ("arguments", "text"),
     [

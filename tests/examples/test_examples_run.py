@@ -35,7 +35,8 @@ def execute_example(
     return subprocess.run(
         [sys.executable, str(EXAMPLES / script), *options],
         cwd=directory,
-        env=environment | variables,
+        # Beside the scripts, examples of other tests would find what this one leaves.
+        env=environment | {"FLINK_AGENTS_LOCAL_STATE_DIR": str(directory / "state")} | variables,
         input=said,
         capture_output=True,
         text=True,

@@ -7,8 +7,9 @@ from flink_agents.api.option_values import option
 
 OPTIONS = (
     option("action-state.sqlite.path", str)(
-        "The store's file, on a local disk; its directory is made. Default in a local job: "
-        ".flink-agents/action-state.sqlite below the directory in which it is started."
+        "The store's file, on a local disk; its directory is made. Default in a local job: the journal in "
+        "the job's folder, or .flink-agents/action-state.sqlite in the working directory if the job does "
+        "not resume."
     ),
     option("action-state.sqlite.lease", timedelta, "10 s", minimum="100 ms")(
         "How long another job with the same identifier waits for a job that died."
