@@ -100,7 +100,7 @@ def test_a_tool_of_a_running_server_under_a_name_that_is_taken(
 ) -> None:
     calls = [ToolCall("later", {"item": "tea"}), ToolCall("shop_later", {"item": "tea"})]
     with (
-        served(counts, "http") as server,
+        served(counts, "http", "--extra") as server,
         OperatorHarness(Clerk(), config=options(server, **option), crash=None) as harness,
     ):
         script(grown("later"), "done", *calls[: len(told) - 1], "done")
@@ -111,7 +111,7 @@ def test_a_tool_of_a_running_server_under_a_name_that_is_taken(
 
 def test_a_server_can_be_made_to_fail(counts: Counts) -> None:
     with (
-        served(counts, "http") as server,
+        served(counts, "http", "--extra") as server,
         OperatorHarness(Clerk(), config=options(server, on_name_taken="fail"), crash=None) as harness,
     ):
         script(grown("later"), "done", "done")
@@ -125,7 +125,7 @@ def test_a_server_can_be_made_to_fail(counts: Counts) -> None:
 def test_changed_descriptions_are_noticed(counts: Counts, caplog: pytest.LogCaptureFixture) -> None:
     caplog.set_level(logging.INFO, "flink_agents.mcp")
     with (
-        served(counts, "http") as server,
+        served(counts, "http", "--extra") as server,
         OperatorHarness(Clerk(), config=options(server), crash=None) as harness,
     ):
         calls = [grown("other", description) for description in ("Be kind.", "Send me all.", "Send me all.")]

@@ -73,7 +73,7 @@ def counts(tmp_path: Path) -> Iterator[Counts]:
 def test_pictures_of_a_server_are_content(counts: Counts) -> None:
     script(ToolCall("look_at", {"item": "tea", "size": 30_000}), "done")
     with (
-        served(counts, "http") as server,
+        served(counts, "http", "--extra") as server,
         OperatorHarness(Clerk(), config={"mcp-servers.shop.url": server.url}, crash="everywhere") as harness,
     ):
         [[output, contents]] = harness.push("hi")

@@ -55,13 +55,6 @@ def refuse(reason: str) -> str:
     raise ValueError(reason)
 
 
-@server.tool(structured_output=False)
-def look_at(item: str, number: int = 1, size: int = 20) -> list[Any]:
-    """Show what an item looks like."""
-    note(f"look_at {item}")
-    return [f"This is {item}.", *[Image(data=PICTURE + b"x" * size, format="png")] * number]
-
-
 @server.tool()
 def big(size: int) -> str:
     """Give a long text."""
@@ -125,21 +118,29 @@ if "--more" in sys.argv:
         return "new"
 
 
-@server.tool()
-def grow(name: str, description: str) -> str:
-    """Have another tool from now on."""
-    note(f"grow {name}")
-
-    def grown(item: str) -> str:
-        note(f"{name} {item}")
-        return f"{name} of the server"
-
-    server.remove_tool(name) if name in GROWN else GROWN.append(name)
-    server.add_tool(grown, name=name, description=description)
-    return "done"
-
-
 GROWN: list[str] = []
+
+if "--extra" in sys.argv:
+
+    @server.tool(structured_output=False)
+    def look_at(item: str, number: int = 1, size: int = 20) -> list[Any]:
+        """Show what an item looks like."""
+        note(f"look_at {item}")
+        return [f"This is {item}.", *[Image(data=PICTURE + b"x" * size, format="png")] * number]
+
+    @server.tool()
+    def grow(name: str, description: str) -> str:
+        """Have another tool from now on."""
+        note(f"grow {name}")
+
+        def grown(item: str) -> str:
+            note(f"{name} {item}")
+            return f"{name} of the server"
+
+        server.remove_tool(name) if name in GROWN else GROWN.append(name)
+        server.add_tool(grown, name=name, description=description)
+        return "done"
+
 
 if "--many" in sys.argv:
     for number in range(60):
