@@ -74,6 +74,8 @@ def run_job(
         The analysed snippets in stream order, and the suggestions by product.
     """
     total = len(reviews)
+    # Its inputs and checkpoints are in a directory that is removed at the end: there is nothing to resume.
+    config = {"local.resume": "never", **(config or {})}
     agents = AgentsExecutionEnvironment.get_execution_environment(config=config)
     env = agents.stream_env
     configure(env, checkpoints=directory / "checkpoints")
