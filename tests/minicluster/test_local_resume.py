@@ -50,6 +50,8 @@ class Till:
         finally:
             self.kill(process)
             process.wait()
+            if process.stderr is not None:
+                process.stderr.close()
 
     @staticmethod
     def kill(process: subprocess.Popen[str], jvm: bool = True) -> None:

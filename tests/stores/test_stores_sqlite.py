@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import os
+import shutil
 from pathlib import Path
 
 import pytest
@@ -13,7 +14,12 @@ from flink_agents.api.action_state import (
     JournalKey,
     Owner,
 )
-from flink_agents.api.errors import StoreFormatError, StoreMismatchError, StoreUnavailableError
+from flink_agents.api.errors import (
+    JournalOutdatedError,
+    StoreFormatError,
+    StoreMismatchError,
+    StoreUnavailableError,
+)
 from flink_agents.connectors.action_state.sqlite import (
     file as sqlite_file,
     reader as sqlite_reader,
@@ -148,6 +154,31 @@ def test_a_store_of_another_file_does_not_know_the_marker(tmp_path: Path) -> Non
             await second.rebuild(JOURNAL, first.recovery_marker(JOURNAL))
         for store in (first, second):
             await store.close()
+
+    run(body)
+
+
+def test_an_older_copy_of_the_file_is_noticed(tmp_path: Path) -> None:
+    file, copied = tmp_path / "a.db", tmp_path / "copied.db"
+
+    async def body() -> None:
+        store = await opened(file)
+        await store.append(JOURNAL, [record(0)])
+        before = store.recovery_marker(JOURNAL)
+        await store.close()
+        shutil.copy(file, copied)
+        store = await opened(file)
+        assert store.recovery_marker(JOURNAL) == before
+        await store.append(JOURNAL, [record(1)])
+        after = store.recovery_marker(JOURNAL)
+        await store.rebuild(JOURNAL, after)
+        await store.close()
+        older = await opened(copied)
+        await older.rebuild(JOURNAL, before)
+        await older.rebuild(JOURNAL, before[:16])  # state of earlier versions has no position
+        with pytest.raises(JournalOutdatedError, match="older copy"):
+            await older.rebuild(JOURNAL, after)
+        await older.close()
 
     run(body)
 

@@ -1,0 +1,75 @@
+"""Which local jobs resume, and what the others say."""
+
+from __future__ import annotations
+
+import sys
+from pathlib import Path
+from types import ModuleType
+
+import pytest
+
+from flink_agents.api.errors import CannotResumeError
+from flink_agents.api.options import Configuration
+from flink_agents.runtime.flink.resume import policy
+from flink_agents.runtime.flink.resume.policy import RECOVERY_PATH, decide, wants_fresh
+from tests.suite.tables import each
+
+CASES: list[tuple[str, str | None, bool, dict[str, str], bool, str | None]] = [
+    ("auto", "orders", True, {}, True, None),
+    ("auto", None, True, {}, True, "no name"),
+    ("auto", "orders", False, {}, True, "no durable steps"),
+    ("auto", "orders", True, {}, False, "run from a script"),
+    ("auto", "orders", True, {RECOVERY_PATH: "file:///x"}, True, "where it begins"),
+    ("never", "orders", True, {}, True, "'never'"),
+    ("require", "orders", True, {}, True, None),
+    ("require", "orders", True, {}, False, None),
+    ("require", None, True, {}, True, "no name"),
+    ("require", "orders", False, {}, True, "no durable steps"),
+    ("require", "orders", True, {RECOVERY_PATH: "file:///x"}, True, "where it begins"),
+]
+
+
+@each(("resume", "name", "keeps", "flink", "script", "reason"), CASES)
+def test_which_jobs_resume(
+    resume: str, name: str | None, keeps: bool, flink: dict[str, str], script: bool, reason: str | None
+) -> None:
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(policy, "main_script", lambda: Path("/jobs/orders.py") if script else None)
+        config = Configuration({"local.resume": resume})
+        if reason is None:
+            home = Path("/jobs") if script else Path.cwd()
+            assert decide(config, name, keeps, flink).state_dir == home / ".flink-agents"
+        elif resume == "require":
+            with pytest.raises(CannotResumeError, match=reason):
+                decide(config, name, keeps, flink)
+        else:
+            decision = decide(config, name, keeps, flink)
+            assert decision.state_dir is None and reason in decision.reason and decision.fix
+
+
+def test_the_directory_can_be_configured(tmp_path: Path) -> None:
+    config = Configuration({"local.resume": "require", "local.state-dir": str(tmp_path)})
+    assert decide(config, "orders", True, {}).state_dir == tmp_path
+
+
+def test_a_test_is_no_script(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
+    assert policy.main_script() is None
+    main = ModuleType("__main__")
+    main.__file__ = str(tmp_path / "job.py")
+    monkeypatch.setitem(sys.modules, "__main__", main)
+    monkeypatch.delenv("PYTEST_VERSION")
+    assert policy.main_script() == tmp_path / "job.py"
+    shell = ModuleType("IPython")
+    vars(shell)["get_ipython"] = lambda: None
+    monkeypatch.setitem(sys.modules, "IPython", shell)
+    assert policy.main_script() == tmp_path / "job.py"
+    vars(shell)["get_ipython"] = object
+    assert policy.main_script() is None
+
+
+def test_a_start_is_fresh_by_option_or_argument(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(sys, "argv", ["job.py"])
+    assert not wants_fresh(Configuration())
+    assert wants_fresh(Configuration({"local.fresh": True}))
+    monkeypatch.setattr(sys, "argv", ["job.py", "--fresh"])
+    assert wants_fresh(Configuration())
