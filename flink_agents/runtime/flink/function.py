@@ -27,6 +27,8 @@ from flink_agents.runtime.flink import compat as flink_compat
 from flink_agents.runtime.flink.attempts import Attempt
 from flink_agents.runtime.flink.fast.java_logs import follow_java
 from flink_agents.runtime.flink.fast.ways import FastPath, Ways
+from flink_agents.runtime.flink.inputs import open_ends
+from flink_agents.runtime.flink.inputs.open_ends import OpenEnd
 from flink_agents.runtime.flink.metrics import FlinkMetrics
 from flink_agents.runtime.flink.restamp import Envelopes, untimed
 from flink_agents.runtime.flink.resume.announced import AnnouncedRun
@@ -37,7 +39,7 @@ from flink_agents.runtime.flink.stand_ins import plain_output
 from flink_agents.runtime.flink.stores import StoreChoice
 from flink_agents.runtime.operator.assembly import Blueprint, Host, Outlet, assemble
 from flink_agents.runtime.operator.emission import NOTHING, Emission
-from flink_agents.runtime.operator.harvest import START
+from flink_agents.runtime.operator.harvest import FIRST_AGENT, START, EndTimes
 from flink_agents.runtime.operator.heartbeat import HeartbeatProcessor
 from flink_agents.runtime.operator.low_watermark import NO_TIMESTAMP, LowWatermark
 from flink_agents.runtime.operator.processor import AgentProcessor
@@ -64,6 +66,7 @@ class ActionExecutionOperator(KeyedProcessFunction):
         key_selector: What gives the keys; its module may hold their classes.
         observers: Who is told what runs do.
         traces_outputs: Whether outputs leave with their lineage.
+        end: When the timers at the end of the input fire.
     """
 
     def __init__(
@@ -78,6 +81,7 @@ class ActionExecutionOperator(KeyedProcessFunction):
         key_selector: Any = None,
         observers: Sequence[ObserverSource] = (),
         traces_outputs: bool = False,
+        end: EndTimes = FIRST_AGENT,
     ) -> None:
         # The first attribute is unpickled first: before anything that a stale module may lack.
         self._code_check = CodeCheck.of(code if config.get(AgentOptions.CHECK_CODE) else None, observers)
@@ -96,6 +100,8 @@ class ActionExecutionOperator(KeyedProcessFunction):
         self._store = store
         self._observers = observers
         self._traces_outputs = traces_outputs
+        self._end = end
+        self._open_end: OpenEnd | None = None
         self._key_module: str | None = getattr(key_selector, "__module__", None)
         self._processor: AgentProcessor | None = None
 
@@ -131,6 +137,10 @@ class ActionExecutionOperator(KeyedProcessFunction):
         self._processor = processor
         if isinstance(processor, HeartbeatProcessor):
             self._go_fast(processor, subtask.low)
+            timers = ways.timers
+            assert timers is not None
+            self._open_end = OpenEnd(self._end, timers.current_watermark, processor)
+        open_ends.note((task.job_id, name, task.subtask), self._open_end)
 
     def _resumed(self, context: RuntimeContext, attempt: int) -> AnnouncedRun | None:
         """Take over what a local job that resumes says of its job run."""
@@ -151,6 +161,7 @@ class ActionExecutionOperator(KeyedProcessFunction):
             make_store,
             self._observers,
             self._traces_outputs,
+            self._end,
         )
 
     def _host(

@@ -34,6 +34,7 @@ from flink_agents.runtime.flink.following.executions import Records, by_pyflink,
 from flink_agents.runtime.flink.following.job_logs import new_log
 from flink_agents.runtime.flink.following.local_jobs import REFRESH, JobStory, LocalJob
 from flink_agents.runtime.flink.following.outputs import Outputs
+from flink_agents.runtime.flink.inputs.open_ends import keep_open
 from flink_agents.runtime.flink.resume.local_start import LocalStart
 from flink_agents.runtime.flink.resume.opening import KeptAgent, check_checkpoints, open_start
 from flink_agents.runtime.flink.shipping.main_classes import announcement
@@ -43,6 +44,7 @@ from flink_agents.runtime.flink.shipping.user_modules import MAIN
 _RESTART_STRATEGY = "restart-strategy.type"
 _REST_PORTS = "rest.bind-port"
 _MANY_PORTS = 20
+_TOLERABLE = "execution.checkpointing.tolerable-failed-checkpoints"
 _IDLE_TIMEOUT = "table.exec.source.idle-timeout"
 
 
@@ -63,6 +65,9 @@ class AppliedAgent:
         answered: Whether it gets signals.
         place: Where the author applies it.
         typed: Where the author says of which type its outputs are.
+        level: How many agents of the job were applied before it.
+        may_stay_open: Whether the end of its input may wait for its runs with checkpoints.
+        stays_open: Whether it does.
         approvals_read: Whether something takes its requests for approvals.
         kept: What a local job needs to resume it.
     """
@@ -81,6 +86,9 @@ class AppliedAgent:
     place: str | None = None
     kept: KeptAgent | None = None
     typed: list[str] = field(default_factory=list[str])
+    level: int = 0
+    may_stay_open: bool = True
+    stays_open: bool = False
 
 
 class Job:
@@ -158,8 +166,15 @@ class Job:
             fix="give one of them another name: apply(agent, name='...'); names scope memory and state",
         )
 
+    @property
+    def level(self) -> int:
+        """How many agents the job has so far."""
+        return len(self._applied)
+
     def register(self, applied: AppliedAgent) -> None:
         """Remember an applied agent."""
+        applied.level = self.level
+        applied.may_stay_open = bool(self.config.get(AgentOptions.FAST_PATH))
         self._applied[applied.name] = applied
         keep(self)
         self._announce_classes()
@@ -271,6 +286,8 @@ class Job:
         self._bound_restarts()
         self._bound_rest_ports()
         self._announce_classes()
+        if self._start is None or not self._start.skips:
+            self._keep_ends_open()
         job_name = job_name or " -> ".join(self._applied) or "agents"
         self._story = JobStory(
             job_name,
@@ -341,6 +358,20 @@ class Job:
         text = announcement(sys.modules[MAIN])
         if text is not None:
             flink_compat.announce(self.stream_env, text)
+
+    def _keep_ends_open(self) -> None:
+        """Let checkpoints complete while the end of a bounded input waits for runs."""
+        checkpoints = self.stream_env.get_checkpoint_config().is_checkpointing_enabled()
+        if not checkpoints or not self._applied:
+            return
+        for name, one in self._applied.items():
+            if one.may_stay_open and not one.stays_open:
+                one.stays_open = keep_open(self.stream_env, name, one.level, one.stream)
+        waits = not all(one.stays_open for one in self._applied.values())
+        flink = flink_compat.configuration_of(self.stream_env)
+        if waits and _TOLERABLE not in flink and flink_compat.is_bounded(self.stream_env):
+            # Checkpoints that come at the end expire, and are no reason to restart the job.
+            flink_compat.configure(self.stream_env, {_TOLERABLE: str(2**31 - 1)})
 
     def _bound_restarts(self) -> None:
         """Let a local job with checkpoints restart a few times; Flink alone would go on for ever."""

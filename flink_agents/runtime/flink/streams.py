@@ -46,6 +46,7 @@ from flink_agents.runtime.flink.shipping.unpicklable import check_shippable
 from flink_agents.runtime.flink.stores import StoreChoice
 from flink_agents.runtime.flink.types import columns_of, row_type, stream_type
 from flink_agents.runtime.operator.assembly import side_streams
+from flink_agents.runtime.operator.harvest import EndTimes
 from flink_agents.runtime.serde.keys import KeyEncoder
 
 
@@ -162,6 +163,7 @@ class FlinkAgentInput(AgentInput):
             self._key_selector,
             observers,
             lineage,
+            EndTimes(self._job.level),
         )
         uses = [self._key_selector] if self._job.config.get(AgentOptions.CHECK_CODE) else []
         keys = ShippedFunction(KeyEncoder(self._key_selector), uses)

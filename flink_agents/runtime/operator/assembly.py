@@ -31,6 +31,7 @@ from flink_agents.runtime.metrics.metrics import LocalMetricGroup
 from flink_agents.runtime.metrics.observers import made_observers
 from flink_agents.runtime.metrics.run_metrics import RunMetrics
 from flink_agents.runtime.operator.emission import Emission
+from flink_agents.runtime.operator.harvest import FIRST_AGENT, EndTimes
 from flink_agents.runtime.operator.heartbeat import HeartbeatProcessor
 from flink_agents.runtime.operator.key_timers import TimerProcessor
 from flink_agents.runtime.operator.low_watermark import LowWatermark
@@ -55,6 +56,7 @@ class Blueprint:
         make_store: Makes the store of durable calls; None where there are none.
         observers: Who is told what runs do, besides the runtime's metrics.
         traces_outputs: Whether outputs leave with their lineage.
+        end: When the timers at the end of the input fire.
     """
 
     agent: BoundAgent
@@ -64,6 +66,7 @@ class Blueprint:
     make_store: Callable[[], ActionStateStore] | None
     observers: Sequence[ObserverSource] = ()
     traces_outputs: bool = False
+    end: EndTimes = FIRST_AGENT
 
 
 def side_streams(agent: BoundAgent, config: Configuration, event_time: EventTime) -> list[str]:
@@ -175,7 +178,7 @@ def assemble(blueprint: Blueprint, host: Host) -> Subtask:
             side_streams(agent, config, blueprint.event_time),
             blueprint.watermarks,
         )
-    return Subtask(shared, low, _processor(host, shared, job_id, low))
+    return Subtask(shared, low, _processor(host, shared, job_id, low, blueprint.end))
 
 
 def _journals(
@@ -190,13 +193,15 @@ def _journals(
     return Journals(make(), owner, codec, plan, on_change, make, host.make_pruner(metrics), host.on_call)
 
 
-def _processor(host: Host, shared: RunEnvironment, job_id: str, low: LowWatermark | None) -> AgentProcessor:
+def _processor(
+    host: Host, shared: RunEnvironment, job_id: str, low: LowWatermark | None, end: EndTimes
+) -> AgentProcessor:
     """What takes inputs and timers: with one timer for all keys, where the host can switch keys by itself."""
     given = shared, host.state, job_id, host.clock, host.check_cancelled, low
     if host.outlet is None or host.keys is None:
-        return TimerProcessor(*given, host.keys)
+        return TimerProcessor(*given, host.keys, end)
     unpruned: UnprunedKeys | None = None
     journals = shared.journals
     if journals is not None and journals.pruner is not None:
         unpruned = UnprunedKeys(host.state, host.keys, journals.pruner, job_id, journals.key)
-    return HeartbeatProcessor(*given, host.keys, host.outlet(low), unpruned)
+    return HeartbeatProcessor(*given, host.keys, host.outlet(low), unpruned, end)

@@ -21,7 +21,7 @@ from flink_agents.runtime.journal.unpruned import UnprunedKeys
 from flink_agents.runtime.loop.actor import KeyActor
 from flink_agents.runtime.metrics.run_metrics import clock
 from flink_agents.runtime.operator.emission import NOTHING, Emission, is_something
-from flink_agents.runtime.operator.harvest import DRAIN, START, next_beat
+from flink_agents.runtime.operator.harvest import FIRST_AGENT, START, EndTimes, next_beat
 from flink_agents.runtime.operator.low_watermark import LowWatermark
 from flink_agents.runtime.operator.waits.delaying import AwaitedKeys, DelayingProcessor
 from flink_agents.runtime.operator.waits.pending_work import PendingWork
@@ -35,6 +35,9 @@ MOST_WOKEN = 200
 
 SOON_MS = 2
 """A beat that comes within this time is soon enough for whatever is new."""
+
+AWAITED_MS = 100
+"""How often to look for delayed events that are due, if the end of the input waits for nothing else."""
 
 
 class HeartbeatProcessor(DelayingProcessor):
@@ -50,6 +53,7 @@ class HeartbeatProcessor(DelayingProcessor):
         keys: The keys of the subtask.
         leave: Takes what leaves the operator after a commit.
         unpruned: Marks keys whose records are to be pruned; None where nothing is.
+        end: When the timers at the end of the input fire.
     """
 
     def __init__(
@@ -63,6 +67,7 @@ class HeartbeatProcessor(DelayingProcessor):
         keys: Keys,
         leave: Callable[[Emission], None],
         unpruned: UnprunedKeys | None,
+        end: EndTimes = FIRST_AGENT,
     ) -> None:
         self._done = deque[KeyActor]()
         super().__init__(shared, state, job_id, clock, check_cancelled, low, self._done, unpruned)
@@ -78,6 +83,9 @@ class HeartbeatProcessor(DelayingProcessor):
         self._fired = 0
         self._waits_for_end = False
         self._awaited: AwaitedKeys | None = None
+        self._end = end
+        self._has_ended = False
+        self._rests = True
 
     def open(self, timers: Timers | None = None) -> None:
         """Open the store, and find the keys that have inputs in state, or records that nobody has pruned."""
@@ -113,6 +121,11 @@ class HeartbeatProcessor(DelayingProcessor):
         """Whether runs have ended that this thread is to look at by its next beat."""
         return bool(self._done)
 
+    @property
+    def rests(self) -> bool:
+        """True if the end of the input, once it is there, has nothing to wait for. Any thread may ask."""
+        return self._rests
+
     def on_timer(self, key_text: str, timestamp: int, timers: Timers) -> Emission:
         """Beat. The timer may be of an older savepoint, and of any key."""
         self.beat(timestamp, timers)
@@ -120,6 +133,14 @@ class HeartbeatProcessor(DelayingProcessor):
 
     def beat(self, timestamp: int, timers: Timers) -> None:
         """Commit what has finished, of all keys."""
+        if self._end.is_foreign(timestamp):
+            self._see_the_end(timers)
+            return
+        self._beat(timestamp, timers)
+        if self._has_ended:
+            self._rests = not (self._actors or self._restored or self._awaited)
+
+    def _beat(self, timestamp: int, timers: Timers) -> None:
         self._note_time(timestamp, timers)
         # These are about the key whose timer has fired.
         self._tend_current(timestamp, timers)
@@ -132,17 +153,18 @@ class HeartbeatProcessor(DelayingProcessor):
             self._end_delays(timestamp, timers)
         if self._unpruned is not None:
             self._unpruned.clear()
-        if timestamp == DRAIN:
+        if timestamp == self._end.drain:
             self._drain_all(timers)
         elif not self._has_work:
             return
-        elif timestamp == START:
+        elif timestamp == self._end.start:
             self._begin_the_end(timers)
         else:
             self._waits.check_failure()
             self._wake_restored(MOST_WOKEN, timers)
             self._commit_finished(timers)
             self._check_restored(MOST_WOKEN)
+            self._come_in_awaited(timers)
             if self._unpruned is not None:
                 self._unpruned.look()
         self._arm(timers)
@@ -157,8 +179,8 @@ class HeartbeatProcessor(DelayingProcessor):
                     self._at = None
             if self._low is not None:
                 self._low.look(timestamp, timers, self._is_held_back)
-        elif timestamp == START:
-            self._waits_for_end = False
+        elif timestamp == self._end.start:
+            self._waits_for_end, self._has_ended = False, True
 
     def _forget_current(self, timestamp: int, timers: Timers) -> None:
         """Forget the key whose timer has fired, if nothing needs it any more."""
@@ -178,7 +200,7 @@ class HeartbeatProcessor(DelayingProcessor):
         if self._awaited is not None or not self._delays.active:
             return
         self._awaited = AwaitedKeys()
-        if self._delays.skips and timestamp != START:
+        if self._delays.skips and timestamp != self._end.start:
             # All that was pending has come in before a restart.
             self._delays.leaves = True
             return
@@ -267,8 +289,8 @@ class HeartbeatProcessor(DelayingProcessor):
     def _see_the_end(self, timers: Timers) -> None:
         """Keep a timer at the end of the input; whichever key has it."""
         if not self._waits_for_end:
-            self._waits_for_end = True
-            timers.register_event_time_timer(START)
+            self._waits_for_end, self._rests = True, False
+            timers.register_event_time_timer(self._end.start)
 
     def _ignore_the_end(self, timers: Timers) -> None:
         """The timer is there for all keys, and stays."""
@@ -276,7 +298,7 @@ class HeartbeatProcessor(DelayingProcessor):
     def _begin_the_end(self, timers: Timers) -> None:
         self._wake_restored(len(self._restored), timers)
         self._waits.loop.end_of_input()
-        timers.register_event_time_timer(DRAIN)
+        timers.register_event_time_timer(self._end.drain)
 
     def _drain_all(self, timers: Timers) -> None:
         """Wait for all runs of all keys; each leaves as it ends."""
@@ -288,7 +310,7 @@ class HeartbeatProcessor(DelayingProcessor):
             self._come_in_awaited(timers)
             goes_on = bool(self._actors or self._awaited)
             if goes_on and clock() >= until:
-                timers.register_event_time_timer(DRAIN)
+                timers.register_event_time_timer(self._end.drain)
                 return
             if goes_on and not self._done:
                 self._waits.wait(seen)
@@ -325,8 +347,10 @@ class HeartbeatProcessor(DelayingProcessor):
         now = self._clock()
         if self._at is not None and self._at - now <= SOON_MS:
             return
-        if self._restored or self._done or self._unchecked or not self._actors:
+        if self._restored or self._done or self._unchecked or not (self._actors or self._awaited):
             at = now
+        elif not self._actors:
+            at = now + AWAITED_MS
         else:
             actors = self._actors.values() if new is None or self._at is None else (new,)
             at = next_beat(now, self._waits.loop, len(self._actors), actors)

@@ -11,8 +11,8 @@ from collections.abc import Callable
 from flink_agents.runtime.execution.shared import RunEnvironment
 from flink_agents.runtime.loop.actor import KeyActor
 from flink_agents.runtime.metrics.run_metrics import clock as seconds
-from flink_agents.runtime.operator.emission import Emission
-from flink_agents.runtime.operator.harvest import DRAIN, START, next_look
+from flink_agents.runtime.operator.emission import NOTHING, Emission
+from flink_agents.runtime.operator.harvest import FIRST_AGENT, START, EndTimes, next_look
 from flink_agents.runtime.operator.low_watermark import LowWatermark
 from flink_agents.runtime.operator.waits.delaying import DelayingProcessor
 from flink_agents.runtime.operator.waits.pending_work import PendingWork
@@ -30,6 +30,7 @@ class TimerProcessor(DelayingProcessor):
         check_cancelled: Called while Flink's thread waits; raises if the task was cancelled.
         low: The low watermark; None where outputs need no timestamps.
         keys: The keys of the subtask; None where nobody can go through them.
+        end: When the timers at the end of the input fire.
     """
 
     def __init__(
@@ -41,9 +42,11 @@ class TimerProcessor(DelayingProcessor):
         check_cancelled: Callable[[], None],
         low: LowWatermark | None,
         keys: Keys | None,
+        end: EndTimes = FIRST_AGENT,
     ) -> None:
         super().__init__(shared, state, job_id, clock, check_cancelled, low, None, None)
         self._keys = keys
+        self._end_times = end
         # Keys whose delayed events have come in since the input has ended.
         self._skipped: set[str] = set()
 
@@ -57,7 +60,7 @@ class TimerProcessor(DelayingProcessor):
         for _, key in waiting:
             self._keys.switch(key)
             timers.register_processing_time_timer(self._clock())
-            timers.register_event_time_timer(START)
+            timers.register_event_time_timer(self._end_times.start)
         if self._low is not None:
             self._low.restored([key_text for key_text, _ in waiting])
         pending_work = PendingWork(self._shared, self._state)
@@ -70,6 +73,9 @@ class TimerProcessor(DelayingProcessor):
 
     def on_timer(self, key_text: str, timestamp: int, timers: Timers) -> Emission:
         """Commit what the current key's actor has finished, and see that it goes on."""
+        if self._end_times.is_foreign(timestamp):
+            self._see_the_end(timers)
+            return NOTHING
         if self._low is not None and timestamp < START:
             self._low.look(timestamp, timers, self._is_held_back)
         emission = self._tend(key_text, timestamp, timers)
@@ -78,7 +84,7 @@ class TimerProcessor(DelayingProcessor):
         if timestamp >= START:
             self._end(key_text, timestamp, timers)
         actor = self._actor(key_text, timers)
-        if timestamp == DRAIN and (actor is not None or self._awaits_delays(key_text)):
+        if timestamp == self._end_times.drain and (actor is not None or self._awaits_delays(key_text)):
             self._drain_key(key_text, emission, timers)
             return emission
         if actor is None:
@@ -86,9 +92,9 @@ class TimerProcessor(DelayingProcessor):
                 self._end_signals(key_text, emission, timers)
             self._forget(key_text, timestamp, timers)
             return emission
-        if timestamp == START:
+        if timestamp == self._end_times.start:
             self._waits.loop.end_of_input()
-            timers.register_event_time_timer(DRAIN)
+            timers.register_event_time_timer(self._end_times.drain)
         elif not (actor.finished or actor.parked or actor.suspended):
             self._look_again(actor, timestamp, timers)
             return emission
@@ -103,10 +109,10 @@ class TimerProcessor(DelayingProcessor):
     def _drain_key(self, key_text: str, emission: Emission, timers: Timers) -> None:
         """Wait for all runs and delayed events of the current key, or for another timer that does."""
         if not self._drain(key_text, emission, timers):
-            timers.register_event_time_timer(DRAIN)
+            timers.register_event_time_timer(self._end_times.drain)
         present = self._actors.get(key_text)
         if present is not None:
-            self._go_on(present, DRAIN, timers)
+            self._go_on(present, self._end_times.drain, timers)
         if key_text not in self._actors:
             self._end_signals(key_text, emission, timers)
 
@@ -115,13 +121,13 @@ class TimerProcessor(DelayingProcessor):
         if self._shared.may_wait:
             self._end_input()
         self._delays.leaves = self._delays.skips
-        if timestamp != START or key_text in self._skipped:
+        if timestamp != self._end_times.start or key_text in self._skipped:
             return
         if self._delays.skips:
             # The actors that are made now have this timer fire again.
             self._skipped.add(key_text)
         if self._come_in_at_end(key_text, timers) is not None:
-            timers.register_event_time_timer(DRAIN)
+            timers.register_event_time_timer(self._end_times.drain)
 
     def _awaits_delays(self, key_text: str) -> bool:
         """Whether the end of the input waits for delayed events of the current key."""
@@ -129,10 +135,10 @@ class TimerProcessor(DelayingProcessor):
         return head is not None and head.delayed_due is not None and not self._delays.skips
 
     def _see_the_end(self, timers: Timers) -> None:
-        timers.register_event_time_timer(START)
+        timers.register_event_time_timer(self._end_times.start)
 
     def _ignore_the_end(self, timers: Timers) -> None:
-        timers.delete_event_time_timer(START)
+        timers.delete_event_time_timer(self._end_times.start)
 
     def _made(self, actor: KeyActor, timers: Timers) -> None:
         self._see_the_end(timers)

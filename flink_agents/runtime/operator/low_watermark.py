@@ -27,6 +27,7 @@ from flink_agents.api.logs import bounded_logger
 from flink_agents.api.metrics import MetricGroup
 from flink_agents.runtime.execution.run import Run
 from flink_agents.runtime.operator.emission import Emission
+from flink_agents.runtime.operator.harvest import is_held
 from flink_agents.runtime.state.keyed_state import Timers
 
 _log = bounded_logger("flink_agents.event_time")
@@ -294,7 +295,10 @@ class LowWatermark:
                 return
         elif self._at is not None and now < self._at != fired:
             return
-        watermark = timers.current_watermark()
+        watermark, ends = timers.current_watermark(), False
+        if is_held(watermark):
+            # The input has ended, and the job waits for the last runs: what they put out is not late.
+            watermark, ends = self._watermark, True
         self._at, self._looked = None, now
         self._note(watermark, now)
         if self._is_settled(now):
@@ -302,7 +306,7 @@ class LowWatermark:
             self._raised = self._raised or low > self.low
             self.low = max(self.low, low)
         self._behind.set(watermark - self.low if self.low != NO_TIMESTAMP else 0)
-        if self._awaited is None and watermark < LAST_WATERMARK:
+        if self._awaited is None and watermark < LAST_WATERMARK and not ends:
             self._awaited = watermark + 1
             timers.register_event_time_timer(watermark + 1)
         self._look_at(now + min(self._alive, HELD_MS if self.low < watermark else self._alive), timers)

@@ -30,6 +30,7 @@ BACKENDS = ("HeapKeyedStateBackend", "RocksDBKeyedStateBackend")
 OPERATOR = "org.apache.flink.streaming.api.operators.python.embedded.EmbeddedPythonKeyedProcessOperator"
 PLAIN_OPERATOR = "org.apache.flink.streaming.api.operators.python.embedded.EmbeddedPythonProcessOperator"
 ITERATOR = "org.apache.flink.streaming.api.operators.python.embedded.EmbeddedPythonIterator"
+SOURCE_OPERATOR = "org.apache.flink.streaming.api.operators.SourceOperator"
 COLLECTOR = "org.apache.flink.streaming.api.operators.TimestampedCollector"
 
 
@@ -317,6 +318,34 @@ def emit_watermark(timestamp: int) -> None:
     Raises:
         Unfit: A part is missing, or is not known here.
     """
+    operator = _plain_operator()
+    pemja: Any = importlib.import_module("pemja")
+    watermark = pemja.findClass("org.apache.flink.streaming.api.watermark.Watermark")(timestamp)
+    _method(_field(operator, "output").get(operator), "emitWatermark")(watermark)
+
+
+class OwnSource:
+    """The source in whose chain the present function is; to be made where that is opened.
+
+    Raises:
+        Unfit: A part is missing, or is not known here; or the function is in no chain with a source.
+    """
+
+    def __init__(self) -> None:
+        task = _method(_plain_operator(), "getContainingTask")()
+        source = _field(task, "mainOperator").get(task)
+        if _class_name(source) != SOURCE_OPERATOR:
+            raise Unfit(f"the task begins with a {_class_name(source)}")
+        self._stop = _method(source, "stop")
+
+    def finish(self) -> None:
+        """End the source as one that is bounded; only for the thread of its task."""
+        pemja: Any = importlib.import_module("pemja")
+        self._stop(pemja.findClass("org.apache.flink.runtime.io.network.api.StopMode").DRAIN)
+
+
+def _plain_operator() -> Any:
+    """The operator without a key whose function is opened now."""
     check_version()
     from pyflink.fn_execution.embedded import operations
 
@@ -325,10 +354,7 @@ def emit_watermark(timestamp: int) -> None:
     inner: Any = _attribute(closed.get("function_context"), "_j_context")
     if _class_name(inner) != f"{PLAIN_OPERATOR}$ContextImpl":
         raise Unfit(f"the context is a {_class_name(inner)}")
-    operator = _field(inner, "this$0").get(inner)
-    pemja: Any = importlib.import_module("pemja")
-    watermark = pemja.findClass("org.apache.flink.streaming.api.watermark.Watermark")(timestamp)
-    _method(_field(operator, "output").get(operator), "emitWatermark")(watermark)
+    return _field(inner, "this$0").get(inner)
 
 
 # -- looking --------------------------------------------------------------------------------

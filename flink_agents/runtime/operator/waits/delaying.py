@@ -9,6 +9,9 @@ from flink_agents.runtime.operator.harvest import START
 from flink_agents.runtime.operator.waits.waiting_processor import WaitingProcessor
 from flink_agents.runtime.state.keyed_state import Head, Timers
 
+LEFT_MS = 60_000
+"""How far ahead the timer of events is that stay in state at the end of the input."""
+
 
 class AwaitedKeys:
     """The keys for whose delayed events the end of a bounded input waits, in the order of their time."""
@@ -56,7 +59,10 @@ class DelayingProcessor(WaitingProcessor):
         head = self._head_of(key_text)
         if head is None or head.delayed_due is None or fired >= START:
             return
-        if not self._delays.is_due(head):
+        if self._delays.leaves:
+            # It stays in state, also for a job that starts from a checkpoint of this time.
+            timers.register_processing_time_timer(max(self._clock(), fired) + LEFT_MS)
+        elif not self._delays.is_due(head):
             self._delays.look_again(head, fired, timers)
         elif key_text not in self._actors and self._waits.is_full:
             # As inputs do: they wait until the loop has room, as long as streams behind need no sign.

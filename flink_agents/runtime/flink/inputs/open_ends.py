@@ -1,0 +1,173 @@
+"""Keeps the end of a bounded input open until the agent behind it has no open runs.
+
+Flink completes no checkpoint while an operator waits at its last watermark: barriers queue behind it. So an
+agent with bounded inputs gets one more input, a *gate*. The gate is a source without records. Each of its
+subtasks forwards to one subtask of the agent, and its watermark holds that of the agent just before the last
+one. When the other inputs have ended, the agent sees this watermark. Its runs continue as before, and
+checkpoints complete. The gate ends when the subtask of the agent beside it has no open runs.
+
+A gate finds its agent in the memory of the process: Flink runs subtasks of one number in one slot. A gate
+that finds no agent ends after a while. Then the agent waits at its last watermark.
+"""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Callable
+from typing import Any, Protocol
+from weakref import WeakValueDictionary
+
+from pyflink.common import TypeInformation, WatermarkStrategy
+from pyflink.datastream import DataStream, ProcessFunction, RuntimeContext, StreamExecutionEnvironment
+from pyflink.datastream.connectors.number_seq import NumberSequenceSource
+from typing_extensions import override
+
+from flink_agents.api.logs import bounded_logger
+from flink_agents.runtime.flink import compat as flink_compat
+from flink_agents.runtime.flink.fast.graph import add_input, input_type_of, is_bounded_and_never_idle
+from flink_agents.runtime.flink.fast.internals import OwnSource, emit_watermark
+from flink_agents.runtime.operator.harvest import FIRST_AGENT, EndTimes
+
+TICK_SECONDS = 0.05
+"""How often a gate looks. A barrier of a checkpoint waits for so long at most."""
+
+ALONE_SECONDS = 60.0
+"""After so long without the subtask of its agent in this process, a gate ends."""
+
+_TICKS = 2**62
+_RUNTIME_MODE = "execution.runtime-mode"
+
+_log = bounded_logger("flink_agents.end_of_input")
+
+Place = tuple[str, str, int]
+"""A subtask: the id of its job, the name of its agent, and its number."""
+
+
+class Resting(Protocol):
+    """What tells whether runs are open."""
+
+    @property
+    def rests(self) -> bool:
+        """True if the end of the input has nothing to wait for."""
+        ...
+
+
+class OpenEnd:
+    """The end of the input of one subtask of an agent.
+
+    Args:
+        times: When the timers at the end fire.
+        watermark: Returns the present watermark of the subtask.
+        runs: Tells whether runs are open.
+    """
+
+    def __init__(self, times: EndTimes, watermark: Callable[[], int], runs: Resting) -> None:
+        self._times = times
+        self._watermark = watermark
+        self._runs = runs
+
+    @property
+    def is_over(self) -> bool:
+        """True if all inputs have ended, and no run is open."""
+        # In this order: behind the watermark there are no more inputs.
+        return self._watermark() >= self._times.start and self._runs.rests
+
+
+class _AlwaysRests:
+    rests = True
+
+
+_NEVER_WAITS = OpenEnd(FIRST_AGENT, lambda: FIRST_AGENT.start, _AlwaysRests())
+_open: WeakValueDictionary[Place, OpenEnd] = WeakValueDictionary()
+
+
+def note(place: Place, end: OpenEnd | None) -> None:
+    """Let the gate of a subtask find its agent.
+
+    Args:
+        place: The subtask.
+        end: The end of its input; None if it waits at its last watermark. The caller keeps it alive.
+    """
+    _open[place] = end if end is not None else _NEVER_WAITS
+
+
+class Gate(ProcessFunction):
+    """Gets a number some times a second, and ends its source when the agent has no open runs.
+
+    Args:
+        agent: The name of the agent.
+        times: When its timers at the end fire.
+    """
+
+    def __init__(self, agent: str, times: EndTimes) -> None:
+        self._agent = agent
+        self._times = times
+
+    @override
+    def open(self, runtime_context: RuntimeContext) -> None:
+        task = flink_compat.task_info(runtime_context)
+        self._place: Place = (task.job_id, self._agent, task.subtask)
+        self._source = OwnSource()
+        self._alone_until = time.monotonic() + ALONE_SECONDS
+        emit_watermark(self._times.start)
+
+    @override
+    def process_element(self, value: Any, ctx: ProcessFunction.Context) -> Any:
+        end = _open.get(self._place)
+        if end is None and time.monotonic() < self._alone_until:
+            time.sleep(TICK_SECONDS)
+        elif end is None:
+            _log.warning(
+                "no subtask %d of agent %r runs in this process: at the end of its input, no checkpoint "
+                "completes until all of its runs have ended",
+                self._place[2],
+                self._agent,
+            )
+            self._source.finish()
+        elif end.is_over:
+            self._source.finish()
+        else:
+            self._alone_until = time.monotonic() + ALONE_SECONDS
+            time.sleep(TICK_SECONDS)
+        return ()
+
+
+class _JavaType(TypeInformation):
+    """A type that Java has made. No value of it is ever converted."""
+
+    def __init__(self, java: Any) -> None:
+        super().__init__()
+        self._j_typeinfo = java
+
+    @override
+    def get_java_type_info(self) -> Any:
+        return self._j_typeinfo
+
+
+def keep_open(env: StreamExecutionEnvironment, agent: str, level: int, stream: DataStream) -> bool:
+    """Give an agent of a job with checkpoints its gate, if its inputs end and it can have one.
+
+    Args:
+        env: PyFlink's environment.
+        agent: The name of the agent.
+        level: How many agents of the job were applied before it.
+        stream: What the agent's operator puts out.
+
+    Returns:
+        True if it has one now.
+    """
+    if not _can_wait(env) or not is_bounded_and_never_idle(stream):
+        return False
+    # The names differ from those of agents, by which inputs are counted.
+    name, uid = f"end of input of {agent}", f"flink-agents-{agent}-end"
+    ticks = env.from_source(NumberSequenceSource(0, _TICKS), WatermarkStrategy.no_watermarks(), name)
+    kind = _JavaType(input_type_of(stream))
+    gate = ticks.process(Gate(agent, EndTimes(level)), output_type=kind)
+    add_input(stream, ticks.uid(uid), gate.name(name).uid(f"{uid}-gate"))
+    return True
+
+
+def _can_wait(env: StreamExecutionEnvironment) -> bool:
+    """Return True if the job is no batch job, and chains operators."""
+    mode = flink_compat.configuration_of(env).get(_RUNTIME_MODE, "STREAMING").upper()
+    return mode == "STREAMING" and env.is_chaining_enabled()
