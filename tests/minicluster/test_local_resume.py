@@ -201,3 +201,53 @@ def test_the_readme_says_what_happens(tmp_path: Path) -> None:
         line for line in told if any(re.fullmatch(pattern, line) for pattern in wanted) or "charging" in line
     ]
     assert len(found) == len(wanted) and all(map(re.fullmatch, wanted, found)), told
+
+
+TWO_JOBS = """
+import os, signal, time
+from pathlib import Path
+from flink_agents import Agent, AgentsExecutionEnvironment, InputEvent, OutputEvent, action
+
+HERE = Path(__file__).parent
+
+def charge(order):
+    with (HERE / "effects").open("a") as file:
+        file.write(order + "\\n")
+    if order == "b3" and not (HERE / "died").exists():
+        (HERE / "died").touch()
+        os.kill(os.getppid(), signal.SIGKILL)
+        time.sleep(60)
+    return order
+
+class Pay(Agent):
+    @action(InputEvent)
+    def pay(self, event, ctx):
+        return OutputEvent(output=ctx.durable_execute(charge, event.input))
+
+env = AgentsExecutionEnvironment.get_execution_environment()
+for name in "ab":
+    orders = env.from_list([f"{name}{number}" for number in range(5)], key_selector=lambda order: 1)
+    receipts = orders.apply(Pay()).to_list()
+    env.execute(name)
+    print(name, *receipts, flush=True)
+"""
+
+
+@pytest.mark.nightly
+def test_jobs_that_finished_are_skipped_if_the_script_died_in_a_later_one(tmp_path: Path) -> None:
+    (tmp_path / "two.py").write_text(TWO_JOBS, "utf-8")
+    environ = {**os.environ, "PYTHONPATH": str(SCRIPT.parents[2])}
+
+    def start() -> tuple[int, list[str]]:
+        done = subprocess.run(
+            [sys.executable, "two.py"], cwd=tmp_path, env=environ, capture_output=True, text=True, check=False
+        )
+        return done.returncode, done.stdout.splitlines()
+
+    assert start() == (-signal.SIGKILL, ["a a0 a1 a2 a3 a4"])
+    assert start() == (0, ["a a0 a1 a2 a3 a4", "b b0 b1 b2 b3 b4"])
+    effects = (tmp_path / "effects").read_text().split()
+    assert effects == ["a0", "a1", "a2", "a3", "a4", "b0", "b1", "b2", "b3", "b3", "b4"]
+    # The script has ended well, so the next start is a new one, with other job runs.
+    assert start()[0] == 0
+    assert len((tmp_path / "effects").read_text().split()) == len(effects) + 10

@@ -165,7 +165,9 @@ def unset(env: StreamExecutionEnvironment, keys: Mapping[str, str] | list[str]) 
 
 def leave_out(env: StreamExecutionEnvironment) -> None:
     """Remove what was put together from an environment without running it."""
-    env._j_stream_execution_environment.getTransformations().clear()
+    found = env._j_stream_execution_environment.getTransformations()
+    # Py4J's own clear() removes from a list that it has emptied already.
+    found.removeAll(_jvm().java.util.ArrayList(found))
 
 
 def skipped_result(job_id: str) -> Any:
