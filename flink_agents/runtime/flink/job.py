@@ -302,7 +302,7 @@ class Job:
     def _open_start(self, job_name: str | None) -> LocalStart | None:
         """Begin a start of a local job, which may resume the last one."""
         agents = [one.kept for one in self._applied.values() if one.kept is not None]
-        start = open_start(self.stream_env, self.config, job_name, agents)
+        start = open_start(self.stream_env, self.config, job_name, agents, bool(self._collecting))
         if start is not None and not start.skips:
             start.configure(self.stream_env)
         return start

@@ -48,11 +48,15 @@ class LocalStart:
         beginning: What was found and decided before.
         config: Options of the job.
         journal: The file of the journal; None if the store is another one.
+        begins_anew: True if the job takes no checkpoints of its own: its lists hold the outputs of the whole
+            job run, and Flink's sink of a list cannot resume. The next start begins at the first input then, and
+            takes what is recorded from the journal.
     """
 
     beginning: Beginning
     config: Configuration
     journal: Path | None
+    begins_anew: bool = False
     _client: Any = None
     _stopped: str | None = None
     _ended: threading.Event = field(default_factory=threading.Event)
@@ -76,7 +80,7 @@ class LocalStart:
         folder, run = self.beginning.folder, self.beginning.run
         flink = flink_compat.configuration_of(env)
         settings = {key: value for key, value in DEFAULTS.items() if key not in flink}
-        if not env.get_checkpoint_config().is_checkpointing_enabled():
+        if not (env.get_checkpoint_config().is_checkpointing_enabled() or self.begins_anew):
             interval = self.config.get(AgentOptions.CHECKPOINT_INTERVAL)
             settings[_INTERVAL] = f"{int(interval.total_seconds() * 1000)} ms"
         given = flink.get(CHECKPOINT_DIR)
@@ -181,7 +185,8 @@ class LocalStart:
             SystemExit: It was.
         """
         if self._signals.code is not None:
-            self._say_stopped("without a savepoint; it resumes from its last checkpoint")
+            what = "its journal" if self.begins_anew else "its last checkpoint"
+            self._say_stopped(f"without a savepoint; it resumes from {what}")
             raise SystemExit(self._signals.code)
 
     def _say_stopped(self, how: str) -> None:
@@ -202,6 +207,8 @@ class LocalStart:
         while self._client is None and not self._ended.wait(0.05):
             pass
         seconds = self.config.get(AgentOptions.STOP_TIMEOUT).total_seconds()
+        if self.begins_anew:
+            return java.cancel(self._client)
         directory = self.beginning.folder.savepoints / str(self._start.number)
         # Flink removes the checkpoints of a job that stops with a savepoint, so the intent comes first.
         self._record.set(stopping=str(directory.relative_to(self.beginning.folder.path)))

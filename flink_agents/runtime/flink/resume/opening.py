@@ -46,7 +46,11 @@ class KeptAgent:
 
 
 def open_start(
-    env: StreamExecutionEnvironment, config: Configuration, name: str | None, agents: Iterable[KeptAgent]
+    env: StreamExecutionEnvironment,
+    config: Configuration,
+    name: str | None,
+    agents: Iterable[KeptAgent],
+    collects: bool = False,
 ) -> LocalStart | None:
     """Begin a start of a local job; returns None if the job does not resume.
 
@@ -55,6 +59,7 @@ def open_start(
         config: Options of the job.
         name: The name that ``execute`` was given.
         agents: The agents of the job.
+        collects: True if the job fills lists.
 
     Raises:
         ResumeError: The start cannot begin.
@@ -78,7 +83,9 @@ def open_start(
     fresh = policy.wants_fresh(config)
     if fresh and not script.names:
         script.start_over()
-    return _begin(JobFolder.of(decision.state_dir, name), config, name, agents, fresh, script, flink)
+    start = _begin(JobFolder.of(decision.state_dir, name), config, name, agents, fresh, script, flink)
+    start.begins_anew = collects and not enabled and SHORTEST_TIMEOUT not in flink
+    return start
 
 
 def _begin(
