@@ -49,7 +49,7 @@ class LocalStart:
         config: Options of the job.
         journal: The file of the journal; None if the store is another one.
         begins_anew: True if the job takes no checkpoints of its own: its lists hold the outputs of the whole
-            job run, and Flink's sink of a list cannot resume. The next start begins at the first input then, and
+            job run, and Flink's sink of a list cannot resume. The next start begins at the first input, and
             takes what is recorded from the journal.
     """
 
