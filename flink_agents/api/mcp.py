@@ -52,7 +52,7 @@ class MCPServerSpec(ToolSourceLimits):
     retry_after_limit: float = Field(
         default=300.0, ge=0, allow_inf_nan=False, description="Seconds to wait at most if the server says so."
     )
-    response_limit: int = Field(default=RESPONSE_LIMIT, ge=1, description="Bytes that an answer may have.")
+    response_limit: int = Field(default=2 * RESPONSE_LIMIT, ge=1, description="Bytes of an answer.")
 
     @model_validator(mode="after")
     def _check_one(self) -> MCPServerSpec:
