@@ -6,7 +6,7 @@ import json
 import shlex
 from collections.abc import Sequence
 from datetime import UTC, datetime
-from typing import TYPE_CHECKING, Annotated, Any
+from typing import TYPE_CHECKING, Annotated, Any, NoReturn
 
 import typer
 
@@ -17,7 +17,13 @@ if TYPE_CHECKING:
     from flink_agents.connectors.kafka.desk import KafkaDesk
 
 NOT_PENDING = 1
-"""Exit code where no such request is pending."""
+"""Exit code if no such request is pending, or its answer is no answer to it."""
+
+OTHERWISE = 3
+"""Exit code of ``--wait`` if the request ended in another way than the answer says."""
+
+NO_OUTCOME = 4
+"""Exit code of ``--wait`` if the request is still pending after the time."""
 
 approvals_app = typer.Typer(help="See what agents ask people, and answer.", no_args_is_help=True)
 
@@ -32,7 +38,12 @@ Requests = Annotated[str, typer.Option("--topic", help="The topic of requests.")
 Signals = Annotated[str, typer.Option("--signals", help="The topic that the job reads signals from.")]
 Id = Annotated[str, typer.Argument(help="The id of the request, as 'list' prints it, with its quotes.")]
 By = Annotated[str | None, typer.Option("--by", help="Who decides.")]
+Wait = Annotated[bool, typer.Option("--wait", help="Wait until the job has taken the answer, and say how.")]
+Timeout = Annotated[float, typer.Option("--timeout", min=0, help="Seconds that --wait waits at most.")]
 LOCAL = "localhost:9092"
+
+MOST_FOREIGN = 5
+"""How many records that are no requests are named."""
 
 
 @prints_errors
@@ -74,7 +85,8 @@ def approvals_list(
     as_json: Annotated[bool, typer.Option("--json", help="Print JSON.")] = False,
 ) -> None:
     """List the requests that nobody has answered, the oldest first."""
-    found = _desk(bootstrap_servers, option, requests=topic).pending()
+    desk = _desk(bootstrap_servers, option, requests=topic)
+    found = _pending(desk)
     if as_json:
         from flink_agents.connectors.kafka.desk import request_json
 
@@ -99,15 +111,21 @@ def approvals_approve(
         str | None, typer.Option("--arguments", help="Arguments that take the place of its own, as JSON.")
     ] = None,
     by: By = None,
+    wait: Wait = False,
+    timeout: Timeout = 60.0,
+    new_arguments: Annotated[
+        bool, typer.Option("--new-arguments", help="Take arguments that the request does not show as well.")
+    ] = False,
     bootstrap_servers: Servers = LOCAL,
     option: Options = None,
 ) -> None:
-    """Approve a request, with its own arguments or with others."""
+    """Send an approval of a request, with its own arguments or with others."""
     changed = None if arguments is None else _json(arguments, "--arguments")
     if changed is not None and not isinstance(changed, dict):
         raise typer.BadParameter("--arguments takes a JSON object")
     response = ApprovalResponse(id=id, approved=True, arguments=changed, by=by)
-    _answer(_desk(bootstrap_servers, option, signals, topic), response)
+    desk = _desk(bootstrap_servers, option, signals, topic)
+    _answer(desk, response, timeout if wait else None, new_arguments)
 
 
 @approvals_app.command("deny")
@@ -118,23 +136,88 @@ def approvals_deny(
     signals: Signals,
     reason: Annotated[str | None, typer.Option("--reason", help="Why; a model that asked reads it.")] = None,
     by: By = None,
+    wait: Wait = False,
+    timeout: Timeout = 60.0,
     bootstrap_servers: Servers = LOCAL,
     option: Options = None,
 ) -> None:
-    """Deny a request."""
+    """Send a denial of a request."""
     response = ApprovalResponse(id=id, approved=False, reason=reason, by=by)
-    _answer(_desk(bootstrap_servers, option, signals, topic), response)
+    _answer(_desk(bootstrap_servers, option, signals, topic), response, timeout if wait else None)
 
 
-def _answer(desk: KafkaDesk, response: ApprovalResponse) -> None:
-    pending: list[ApprovalRequest] = [one for one in desk.pending() if one.id == response.id]
-    if not pending:
-        typer.echo(_plain(f"no request {response.id} is pending"), err=True)
-        raise typer.Exit(NOT_PENDING)
-    desk.answer(response)
+def _answer(
+    desk: KafkaDesk, response: ApprovalResponse, seconds: float | None, new_arguments: bool = False
+) -> None:
+    """Check an answer, send it, and wait for the outcome if ``seconds`` says how long."""
+    request = next((one for one in _pending(desk) if one.id == response.id), None)
+    if request is None:
+        _refuse(f"no request {response.id} is pending")
+    _check_arguments(request, response, new_arguments)
+    what = f"{request.what} of {request.agent}"
+    said = "approval" if response.approved else "denial"
+    earlier = next(iter(desk.answered(request)), None)
+    if earlier is not None and not _is_same(earlier, response):
+        said_first = f"{what} was answered already: {_told(earlier)}"
+        _refuse(f"{said_first}; the first answer counts, and this one is not sent")
+    if earlier is None:
+        desk.answer(response)
     typer.echo(
-        _plain(f"{'approved' if response.approved else 'denied'} {pending[0].what} of {pending[0].agent}")
+        _plain(f"sent the {said} of {what}" if earlier is None else f"the {said} of {what} was sent before")
     )
+    if seconds is not None:
+        _wait(desk, request, response, seconds)
+
+
+def _check_arguments(request: ApprovalRequest, response: ApprovalResponse, new_arguments: bool) -> None:
+    unknown = [name for name in response.arguments or () if name not in request.arguments]
+    if unknown and not new_arguments:
+        known = ", ".join(map(repr, request.arguments)) or "no arguments"
+        _refuse(
+            f"{request.what} of {request.agent} has no argument {unknown[0]!r}, it has {known}; "
+            "for one that it takes and does not show, add --new-arguments"
+        )
+
+
+def _is_same(earlier: ApprovalResponse, response: ApprovalResponse) -> bool:
+    return (earlier.approved, earlier.arguments) == (response.approved, response.arguments)
+
+
+def _told(answer: ApprovalResponse) -> str:
+    """Say what an answer says."""
+    by = "" if answer.by is None else f" by {answer.by}"
+    changed = "" if answer.arguments is None else f" with {json.dumps(answer.arguments)}"
+    return f"{'approved' if answer.approved else 'denied'}{by}{changed}"
+
+
+def _wait(desk: KafkaDesk, request: ApprovalRequest, response: ApprovalResponse, seconds: float) -> None:
+    """Wait until a request has ended, and exit with an error if that is not what the answer says."""
+    what = f"{request.what} of {request.agent}"
+    ended = desk.outcome(request, seconds)
+    if ended is None:
+        why = f"the job does not read {desk.signals_topic}, or the answer does not fit and is a stray"
+        typer.echo(_plain(f"{what} is still pending after {seconds:g} s: {why}"), err=True)
+        raise typer.Exit(NO_OUTCOME)
+    by = "" if ended.by is None else f" by {ended.by}"
+    why = "" if ended.reason is None else f": {ended.reason}"
+    typer.echo(_plain(f"{ended.decision or 'ended'} {what}{by}{why}"))
+    if ended.decision and ended.approved != response.approved:
+        raise typer.Exit(OTHERWISE)
+
+
+def _pending(desk: KafkaDesk) -> list[ApprovalRequest]:
+    """Return the pending requests, and say which records were none."""
+    found = desk.pending()
+    for one in desk.foreign[:MOST_FOREIGN]:
+        typer.echo(_plain(str(one)), err=True)
+    if len(desk.foreign) > MOST_FOREIGN:
+        typer.echo(f"skipped {len(desk.foreign)} such records", err=True)
+    return found
+
+
+def _refuse(text: str) -> NoReturn:
+    typer.echo(_plain(text), err=True)
+    raise typer.Exit(NOT_PENDING)
 
 
 def _desk(
@@ -152,9 +235,15 @@ def _desk(
 
 
 def _json(text: str, option: str) -> Any:
+    def refuse(constant: str) -> Any:
+        raise ValueError(f"{constant} is no JSON")
+
     try:
-        return json.loads(text)
-    except ValueError as error:
+        read = json.loads(text, parse_constant=refuse)
+        # 1e999 is JSON, and becomes a number that is none.
+        json.dumps(read, allow_nan=False)
+        return read
+    except (ValueError, RecursionError) as error:
         raise typer.BadParameter(f"{option} takes JSON: {error}") from None
 
 

@@ -216,7 +216,7 @@ def test_the_commands_list_and_answer(kafka_broker: KafkaBroker, desk: Any) -> N
     changed = ["--arguments", '{"input": "tea"}', "--by", "Ada"]
     approved = run(app, ["approvals", "approve", request.id, *options, *changed])
     assert approved.exit_code == 0, approved.output
-    assert approved.output == "approved action pay of Pays\n"
+    assert approved.output == "sent the approval of action pay of Pays\n"
     [said] = values(client, signals)
     answer = read_signal(TypeAdapter(Signal).validate_python(said))
     assert harness.signal(answer.key, answer.name, answer.value, wait=answer.wait) == ["paid tea"]
@@ -229,6 +229,8 @@ def test_an_id_is_printed_as_one_word_of_a_shell(key: str, monkeypatch: pytest.M
     _, request = request_of(key)
 
     class Desk:
+        foreign = ()
+
         def pending(self) -> list[ApprovalRequest]:
             return [request]
 

@@ -12,6 +12,7 @@ from flink_agents.api.approvals import ApprovalOutcome, ApprovalRequest
 from flink_agents.api.environment import AgentsExecutionEnvironment
 from flink_agents.api.lineage import TracedOutput
 from flink_agents.api.signals import Signal
+from flink_agents.connectors.kafka.answers import OUTCOME, key_of, outcome_json
 from flink_agents.connectors.kafka.desk import read_signal, request_json
 from flink_agents.connectors.kafka.records import KafkaRecord
 from flink_agents.connectors.kafka.sink import kafka_sink
@@ -63,10 +64,6 @@ def approvals_to_kafka(approvals: DataStream, topic: str, **options: Any) -> Any
 def _record_of(asked: Any) -> KafkaRecord[bytes | None]:
     one: ApprovalRequest | ApprovalOutcome = asked.value if isinstance(asked, TracedOutput) else asked
     if isinstance(one, ApprovalOutcome):
-        return KafkaRecord(None, _key_of(one.request))
-    return KafkaRecord(request_json(one), _key_of(one))
-
-
-def _key_of(request: ApprovalRequest) -> str:
-    # Two agents may have runs of the same key and number.
-    return f"{request.agent}|{request.id}"
+        # Who waits for the outcome reads it here: compaction removes the record with its request.
+        return KafkaRecord(None, key_of(one.request), headers={OUTCOME: outcome_json(one)})
+    return KafkaRecord(request_json(one), key_of(one))

@@ -89,6 +89,34 @@ def made_client(kind: Callable[..., Any], **options: Any) -> Any:
             ) from error
 
 
+def check_topic(topic: str, client: Mapping[str, Any], expected: str) -> None:
+    """Check that a topic is there, without creating it, as a broker does for whoever asks for one topic.
+
+    Args:
+        topic: Its name.
+        client: Options of kafka-python, of which those that an admin client has not are left out.
+        expected: What it is, for the error.
+
+    Raises:
+        KafkaStreamError: It is not there, or the brokers cannot be reached.
+    """
+    from kafka import KafkaAdminClient
+
+    known: Any = KafkaAdminClient.DEFAULT_CONFIG
+    admin = made_client(KafkaAdminClient, **{name: client[name] for name in client if name in known})
+    try:
+        names = admin.list_topics()
+    finally:
+        admin.close()
+    if topic not in names:
+        raise KafkaStreamError(
+            f"there is no topic {topic!r}",
+            expected=expected,
+            found=", ".join(sorted(one for one in names if not one.startswith("__"))[:20]) or "no topics",
+            fix=suggest(topic, names, "correct the name, or create the topic: KafkaDesk.create_topics"),
+        )
+
+
 def java_properties(client: Mapping[str, Any], properties: Mapping[str, str]) -> dict[str, str]:
     """Return the properties of a Java client that reaches the same brokers in the same way.
 

@@ -7,7 +7,7 @@ ended. Signals lie in a topic of their own, from which a job reads them. Neither
 from __future__ import annotations
 
 import re
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable
 from dataclasses import fields
 from typing import Any
 
@@ -15,10 +15,15 @@ from pydantic import TypeAdapter
 
 from flink_agents.api.approvals import ApprovalRequest, ApprovalResponse, plain, wait_of_request, writable
 from flink_agents.api.errors import KafkaStreamError, KafkaValueError, KeyEncodingError
+from flink_agents.api.logs import bounded_logger
 from flink_agents.api.signals import Signal
-from flink_agents.connectors.kafka.client import made_client, reaching
+from flink_agents.connectors.kafka.answers import Ended, answers_to, ended_by
+from flink_agents.connectors.kafka.client import check_topic, made_client, reaching
+from flink_agents.connectors.kafka.latest import Foreign, latest_values
 from flink_agents.connectors.kafka.values import MAX_ERROR, write_value
 from flink_agents.runtime.serde.keys import decode_key, encode_key
+
+_log = bounded_logger("flink_agents.kafka")
 
 SECONDS = 30.0
 """How long a broker may take to answer."""
@@ -36,12 +41,22 @@ class KafkaDesk:
         signals: The topic that the job reads signals from. None: nothing can be sent.
         requests: The topic that ``approvals_to_kafka`` writes. None: nothing can be listed.
         **client: How the brokers are reached: options of kafka-python, ``bootstrap_servers`` among them.
+
+    Attributes:
+        foreign: The records of the topic of requests that are no requests, as :meth:`pending` saw them last.
     """
 
     def __init__(self, signals: str | None = None, requests: str | None = None, **client: Any) -> None:
         self._signals = signals
         self._requests = requests
         self._client = client
+        self._warned = set[Foreign]()
+        self.foreign: tuple[Foreign, ...] = ()
+
+    @property
+    def signals_topic(self) -> str | None:
+        """The topic that the job reads signals from."""
+        return self._signals
 
     def create_topics(self, partitions: int = 1, replication: int = 1) -> None:
         """Create those of the topics that are not there: that of requests compacted, so that none is lost.
@@ -71,10 +86,10 @@ class KafkaDesk:
                 admin.close()
 
     def send(self, signals: Iterable[Signal]) -> None:
-        """Send signals; they are in the topic when this returns.
+        """Send signals; they are in the topic when this returns. The topic is never created by that.
 
         Raises:
-            KafkaStreamError: The brokers cannot be reached, or did not take one in time.
+            KafkaStreamError: The brokers cannot be reached, have no such topic, or did not take one in time.
             KafkaValueError: A value is no JSON, or ``wait`` is the id of no wait.
         """
         from kafka import KafkaProducer
@@ -83,8 +98,10 @@ class KafkaDesk:
             raise _no_topic("sends signals", "signals")
         records = [(_key_text(one).encode(), signal_json(one)) for one in signals]
         with reaching():
-            producer = made_client(KafkaProducer, **{"acks": "all", **self._client})
+            options = {"acks": "all", "allow_auto_create_topics": False, **self._client}
+            producer = made_client(KafkaProducer, **options)
             try:
+                check_topic(self._signals, self._client, "the topic that the job reads signals from")
                 sent = [producer.send(self._signals, key=key, value=value) for key, value in records]
                 for one in sent:
                     one.get(timeout=SECONDS)
@@ -103,46 +120,49 @@ class KafkaDesk:
     def pending(self) -> list[ApprovalRequest]:
         """Return the requests that have not ended, as far as their topic tells, the oldest first.
 
-        An answer that is under way to the job has not ended its request yet.
+        An answer that is in flight to the job has not ended its request yet. A record that is no request is
+        skipped, counted in :attr:`foreign`, and warned of once with its offset.
 
         Raises:
             KafkaStreamError: The brokers cannot be reached, or have no such topic.
-            KafkaValueError: A record of the topic is no request.
         """
         if self._requests is None:
             raise _no_topic("lists requests", "requests")
         with reaching():
-            latest = _latest(self._requests, self._client)
-        found = [read_request(value) for value in latest.values() if value is not None]
+            found, self.foreign = latest_values(self._requests, self._client, read_request)
+        for one in self.foreign:
+            if one not in self._warned:
+                self._warned.add(one)
+                _log.warning("%s", one)
         return sorted(found, key=lambda one: (one.began_at, one.id))
 
+    def answered(self, request: ApprovalRequest) -> list[ApprovalResponse]:
+        """Return the answers to a request that the topic of signals has, the first one first.
 
-def _latest(topic: str, client: Mapping[str, Any]) -> dict[tuple[int, bytes | None], bytes | None]:
-    """Return the last value of each key of a topic, from its begin to what is its end now."""
-    from kafka import KafkaConsumer
-    from kafka.structs import TopicPartition
+        The first answer that fits counts for the job, and later ones are strays.
 
-    options: dict[str, Any] = {"isolation_level": "read_committed", **client}
-    consumer = made_client(KafkaConsumer, group_id=None, enable_auto_commit=False, **options)
-    try:
-        numbers = consumer.partitions_for_topic(topic)
-        if not numbers:
-            raise KafkaStreamError(
-                f"there is no topic {topic!r}",
-                expected="the topic that approvals_to_kafka writes requests to",
-                fix="correct the name, or create the topic: KafkaDesk.create_topics",
-            )
-        partitions = [TopicPartition(topic, number) for number in sorted(numbers)]
-        consumer.assign(partitions)
-        ends = consumer.end_offsets(partitions)
-        consumer.seek_to_beginning(*partitions)
-        found: dict[tuple[int, bytes | None], bytes | None] = {}
-        while any(consumer.position(one) < ends[one] for one in partitions):
-            for partition, records in consumer.poll(timeout_ms=500).items():
-                found |= {(partition.partition, one.key): one.value for one in records}
-        return found
-    finally:
-        consumer.close()
+        Raises:
+            KafkaStreamError: The brokers cannot be reached, or have no such topic.
+        """
+        if self._signals is None:
+            raise _no_topic("reads signals", "signals")
+        with reaching():
+            return answers_to(request, self._signals, self._client)
+
+    def outcome(self, request: ApprovalRequest, seconds: float) -> Ended | None:
+        """Wait until a request has ended, and return how it did; None if it is still pending after a time.
+
+        Args:
+            request: The request.
+            seconds: How long to wait.
+
+        Raises:
+            KafkaStreamError: The brokers cannot be reached, or have no such topic.
+        """
+        if self._requests is None:
+            raise _no_topic("waits for outcomes", "requests")
+        with reaching():
+            return ended_by(request, self._requests, self._client, seconds, read_request)
 
 
 # -- formats -------------------------------------------------------------------------
