@@ -1,12 +1,13 @@
 """The page of ``human_approval.py``: pending refunds, with a form to answer each, and the receipts.
 
-It serves people on this machine, and nobody else. Each form carries a token of the process, so that no other
-page in the browser can answer.
+It serves people on this machine, and nobody else: it checks the headers Host and Origin. Each form carries a
+token of the process, so that no other page in the browser can answer.
 """
 
 from __future__ import annotations
 
 import json
+import math
 import secrets
 from collections.abc import Callable
 from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
@@ -93,8 +94,19 @@ class _Handler(BaseHTTPRequestHandler):
     receipts: tuple[Receipts]
     token: str
 
+    def is_local(self) -> bool:
+        """Whether a page of this server asks. Other names may be resolved to 127.0.0.1, too."""
+        port = self.connection.getsockname()[1]
+        hosts = {f"127.0.0.1:{port}", f"localhost:{port}"}
+        origin = self.headers.get("Origin")
+        return self.headers.get("Host") in hosts and (
+            origin is None or origin.removeprefix("http://") in hosts
+        )
+
     def do_GET(self) -> None:
-        if self.path == "/":
+        if not self.is_local():
+            self._send(403, "this server is for http://127.0.0.1 only")
+        elif self.path == "/":
             self._send(200, PAGE.replace("TOKEN", self.token), "text/html; charset=utf-8")
         elif self.path == "/state":
             pending = [
@@ -107,11 +119,16 @@ class _Handler(BaseHTTPRequestHandler):
             self._send(404, "not found")
 
     def do_POST(self) -> None:
+        if not self.is_local() or self.headers.get("Origin") is None:
+            return self._send(403, "this server is for its own page only")
         length = int(self.headers.get("Content-Length", 0))
         said = {name: values[-1] for name, values in parse_qs(self.rfile.read(length).decode()).items()}
         if self.path != "/answer" or not secrets.compare_digest(said.get("token", ""), self.token):
             return self._send(403, "this form is not of this page")
-        changed = {"amount": float(said["amount"])} if "amount" in said else None
+        try:
+            changed = {"amount": amount_of(said["amount"])} if "amount" in said else None
+        except ValueError as error:
+            return self._send(400, f"this amount is none: {error}")
         self.desk.answer(
             ApprovalResponse(
                 id=said["id"],
@@ -134,6 +151,18 @@ class _Handler(BaseHTTPRequestHandler):
 
     def log_message(self, format: str, *args: object) -> None:
         """Write no line for each request."""
+
+
+def amount_of(text: str) -> float:
+    """The amount that somebody typed.
+
+    Raises:
+        ValueError: It is none.
+    """
+    amount = float(text)
+    if not (math.isfinite(amount) and amount >= 0):
+        raise ValueError(text)
+    return amount
 
 
 def serve(desk: KafkaDesk, receipts: Receipts, port: int) -> None:

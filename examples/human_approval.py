@@ -10,6 +10,7 @@ from __future__ import annotations
 import argparse
 import json
 import os
+import re
 import signal
 import subprocess
 import sys
@@ -165,15 +166,25 @@ def ask_in_terminal(desk: KafkaDesk, brokers: dict[str, Any]) -> None:
 
 def _ask(request: ApprovalRequest) -> ApprovalResponse:
     shown = json.dumps(dict(request.arguments))
-    print(f"{request.key}: {request.what} {shown}? [yes, an amount, or why not]", flush=True)
-    said = input().strip()
-    if said == "yes":
-        return ApprovalResponse(id=request.id, approved=True, by="terminal")
-    try:
-        changed = {"amount": float(said)}
-    except ValueError:
-        return ApprovalResponse(id=request.id, approved=False, reason=said, by="terminal")
-    return ApprovalResponse(id=request.id, approved=True, arguments=changed, by="terminal")
+    while True:
+        print(f"{request.key}: {request.what} {shown}? [yes, an amount, or no and the reason]", flush=True)
+        answer = read_answer(request.id, input())
+        if answer is not None:
+            return answer
+        print("please answer yes, an amount such as 12.50, or no and the reason", flush=True)
+
+
+def read_answer(request: str, said: str) -> ApprovalResponse | None:
+    """The answer that somebody typed; None if it is none: nothing is guessed."""
+    word, _, reason = said.strip().partition(" ")
+    if said.strip().lower() in ("y", "yes"):
+        return ApprovalResponse(id=request, approved=True, by="terminal")
+    if word.lower().rstrip(",:") in ("n", "no"):
+        return ApprovalResponse(id=request, approved=False, reason=reason.strip() or None, by="terminal")
+    if re.fullmatch(r"\d{1,9}(\.\d{1,2})?", said.strip()):
+        amount = {"amount": float(said)}
+        return ApprovalResponse(id=request, approved=True, arguments=amount, by="terminal")
+    return None
 
 
 def main(arguments: list[str] | None = None) -> None:

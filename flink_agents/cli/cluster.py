@@ -1,9 +1,10 @@
-"""``flink-agents cluster``, ``run`` and ``stop``: a Flink cluster on this machine, and jobs on any."""
+"""``flink-agents cluster``, ``run``, ``stop`` and ``cancel``: a cluster on this machine, and jobs on any."""
 
 from __future__ import annotations
 
 import json
 import os
+import shlex
 import sys
 from collections.abc import Mapping, Sequence
 from pathlib import Path
@@ -14,6 +15,7 @@ import typer
 from flink_agents.cli.errors import prints_errors
 
 if TYPE_CHECKING:
+    from flink_agents.runtime.flink.following.cluster_jobs import KeptCheckpoint
     from flink_agents.runtime.flink.following.rest import ClusterRest
     from flink_agents.runtime.flink.launch.standalone import ClusterStatus, StandaloneCluster
 
@@ -25,6 +27,9 @@ NOT_FINISHED = 1
 
 INTERRUPTED = 130
 """Exit code of ``run`` where the reader has interrupted it."""
+
+NOT_CONFIRMED = 1
+"""Exit code of ``cancel`` if nobody confirmed it."""
 
 cluster_app = typer.Typer(help="Run a standalone Flink cluster on this machine.", no_args_is_help=True)
 
@@ -42,6 +47,7 @@ Directory = Annotated[
     Path | None,
     typer.Option("--data", metavar="DIR", help="The cluster that 'cluster start --data DIR' started."),
 ]
+Job = Annotated[str | None, typer.Argument(help="Id or name of the job. Default: the only one that runs.")]
 Options = Annotated[
     list[str] | None, typer.Option("--option", "-D", help="An option of Flink, name=value; any number.")
 ]
@@ -158,7 +164,7 @@ def run(
             _say(error.java_trace)
         raise
     except KeyboardInterrupt:
-        _say("interrupted; a job that was submitted goes on: flink-agents stop --savepoint")
+        _say("interrupted; a job that was submitted goes on: flink-agents stop")
         raise typer.Exit(INTERRUPTED) from None
     if state not in (None, "FINISHED"):
         raise typer.Exit(NOT_FINISHED)
@@ -187,14 +193,12 @@ def _run_here(
 
 @prints_errors
 def stop(
-    job: Annotated[
-        str | None, typer.Argument(help="Id or name of the job. Default: the only one that runs.")
-    ] = None,
+    job: Job = None,
     cluster: Address = None,
     data: Directory = None,
     savepoint: Annotated[
-        bool, typer.Option("--savepoint", help="Stop with a savepoint, and print where it lies.")
-    ] = False,
+        bool, typer.Option("--savepoint", hidden=True, help="As always: stop takes a savepoint.")
+    ] = True,
     savepoint_dir: Annotated[
         str | None, typer.Option(help="Where it goes, a directory or URL. Default: as the cluster is set.")
     ] = None,
@@ -203,27 +207,75 @@ def stop(
     ] = False,
     as_json: Json = False,
 ) -> None:
-    """Stop a job, with a savepoint or by cancelling it.
+    """Stop a job with a savepoint, which has its state, and print how to resume it.
 
-    With --savepoint, the state of the job is kept, and 'run --savepoint PLACE' resumes it.
+    'run --savepoint PLACE' resumes it. If there can be no savepoint, the job runs on.
     """
     from flink_agents.runtime.flink.following import cluster_jobs
 
     rest = _rest(cluster, data)
     found = cluster_jobs.find_job(rest, job)
-    with_savepoint = savepoint or savepoint_dir is not None or drain
-    if with_savepoint:
-        place: str | None = cluster_jobs.stop_with_savepoint(rest, found, _directory(savepoint_dir), drain)
-    else:
-        place = None
-        cluster_jobs.cancel(rest, found)
+    place = cluster_jobs.stop_with_savepoint(rest, found, _directory(savepoint_dir), drain)
     if as_json:
         typer.echo(json.dumps({"id": found.id, "name": found.name, "savepoint": place}))
-    elif place is not None:
-        _say(f"job {found.name!r} is stopped; resume it by: flink-agents run SCRIPT --savepoint {place}")
-        typer.echo(place)
+        return
+    _say(f"job {found.name!r} is stopped; resume it by: {_resuming(place)}")
+    typer.echo(place)
+
+
+@prints_errors
+def cancel(
+    job: Job = None,
+    cluster: Address = None,
+    data: Directory = None,
+    yes: Annotated[bool, typer.Option("--yes", "-y", help="Do not ask.")] = False,
+    as_json: Json = False,
+) -> None:
+    """End a job without a savepoint: what it did since its last checkpoint, or all of its state, is lost.
+
+    It says what is lost, and asks.
+    """
+    from flink_agents.runtime.flink.following import cluster_jobs
+
+    rest = _rest(cluster, data)
+    found = cluster_jobs.find_job(rest, job)
+    kept = cluster_jobs.kept_checkpoint(rest, found)
+    _say(f"job {found.name!r} has no savepoint if it is cancelled; 'flink-agents stop' takes one")
+    _say(f"  lost: {_lost(kept)}")
+    if kept is not None:
+        _say(f"  kept: a checkpoint; resume it by: {_resuming(kept.place)}")
+    if not yes:
+        if not is_terminal():
+            _say("nobody can be asked: add --yes to cancel it; nothing was done")
+            raise typer.Exit(NOT_CONFIRMED)
+        if not typer.confirm(f"cancel {found.name!r}?", err=True):
+            _say("nothing was done")
+            raise typer.Exit(NOT_CONFIRMED)
+    cluster_jobs.cancel(rest, found)
+    if as_json:
+        place = None if kept is None else kept.place
+        typer.echo(json.dumps({"id": found.id, "name": found.name, "checkpoint": place}))
     else:
         _say(f"job {found.name!r} is cancelled")
+
+
+def _resuming(place: str) -> str:
+    return f"flink-agents run SCRIPT --savepoint {shlex.quote(place)}"
+
+
+def is_terminal() -> bool:
+    """Return True if somebody can be asked."""
+    return sys.stdin.isatty()
+
+
+def _lost(kept: KeptCheckpoint | None) -> str:
+    """Say what of a job is lost when it is cancelled."""
+    state = "memory, runs that wait for signals or approvals, delayed events and timers"
+    if kept is None:
+        return f"all of its state: {state}. No checkpoint stays"
+    return (
+        f"what came after the checkpoint of {kept.time}: {state}. Inputs since then are read again on resume"
+    )
 
 
 def _cluster(data: Path | None) -> StandaloneCluster:

@@ -11,7 +11,7 @@ import typer
 
 from flink_agents.api.errors import SetupError
 from flink_agents.cli.approvals import approvals_app, signal
-from flink_agents.cli.cluster import cluster_app, run, stop
+from flink_agents.cli.cluster import cancel, cluster_app, run, stop
 from flink_agents.cli.errors import prints_errors, runs_no_jobs
 from flink_agents.cli.kafka import kafka_app
 from flink_agents.cli.state import state_app
@@ -33,6 +33,7 @@ app.add_typer(kafka_app, name="kafka")
 app.add_typer(cluster_app, name="cluster")
 app.command()(run)
 app.command()(stop)
+app.command()(cancel)
 app.add_typer(approvals_app, name="approvals")
 app.command()(signal)
 

@@ -10,11 +10,11 @@ from pathlib import Path
 from types import FunctionType, ModuleType
 
 import pytest
+
 from tests.mutations.patches.patch import PATCHES, Patch, TargetGone, functions_at, functions_of
 from tests.mutations.suite.kills import read_kills, write_kills
 from tests.mutations.suite.plugin import defects
 from tests.mutations.suite.search import by_promise, function_id
-
 from tests.suite.tables import each
 
 ROOT = Path(__file__).parents[2]

@@ -5,6 +5,7 @@ from __future__ import annotations
 import time
 from collections.abc import Callable
 from dataclasses import dataclass
+from datetime import UTC, datetime
 from typing import Any
 
 from flink_agents.api.errors import (
@@ -132,10 +133,47 @@ def stop_with_savepoint(
         raise SavepointFailedError(
             f"the job {job.name!r} was not stopped with a savepoint",
             found=innermost(cause) or f"no answer in {SAVEPOINT_SECONDS:g} s",
-            fix="give --savepoint-dir a directory that JobManager and TaskManagers share",
+            fix="give --savepoint-dir a directory that JobManager and TaskManagers share. The job runs on; "
+            "'flink-agents cancel' ends it without its state",
         )
     wait_for_end(rest, job)
     return operation["location"]
+
+
+@dataclass(frozen=True)
+class KeptCheckpoint:
+    """A checkpoint of a job that stays when the job is cancelled.
+
+    Attributes:
+        place: Where it lies.
+        time: When it was completed, in UTC.
+    """
+
+    place: str
+    time: str
+
+
+def kept_checkpoint(rest: ClusterRest, job: ClusterJob) -> KeptCheckpoint | None:
+    """Return the last checkpoint of a job, if a cancellation keeps it; None if nothing would stay.
+
+    Raises:
+        ClusterError: The cluster does not answer, or refuses.
+    """
+    try:
+        external = rest.get(f"/jobs/{job.id}/checkpoints/config").get("externalization", {})
+        last = (rest.get(f"/jobs/{job.id}/checkpoints").get("latest") or {}).get("completed")
+    except ClusterError as error:
+        if (error.found or "").startswith("404"):
+            # A job without checkpoints has neither.
+            return None
+        raise
+    # Flink has words in angle brackets in place of a path that leads nowhere.
+    if not last or ":/" not in (last.get("external_path") or ""):
+        return None
+    if not external.get("enabled") or external.get("delete_on_cancellation"):
+        return None
+    at = datetime.fromtimestamp(last["latest_ack_timestamp"] / 1000, UTC)
+    return KeptCheckpoint(last["external_path"], at.isoformat(" ", "seconds"))
 
 
 def cancel(rest: ClusterRest, job: ClusterJob) -> None:
