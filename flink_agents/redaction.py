@@ -193,6 +193,11 @@ def hide_cut(text: str, start: bool = False, end: bool = False) -> str:
     return hidden
 
 
+def holds(text: str) -> bool:
+    """Return True if a secret that this process knows stands in ``text``."""
+    return hide_known(text) != text
+
+
 def shows(text: str) -> bool:
     """Return True if a secret stands in ``text``."""
     return hide(text) != text

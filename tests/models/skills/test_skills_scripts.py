@@ -125,8 +125,9 @@ ENVIRONMENT = "import json, os; print(json.dumps([dict(os.environ), os.getcwd(),
 
 
 def test_the_environment_is_clean(tmp_path: Path, temporary: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    for name in ("WORKER_SECRET", "AWS_SECRET_ACCESS_KEY", "PYTHONPATH", "LD_PRELOAD_X", "SHARED"):
+    for name in ("WORKER_SECRET", "AWS_SECRET_ACCESS_KEY", "PYTHONPATH", "LD_PRELOAD_X"):
         monkeypatch.setenv(name, "of the worker")
+    monkeypatch.setenv("SHARED", "of all")
     monkeypatch.setenv("SHOP_KEY", "sk-shop-0123456789")
     folder = write(tmp_path / "s", skill("do", env=ENVIRONMENT))
     environment = {"KEY": {"env": "SHOP_KEY"}, "REGION": "eu"}
@@ -135,7 +136,7 @@ def test_the_environment_is_clean(tmp_path: Path, temporary: Path, monkeypatch: 
     assert Path(where).parent == temporary
     assert files == ["SKILL.md", "scripts"]
     assert found.pop("HOME") == found.pop("TMPDIR") == where
-    assert (found.pop("SHARED"), found.pop("REGION")) == ("of the worker", "eu")
+    assert (found.pop("SHARED"), found.pop("REGION")) == ("of all", "eu")
     assert found.pop("KEY") == "***"
     assert set(found) <= {*INHERITED}
     assert found["PATH"] == os.environ["PATH"]
@@ -238,3 +239,43 @@ def test_so_many_scripts_run_at_a_time(tmp_path: Path) -> None:
         return [int(told["stdout"]) for told in await asyncio.gather(*calls)]
 
     assert max(asyncio.run(several())) <= 2
+
+
+READING = """
+import os
+for name in ("environ", "mem"):
+    try:
+        with open(f"/proc/{os.environ['WORKER']}/{name}", "rb") as file:
+            file.seek(int(os.environ["ADDRESS"]) if name == "mem" else 0)
+            shown = file.read(9 if name == "mem" else -1)
+            print(name, b"of it" in shown, b"TOKEN_OF_IT" in shown)
+    except OSError as error:
+        print(name, type(error).__name__)
+"""
+
+READ_WORKER = """
+import asyncio, ctypes, os, sys
+from skill_folders import skill_set
+buffer = ctypes.create_string_buffer(b"in memory")
+variables = {"WORKER": str(os.getpid()), "ADDRESS": str(ctypes.addressof(buffer))}
+skills = skill_set(sys.argv[1], idempotent=True, environment=variables)
+print(asyncio.run(skills.run_script("do", "scripts/read.py", []))["stdout"], end="")
+print("kept", os.environ["TOKEN_OF_IT_KEY"])
+"""
+
+
+@pytest.mark.skipif(sys.platform != "linux", reason="/proc is Linux's")
+def test_a_script_reads_no_secret_of_the_worker(tmp_path: Path) -> None:
+    """The worker is a process of its own, which has its secrets from its begin."""
+    folder = write(tmp_path / "skills", skill("do", read=READING))
+    environ = {
+        **os.environ,
+        "TOKEN_OF_IT_KEY": "canary of it, long",
+        "PYTHONPATH": str(Path(__file__).parent),
+    }
+    done = subprocess.run(
+        [sys.executable, "-c", READ_WORKER, str(folder)], capture_output=True, text=True, env=environ
+    )
+    environ_shown, mem_shown, kept = done.stdout.splitlines()
+    assert environ_shown in ("environ False True", "environ PermissionError"), done.stderr
+    assert (mem_shown, kept) == ("mem PermissionError", "kept canary of it, long")

@@ -17,6 +17,9 @@ import subprocess
 import sys
 
 _PR_SET_CHILD_SUBREAPER = 36
+_PR_CAPBSET_DROP = 24
+_PR_SET_NO_NEW_PRIVS = 38
+_CAP_SYS_PTRACE = 19
 CANNOT_RUN = 126
 """The exit code of a command that cannot be started, as shells have it."""
 
@@ -24,7 +27,12 @@ CANNOT_RUN = 126
 def main(folder: str, command: list[str]) -> int:
     """Run ``command`` until it ends, or until the standard input does; returns its exit code."""
     if sys.platform == "linux":
-        ctypes.CDLL(None, use_errno=True).prctl(_PR_SET_CHILD_SUBREAPER, 1, 0, 0, 0)
+        prctl = ctypes.CDLL(None, use_errno=True).prctl
+        prctl(_PR_SET_CHILD_SUBREAPER, 1, 0, 0, 0)
+        # Else a script of root reads the memory of the worker, which is closed to others. If this is not
+        # allowed, the script has no such right anyway.
+        prctl(_PR_CAPBSET_DROP, _CAP_SYS_PTRACE, 0, 0, 0)
+        prctl(_PR_SET_NO_NEW_PRIVS, 1, 0, 0, 0)
     ended, wake = os.pipe()
     os.set_blocking(wake, False)
     signal.signal(signal.SIGCHLD, lambda *_: None)

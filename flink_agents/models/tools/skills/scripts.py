@@ -13,11 +13,13 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
+from flink_agents import redaction
 from flink_agents.api.errors import ResourceUnavailableError
 from flink_agents.api.settings import ToolSourceLimits
 from flink_agents.api.skills import SkillsSpec
 from flink_agents.models.setup.limiter import RequestLimiter
 from flink_agents.models.setup.secrets import Secrets
+from flink_agents.models.tools.skills.closing import close_worker
 from flink_agents.models.tools.skills.library import Skill, SkillRefusal
 
 INHERITED = ("PATH", "LANG", "LC_ALL", "LC_CTYPE", "TZ")
@@ -55,11 +57,13 @@ class BoundedOutput:
 
     @property
     def text(self) -> str:
-        """What was kept, with a line in the place of what was not."""
+        """What was kept without secrets, with a line in the place of what was not kept."""
         left = self._size - len(self._head) - len(self._tail)
         if not left:
-            return (self._head + self._tail).decode("utf-8", "replace")
-        head, tail = (part.decode("utf-8", "replace") for part in (self._head, self._tail))
+            return redaction.hide((self._head + self._tail).decode("utf-8", "replace"))
+        # A secret may have been cut in two.
+        head = redaction.hide_cut(self._head.decode("utf-8", "replace"), end=True)
+        tail = redaction.hide_cut(self._tail.decode("utf-8", "replace"), start=True)
         return f"{head}\n[{left} bytes left out]\n{tail}"
 
 
@@ -92,6 +96,7 @@ class ScriptRunner:
         """
         content = skill.find(script, skill.scripts)
         command = [*_interpreter(script, content), *_checked(arguments)]
+        close_worker()
         async with self._limiter.turn():
             return await self._run(skill, command)
 
@@ -119,7 +124,7 @@ class ScriptRunner:
             timed_out = not done
         finally:
             await _end(guard, reading)
-        stdout, stderr = (self._secrets.hide(output.text) for output in outputs)
+        stdout, stderr = (output.text for output in outputs)
         told: dict[str, Any] = {"exit_code": guard.returncode, "stdout": stdout, "stderr": stderr}
         if timed_out:
             told |= {"exit_code": None, "killed": f"it took longer than {self._spec.timeout:g} seconds"}
