@@ -12,6 +12,7 @@ from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
 
+from flink_agents import redaction
 from flink_agents.api.error_base import suggest
 from flink_agents.api.errors import KafkaStreamError
 
@@ -67,6 +68,12 @@ def reaching(servers: Any = None) -> Iterator[None]:
         ) from error
 
 
+def know_passwords(options: Mapping[str, Any]) -> None:
+    """Keep the passwords of a client out of errors and logs."""
+    for name in ("sasl_plain_password", "ssl_password"):
+        redaction.know(options.get(name))
+
+
 def made_client(kind: Callable[..., Any], **options: Any) -> Any:
     """Return a client of kafka-python.
 
@@ -77,6 +84,7 @@ def made_client(kind: Callable[..., Any], **options: Any) -> Any:
     Raises:
         KafkaStreamError: It does not take them, or the brokers cannot be reached.
     """
+    know_passwords(options)
     with reaching(options.get("bootstrap_servers")):
         try:
             return kind(**options)
@@ -128,6 +136,7 @@ def java_properties(client: Mapping[str, Any], properties: Mapping[str, str]) ->
         KafkaStreamError: An option is unknown, is missing, or has a value that does not fit.
     """
     _check_names(client, properties)
+    know_passwords(client)
     found = {"bootstrap.servers": _servers(client.get("bootstrap_servers"))}
     found |= {name.replace("_", "."): str(client[name]) for name in _SAME_MEANING if name in client}
     protocol = client.get("security_protocol", "PLAINTEXT")

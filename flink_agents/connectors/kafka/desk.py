@@ -17,9 +17,9 @@ from flink_agents.api.approvals import ApprovalRequest, ApprovalResponse, plain,
 from flink_agents.api.errors import KafkaStreamError, KafkaValueError, KeyEncodingError
 from flink_agents.api.logs import bounded_logger
 from flink_agents.api.signals import Signal
-from flink_agents.connectors.kafka.answers import Ended, answers_to, ended_by
 from flink_agents.connectors.kafka.client import check_topic, made_client, reaching
-from flink_agents.connectors.kafka.latest import Foreign, latest_values
+from flink_agents.connectors.kafka.requests.answers import Ended, answers_to, ended_by
+from flink_agents.connectors.kafka.requests.latest import Foreign, latest_values
 from flink_agents.connectors.kafka.values import MAX_ERROR, write_value
 from flink_agents.runtime.serde.keys import decode_key, encode_key
 

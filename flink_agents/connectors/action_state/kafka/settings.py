@@ -8,6 +8,7 @@ from contextlib import contextmanager
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any
 
+from flink_agents import redaction
 from flink_agents.api.action_state import MAX_RECORD_BYTES, REMOVALS
 from flink_agents.api.errors import OptionError, StoreError, StoreUnavailableError
 from flink_agents.connectors.action_state.options import read_options
@@ -149,6 +150,7 @@ class KafkaSettings:
             ) from error
         made = getattr(kafka, name)
         known = made.DEFAULT_CONFIG
+        redaction.know(self.client.get("sasl_plain_password"), self.client.get("ssl_password"))
         given = {key: _parsed(key, value, known[key]) for key, value in self.client.items() if key in known}
         with translated(f"no broker of {self.bootstrap_servers} answers"):
             made_with = {"reconnect_backoff_max_ms": RECONNECT_MS, **options, **given}

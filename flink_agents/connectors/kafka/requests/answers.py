@@ -11,7 +11,7 @@ from typing import Any
 from pydantic import ValidationError
 
 from flink_agents.api.approvals import ApprovalOutcome, ApprovalRequest, ApprovalResponse, wait_of_request
-from flink_agents.connectors.kafka.latest import reader_of, records_until_now
+from flink_agents.connectors.kafka.requests.latest import reader_of, records_until_now
 from flink_agents.connectors.kafka.values import MAX_ERROR
 
 OUTCOME = "flink-agents-outcome"
