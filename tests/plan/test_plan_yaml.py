@@ -119,7 +119,8 @@ def test_where_the_file_is_silent_the_class_decides(write: Write) -> None:
 
 
 def test_several_agents_and_both_ways_to_name_a_trigger(write: Write) -> None:
-    text = ACTION + ACTION.replace("agents:\n", "").replace("name: A", "name: B").replace(
+    one = ACTION + "    on_unhandled: ignore\n"
+    text = one + one.replace("agents:\n", "").replace("name: A", "name: B").replace(
         "[_input_event]", '["flink_agents:InputEvent"]'
     )
     agents = load_yaml(write(text))
@@ -131,7 +132,9 @@ def test_several_agents_and_both_ways_to_name_a_trigger(write: Write) -> None:
 
 def test_anchors_are_followed(write: Write) -> None:
     text = ACTION + "        config: &c {a: 1}\n" + "      - name: two\n        triggers: [_input_event]\n"
-    text += "        function: plan_shop:read_order\n        config: {<<: *c, b: 2}\n"
+    text += (
+        "        function: plan_shop:read_order\n        config: {<<: *c, b: 2}\n    on_unhandled: ignore\n"
+    )
     plan = compile_agent(load_yaml(write(text))["A"])
     assert [one.config for one in plan.actions] == [{"a": 1}, {"a": 1, "b": 2}]
 

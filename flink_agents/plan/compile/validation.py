@@ -27,7 +27,7 @@ from flink_agents.api.errors import (
 from flink_agents.api.event_time import LATE_TAG
 from flink_agents.api.events import DELAYED_TAG, AskEvent, Event, InputEvent, NamedEvent, OutputEvent
 from flink_agents.api.places import describe, place_of_class
-from flink_agents.api.policies import DEAD_LETTER_TAG
+from flink_agents.api.policies import DEAD_LETTER_TAG, OnError
 from flink_agents.api.resources import (
     TOOL_SOURCES,
     Prompt,
@@ -257,14 +257,19 @@ def check_flow(
         for trigger in action.mark.triggers:
             if not everything.opaque and not _accepts(trigger, everything):
                 raise _never_emitted(action, trigger, everything, known)
-    _check_taken(actions, emissions)
+    _check_taken(plan, actions, emissions)
     for action in actions:
         check_annotations(action, context_class)
     _warn_unreachable(actions, emissions)
 
 
-def _check_taken(actions: Sequence[ActionDeclaration], emissions: Emissions) -> None:
-    """Check that an event which an action certainly emits is one that some action takes."""
+def _check_taken(plan: AgentPlan, actions: Sequence[ActionDeclaration], emissions: Emissions) -> None:
+    """Check that an event which an action certainly emits is one that some action takes.
+
+    If the agent says what becomes of other events, they are no mistake.
+    """
+    if plan.on_unhandled not in (None, OnError.FAIL):
+        return
     triggers = [trigger for action in actions for trigger in action.mark.triggers]
     for action in actions:
         for one in sorted(emissions.shown[action.name].certain, key=type_of):

@@ -127,13 +127,20 @@ def record(number: int, error: BaseException, delay: float | None = None) -> Fai
 
 def is_of_deployment(error: BaseException) -> bool:
     """True if the job or its workers are the reason of a failure, and not the record."""
-    if isinstance(error, DEPLOYMENT_ERRORS):
-        return True
-    if isinstance(error, BaseExceptionGroup):
-        inner: Any = error
-        return any(map(is_of_deployment, inner.exceptions))
-    cause = error.__cause__
-    return isinstance(error, AgentsError) and cause is not None and is_of_deployment(cause)
+    found: list[BaseException] = [error]
+    seen: set[int] = set()
+    while found:
+        one = found.pop()
+        if id(one) in seen:  # causes can lead in a circle
+            continue
+        seen.add(id(one))
+        if isinstance(one, DEPLOYMENT_ERRORS):
+            return True
+        if isinstance(one, BaseExceptionGroup):
+            found += one.exceptions
+        elif isinstance(one, AgentsError) and one.__cause__ is not None:
+            found.append(one.__cause__)
+    return False
 
 
 def is_retryable(policy: RetryPolicy, error: BaseException) -> bool:

@@ -27,8 +27,12 @@ class Order(BaseModel):
     customer: str
 
 
+class Quiet(Agent):
+    on_unhandled = "ignore"
+
+
 def failed(act: Callable[[Any, Any], Any]) -> ActionFailedError:
-    agent = Agent(name="a").add_action("act", InputEvent, act)
+    agent = Quiet(name="a").add_action("act", InputEvent, act)
     with OperatorHarness(agent) as harness, pytest.raises(ActionFailedError) as caught:
         harness.push("o1")
     return caught.value
