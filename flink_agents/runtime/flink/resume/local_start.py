@@ -67,6 +67,7 @@ class LocalStart:
         self._signals = StopSignals(self._stop, gateway.kill)
         self._watcher: Watcher | None = None
         self._start: Start | None = None
+        self._enabled = False
 
     @property
     def skips(self) -> bool:
@@ -80,11 +81,13 @@ class LocalStart:
         folder, run = self.beginning.folder, self.beginning.run
         flink = flink_compat.configuration_of(env)
         settings = {key: value for key, value in DEFAULTS.items() if key not in flink}
-        if not (env.get_checkpoint_config().is_checkpointing_enabled() or self.begins_anew):
+        self._enabled = env.get_checkpoint_config().is_checkpointing_enabled()
+        if not (self._enabled or self.begins_anew):
             interval = self.config.get(AgentOptions.CHECKPOINT_INTERVAL)
             settings[_INTERVAL] = f"{int(interval.total_seconds() * 1000)} ms"
-        given = flink.get(CHECKPOINT_DIR)
-        if given is None:
+        # No start resumes from a checkpoint of a job that begins at its first input.
+        given = None if self.begins_anew else flink.get(CHECKPOINT_DIR)
+        if given is None and not self.begins_anew:
             settings[CHECKPOINT_DIR] = java.url(folder.checkpoints)
         place = None if given is None else given.removeprefix("file://")
         number = run.starts[-1].number + 1 if run.starts else 1
@@ -135,8 +138,11 @@ class LocalStart:
         self._watcher.start()
 
     def may_restart(self) -> bool:
-        """Return True if a failure may restart the job: before its first checkpoint it ends at once."""
-        return self._watcher is None or self._watcher.has_checkpoint()
+        """Return True if a failure may restart the job.
+
+        If you enable no checkpoints yourself, a failure before the first one ends the job at once.
+        """
+        return self._enabled or self._watcher is None or self._watcher.has_checkpoint()
 
     def __enter__(self) -> LocalStart:
         self._signals.install()

@@ -84,7 +84,7 @@ def open_start(
     if fresh and not script.names:
         script.start_over()
     start = _begin(JobFolder.of(decision.state_dir, name), config, name, agents, fresh, script, flink)
-    start.begins_anew = collects and not enabled and SHORTEST_TIMEOUT not in flink
+    start.begins_anew = collects and SHORTEST_TIMEOUT not in flink
     return start
 
 
