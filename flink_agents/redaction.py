@@ -30,6 +30,8 @@ HIDDEN = "***"
 _DEEPEST = 12
 """How deep values are looked for in lists and dicts."""
 
+_NAMED_ESCAPES = {"\n": "n", "\r": "r", "\t": "t", "\b": "b", "\f": "f"}
+
 _VARIABLE = re.compile(
     r"(?i)(?:^|_)(?:API_?KEY|KEY|TOKEN|SECRET|PASSWORD|PASSWD|PASSPHRASE|CREDENTIALS?|PAT)$"
 )
@@ -86,8 +88,12 @@ class _Known:
     def _compile(self) -> None:
         values = self._values | self._variables
         self.forms = frozenset(form for value in values for form in forms_of(value))
-        longest_first = sorted(self.forms, key=len, reverse=True)
-        self.pattern = re.compile("|".join(map(re.escape, longest_first))) if longest_first else None
+        longest_first = sorted(values, key=len, reverse=True)
+        patterns = [
+            *map(_pattern_of, longest_first),
+            *map(re.escape, sorted(self.forms, key=len, reverse=True)),
+        ]
+        self.pattern = re.compile("|".join(patterns)) if patterns else None
 
 
 _known = _Known()
@@ -97,6 +103,30 @@ def _is_secret_variable(name: str, value: str) -> bool:
     if len(value) < SHORTEST_VARIABLE or _VARIABLE.search(name) is None:
         return False
     return not os.path.isabs(value)
+
+
+def _pattern_of(secret: str) -> str:
+    """Return a pattern of a secret, however often its characters are escaped, and in whatever mixture."""
+    return "".join(map(_pattern_of_character, secret))
+
+
+def _pattern_of_character(one: str) -> str:
+    if one.isascii() and one.isalnum():
+        return one
+    data = one.encode("utf-8", "surrogatepass")
+    percent = "".join(f"%(?:25)*(?i:{byte:02x})" for byte in data)
+    units = one.encode("utf-16-be", "surrogatepass")
+    of_json = "".join(rf"\\+u(?i:{units[at : at + 2].hex()})" for at in range(0, len(units), 2))
+    of_bytes = "".join(rf"\\+x(?i:{byte:02x})" for byte in data)
+    ways = [rf"\\*{re.escape(one)}", percent, of_json, of_bytes, f"&(?:amp;)*#0*{ord(one)};"]
+    ways += [rf"\\+x(?i:{ord(one):02x})", rf"\\+U(?i:{ord(one):08x})", f"&(?:amp;)*#[xX]0*(?i:{ord(one):x});"]
+    if one in _NAMED_ESCAPES:
+        ways.append(rf"\\+{_NAMED_ESCAPES[one]}")
+    if (named := html.escape(one)) != one:
+        ways.append(f"&(?:amp;)*{named[1:]}")
+    if one == " ":
+        ways.append(re.escape("+"))
+    return f"(?:{'|'.join(dict.fromkeys(ways))})"
 
 
 def forms_of(secret: str) -> set[str]:

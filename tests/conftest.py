@@ -17,6 +17,7 @@ from flink_agents.testing.forced import TIMERS, forced_conditions
 
 pytest_plugins = [
     "pytester",
+    "tests.suite.canary",
     "tests.suite.groups",
     "tests.suite.conditions",
     "tests.suite.factors",
