@@ -20,6 +20,7 @@ from pydantic_ai.providers.openai import OpenAIProvider
 from typer.testing import CliRunner
 
 from flink_agents import Agent, ChatModel, InputEvent, MCPServer, OutputEvent, RunnerContext, action, tool
+from flink_agents.api.errors import ActionFailedError
 from flink_agents.cli.main import app
 from flink_agents.models.engine import FlinkDurability
 from flink_agents.plan import compile_agent
@@ -167,19 +168,27 @@ def test_the_secret_is_nowhere(
     assert canary.files(store.parent) == []
 
 
+class Failing(Leaking):
+    @action(InputEvent)
+    async def use(self, event: InputEvent, ctx: RunnerContext) -> OutputEvent:
+        return await Leaking.use(self, event, ctx)
+
+
 def test_the_failure_of_a_job_shows_nothing(canary: Canary, model_server: Serve, tmp_path: Path) -> None:
+    """Flink shows the exception that ends a job, with all that led to it."""
     server = model_server(answering(canary.value))
-
-    class Failing(Leaking):
-        @action(InputEvent)
-        async def use(self, event: InputEvent, ctx: RunnerContext) -> OutputEvent:
-            return OutputEvent(output=(await ctx.chat("model", event.input)).output)
-
+    provider = OpenAIProvider(base_url=server.base_url, api_key=canary.value)
+    model = OpenAIChatModel("any", provider=provider)
+    WHOLE[:] = [ModelAgent(model, name="whole", capabilities=[FlinkDurability()])]
     unforced: dict[str, Any] = {"crash": None, "forced_replay": False, "forced_restart": False}
-    harness = OperatorHarness(Failing(server.base_url, tmp_path), **unforced)
-    with pytest.raises(Exception) as caught:
-        harness.push("plain")
-    assert not canary.is_in("".join(traceback.format_exception(caught.value)) + repr(vars(caught.value)))
+    for what in ("chat", "whole", "code", "durable"):
+        for form in FORMS:
+            harness = OperatorHarness(Failing(server.base_url, tmp_path), **unforced)
+            with pytest.raises(ActionFailedError) as caught:
+                harness.push((what, form))
+            text = "".join(traceback.format_exception(caught.value))
+            assert "***" in text
+            assert not canary.is_in(text), (what, form, text)
 
 
 def test_the_canary_is_found(canary: Canary, tmp_path: Path) -> None:

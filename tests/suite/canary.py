@@ -22,7 +22,7 @@ PROVIDERS = ("OPENAI_API_KEY", "ANTHROPIC_API_KEY", "GROQ_API_KEY", "MISTRAL_API
 MOST_BYTES = 64 * 1024 * 1024
 """A file is searched up to here."""
 
-_RUN = "FLINK_AGENTS_TEST_CANARY"
+_RUN = "CANARY_OF_THE_RUN"
 _found = pytest.StashKey[list[str]]()
 
 
