@@ -11,7 +11,7 @@ from flink_agents.cli.journal_copy import copy_journals
 from flink_agents.cli.journals import Place
 from flink_agents.connectors.action_state.kafka.settings import KafkaSettings
 from flink_agents.connectors.action_state.kafka.store import KafkaStore
-from tests.cli_state.test_cli_state_copy import continues_with_a_copy
+from tests.cli_state.copied_jobs import continues_with_a_copy
 
 
 def place(settings: KafkaSettings) -> Place:

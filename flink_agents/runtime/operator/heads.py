@@ -50,7 +50,7 @@ class Heads:
         head = Head.unpack(packed)
         journals = self._journals
         if journals is not None:
-            if head.store is not None and head.store != journals.store_id:
+            if head.marker is not None and head.store != journals.store_id:
                 journals.adopt(head)
             self._other_jobs.admit(head, key_text, journals.store_id)
         if head.store is not None:
@@ -90,8 +90,6 @@ class Heads:
             return
         if not (unread and self.may_have_records(head, key_text, False)):
             head.marker = journals.marker(head.journal_id, key_text)
-            # Its first runs may be recorded before one is committed, so the store has to be known as well.
-            head.store = journals.store_id
 
 
 def _waits_no_more(key_text: str) -> PlanChangedError:
