@@ -102,8 +102,8 @@ class Journals:
     def adopt(self, head: Head) -> None:
         """Let a key whose runs were recorded in a copied store continue with the copy.
 
-        Positions in the other store mean nothing here, so all records of the key are read. If the first run of
-        a key is in flight, its head does not say which store its position belongs to.
+        Positions in the other store mean nothing here, so all records of the key are read. If the first run
+        of a key is in flight, its head does not say which store its position belongs to.
         """
         if head.store in self._copied or (self._copied and head.store is None):
             head.move(self.store_id)
