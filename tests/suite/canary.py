@@ -105,7 +105,7 @@ class _Watch:
         if hasattr(self._config, "workerinput"):
             # The one who began the workers sees their files as well.
             return
-        factory: pytest.TempPathFactory = self._config._tmp_path_factory  # pyright: ignore
+        factory: pytest.TempPathFactory = vars(self._config)["_tmp_path_factory"]
         self._config.stash[_found] += self._canary.files(factory.getbasetemp())
         if self._config.stash[_found]:
             session.exitstatus = pytest.ExitCode.TESTS_FAILED
