@@ -63,6 +63,7 @@ class _Known:
         self._variables: set[str] = set()
         self.armed = False
         self.forms: frozenset[str] = frozenset()
+        self.anchors: tuple[str, ...] = ()
         self.pattern: re.Pattern[str] | None = None
 
     def add(self, values: Iterable[str]) -> None:
@@ -88,6 +89,9 @@ class _Known:
     def _compile(self) -> None:
         values = self._values | self._variables
         self.forms = frozenset(form for value in values for form in forms_of(value))
+        # No escape changes letters and digits: a text without them needs no pattern, which takes longer.
+        runs = (max(re.findall("[A-Za-z0-9]+", value) or [""], key=len) for value in values)
+        self.anchors = (*runs, *self.forms)
         longest_first = sorted(values, key=len, reverse=True)
         patterns = [
             *map(_pattern_of, longest_first),
@@ -212,7 +216,7 @@ def hide(text: object) -> str:
 def hide_known(text: str) -> str:
     """Return ``text`` with three asterisks in place of each secret that this process has read."""
     pattern = _known.pattern
-    if pattern is None or not any(form in text for form in _known.forms):
+    if pattern is None or not any(one in text for one in _known.anchors):
         return text
     return pattern.sub(HIDDEN, text)
 
