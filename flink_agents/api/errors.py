@@ -54,7 +54,9 @@
     │   ├── CheckpointDamagedError       FA3204
     │   ├── OutputsExpiredError          FA3205
     │   ├── JobChangedError              FA3206
-    │   └── CannotResumeError            FA3207
+    │   ├── CannotResumeError            FA3207
+    │   ├── InputChangedError            FA3220
+    │   └── SourceNotResumableError      FA3221
     ├── RunError                         FA4000  something went wrong inside a run
     │   ├── ActionFailedError            FA4001
     │   │   ├── RetriesExhaustedError    FA4012
@@ -203,6 +205,7 @@ from flink_agents.api.resume_errors import (
     CannotResumeError as CannotResumeError,
     CheckpointDamagedError as CheckpointDamagedError,
     CheckpointsGoneError as CheckpointsGoneError,
+    InputChangedError as InputChangedError,
     JobChangedError as JobChangedError,
     JobFolderError as JobFolderError,
     JobFolderInUseError as JobFolderInUseError,
@@ -210,6 +213,7 @@ from flink_agents.api.resume_errors import (
     JournalOutdatedError as JournalOutdatedError,
     OutputsExpiredError as OutputsExpiredError,
     ResumeError as ResumeError,
+    SourceNotResumableError as SourceNotResumableError,
 )
 from flink_agents.api.retrieval_errors import (
     DocumentError as DocumentError,

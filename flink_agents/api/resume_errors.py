@@ -54,6 +54,18 @@ class CannotResumeError(ResumeError):
     code = "FA3207"
 
 
+class InputChangedError(ResumeError):
+    """A bounded input is not the one that the job run began with."""
+
+    code = "FA3220"
+
+
+class SourceNotResumableError(ResumeError):
+    """A source of the job keeps no position, so that it would read all records again."""
+
+    code = "FA3221"
+
+
 class JournalMissingError(StoreError):
     """The journal of a job run is gone, or another file is in its place."""
 

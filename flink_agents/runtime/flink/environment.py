@@ -180,6 +180,7 @@ class FlinkAgentsEnvironment(AgentsExecutionEnvironment):
     ) -> AgentInput:
         selector = given_selector("from_list", key_selector)
         at_hand = list(records)
+        self._job.note_list(at_hand)
         source = list_source(self.stream_env, at_hand, self.config.get(AgentOptions.CHECK_CODE))
         return FlinkAgentInput(self._job, self._agents, source, selector, len(at_hand))
 

@@ -3,12 +3,10 @@
 from __future__ import annotations
 
 import itertools
-import pickle
 import socket
 import sys
-import threading
 import weakref
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from contextlib import nullcontext
 from dataclasses import dataclass, field, replace
 from datetime import timedelta
@@ -29,12 +27,14 @@ from flink_agents.api.job_guard import check_may_run
 from flink_agents.api.options import AgentOptions, Configuration
 from flink_agents.api.places import authors_place
 from flink_agents.runtime.flink import compat as flink_compat
+from flink_agents.runtime.flink.fast.graph import restarting_sources_of
 from flink_agents.runtime.flink.following.console import is_terminal
 from flink_agents.runtime.flink.following.executions import Records, by_pyflink, collect_async, enlist, keep
 from flink_agents.runtime.flink.following.job_logs import new_log
 from flink_agents.runtime.flink.following.local_jobs import REFRESH, JobStory, LocalJob
-from flink_agents.runtime.flink.following.outputs import Outputs
+from flink_agents.runtime.flink.following.outputs import Collecting, Outputs, Reader
 from flink_agents.runtime.flink.inputs.open_ends import keep_open
+from flink_agents.runtime.flink.resume.inputs import GivenInputs, GivenList, given_inputs
 from flink_agents.runtime.flink.resume.local_start import LocalStart
 from flink_agents.runtime.flink.resume.opening import KeptAgent, check_checkpoints, open_start
 from flink_agents.runtime.flink.shipping.main_classes import announcement
@@ -106,7 +106,8 @@ class Job:
         self._table_env = table_env
         self._own_tables: Any = None
         self._applied: dict[str, AppliedAgent] = {}
-        self._collecting: list[tuple[flink_compat.Collector, Outputs]] = []
+        self._collecting: list[Collecting] = []
+        self._lists: list[GivenList] = []
         self._checks: list[Callable[[], None]] = []
         self._story = JobStory("agents")
         self._local: LocalJob | None = None
@@ -179,6 +180,10 @@ class Job:
         keep(self)
         self._announce_classes()
 
+    def note_list(self, records: Sequence[Any]) -> None:
+        """Remember a list that the job reads."""
+        self._lists.append(GivenList(records, authors_place()))
+
     def add_check(self, check: Callable[[], None]) -> None:
         """Have a function called before the job runs; it raises where the job cannot work."""
         self._checks.append(check)
@@ -192,7 +197,7 @@ class Job:
         if stream.get_type() != Types.PICKLED_BYTE_ARRAY():
             stream = stream.map(ShippedFunction(_identity))
         found = Outputs()
-        self._collecting.append((flink_compat.Collector(stream), found))
+        self._collecting.append(Collecting(stream, found))
         return found
 
     # -- running ----------------------------------------------------------------------
@@ -214,7 +219,7 @@ class Job:
             if start is not None and start.skips:
                 return self._skip(start)
             if not waits:
-                self._applied, self._checks = {}, []
+                self._applied, self._checks, self._lists = {}, [], []
                 with by_pyflink():
                     return self.stream_env.execute(job_name)
             with start or nullcontext():
@@ -238,11 +243,11 @@ class Job:
         from pyflink.common import JobExecutionResult
 
         collecting, self._collecting = self._collecting, []
-        self._applied, self._checks = {}, []
-        for _, found in collecting:
-            found.submitted = True
-        for (_, found), outputs in zip(collecting, start.beginning.kept_outputs(), strict=False):
-            found.extend(outputs)
+        self._applied, self._checks, self._lists = {}, [], []
+        for one in collecting:
+            one.found.submitted = True
+        for one, outputs in zip(collecting, start.beginning.kept_outputs(), strict=False):
+            one.found.extend(outputs)
         return JobExecutionResult(start.skip(self.stream_env))
 
     def execute_async(self, job_name: str | None = None) -> Any:
@@ -287,6 +292,7 @@ class Job:
         self._bound_rest_ports()
         self._announce_classes()
         if self._start is None or not self._start.skips:
+            self._attach_lists()
             self._keep_ends_open()
         job_name = job_name or " -> ".join(self._applied) or "agents"
         self._story = JobStory(
@@ -302,10 +308,23 @@ class Job:
     def _open_start(self, job_name: str | None) -> LocalStart | None:
         """Begin a start of a local job, which may resume the last one."""
         agents = [one.kept for one in self._applied.values() if one.kept is not None]
-        start = open_start(self.stream_env, self.config, job_name, agents, bool(self._collecting))
+        start = open_start(self.stream_env, self.config, job_name, agents, self._given_inputs)
         if start is not None and not start.skips:
             start.configure(self.stream_env)
         return start
+
+    def _given_inputs(self) -> GivenInputs:
+        return given_inputs(self._lists, restarting_sources_of(self.stream_env))
+
+    def _attach_lists(self) -> None:
+        """Let the streams fill their lists: those of a job that resumes by files, which have all outputs."""
+        for index, one in enumerate(self._collecting):
+            if one.source is not None:
+                continue
+            if self._start is not None:
+                one.source = self._start.list_file(index, one.stream)
+            else:
+                one.source = flink_compat.Collector(one.stream)
 
     def _prepare_to_follow(self) -> None:
         """Let a local job have a log of its own, and answer soon when it is asked."""
@@ -332,20 +351,20 @@ class Job:
             start.submitted(client)
         self._local.start()
 
-    def _submit(self, job_name: str) -> tuple[Any, list[_Reader]]:
+    def _submit(self, job_name: str) -> tuple[Any, list[Reader]]:
         """Submit the job; what is put together from now on is another one."""
         self._local = None
         collecting, self._collecting = self._collecting, []
-        self._applied, self._checks = {}, []
+        self._applied, self._checks, self._lists = {}, [], []
         try:
             with by_pyflink():
                 client = self.stream_env.execute_async(job_name)
         finally:
             if self._start is not None:
                 self._start.withdraw(self.stream_env)
-        for _, found in collecting:
-            found.submitted = True
-        return client, [_Reader(collector, found) for collector, found in collecting]
+        for one in collecting:
+            one.found.submitted = True
+        return client, [one.reader() for one in collecting]
 
     @property
     def is_local(self) -> bool:
@@ -449,33 +468,3 @@ def _submitted(job: weakref.ref[Job], client: Any) -> None:
     found = job()
     if found is not None:
         found.submitted(client)
-
-
-class _Reader(threading.Thread):
-    """Fills a list while the job runs, so that the job never waits for its reader."""
-
-    def __init__(self, collector: flink_compat.Collector, found: list[Any]) -> None:
-        super().__init__(name="agents-collect", daemon=True)
-        self._collector = collector
-        self.found = found
-        self._error: Exception | None = None
-        self.start()
-
-    def run(self) -> None:
-        """Read to the end of the stream."""
-        try:
-            for batch in self._collector.batches():
-                self.found.extend(pickle.loads(record) for record in batch)
-        except Exception as error:
-            self._error = error
-
-    def finish(self) -> None:
-        """Wait for the end of the stream.
-
-        Raises:
-            Exception: What reading raised.
-        """
-        self.join()
-        self._collector.close()
-        if self._error is not None:
-            raise self._error

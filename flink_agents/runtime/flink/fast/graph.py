@@ -4,13 +4,15 @@ from __future__ import annotations
 
 from typing import Any
 
-from pyflink.datastream import DataStream
+from pyflink.datastream import DataStream, StreamExecutionEnvironment
 from pyflink.java_gateway import get_gateway
 
 from flink_agents.runtime.flink import compat as flink_compat
 
 _SOURCES = ("SourceTransformation", "LegacySourceTransformation")
 _STRATEGIES = ("SourceTransformation", "TimestampsAndWatermarksTransformation")
+
+_CHECKPOINTED = "org.apache.flink.streaming.api.checkpoint.CheckpointedFunction"
 
 
 def _transformation(stream: DataStream) -> Any:
@@ -61,3 +63,17 @@ def add_input(stream: DataStream, source: DataStream, other: DataStream) -> None
     field = operator.getClass().getDeclaredField("input")
     field.setAccessible(True)
     field.set(operator, union)
+
+
+def restarting_sources_of(env: StreamExecutionEnvironment) -> list[str]:
+    """Return the names of sources that keep no position: they begin anew if the job restarts or resumes."""
+    jvm: Any = get_gateway().jvm
+    keeps = jvm.java.lang.Class.forName(_CHECKPOINTED)
+    ends = flink_compat.java_environment(env).getTransformations()
+    found: dict[int, str] = {}
+    for each in [one for end in ends for one in end.getTransitivePredecessors()]:
+        if each.getClass().getSimpleName() != "LegacySourceTransformation":
+            continue
+        if not keeps.isInstance(each.getOperator().getUserFunction()):
+            found[each.getId()] = str(each.getName())
+    return list(found.values())

@@ -2,11 +2,17 @@
 
 from __future__ import annotations
 
+import pickle
+import threading
 from collections.abc import Callable
-from typing import Any
+from dataclasses import dataclass
+from typing import Any, Protocol
+
+from pyflink.datastream import DataStream
 
 from flink_agents.api.errors import OutputsNotReadyError
 from flink_agents.api.places import authors_place
+from flink_agents.runtime.flink import compat as flink_compat
 
 
 class Outputs(list[Any]):
@@ -58,3 +64,94 @@ _READS = (
 )  # fmt: skip
 for _name in _READS:
     setattr(Outputs, _name, _checked(_name))
+
+
+class FileOfOutputs(Protocol):
+    """What reads the outputs of a stream when its job has finished."""
+
+    def read(self) -> list[Any]:
+        """Return all outputs."""
+        ...
+
+
+class Reader(Protocol):
+    """Fills a list."""
+
+    found: list[Any]
+
+    def finish(self) -> None:
+        """Wait for the end of the stream.
+
+        Raises:
+            Exception: What reading raised.
+        """
+        ...
+
+
+@dataclass
+class Collecting:
+    """A stream that fills a list.
+
+    Attributes:
+        stream: The stream.
+        found: The list.
+        source: Where its outputs come from; None until the job is prepared.
+    """
+
+    stream: DataStream
+    found: Outputs
+    source: flink_compat.Collector | FileOfOutputs | None = None
+
+    def reader(self) -> Reader:
+        """Begin to fill the list."""
+        assert self.source is not None
+        if isinstance(self.source, flink_compat.Collector):
+            return _StreamReader(self.source, self.found)
+        return _FileReader(self.source, self.found)
+
+
+class _FileReader:
+    """Fills a list when the job has finished.
+
+    Args:
+        file: Has the outputs.
+        found: The list.
+    """
+
+    def __init__(self, file: FileOfOutputs, found: list[Any]) -> None:
+        self._file = file
+        self.found = found
+
+    def finish(self) -> None:
+        """Fill the list."""
+        self.found.extend(self._file.read())
+
+
+class _StreamReader(threading.Thread):
+    """Fills a list while the job runs, so that the job never waits for its reader."""
+
+    def __init__(self, collector: flink_compat.Collector, found: list[Any]) -> None:
+        super().__init__(name="agents-collect", daemon=True)
+        self._collector = collector
+        self.found = found
+        self._error: Exception | None = None
+        self.start()
+
+    def run(self) -> None:
+        """Read to the end of the stream."""
+        try:
+            for batch in self._collector.batches():
+                self.found.extend(pickle.loads(record) for record in batch)
+        except Exception as error:
+            self._error = error
+
+    def finish(self) -> None:
+        """Wait for the end of the stream.
+
+        Raises:
+            Exception: What reading raised.
+        """
+        self.join()
+        self._collector.close()
+        if self._error is not None:
+            raise self._error

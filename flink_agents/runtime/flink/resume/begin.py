@@ -19,8 +19,10 @@ from flink_agents.api.errors import (
 )
 from flink_agents.api.local_jobs import Accept
 from flink_agents.runtime.flink.following.job_logs import shown
+from flink_agents.runtime.flink.following.list_files import drop_newer
 from flink_agents.runtime.flink.resume.checkpoints import Candidate, Chosen, candidates, choose
 from flink_agents.runtime.flink.resume.folder import JobFolder
+from flink_agents.runtime.flink.resume.inputs import GivenInputs, check_lists, restarting_sources, warning_of
 from flink_agents.runtime.flink.resume.java import CheckpointContent
 from flink_agents.runtime.flink.resume.job_run import JobRun, RunRecord
 from flink_agents.runtime.flink.resume.journal_check import check_journal, no_journal
@@ -65,6 +67,7 @@ class Request:
         accept: What it accepts to resume.
         journal: The file of the journal, if the store has one.
         transaction_timeout: The shortest timeout of the job's transactions, in seconds.
+        inputs: What it reads that is of interest when it resumes.
     """
 
     name: str
@@ -74,6 +77,7 @@ class Request:
     accept: Accept = Accept.NOTHING
     journal: Path | None = None
     transaction_timeout: float | None = None
+    inputs: GivenInputs = GivenInputs({}, {})
 
 
 @dataclass
@@ -148,7 +152,10 @@ def begin(
             run = _successor(run, request)
         if not run.starts:
             # Written first: whatever a death leaves of the job run before, the next start removes it.
-            beginning.run = record.write(replace(run, script=script_token))
+            beginning.run = record.write(replace(run, script=script_token, inputs=request.inputs.lists))
+            warning = warning_of(request.inputs)
+            if warning is not None:
+                beginning.warnings.append(warning)
             remove([one for one in folder.path.iterdir() if one not in (folder.lock, folder.record)])
         else:
             beginning.run = replace(run, script=script_token, transaction_timeout=request.transaction_timeout)
@@ -221,6 +228,7 @@ def _fresh(folder: JobFolder, record: RunRecord, request: Request) -> JobRun:
 def _resume(beginning: Beginning, request: Request, read: ReadCheckpoint) -> None:
     """Choose the checkpoint, and check that everything else fits it."""
     folder, run = beginning.folder, beginning.run
+    check_lists(run, request.inputs)
     progress = read_progress(folder)
     found = candidates(folder, run)
     chosen, beginning.damaged = choose(found, read, {} if progress is None else progress.digests)
@@ -233,6 +241,9 @@ def _resume(beginning: Beginning, request: Request, read: ReadCheckpoint) -> Non
         _check_newest(folder, run, progress, found)
         _check_agents(run, request)
         _check_transactions(beginning, chosen, request)
+        warning = restarting_sources(run, request.inputs, chosen.content.has_finished)
+        if warning is not None:
+            beginning.warnings.append(warning)
     if chosen is not None and run.journal and request.journal is not None and not request.journal.exists():
         raise no_journal(request.journal)
     if progress is not None and progress.journal is not None:
@@ -251,6 +262,8 @@ def _resume(beginning: Beginning, request: Request, read: ReadCheckpoint) -> Non
                 "if they fit the new one"
             )
     beginning.chosen = chosen
+    if beginning.damaged or chosen is None:
+        drop_newer(folder.outputs, None if chosen is None else chosen.candidate.path)
 
 
 def _seen(run: JobRun, progress: Progress | None) -> int | None:

@@ -84,11 +84,13 @@ class CheckpointContent:
         number: Its number, which grows over all starts of a job run.
         files: The files with its state.
         operators: Ids of the operators with state.
+        has_finished: True if an operator had finished before, as one whose input has ended.
     """
 
     number: int
     files: tuple[StateFile, ...]
     operators: frozenset[str]
+    has_finished: bool = False
 
 
 def read_checkpoint(directory: Path) -> CheckpointContent:
@@ -106,12 +108,14 @@ def read_checkpoint(directory: Path) -> CheckpointContent:
         metadata = checkpoints.loadCheckpointMetadata(stream, loader, url(directory))
         files: dict[Path, int] = {}
         operators: set[str] = set()
+        has_finished = False
         for state in metadata.getOperatorStates().toArray():
             operators.add(str(state.getOperatorID().toString()))
+            has_finished = has_finished or bool(state.isFullyFinished())
             for subtask in state.getStates().toArray():
                 _collect(subtask, files)
         found = tuple(StateFile(path, size) for path, size in files.items())
-        return CheckpointContent(int(metadata.getCheckpointId()), found, frozenset(operators))
+        return CheckpointContent(int(metadata.getCheckpointId()), found, frozenset(operators), has_finished)
     except Py4JJavaError as error:
         raise ValueError(str(error.java_exception.toString())) from error
     finally:

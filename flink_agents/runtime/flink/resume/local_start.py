@@ -9,11 +9,12 @@ from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Any
 
-from pyflink.datastream import StreamExecutionEnvironment
+from pyflink.datastream import DataStream, StreamExecutionEnvironment
 
+from flink_agents.api.errors import JobFolderError
 from flink_agents.api.options import AgentOptions, Configuration
 from flink_agents.runtime.flink import compat as flink_compat
-from flink_agents.runtime.flink.following import console
+from flink_agents.runtime.flink.following import console, list_files
 from flink_agents.runtime.flink.launch import gateway
 from flink_agents.runtime.flink.resume import java
 from flink_agents.runtime.flink.resume.announced import KEY, AnnouncedRun
@@ -48,15 +49,11 @@ class LocalStart:
         beginning: What was found and decided before.
         config: Options of the job.
         journal: The file of the journal; None if the store is another one.
-        begins_anew: True if the job takes no checkpoints of its own: its lists hold the outputs of the whole
-            job run, and Flink's sink of a list cannot resume. The next start begins at the first input, and
-            takes what is recorded from the journal.
     """
 
     beginning: Beginning
     config: Configuration
     journal: Path | None
-    begins_anew: bool = False
     _client: Any = None
     _stopped: str | None = None
     _ended: threading.Event = field(default_factory=threading.Event)
@@ -82,12 +79,11 @@ class LocalStart:
         flink = flink_compat.configuration_of(env)
         settings = {key: value for key, value in DEFAULTS.items() if key not in flink}
         self._enabled = env.get_checkpoint_config().is_checkpointing_enabled()
-        if not (self._enabled or self.begins_anew):
+        if not self._enabled:
             interval = self.config.get(AgentOptions.CHECKPOINT_INTERVAL)
             settings[_INTERVAL] = f"{int(interval.total_seconds() * 1000)} ms"
-        # No start resumes from a checkpoint of a job that begins at its first input.
-        given = None if self.begins_anew else flink.get(CHECKPOINT_DIR)
-        if given is None and not self.begins_anew:
+        given = flink.get(CHECKPOINT_DIR)
+        if given is None:
             settings[CHECKPOINT_DIR] = java.url(folder.checkpoints)
         place = None if given is None else given.removeprefix("file://")
         number = run.starts[-1].number + 1 if run.starts else 1
@@ -101,6 +97,7 @@ class LocalStart:
                 stopped=False,
                 plans=self.beginning.plans,
                 journal=self.journal is not None,
+                outputs={list_files.LINK: run.outputs.get(list_files.LINK) or list_files.new_link()},
             )
         )
         checkpoints = directory_of(folder, start)
@@ -115,6 +112,30 @@ class LocalStart:
         flink_compat.configure(env, settings | once)
         before = read_progress(folder)
         self._watcher = Watcher(folder, number, checkpoints, self.journal, self._first_checkpoint, before)
+
+    def list_file(self, index: int, stream: DataStream) -> list_files.ListFile:
+        """Have a stream written to the files of a list; returns what reads them.
+
+        Args:
+            index: Which list of the job it is.
+            stream: The stream.
+
+        Raises:
+            JobFolderError: There can be no files.
+        """
+        outputs, link = self.beginning.folder.outputs, str(self._run.outputs[list_files.LINK])
+        assert self._start is not None
+        try:
+            list_files.link_to(outputs, link)
+        except OSError as error:
+            raise JobFolderError(
+                f"the outputs of the job cannot be written to {outputs}",
+                found=str(error),
+                fix=f"see that you may write there and to {Path(link).parent}, and free some space",
+            ) from error
+        file = list_files.ListFile(outputs, index)
+        file.write(stream, link, self._start.number)
+        return file
 
     def withdraw(self, env: StreamExecutionEnvironment) -> None:
         """Remove the options that are for this job alone."""
@@ -180,6 +201,7 @@ class LocalStart:
             self._say_stopped(f"with {self._stopped}")
             raise SystemExit(self._signals.code)
         self.beginning.keep_outputs(outputs)
+        list_files.unlink(self._run.outputs.get(list_files.LINK))
         self._record.set(finished=now())
         if self.beginning.script is not None:
             self.beginning.script.finished(self._run.name)
@@ -191,8 +213,7 @@ class LocalStart:
             SystemExit: It was.
         """
         if self._signals.code is not None:
-            what = "its journal" if self.begins_anew else "its last checkpoint"
-            self._say_stopped(f"without a savepoint; it resumes from {what}")
+            self._say_stopped("without a savepoint; it resumes from its last checkpoint")
             raise SystemExit(self._signals.code)
 
     def _say_stopped(self, how: str) -> None:
@@ -213,8 +234,6 @@ class LocalStart:
         while self._client is None and not self._ended.wait(0.05):
             pass
         seconds = self.config.get(AgentOptions.STOP_TIMEOUT).total_seconds()
-        if self.begins_anew:
-            return java.cancel(self._client)
         directory = self.beginning.folder.savepoints / str(self._start.number)
         # Flink removes the checkpoints of a job that stops with a savepoint, so the intent comes first.
         self._record.set(stopping=str(directory.relative_to(self.beginning.folder.path)))

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping
+from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -18,6 +18,7 @@ from flink_agents.runtime.flink.following import console, executions
 from flink_agents.runtime.flink.resume import java, policy
 from flink_agents.runtime.flink.resume.begin import Request, begin
 from flink_agents.runtime.flink.resume.folder import JobFolder
+from flink_agents.runtime.flink.resume.inputs import GivenInputs, no_inputs
 from flink_agents.runtime.flink.resume.local_start import LocalStart, say_beginning
 from flink_agents.runtime.flink.resume.script import ScriptStart, script_start
 from flink_agents.runtime.flink.stores import StoreChoice
@@ -50,7 +51,7 @@ def open_start(
     config: Configuration,
     name: str | None,
     agents: Iterable[KeptAgent],
-    collects: bool = False,
+    inputs: Callable[[], GivenInputs] = no_inputs,
 ) -> LocalStart | None:
     """Begin a start of a local job; returns None if the job does not resume.
 
@@ -59,7 +60,7 @@ def open_start(
         config: Options of the job.
         name: The name that ``execute`` was given.
         agents: The agents of the job.
-        collects: True if the job fills lists.
+        inputs: Returns what the job reads; called if it resumes.
 
     Raises:
         ResumeError: The start cannot begin.
@@ -83,9 +84,8 @@ def open_start(
     fresh = policy.wants_fresh(config)
     if fresh and not script.names:
         script.start_over()
-    start = _begin(JobFolder.of(decision.state_dir, name), config, name, agents, fresh, script, flink)
-    start.begins_anew = collects and SHORTEST_TIMEOUT not in flink
-    return start
+    folder = JobFolder.of(decision.state_dir, name)
+    return _begin(folder, config, name, agents, fresh, script, flink, inputs())
 
 
 def _begin(
@@ -96,6 +96,7 @@ def _begin(
     fresh: bool,
     script: ScriptStart,
     flink: Mapping[str, str],
+    inputs: GivenInputs,
 ) -> LocalStart:
     timeout = flink.get(SHORTEST_TIMEOUT)
     journal = _journal(folder, agents)
@@ -107,6 +108,7 @@ def _begin(
         Accept(config.get(AgentOptions.ACCEPT)),
         journal,
         None if timeout is None else int(timeout) / 1000,
+        inputs,
     )
     beginning = begin(folder, request, java.JavaLock(folder.lock), java.read_checkpoint, script)
     script.begun(name)

@@ -1,0 +1,138 @@
+"""Bounded inputs of a job run: a resumed job must read what it began to read."""
+
+from __future__ import annotations
+
+import hashlib
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import dataclass
+from typing import Any
+
+from flink_agents.api.errors import InputChangedError, SourceNotResumableError, UnserializableValueError
+from flink_agents.runtime.flink.resume.job_run import BoundedInput, JobRun
+from flink_agents.runtime.serde.canonical import DIGEST_BYTES, digest_of
+from flink_agents.runtime.serde.codec import ValueCodec
+
+
+@dataclass(frozen=True)
+class GivenList:
+    """A list that a job reads.
+
+    Attributes:
+        records: Its records.
+        place: Where the author gives it.
+    """
+
+    records: Sequence[Any]
+    place: str | None = None
+
+
+@dataclass(frozen=True)
+class GivenInputs:
+    """What a job reads that is of interest when it resumes.
+
+    Attributes:
+        lists: Length and digest of each list, by its name.
+        places: Where the author gives each list.
+        restarting: Names of sources that begin anew at each start.
+    """
+
+    lists: Mapping[str, BoundedInput]
+    places: Mapping[str, str | None]
+    restarting: tuple[str, ...] = ()
+
+
+def no_inputs() -> GivenInputs:
+    """Return that nothing is known of what a job reads."""
+    return GivenInputs({}, {})
+
+
+def given_inputs(lists: Iterable[GivenList], restarting: Iterable[str]) -> GivenInputs:
+    """Return what a job reads.
+
+    Args:
+        lists: Its lists, in the order in which they were given.
+        restarting: Names of sources that begin anew at each start.
+    """
+    named = {f"list {number}": one for number, one in enumerate(lists, 1)}
+    return GivenInputs(
+        {name: as_recorded(one.records) for name, one in named.items()},
+        {name: one.place for name, one in named.items()},
+        tuple(restarting),
+    )
+
+
+def as_recorded(records: Sequence[Any]) -> BoundedInput:
+    """Return length and digest of records. The digest is the same in each process."""
+    codec, whole = ValueCodec(allow_pickle=False), hashlib.blake2b(digest_size=DIGEST_BYTES)
+    for record in records:
+        try:
+            whole.update(digest_of(codec, record))
+        except UnserializableValueError:
+            # The bytes of its pickle may differ in another process, although it is equal.
+            cls = type(record)
+            whole.update(f"{cls.__module__}:{cls.__qualname__}".encode())
+    return BoundedInput(len(records), whole.hexdigest())
+
+
+def check_lists(run: JobRun, given: GivenInputs) -> None:
+    """Check that each list is the one that the job run began with.
+
+    Raises:
+        InputChangedError: One is not.
+    """
+    for name, before in run.inputs.items():
+        present = given.lists.get(name)
+        if present == before:
+            continue
+        raise InputChangedError(
+            f"{name} of the job {run.name!r} is not the one that the job run began with",
+            expected=f"the {before.length} records that from_list was given then",
+            found=_difference(before, present),
+            fix="give the same list until the job run has finished, or start over with --fresh. Records "
+            "that come later need a source that grows, for example a topic of Kafka",
+            where=given.places.get(name),
+        )
+
+
+def _difference(before: BoundedInput, present: BoundedInput | None) -> str:
+    if present is None:
+        return "the job has no such list any more"
+    if present.length != before.length:
+        return f"{present.length} records"
+    return f"{present.length} records, of which some differ"
+
+
+def restarting_sources(run: JobRun, given: GivenInputs, has_finished: bool) -> str | None:
+    """Return a warning if a source of a job that resumes may begin anew.
+
+    Args:
+        run: The job run, which resumes from a checkpoint.
+        given: What it reads.
+        has_finished: True if an operator had finished when the checkpoint was taken: maybe the source.
+
+    Raises:
+        SourceNotResumableError: A source begins anew.
+    """
+    if not given.restarting:
+        return None
+    names = ", ".join(f"{name!r}" for name in given.restarting)
+    if has_finished:
+        return f"the source {names} begins anew if it had not been read to its end"
+    raise SourceNotResumableError(
+        f"the source {names} of the job {run.name!r} cannot resume: it would read all records again",
+        expected="sources that continue where the checkpoint left them",
+        found=f"{names}, which keeps no position",
+        fix="use env.from_list(...) instead of from_collection, or a source of Kafka or of files, and start "
+        "over with --fresh",
+    )
+
+
+def warning_of(given: GivenInputs) -> str | None:
+    """Return what to say of sources that begin anew, before the job runs for the first time."""
+    if not given.restarting:
+        return None
+    names = ", ".join(f"{name!r}" for name in given.restarting)
+    return (
+        f"the source {names} keeps no position: if the process dies while it is read, the job cannot resume "
+        "(use env.from_list(...) instead of from_collection)"
+    )
