@@ -232,12 +232,14 @@ def test_a_job_goes_on_with_anothers_journals_only_as_its_successor(
     made = list(MADE)
     successor = old == new or len(old) == len(new) == 32
     with Job(make, new) as job:
-        job.restore(savepoint)
         if successor:
-            job.push(*([] if pending else ["c"]), *(["c"] if pending else []))
+            job.restore(savepoint)
+            job.push("c")
             assert made == MADE
             return
+        # With a timer for each key, the restore already looks at keys with work.
         with pytest.raises(OtherJobsStateError) as refused:
+            job.restore(savepoint)
             job.push("c")
     text = str(refused.value)
     assert made == MADE
