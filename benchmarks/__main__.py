@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import argparse
 import json
+import sys
 from collections.abc import Callable, Sequence
 from contextlib import nullcontext
 
@@ -29,8 +30,13 @@ def main(arguments: Sequence[str] | None = None, run: Runner = run_job) -> None:
         arguments: The command line; that of this process by default.
         run: Runs a job.
     """
+    given = list(sys.argv[1:] if arguments is None else arguments)
+    if given[:1] == ["peers"]:
+        from benchmarks.peers.command import main as peers
+
+        sys.exit(peers(given[1:]))
     parser = _parser()
-    options = parser.parse_args(arguments)
+    options = parser.parse_args(given)
     case = CASES[options.case]
     parameters = dict(case.parameters)
     for name in (*PARAMETERS, "store"):
@@ -51,7 +57,8 @@ def _parser() -> argparse.ArgumentParser:
     width = max(map(len, CASES)) + 2
     parser = argparse.ArgumentParser(
         prog="python -m benchmarks",
-        description="Runs a case beside its baseline, rounds interleaved, and prints one JSON object.",
+        description="Runs a case beside its baseline, rounds interleaved, and prints one JSON object. "
+        "For other systems with one workload: python -m benchmarks peers --help",
         epilog="cases:\n" + "\n".join(f"  {name:{width}}{case.meaning}" for name, case in CASES.items()),
         formatter_class=argparse.RawDescriptionHelpFormatter,
     )

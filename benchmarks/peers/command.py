@@ -1,0 +1,109 @@
+"""``python -m benchmarks peers``: all peers in interleaved rounds, then one kill each; leaves JSON."""
+
+from __future__ import annotations
+
+import argparse
+import json
+import os
+import platform
+import sys
+from collections import defaultdict
+from collections.abc import Sequence
+from datetime import UTC, datetime
+from pathlib import Path
+from statistics import median
+from typing import Any
+
+from benchmarks.peers.environments import HERE, Environment, environment_of
+from benchmarks.peers.page import write_page
+from benchmarks.peers.peer import PEERS, Peer
+from benchmarks.peers.running import Figures, measure_kill, measure_latency, measure_rate
+
+RESULTS = HERE / "results.json"
+LATENCY_INPUTS = 300
+KILL_INPUTS = 2000
+
+
+def main(arguments: Sequence[str]) -> int:
+    """Run the command; return its exit status."""
+    options = _parser().parse_args(arguments)
+    if options.page:
+        write_page(json.loads(RESULTS.read_text()))
+        return 0
+    peers = [PEERS[name] for name in options.peer]
+    report = measure(peers, options.rounds, options.scale)
+    if options.out is not None:
+        options.out.write_text(json.dumps(report, indent=2) + "\n")
+    print(json.dumps(report))
+    return 0
+
+
+def _parser() -> argparse.ArgumentParser:
+    parser = argparse.ArgumentParser(
+        prog="python -m benchmarks peers", description="Measures other systems with the same workload."
+    )
+    parser.add_argument(
+        "--peer", type=_names, default=list(PEERS), help=f"of {','.join(PEERS)}; default: all"
+    )
+    parser.add_argument("--rounds", type=int, default=3)
+    parser.add_argument("--scale", type=float, default=1.0, help="part of the inputs, for a quick look")
+    parser.add_argument("--out", type=Path, help=f"write the JSON here; the page is made of {RESULTS.name}")
+    parser.add_argument("--page", action="store_true", help="only write docs/performance.md anew")
+    return parser
+
+
+def _names(text: str) -> list[str]:
+    names = text.split(",")
+    if unknown := set(names) - PEERS.keys():
+        raise argparse.ArgumentTypeError(f"unknown: {', '.join(sorted(unknown))}")
+    return names
+
+
+def measure(peers: Sequence[Peer], rounds: int, scale: float) -> dict[str, Any]:
+    """Measure peers; each round runs all of them, so that a slow minute hits all alike."""
+    environments = {peer.name: environment_of(peer) for peer in peers}
+    load = os.getloadavg()[0]
+    found: dict[str, list[Figures]] = defaultdict(list)
+    for number in range(rounds):
+        for peer in peers:
+            figures = _round(peer, environments[peer.name], scale)
+            print(f"round {number + 1} {peer.name}: {figures}", file=sys.stderr, flush=True)
+            found[peer.name].append(figures)
+    kills: dict[str, Figures] = {}
+    for peer in peers:
+        kills[peer.name] = measure_kill(peer, environments[peer.name], max(200, int(KILL_INPUTS * scale)))
+        print(f"kill {peer.name}: {kills[peer.name]}", file=sys.stderr, flush=True)
+    return {
+        "day": f"{datetime.now(UTC):%Y-%m-%d}",
+        "rounds": rounds,
+        "machine": {"cpus": os.cpu_count(), "load": load, "python": platform.python_version()},
+        "peers": {
+            peer.name: {
+                "figures": _summaries(found[peer.name]),
+                "kill": kills[peer.name],
+                "install_seconds": environments[peer.name].seconds,
+                "lines": _lines(peer),
+                "processes": sum(role.counted for role in peer.roles),
+            }
+            for peer in peers
+        },
+    }
+
+
+def _round(peer: Peer, environment: Environment, scale: float) -> Figures:
+    rate = measure_rate(peer, environment, max(100, int(peer.inputs * scale)))
+    return rate | measure_latency(peer, environment, max(40, int(LATENCY_INPUTS * scale)))
+
+
+def _summaries(rounds: list[Figures]) -> dict[str, Figures]:
+    columns = {name: [one[name] for one in rounds] for name in rounds[0]}
+    return {
+        name: {"min": min(values), "median": median(values), "max": max(values)}
+        for name, values in columns.items()
+    }
+
+
+def _lines(peer: Peer) -> int:
+    """Count the lines of a program that are neither empty nor comments."""
+    text = (HERE / "programs" / peer.file).read_text()
+    return sum(bool(line.strip()) and not line.strip().startswith("#") for line in text.splitlines())

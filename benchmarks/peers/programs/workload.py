@@ -1,0 +1,116 @@
+"""The workload that every peer runs: per input two durable steps and a counter of its key.
+
+Standard library only, since each peer has an environment of its own.
+
+    python PROGRAM.py rate|latency|kill INPUTS FOLDER
+
+``rate``     all inputs at once
+``latency``  twenty inputs per second
+``kill``     all inputs at once; each step takes 2 ms, and its effect is a line in ``FOLDER/effects``.
+             Started again after SIGKILL, the program has to finish the work.
+
+A program prints ``ready`` when it can take inputs, ``first`` after the first output, ``warm`` after a fifth,
+``end`` after the last one, and for ``latency`` a line of JSON.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import json
+import os
+import sys
+import time
+from collections.abc import AsyncIterator, Awaitable, Callable
+from pathlib import Path
+
+KEYS = 5000
+PER_SECOND = 20
+WARM_UP = 0.2
+STEP_SECONDS = 0.002
+
+MODE, INPUTS, FOLDER = sys.argv[1], int(sys.argv[2]), Path(sys.argv[3])
+_effects = os.open(FOLDER / "effects", os.O_WRONLY | os.O_APPEND | os.O_CREAT) if MODE == "kill" else None
+
+
+def key_of(number: int) -> str:
+    """Return the key of an input."""
+    return f"k{number % KEYS}"
+
+
+async def effect(step: str, number: int) -> int:
+    """Do what a step does outside of the process."""
+    if _effects is not None:
+        os.write(_effects, f"{step} {number}\n".encode())
+        await asyncio.sleep(STEP_SECONDS)
+    return number
+
+
+async def charge(number: int) -> int:
+    """Make the first step of an input."""
+    return await effect("charge", number)
+
+
+async def notify(number: int) -> int:
+    """Make the second step of an input."""
+    return await effect("notify", number)
+
+
+async def arrivals() -> AsyncIterator[tuple[int, float]]:
+    """Yield each input when it is to be sent, with the time."""
+    begin = time.time()
+    for number in range(INPUTS):
+        at = begin + number / PER_SECOND if MODE == "latency" else begin
+        if at > time.time():
+            await asyncio.sleep(at - time.time())
+        yield number, at
+
+
+async def send_all(send: Callable[[int], Awaitable[object]], in_flight: int, progress: Progress) -> None:
+    """Send all inputs, with at most so many in flight, and count each one whose result has come."""
+    slots = asyncio.Semaphore(in_flight)
+    running: set[asyncio.Task[None]] = set()
+
+    async def one(number: int, at: float) -> None:
+        await send(number)
+        slots.release()
+        progress.output(at)
+
+    async for number, at in arrivals():
+        await slots.acquire()
+        task = asyncio.create_task(one(number, at))
+        running.add(task)
+        task.add_done_callback(running.discard)
+    await asyncio.gather(*running)
+
+
+class Progress:
+    """Counts the outputs, and prints the marks that the measuring process waits for."""
+
+    def __init__(self) -> None:
+        self.seen = 0
+        self._latencies: list[float] = []
+
+    def ready(self) -> None:
+        """Say that inputs can come."""
+        print("ready", flush=True)
+
+    def output(self, sent: float) -> bool:
+        """Count an output of an input that was sent at ``sent``; return True after the last one."""
+        self.seen += 1
+        self._latencies.append(time.time() - sent)
+        if self.seen == 1:
+            print("first", flush=True)
+        if self.seen == int(INPUTS * WARM_UP):
+            print("warm", flush=True)
+        if self.seen == INPUTS:
+            self.end()
+        return self.seen >= INPUTS
+
+    def end(self) -> None:
+        """Say that all inputs are finished."""
+        print("end", flush=True)
+        if MODE == "latency":
+            steady = sorted(self._latencies[int(INPUTS * WARM_UP) :])
+            share = {"p50": 0.5, "p99": 0.99}
+            figures = {name: 1000 * steady[int(at * (len(steady) - 1))] for name, at in share.items()}
+            print(json.dumps(figures), flush=True)

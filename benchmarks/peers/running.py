@@ -1,0 +1,249 @@
+"""Runs a peer's processes, waits for their marks, and counts CPU, memory and effects from outside."""
+
+from __future__ import annotations
+
+import contextlib
+import json
+import os
+import queue
+import signal
+import socket
+import subprocess
+import sys
+import tempfile
+import threading
+import time
+from collections.abc import Iterator
+from dataclasses import dataclass, field
+from pathlib import Path
+
+import psutil
+
+from benchmarks.peers.environments import HERE, Environment
+from benchmarks.peers.peer import Peer, Role
+
+PROGRAMS = HERE / "programs"
+SAMPLE_SECONDS = 0.2
+MARK_SECONDS = 600.0
+KILL_AT = 0.4
+"""The share of all effects after which the worker is killed."""
+
+Figures = dict[str, float]
+
+
+@dataclass
+class Running:
+    """The processes of a peer.
+
+    Attributes:
+        peer: Which one.
+        environment: Where it runs.
+        mode: The mode of ``workload``.
+        inputs: How many inputs there are.
+        folder: Where its data is.
+    """
+
+    peer: Peer
+    environment: Environment
+    mode: str
+    inputs: int
+    folder: Path
+    processes: list[tuple[Role, subprocess.Popen[str]]] = field(default_factory=list)
+    peak: int = 0
+    _lines: queue.Queue[str] = field(default_factory=queue.Queue)
+    _ports: dict[str, str] = field(default_factory=dict[str, str])
+    _readers: dict[int, threading.Thread] = field(default_factory=dict[int, threading.Thread])
+
+    def start(self, only_workers: bool = False) -> None:
+        """Start all processes, or the workers again."""
+        self._ports = self._ports or {
+            name: str(_free_port()) for name in ("PORT", "INGRESS", "ADMIN", "NODE")
+        }
+        for role in self.peer.roles:
+            if role.worker or not only_workers:
+                self.processes.append((role, self._start(role)))
+
+    def _start(self, role: Role) -> subprocess.Popen[str]:
+        names = {
+            "python": str(self.environment.python),
+            "ours": sys.executable,
+            "npm": str(self.environment.npm),
+            "programs": str(PROGRAMS),
+            "mode": self.mode,
+            "inputs": str(self.inputs),
+            "folder": str(self.folder),
+        }
+        log = (self.folder / "log").open("a")
+        process = subprocess.Popen(
+            [part.format(**names) for part in role.command],
+            stdout=subprocess.PIPE if role.marks else log,
+            stderr=log,
+            stdin=subprocess.DEVNULL,
+            text=True,
+            env=os.environ | self._ports | _restate_settings(self._ports),
+            cwd=self.folder,
+            start_new_session=True,
+        )
+        if role.marks:
+            reader = threading.Thread(target=self._read, args=(process,), daemon=True)
+            reader.start()
+            self._readers[process.pid] = reader
+        return process
+
+    def _read(self, process: subprocess.Popen[str]) -> None:
+        assert process.stdout is not None
+        for line in process.stdout:
+            self._lines.put(line.strip())
+        self._lines.put(f"exit {process.wait()}")
+
+    def wait_for(self, mark: str) -> str:
+        """Return the line that begins with a mark, once it is printed."""
+        deadline = time.monotonic() + MARK_SECONDS
+        while time.monotonic() < deadline:
+            with contextlib.suppress(queue.Empty):
+                line = self._lines.get(timeout=SAMPLE_SECONDS)
+                if line.startswith(mark):
+                    return line
+                if line.startswith("exit "):
+                    raise SystemExit(f"{self.peer.name}: {line} before {mark!r}\n{self._log()}")
+            self.peak = max(self.peak, self.memory())
+        raise SystemExit(f"{self.peer.name}: no {mark!r} after {MARK_SECONDS:.0f} s\n{self._log()}")
+
+    def _log(self) -> str:
+        return (self.folder / "log").read_text()[-3000:]
+
+    def cpu(self) -> float:
+        """Return the CPU seconds of all processes that count, with their children."""
+        return sum(_cpu(process.pid) for role, process in self.processes if role.counted)
+
+    def memory(self) -> int:
+        """Return the resident bytes of all processes that count."""
+        return sum(_memory(process.pid) for role, process in self.processes if role.counted)
+
+    def kill_workers(self) -> None:
+        """Kill the workers and all that they started."""
+        for role, process in self.processes:
+            if role.worker:
+                _kill(process)
+                # What the dead one had printed is not of the next one.
+                if (reader := self._readers.pop(process.pid, None)) is not None:
+                    reader.join()
+                    self._lines = queue.Queue()
+        self.processes = [(role, process) for role, process in self.processes if not role.worker]
+
+    def stop(self) -> None:
+        """Kill everything that is left."""
+        for _, process in self.processes:
+            _kill(process)
+
+
+@contextlib.contextmanager
+def running(peer: Peer, environment: Environment, mode: str, inputs: int) -> Iterator[Running]:
+    """Run a peer in a folder of its own, which is removed."""
+    with tempfile.TemporaryDirectory(prefix=f"peer-{peer.name}-") as folder:
+        one = Running(peer, environment, mode, inputs, Path(folder))
+        try:
+            one.start()
+            yield one
+        finally:
+            one.stop()
+
+
+def measure_rate(peer: Peer, environment: Environment, inputs: int) -> Figures:
+    """Return steps per second, CPU per step, and the peak of memory."""
+    begun = time.monotonic()
+    with running(peer, environment, "rate", inputs) as one:
+        one.wait_for("first")
+        first = time.monotonic() - begun
+        one.wait_for("warm")
+        cpu, at = one.cpu(), time.monotonic()
+        one.wait_for("end")
+        cpu, seconds = one.cpu() - cpu, time.monotonic() - at
+        steps = 2 * (inputs - int(0.2 * inputs))
+        return {
+            "steps_per_second": steps / seconds,
+            "cpu_ms_per_step": 1000 * cpu / steps,
+            "peak_mib": one.peak / 2**20,
+            "first_output_seconds": first,
+        }
+
+
+def measure_latency(peer: Peer, environment: Environment, inputs: int) -> Figures:
+    """Return the latency of an input at twenty per second, in milliseconds."""
+    with running(peer, environment, "latency", inputs) as one:
+        figures = json.loads(one.wait_for("{"))
+        return {f"{name}_ms": value for name, value in figures.items()}
+
+
+def measure_kill(peer: Peer, environment: Environment, inputs: int) -> Figures:
+    """Kill the worker in the middle, start it again, and count the effects of steps."""
+    with running(peer, environment, "kill", inputs) as one:
+        one.wait_for("ready")
+        while len(_effects(one.folder)) < KILL_AT * 2 * inputs:
+            time.sleep(0.02)
+        one.kill_workers()
+        before = len(_effects(one.folder))
+        one.start(only_workers=True)
+        one.wait_for("end")
+        effects = _effects(one.folder)
+        return {
+            "effects": 2 * inputs,
+            "before_the_kill": before,
+            "lost": 2 * inputs - len(set(effects)),
+            "repeated": len(effects) - len(set(effects)),
+        }
+
+
+def _effects(folder: Path) -> list[str]:
+    file = folder / "effects"
+    return file.read_text().splitlines() if file.exists() else []
+
+
+def _tree(pid: int) -> list[psutil.Process]:
+    try:
+        process = psutil.Process(pid)
+        return [process, *process.children(recursive=True)]
+    except psutil.NoSuchProcess:
+        return []
+
+
+def _cpu(pid: int) -> float:
+    total = 0.0
+    for process in _tree(pid):
+        with contextlib.suppress(psutil.NoSuchProcess):
+            times = process.cpu_times()
+            total += times.user + times.system
+    return total
+
+
+def _memory(pid: int) -> int:
+    total = 0
+    for process in _tree(pid):
+        with contextlib.suppress(psutil.NoSuchProcess):
+            total += process.memory_info().rss
+    return total
+
+
+def _kill(process: subprocess.Popen[str]) -> None:
+    for one in _tree(process.pid):
+        with contextlib.suppress(psutil.NoSuchProcess):
+            one.send_signal(signal.SIGKILL)
+    process.wait()
+
+
+def _free_port() -> int:
+    with socket.socket() as found:
+        found.bind(("127.0.0.1", 0))
+        return found.getsockname()[1]
+
+
+def _restate_settings(ports: dict[str, str]) -> dict[str, str]:
+    """Return the settings of Restate's server, which reads them from its environment."""
+    return {
+        "RESTATE_INGRESS__BIND_ADDRESS": f"127.0.0.1:{ports['INGRESS']}",
+        "RESTATE_ADMIN__BIND_ADDRESS": f"127.0.0.1:{ports['ADMIN']}",
+        "RESTATE_BIND_ADDRESS": f"127.0.0.1:{ports['NODE']}",
+        "RESTATE_ADVERTISED_ADDRESS": f"http://127.0.0.1:{ports['NODE']}",
+        "RESTATE_LOG_FILTER": "warn",
+        "DO_NOT_TRACK": "1",
+    }
