@@ -68,7 +68,7 @@ def test_the_page_does_the_whole_way() -> None:
         "cluster start",
         "flink-agents run",
         "kill -9",
-        "flink-agents stop",
+        "flink-agents stop orders > ",
         '--savepoint "$(cat',
         "cluster stop",
         "kafka stop",
