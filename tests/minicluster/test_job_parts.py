@@ -42,13 +42,16 @@ def test_parts_of_another_kind_are_refused_where_they_are_given(agents_environme
         ("from_datastream", lambda: env.from_datastream(stream, "a")),  # pyright: ignore[reportArgumentType]
         ("from_table", lambda: env.from_table(stream, "a")),
         ("from_table", lambda: env.from_table(table, 1)),  # pyright: ignore[reportArgumentType]
-        ("from_list", lambda: env.from_list([1], None)),  # pyright: ignore[reportArgumentType]
+        ("from_list", lambda: env.from_list([1], "a")),  # pyright: ignore[reportArgumentType]
         ("collect", lambda: env.collect(applied)),
     ]
     for called, misuse in misuses:
         with pytest.raises(JobDefinitionError, match=f"{called} is given something else than") as refused:
             misuse()
         assert "test_job_parts.py" in str(refused.value).splitlines()[0]
+    with pytest.raises(JobDefinitionError, match="from_list needs a key selector") as missing:
+        env.from_list([1], None)  # pyright: ignore[reportArgumentType]
+    assert "test_job_parts.py" in str(missing.value).splitlines()[0]
 
 
 class NoKey:
