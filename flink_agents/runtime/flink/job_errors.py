@@ -20,6 +20,9 @@ from flink_agents.runtime.flink.following.brokers import noted_brokers
 
 _PYTHON_EXCEPTION = re.compile(r"PythonException: <class '(?P<cls>[\w.]+)'>: (?P<text>.*)", re.DOTALL)
 _JAVA_FRAME = re.compile(r"\n\s*(?:at |\.\.\. \d+ more|Caused by: |Suppressed: )")
+_AFTER_REFERENCE = re.compile(r"(\[FA\d{4}\] docs/errors\.md#fa\d{4})\S+$")
+"""The last line of an error of this package, with a bracket of Flink's around the whole failure."""
+
 _CAUSE = re.compile(r"^Caused by: (?P<cls>[\w.$]+)(?:: (?P<text>.*))?$", re.MULTILINE)
 
 _FIX = (
@@ -307,7 +310,8 @@ def _failure(java_text: str) -> tuple[str, str]:
     """Return class name and text of the Python exception, or of the innermost Java cause."""
     found = next(_PYTHON_EXCEPTION.finditer(java_text), None)
     if found is not None:
-        return found["cls"], _JAVA_FRAME.split(found["text"], maxsplit=1)[0].rstrip()
+        text = _JAVA_FRAME.split(found["text"], maxsplit=1)[0].rstrip()
+        return found["cls"], _AFTER_REFERENCE.sub(r"\1", text)
     causes = list(_CAUSE.finditer(java_text))
     if causes:
         return causes[-1]["cls"], causes[-1]["text"] or ""

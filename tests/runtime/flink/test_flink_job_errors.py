@@ -142,3 +142,11 @@ def test_a_module_that_an_action_imports_is_missing_as_well() -> None:
     assert isinstance(error, ModuleNotOnWorkersError) and "'pandas'" in error.message
     quoted = text.replace("ModuleNotFoundError: No", "KeyError: no ModuleNotFoundError, No")
     assert not isinstance(job_failed("orders", quoted), ModuleNotOnWorkersError)
+
+
+def test_a_bracket_of_flink_is_no_part_of_the_reference() -> None:
+    text = "shop.py:7 in Shop.sell: ValueError: no}\n  [FA4001] docs/errors.md#fa4001"
+    java = (
+        f"Failure {{pemja.core.PythonException: <class 'flink_agents.api.errors.ActionFailedError'>: {text}}}"
+    )
+    assert job_failed("orders", f"{java}\n\tat Some.java(1)").failure == text
