@@ -9,6 +9,7 @@ import pytest
 from typer.testing import CliRunner
 
 from flink_agents.api.errors import SubmissionError
+from flink_agents.cli.cluster import directory
 from flink_agents.cli.main import app
 from flink_agents.runtime.flink.following.savepoint_places import check_savepoint
 
@@ -68,3 +69,13 @@ def test_a_wrong_savepoint_is_refused_before_the_job_is_submitted(tmp_path: Path
     result = CliRunner().invoke(app, words)
     assert result.exit_code == 2
     assert "there is no savepoint at" in result.output
+
+
+def test_a_savepoint_is_named_as_flink_prints_it(savepoints: Path) -> None:
+    """``stop`` prints ``file:/directory``, with one slash."""
+    place = savepoints / "savepoint-1a"
+    for text in (f"file:{place}", place.as_uri(), str(place), "s3://bucket/savepoint-1", "s3:/bucket/one"):
+        url = directory(text)
+        assert url in (text, place.as_uri())
+        check_savepoint(str(url), LOCAL)
+    assert directory(None) is None

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import os
+import re
 import shlex
 import sys
 from collections.abc import Mapping, Sequence
@@ -144,7 +145,7 @@ def run(
     from flink_agents.runtime.flink.following.submission import JobRequest
 
     rest = _rest(cluster, data)
-    savepoint = _directory(savepoint)
+    savepoint = directory(savepoint)
     if savepoint is not None:
         check_savepoint(savepoint, rest.address)
     request = JobRequest(
@@ -215,7 +216,7 @@ def stop(
 
     rest = _rest(cluster, data)
     found = cluster_jobs.find_job(rest, job)
-    place = cluster_jobs.stop_with_savepoint(rest, found, _directory(savepoint_dir), drain)
+    place = cluster_jobs.stop_with_savepoint(rest, found, directory(savepoint_dir), drain)
     if as_json:
         typer.echo(json.dumps({"id": found.id, "name": found.name, "savepoint": place}))
         return
@@ -304,9 +305,10 @@ def _rest(address: str | None, data: Path | None = None) -> ClusterRest:
     return ClusterRest(address or default_address())
 
 
-def _directory(text: str | None) -> str | None:
+def directory(text: str | None) -> str | None:
     """Return a directory as the URL that Flink needs; a URL stays as it is."""
-    if text is None or "://" in text:
+    # Flink writes file:/directory, too. A scheme has two letters or more, unlike a drive of Windows.
+    if text is None or re.match(r"[A-Za-z][A-Za-z0-9+.-]+:/", text):
         return text
     return Path(text).absolute().as_uri()
 
