@@ -62,6 +62,8 @@ def run(
         module = ModuleType(name)
         module.__file__ = str(path)
         monkeypatch.setitem(sys.modules, name, module)
+        # A script may read its first argument, which must not be one of pytest's.
+        monkeypatch.setattr(sys, "argv", [str(path), str(workspace / "argument")])
         capsys.readouterr()
         exec(compile(snippet.text, str(path), "exec"), module.__dict__)
         for test in [value for key, value in vars(module).items() if key.startswith("test_")]:
