@@ -78,6 +78,8 @@ CODES = {
     "OutputsExpiredError": "FA3205",
     "JobChangedError": "FA3206",
     "CannotResumeError": "FA3207",
+    "InputChangedError": "FA3220",
+    "SourceNotResumableError": "FA3221",
     "RunError": "FA4000",
     "ActionFailedError": "FA4001",
     "NotAnEventError": "FA4002",
