@@ -110,6 +110,7 @@ def test_without_settling_a_pause_ends_when_the_clock_says_so(agent: type[Agent]
         assert harness.outputs == ["done"]
 
 
+@pytest.mark.executes_once
 @pytest.mark.parametrize("agent", AGENTS)
 def test_settling_ends_a_pause_that_has_begun(agent: type[Agent]) -> None:
     with OperatorHarness(agent, settle=False, crash=None) as harness:
@@ -119,6 +120,7 @@ def test_settling_ends_a_pause_that_has_begun(agent: type[Agent]) -> None:
         assert harness.outputs == ["done"]
 
 
+@pytest.mark.executes_once
 @pytest.mark.parametrize("agent", AGENTS)
 def test_the_end_of_the_input_waits_for_no_pause(agent: type[Agent]) -> None:
     with OperatorHarness(agent, settle=False, crash=None) as harness:
@@ -128,6 +130,7 @@ def test_the_end_of_the_input_waits_for_no_pause(agent: type[Agent]) -> None:
         assert harness.outputs == ["done"]
 
 
+@pytest.mark.executes_once
 def test_an_operator_that_is_closed_in_a_pause_leaves_nothing() -> None:
     with OperatorHarness(DurableAsync, settle=False, crash=None) as harness:
         before = harness.snapshot()
