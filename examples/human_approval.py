@@ -114,11 +114,14 @@ def running_job(brokers: dict[str, Any]) -> Iterator[None]:
         if not stopped.is_set():
             signal.pthread_kill(threading.main_thread().ident or 0, signal.SIGINT)
 
+    # A shell that starts a script in the background lets it ignore interrupts.
+    before = signal.signal(signal.SIGINT, signal.default_int_handler)
     watcher = threading.Thread(target=watch)
     watcher.start()
     try:
         yield
     finally:
+        signal.signal(signal.SIGINT, before)
         failed = process.poll() is not None
         stopped.set()
         with suppress(ProcessLookupError):
