@@ -19,7 +19,7 @@ from tests.cluster.heartbeats import (
 )
 from tests.cluster.local_job import LocalJob, start_agent
 
-pytestmark = [pytest.mark.minicluster, pytest.mark.cluster]
+pytestmark = [pytest.mark.minicluster, pytest.mark.cluster, pytest.mark.nightly]
 
 MakeEnvironment = Callable[..., AgentsExecutionEnvironment]
 

@@ -19,7 +19,7 @@ from tests.cluster.durable_stores import RunStore
 from tests.cluster.flink_cluster import FlinkCluster
 from tests.cluster.settings import SETTINGS, Combination
 
-pytestmark = [pytest.mark.minicluster, pytest.mark.cluster]
+pytestmark = [pytest.mark.minicluster, pytest.mark.cluster, pytest.mark.nightly]
 
 KEYS = 50
 ENOUGH_REBUILDS = 3

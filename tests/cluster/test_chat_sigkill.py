@@ -26,7 +26,7 @@ from tests.cluster.counting_check import CommittedOutput
 from tests.cluster.durable_stores import RunStore
 from tests.cluster.flink_cluster import FlinkCluster
 
-pytestmark = [pytest.mark.minicluster, pytest.mark.cluster]
+pytestmark = [pytest.mark.minicluster, pytest.mark.cluster, pytest.mark.nightly]
 
 ORDERS = 24
 KEY = "sk-never-to-be-seen-0123456789"

@@ -130,6 +130,7 @@ def test_restarts_and_the_failure_have_the_authors_line(run: Any) -> None:
     )
 
 
+@pytest.mark.nightly
 def test_a_window_behind_an_agent_names_it(run: Any) -> None:
     with pytest.raises(MissingTimestampsError, match="agent 'Slow'"):
         run(WINDOW, options={"restart-strategy.type": "none"})

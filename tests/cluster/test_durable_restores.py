@@ -21,7 +21,7 @@ from tests.cluster.durable_stores import RunStore
 from tests.cluster.flink_cluster import FlinkCluster
 from tests.cluster.settings import SETTINGS
 
-pytestmark = [pytest.mark.minicluster, pytest.mark.cluster]
+pytestmark = [pytest.mark.minicluster, pytest.mark.cluster, pytest.mark.nightly]
 
 WORKLOAD = Workload(events=900, keys=20)
 SHORT = Workload(events=200, keys=20)

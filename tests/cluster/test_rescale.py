@@ -10,7 +10,7 @@ from tests.cluster.counting_run import CountingRun
 from tests.cluster.flink_cluster import FlinkCluster
 from tests.cluster.settings import SETTINGS, Combination
 
-pytestmark = [pytest.mark.minicluster, pytest.mark.cluster]
+pytestmark = [pytest.mark.minicluster, pytest.mark.cluster, pytest.mark.nightly]
 
 RECORDS = 2500
 

@@ -17,7 +17,7 @@ from tests.cluster import session_job
 from tests.cluster.flink_cluster import FlinkCluster
 from tests.cluster.flink_rest import ClusterJob
 
-pytestmark = [pytest.mark.minicluster, pytest.mark.cluster]
+pytestmark = [pytest.mark.minicluster, pytest.mark.cluster, pytest.mark.nightly]
 
 SCRIPT = Path(session_job.__file__)
 FAIL_AT_ONCE = {"restart-strategy.type": "none"}

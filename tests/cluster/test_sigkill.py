@@ -38,6 +38,7 @@ def test_sigkill(flink_cluster: FlinkCluster, tmp_path: Path, combination: Combi
     assert restored >= SETTINGS.kills
 
 
+@pytest.mark.nightly
 @pytest.mark.parametrize("combination", SETTINGS.many_keys_in, ids=str)
 def test_sigkill_with_many_keys(
     flink_cluster: FlinkCluster, tmp_path: Path, combination: Combination

@@ -13,7 +13,7 @@ from tests.cluster.flink_cluster import FlinkCluster
 from tests.cluster.settings import SETTINGS
 from tests.cluster.waits_run import approvals, rescaled, sleeps
 
-pytestmark = [pytest.mark.minicluster, pytest.mark.cluster]
+pytestmark = [pytest.mark.minicluster, pytest.mark.cluster, pytest.mark.nightly]
 
 
 def test_sleeping_runs_go_on_once_and_not_early(flink_cluster: FlinkCluster, tmp_path: Path) -> None:

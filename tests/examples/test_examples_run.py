@@ -1,13 +1,20 @@
-"""The examples as their readers run them: ``python examples/...`` from an unprepared shell."""
+"""The examples do what their pages say.
+
+Most run in this process, with the JVM that all tests share. ``scripts/nightly`` also runs each as you do:
+``python examples/...`` from an unprepared shell.
+"""
 
 from __future__ import annotations
 
 # pyright: reportMissingImports=false
+import io
 import os
+import runpy
 import subprocess
 import sys
 from collections import Counter
 from collections.abc import Callable
+from contextlib import redirect_stdout
 from pathlib import Path
 
 import pytest
@@ -25,10 +32,20 @@ OF_THE_MACHINE = ("HOME", "JAVA_HOME", "JVM_ARGS", "HTTPS_PROXY", "REQUESTS_CA_B
 pytestmark = pytest.mark.minicluster
 
 
+Run = Callable[..., str]
+
+
 def execute_example(
     directory: Path, *arguments: str, said: str | None = None, **variables: str
 ) -> subprocess.CompletedProcess[str]:
-    """Execute an example, which may fail, with ``variables`` in its environment."""
+    """Execute an example, which may fail, in a process of its own.
+
+    Args:
+        directory: Its working directory.
+        *arguments: Its name and options.
+        said: What it reads from its standard input.
+        **variables: Variables of its environment.
+    """
     script, *options = arguments
     # As `env -i` does: no activated environment, not even a PATH.
     environment = {name: os.environ[name] for name in OF_THE_MACHINE if name in os.environ}
@@ -45,29 +62,44 @@ def execute_example(
     )
 
 
-def run_example(directory: Path, *arguments: str, said: str | None = None) -> str:
-    """Run an example in ``directory`` and return what it printed; its failure is the test's.
-
-    Args:
-        directory: Where it runs.
-        *arguments: Its name and options.
-        said: What somebody types.
-    """
+def run_in_own_process(directory: Path, *arguments: str, said: str | None = None) -> str:
+    """Run an example as its readers do, and return what it printed."""
     result = execute_example(directory, *arguments, said=said)
     assert result.returncode == 0, result.stdout + result.stderr
     return result.stdout
 
 
+def run_here(directory: Path, *arguments: str) -> str:
+    """Run an example in this process, and return what it printed."""
+    script, *options = arguments
+    printed = io.StringIO()
+    with pytest.MonkeyPatch.context() as patch, redirect_stdout(printed):
+        patch.chdir(directory)
+        patch.setattr(sys, "argv", [str(EXAMPLES / script), *options])
+        patch.setenv("FLINK_AGENTS_LOCAL_STATE_DIR", str(directory / "state"))
+        try:
+            runpy.run_path(str(EXAMPLES / script), run_name="__main__")
+        except SystemExit as end:
+            assert end.code in (None, 0), end.code
+    return printed.getvalue()
+
+
+@pytest.fixture(params=[run_here, pytest.param(run_in_own_process, marks=pytest.mark.nightly)])
+def run_example(request: pytest.FixtureRequest) -> Run:
+    """A function that runs an example and returns what it printed."""
+    return request.param
+
+
 def test_hello(tmp_path: Path) -> None:
-    lines = run_example(tmp_path, "hello.py").splitlines()
+    lines = run_in_own_process(tmp_path, "hello.py").splitlines()
     assert lines[-3:] == ["hello Ada (1)", "hello Ada (2)", "hello Alan (1)"]
 
 
-def test_own_tables(tmp_path: Path) -> None:
+def test_own_tables(tmp_path: Path, run_example: Run) -> None:
     assert run_example(tmp_path, "own_tables.py").splitlines()[-2:] == ["ada 8", "alan 4"]
 
 
-def test_table_windows(tmp_path: Path) -> None:
+def test_table_windows(tmp_path: Path, run_example: Run) -> None:
     printed = run_example(tmp_path, "table_windows.py")
     assert printed.splitlines()[-2:] == ["12:00 70", "12:01 50"]
 
@@ -75,7 +107,7 @@ def test_table_windows(tmp_path: Path) -> None:
 def test_workflow_single_agent(tmp_path: Path) -> None:
     orders = tmp_path / "orders.txt"
     orders.write_text("ada 400\nada 50.5\nalan much\nada 100\n", encoding="utf-8")
-    printed = run_example(tmp_path, "workflow_single_agent.py", "orders.txt")
+    printed = run_in_own_process(tmp_path, "workflow_single_agent.py", "orders.txt")
     messages = [line.partition("> ")[2] or line for line in printed.splitlines()]
     assert [message for message in messages if message.startswith("ada:")] == [
         "ada: booked 400.00, 400.00 in total",
@@ -85,7 +117,7 @@ def test_workflow_single_agent(tmp_path: Path) -> None:
     assert "alan: 'much' is no amount" in messages
 
 
-def test_workflow_multiple_agent(tmp_path: Path) -> None:
+def test_workflow_multiple_agent(tmp_path: Path, run_example: Run) -> None:
     assert run_example(tmp_path, "workflow_multiple_agent.py").splitlines()[-5:] == [
         "kettle: [-1, 1, 1], better, 3 left",
         "kettle: [1], the same, 3 left",
@@ -95,7 +127,7 @@ def test_workflow_multiple_agent(tmp_path: Path) -> None:
     ]
 
 
-def test_validator(tmp_path: Path) -> None:
+def test_validator(tmp_path: Path, run_example: Run) -> None:
     assert run_example(tmp_path, "validator.py").splitlines()[-8:] == [
         "accepted: We are sorry: The kettle leaks. 40 back",
         "accepted: We are sorry: The lamp is broken. 45 back",
@@ -108,13 +140,13 @@ def test_validator(tmp_path: Path) -> None:
     ]
 
 
-def test_payments(tmp_path: Path) -> None:
+def test_payments(tmp_path: Path, run_example: Run) -> None:
     *receipts, charged = run_example(tmp_path, "payments.py").splitlines()[-4:]
     assert [receipt.partition(": receipt ")[0] for receipt in receipts] == ["ada 400", "ada 50", "alan 25"]
     assert charged == "failed once, charged 3 times: ada 400, ada 50, alan 25"
 
 
-def test_rag(tmp_path: Path) -> None:
+def test_rag(tmp_path: Path, run_example: Run) -> None:
     forgotten = "To reset a forgotten password, follow the link on the login page. [password]"
     first = run_example(tmp_path, "rag.py", ".").splitlines()[-6:]
     assert first == [
@@ -130,7 +162,7 @@ def test_rag(tmp_path: Path) -> None:
     assert "bo: you asked before: When does my delivery come? I live abroad." in again
 
 
-def test_mcp_tools(tmp_path: Path) -> None:
+def test_mcp_tools(tmp_path: Path, run_example: Run) -> None:
     kept = "Reservations are kept for two days."
     assert run_example(tmp_path, "mcp_tools.py").splitlines()[-3:] == [
         f"ada: 1 x cocoa reserved. {kept}",
@@ -139,7 +171,7 @@ def test_mcp_tools(tmp_path: Path) -> None:
     ]
 
 
-def test_react_agent(tmp_path: Path) -> None:
+def test_react_agent(tmp_path: Path, run_example: Run) -> None:
     lines = run_example(tmp_path, "react_agent.py").splitlines()[-4:]
     assert lines == [
         "ada: Order 7 is delivered yesterday.",
@@ -149,8 +181,9 @@ def test_react_agent(tmp_path: Path) -> None:
     ]
 
 
+@pytest.mark.nightly
 def test_pydantic_ai_agent(tmp_path: Path) -> None:
-    lines = run_example(tmp_path, "pydantic_ai_agent.py").splitlines()[-4:]
+    lines = run_in_own_process(tmp_path, "pydantic_ai_agent.py").splitlines()[-4:]
     assert lines == [
         "ada gets 40: a kettle costs 40",
         "ada gets 60: a lamp costs 75",
@@ -168,7 +201,7 @@ def judging(request: ServedRequest) -> Reply:
 
 @pytest.mark.parametrize("fails", [False, True])
 def test_review_analysis_asks_a_model(
-    tmp_path: Path, model_server: Callable[..., ModelServer], fails: bool
+    tmp_path: Path, run_example: Run, model_server: Callable[..., ModelServer], fails: bool
 ) -> None:
     """The server says the same as the word list, so that the result is that of the offline analyst."""
     server = model_server(judging)
@@ -186,9 +219,10 @@ def test_review_analysis_asks_a_model(
     assert server.count == 33 if not fails else server.count < 2 * 33
 
 
+@pytest.mark.nightly
 def test_review_analysis_comes_to_the_same_with_and_without_a_failure(tmp_path: Path) -> None:
-    plain = run_example(tmp_path, "review_analysis.py", "--sample", "--output", "plain.jsonl")
-    failed = run_example(
+    plain = run_in_own_process(tmp_path, "review_analysis.py", "--sample", "--output", "plain.jsonl")
+    failed = run_in_own_process(
         tmp_path, "review_analysis.py", "--sample", "--fail", "--parallelism", "2", "--output", "failed.jsonl"
     )
     assert "snippet 33 of 33 analysed" in plain
@@ -196,9 +230,10 @@ def test_review_analysis_comes_to_the_same_with_and_without_a_failure(tmp_path: 
     assert (tmp_path / "failed.jsonl").read_text() == (tmp_path / "plain.jsonl").read_text() != ""
 
 
+@pytest.mark.nightly
 def test_two_jobs_over_kafka(tmp_path: Path) -> None:
     """The first one is killed: nothing is lost, nothing is done twice, and the lineage is complete."""
-    *before, first, second, third, last = run_example(tmp_path, "two_jobs_over_kafka.py").splitlines()
+    *before, first, second, third, last = run_in_own_process(tmp_path, "two_jobs_over_kafka.py").splitlines()
     assert any(line.startswith("job 1 killed after ") for line in before)
     assert [first, second, third] == [
         "40 orders priced, 40 shipped, each once: True",
@@ -208,7 +243,7 @@ def test_two_jobs_over_kafka(tmp_path: Path) -> None:
     assert last.startswith("the last one: orders/0/") and last.endswith(" -> Pricing -> Shipping")
 
 
-def test_kafka_in_out(tmp_path: Path) -> None:
+def test_kafka_in_out(tmp_path: Path, run_example: Run) -> None:
     assert run_example(tmp_path, "kafka_in_out.py").splitlines()[-3:] == [
         'accounts: {"customer":"ada","total":400.0} flink-agents-sequence=0',
         'accounts: {"customer":"ada","total":450.5} flink-agents-sequence=1',
@@ -218,7 +253,7 @@ def test_kafka_in_out(tmp_path: Path) -> None:
 
 def test_human_approval(tmp_path: Path) -> None:
     """The page has a script of its own, ``browser.py``: it needs a browser."""
-    printed = run_example(
+    printed = run_in_own_process(
         tmp_path, "human_approval.py", "--terminal", said="why\n40\n\nnan\nno it was used\n"
     )
     asked = [line.partition("?")[0] for line in printed.splitlines() if "and the reason]" in line]
@@ -232,7 +267,9 @@ def test_human_approval(tmp_path: Path) -> None:
     ]
 
 
-@pytest.mark.parametrize("options", [("--terminal",), ("--port", "0")])
+@pytest.mark.parametrize(
+    "options", [("--terminal",), pytest.param(("--port", "0"), marks=pytest.mark.nightly)]
+)
 def test_nobody_waits_for_the_answers_of_a_job_that_failed(tmp_path: Path, options: tuple[str, ...]) -> None:
     done = execute_example(
         tmp_path, "human_approval.py", *options, said="", FLINK_AGENTS_KAFKA_JAR=str(tmp_path / "gone.jar")
