@@ -20,6 +20,7 @@ from flink_agents.runtime.serde import exceptions as failures
 from flink_agents.runtime.serde.codec import ValueCodec
 from flink_agents.testing import OperatorHarness
 from flink_agents.testing.faults import Fault, Faults, at_record
+from tests.suite.factors import factors
 
 pytestmark = pytest.mark.executes_once
 
@@ -120,8 +121,7 @@ def clean() -> None:
     forget()
 
 
-@pytest.mark.parametrize("limit", LIMITS)
-@pytest.mark.parametrize("name", [*MADE])
+@factors(strength=1, name=MADE, limit=LIMITS)
 def test_a_success_is_recorded_behind_any_failure(name: str, limit: int) -> None:
     caught([name], 1, limit)
     assert EFFECTS == [0, 1]
@@ -133,7 +133,9 @@ def test_a_success_is_recorded_behind_any_failure(name: str, limit: int) -> None
         assert is_alike(MADE[name](), after[0])
 
 
-@pytest.mark.parametrize("limit", LIMITS)
+@pytest.mark.parametrize(
+    "limit", [LIMITS[0], *(pytest.param(limit, marks=pytest.mark.nightly) for limit in LIMITS[1:])]
+)
 def test_several_failures_go_with_one_append(limit: int) -> None:
     names = ["message", "group", "attributes", "file"]
     faults = caught(names, 6, limit)
