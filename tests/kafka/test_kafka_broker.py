@@ -89,6 +89,7 @@ def test_a_port_in_use_is_named(kafka_broker: KafkaBroker, tmp_path: Path) -> No
     assert kafka_broker.running
 
 
+@pytest.mark.nightly
 def test_a_port_that_is_taken_in_the_meantime_is_named(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -98,6 +99,7 @@ def test_a_port_that_is_taken_in_the_meantime_is_named(
             KafkaBroker(tmp_path, port=server.getsockname()[1]).start()
 
 
+@pytest.mark.nightly
 def test_its_life(own_broker: KafkaBroker) -> None:
     """In one test, as each start takes seconds: stop, kill, pause; records and port stay."""
     address, topic = own_broker.bootstrap_servers, "kept"
@@ -164,6 +166,7 @@ def test_a_foreign_process_with_its_number_is_left_alone(tmp_path: Path) -> None
         other.communicate(b"\n")
 
 
+@pytest.mark.nightly
 def test_the_end_of_its_log_is_told_where_it_dies(tmp_path: Path) -> None:
     bad = KafkaBroker(tmp_path, options={"num.io.threads": "none"})
     with pytest.raises(BrokerStartError, match="num.io.threads"):
@@ -189,6 +192,7 @@ def test_a_directory_that_cannot_be_used_is_named(tmp_path: Path) -> None:
         KafkaBroker(tmp_path / "file").start()
 
 
+@pytest.mark.nightly
 def test_two_starts_at_once_make_one_broker(tmp_path: Path) -> None:
     """This one encrypts without a user, and is not given time to end in order."""
     started: list[bool] = []
@@ -213,6 +217,7 @@ def test_two_starts_at_once_make_one_broker(tmp_path: Path) -> None:
     assert not (tmp_path / "data" / ".kafka_cleanshutdown").exists(), "it ended in order all the same"
 
 
+@pytest.mark.nightly
 def test_encrypted_and_with_a_password(tmp_path: Path) -> None:
     odd = tmp_path / "söme dir, 100%"
     with KafkaBroker(odd, security="SASL_SSL") as own:
@@ -280,6 +285,7 @@ def test_ctrl_c_does_not_reach_it(kafka_broker: KafkaBroker) -> None:
     assert os.getpgid(pid) != os.getpgrp()
 
 
+@pytest.mark.nightly
 def test_it_ends_with_a_with_block_that_was_killed(tmp_path: Path) -> None:
     code = (
         "import sys\n"

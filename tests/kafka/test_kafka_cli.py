@@ -74,6 +74,7 @@ def test_a_port_in_use_ends_with_2(kafka_broker: KafkaBroker, tmp_path: Path) ->
     assert "Traceback" not in done.stderr
 
 
+@pytest.mark.nightly
 def test_an_interrupted_start_leaves_nothing_behind(tmp_path: Path) -> None:
     """Ctrl-C while it waits: nobody was told of the broker."""
     command = [str(Path(sys.executable).with_name("flink-agents")), "kafka", "start", "--data", "data"]

@@ -105,6 +105,7 @@ class Picky(Agent):
         return OutputEvent(output=order.number)
 
 
+@pytest.mark.nightly
 def test_dead_letters_of_an_agent_go_back_in(
     agents_environment: MakeEnvironment, kafka_broker: KafkaBroker, tmp_path: Path
 ) -> None:

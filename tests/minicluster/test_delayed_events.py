@@ -56,7 +56,9 @@ class FailsAtTheFirst(FailsOnce):
         return super().__call__(output) if output[0] == "came" else output
 
 
-@pytest.mark.parametrize("fast", [True, False], ids=["fast path", "public path"])
+@pytest.mark.parametrize(
+    "fast", [True, pytest.param(False, marks=pytest.mark.nightly)], ids=["fast path", "public path"]
+)
 def test_delayed_events_come_once_and_not_early(
     agents_environment: Callable[..., AgentsExecutionEnvironment], fast: bool, tmp_path: Path
 ) -> None:

@@ -125,7 +125,7 @@ def expected(numbers: Any, stamped: Callable[[int], int] = stamp) -> dict[int, l
     return found
 
 
-@pytest.mark.parametrize("parallelism", [1, 2])
+@pytest.mark.parametrize("parallelism", [pytest.param(1, marks=pytest.mark.nightly), 2])
 def test_windows_behind_an_agent_get_every_result(
     agents_environment: MakeEnvironment, parallelism: int
 ) -> None:
@@ -154,7 +154,14 @@ class StragglingAgent(Agent):
 STRAGGLER = 5
 
 
-@pytest.mark.parametrize("late", ["emit", "drop", "side"])
+@pytest.mark.parametrize(
+    "late",
+    [
+        pytest.param("emit", marks=pytest.mark.nightly),
+        pytest.param("drop", marks=pytest.mark.nightly),
+        "side",
+    ],
+)
 def test_stragglers_follow_the_policy(agents_environment: MakeEnvironment, late: str) -> None:
     env = agents_environment()
     hold = EventTime.hold(hold_timeout="1 s", late=late)
@@ -337,7 +344,7 @@ class FailingOnceAgent(Agent):
         return OutputEvent(output=number)
 
 
-@pytest.mark.parametrize("backend", ["hashmap", "rocksdb"])
+@pytest.mark.parametrize("backend", ["hashmap", pytest.param("rocksdb", marks=pytest.mark.nightly)])
 def test_windows_are_whole_after_a_failure(
     agents_environment: MakeEnvironment, backend: str, tmp_path: Path
 ) -> None:

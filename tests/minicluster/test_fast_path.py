@@ -242,8 +242,17 @@ def restored_from(savepoint: str) -> dict[str, str]:
     }
 
 
-@pytest.mark.parametrize("backend", ["hashmap", "rocksdb"])
-@pytest.mark.parametrize(("before", "after"), [(True, False), (False, True), (True, True)])
+@pytest.mark.parametrize(
+    ("before", "after", "backend"),
+    [
+        (True, False, "hashmap"),
+        (False, True, "rocksdb"),
+        pytest.param(False, True, "hashmap", marks=pytest.mark.nightly),
+        pytest.param(True, False, "rocksdb", marks=pytest.mark.nightly),
+        pytest.param(True, True, "hashmap", marks=pytest.mark.nightly),
+        pytest.param(True, True, "rocksdb", marks=pytest.mark.nightly),
+    ],
+)
 def test_what_waits_goes_on_by_the_other_way(
     agents_environment: MakeEnvironment, tmp_path: Path, before: bool, after: bool, backend: str
 ) -> None:
@@ -271,7 +280,9 @@ def test_what_waits_goes_on_by_the_other_way(
     assert sorted(int(beat.key) for beat in read_beats(outputs)) == list(range(WAITING))
 
 
-@pytest.mark.parametrize(("before", "after"), [(True, False), (False, True)])
+@pytest.mark.parametrize(
+    ("before", "after"), [(True, False), pytest.param(False, True, marks=pytest.mark.nightly)]
+)
 def test_what_waits_goes_on_at_the_end_of_the_input(
     agents_environment: MakeEnvironment, tmp_path: Path, before: bool, after: bool
 ) -> None:

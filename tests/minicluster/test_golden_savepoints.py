@@ -25,6 +25,7 @@ from tests.minicluster.golden_savepoints import (
     timed,
     unpacked,
 )
+from tests.suite.factors import factors
 
 pytestmark = pytest.mark.minicluster
 
@@ -74,8 +75,7 @@ def check(outputs: list[Any], path: Path, timed: bool) -> None:
         assert sorted(int(beat.key) for beat in beats if beat.kind == kind) == list(called)
 
 
-@pytest.mark.parametrize("backend", ["hashmap", "rocksdb"])
-@pytest.mark.parametrize("fast", [True, False])
+@factors(strength=1, fast=[True, False], backend=["hashmap", "rocksdb"])
 def test_a_savepoint_and_journals_of_the_version_before_go_on(
     agents_environment: MakeEnvironment, tmp_path: Path, backend: str, fast: bool
 ) -> None:
@@ -88,7 +88,7 @@ def test_a_savepoint_and_journals_of_the_version_before_go_on(
     check(outputs, beats, timed=False)
 
 
-@pytest.mark.parametrize("fast", [True, False])
+@pytest.mark.parametrize("fast", [True, pytest.param(False, marks=pytest.mark.nightly)])
 def test_a_job_that_held_event_time_in_the_version_before_goes_on(
     agents_environment: MakeEnvironment, tmp_path: Path, fast: bool
 ) -> None:

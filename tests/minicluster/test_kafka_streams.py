@@ -231,7 +231,9 @@ class FailingOnce(Agent):
         return OutputEvent(output=event.input)
 
 
-@pytest.mark.parametrize("delivery", ["exactly-once", "at-least-once"])
+@pytest.mark.parametrize(
+    "delivery", ["exactly-once", pytest.param("at-least-once", marks=pytest.mark.nightly)]
+)
 def test_a_failure_in_the_middle_loses_nothing(
     agents_environment: MakeEnvironment,
     kafka_broker: KafkaBroker,

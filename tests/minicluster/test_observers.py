@@ -47,7 +47,9 @@ class Locked(RunObserver):
         self.lock = threading.Lock()
 
 
-@pytest.mark.parametrize("fast", [True, False], ids=["fast", "public"])
+@pytest.mark.parametrize(
+    "fast", [True, pytest.param(False, marks=pytest.mark.nightly)], ids=["fast", "public"]
+)
 def test_observers_are_told_in_workers(
     agents_environment: MakeEnvironment, tmp_path: Path, fast: bool
 ) -> None:

@@ -15,6 +15,7 @@ from tests.peer_scenario import Scenario, build, judge, settings
 pytestmark = pytest.mark.minicluster
 
 
+@pytest.mark.nightly
 def test_no_recorded_effect_comes_again(
     agents_environment: Callable[..., AgentsExecutionEnvironment], tmp_path: Path
 ) -> None:

@@ -13,6 +13,7 @@ import pytest
 
 from flink_agents import Agent, AgentsExecutionEnvironment, Event, InputEvent, OutputEvent, action
 from tests.minicluster.sources import numbers, restarting
+from tests.suite.factors import factors
 
 pytestmark = pytest.mark.minicluster
 
@@ -73,8 +74,7 @@ def slowly(number: int) -> int:
     return number
 
 
-@pytest.mark.parametrize("waits", [False, True], ids=["def", "async"])
-@pytest.mark.parametrize("backend", ["hashmap", "rocksdb"])
+@factors(strength=1, waits=[False, True], backend=["hashmap", "rocksdb"])
 def test_three_failures_a_second_apart(
     agents_environment: MakeEnvironment, backend: str, waits: bool, tmp_path: Path
 ) -> None:

@@ -121,7 +121,9 @@ def test_a_job_whose_requests_nobody_answers_is_refused(
         env.execute()
 
 
-@pytest.mark.parametrize("fast", [True, False], ids=["fast path", "public path"])
+@pytest.mark.parametrize(
+    "fast", [True, pytest.param(False, marks=pytest.mark.nightly)], ids=["fast path", "public path"]
+)
 def test_suspended_runs_survive_a_failure(
     agents_environment: MakeEnvironment, fast: bool, tmp_path: Path
 ) -> None:
@@ -183,7 +185,9 @@ def test_signals_of_a_key_keep_their_order_at_any_parallelism(agents_environment
     assert sorted(outputs) == [[n for n in range(2 * ANSWERS) if n // 2 % 2 == key] for key in range(2)]
 
 
-@pytest.mark.parametrize("fast", [True, False], ids=["fast path", "public path"])
+@pytest.mark.parametrize(
+    "fast", [True, pytest.param(False, marks=pytest.mark.nightly)], ids=["fast path", "public path"]
+)
 def test_inputs_overtake_suspended_runs_in_a_job_that_fails(
     agents_environment: MakeEnvironment, fast: bool, tmp_path: Path
 ) -> None:
