@@ -268,7 +268,10 @@ SCENES: dict[str, Callable[[], Store]] = {
 }
 
 
-@pytest.mark.parametrize("scene", SCENES)
+@pytest.mark.parametrize(
+    "scene",
+    [pytest.param(one, marks=pytest.mark.nightly if one == "two take over" else ()) for one in SCENES],
+)
 def test_what_is_called_done_counts_and_what_is_refused_does_not(scene: str) -> None:
     orders, outcomes = 0, set[str]()
     for world, order in explore(SCENES[scene]):
@@ -386,6 +389,7 @@ DEFECTS: dict[Callable[..., None], str] = {
 }
 
 
+@pytest.mark.nightly
 @pytest.mark.parametrize("defect", DEFECTS, ids=lambda one: one.__name__)
 def test_a_defect_is_found(defect: Callable[..., None]) -> None:
     def make() -> Store:

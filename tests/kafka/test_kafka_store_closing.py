@@ -207,6 +207,7 @@ def test_close_ends_while_no_broker_answers(settings: KafkaSettings, paused: Kaf
 
 
 # kafka-python forgets the sockets of connections that were refused.
+@pytest.mark.nightly
 @pytest.mark.filterwarnings("ignore:unclosed:ResourceWarning")
 def test_a_broker_that_is_killed_loses_nothing(settings: KafkaSettings, kafka_broker: KafkaBroker) -> None:
     """Twice, while all journals are appended to: what was called done is found, in order, once."""

@@ -265,6 +265,7 @@ def test_a_failure_in_the_middle_loses_nothing(
         assert len(written(client, f"{topic}-out", "read_uncommitted")) > ALL  # else nothing was tested
 
 
+@pytest.mark.nightly
 def test_a_secured_broker_is_reached_with_the_same_options(
     agents_environment: MakeEnvironment, tmp_path: Path, topic: str
 ) -> None:

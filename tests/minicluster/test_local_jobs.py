@@ -99,7 +99,11 @@ def by_sql(env: AgentsExecutionEnvironment, stream: Any) -> Any:
     tables.execute_sql("INSERT INTO gone SELECT number FROM numbers").wait()
 
 
-WAYS = [by_stream_env, by_collecting, by_collecting_some, by_table, by_sql]
+WAYS = [
+    by_stream_env,
+    by_sql,
+    *(pytest.param(one, marks=pytest.mark.nightly) for one in (by_collecting, by_collecting_some, by_table)),
+]
 
 
 @pytest.mark.parametrize("run", WAYS)

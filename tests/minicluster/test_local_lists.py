@@ -81,6 +81,7 @@ def check_outputs(directory: Path) -> None:
             assert of_key == [(key + KEYS * place, place + 1) for place in range(COUNT // KEYS)]
 
 
+@pytest.mark.nightly
 def test_the_list_of_a_killed_job_has_all_outputs(tmp_path: Path) -> None:
     """It is killed in the middle, and at the end of its input; a changed list is rejected meanwhile."""
     with started(tmp_path) as process:

@@ -238,6 +238,7 @@ def go(index: int) -> Signal:
     return Signal("go", -number, key=number, id=str(nth))
 
 
+@pytest.mark.nightly
 def test_each_wait_ends_once_and_with_its_own_answer(
     agents_environment: Callable[..., AgentsExecutionEnvironment], tmp_path: Path
 ) -> None:
