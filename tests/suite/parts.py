@@ -58,7 +58,8 @@ def _benchmark(case: str, *arguments: str, name: str = "") -> Part:
 
 
 PARTS = (
-    _tests("slow", "tests that are too slow for every day", "-m", "nightly"),
+    _tests("slow", "tests that are too slow for every day", "-m", "nightly", "--ignore=tests/cluster"),
+    _tests("clusters", "clusters survive SIGKILL, rescaling, savepoints", "-m", "nightly", "tests/cluster"),
     _tests("products", "the rows that covering arrays leave out", "--product", "-m", "product", condition=""),
     _tests("plain", "every harness without any condition", "-m", "not minicluster", *HARNESSES, condition=""),
     _tests(

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import subprocess
+import sys
 from collections.abc import Callable
 from pathlib import Path
 
@@ -10,7 +11,9 @@ import pytest
 
 from tests.suite import nightly
 from tests.suite.nightly import Night, code_digest, figures_of
-from tests.suite.parts import PARTS, Part
+from tests.suite.parts import PARTS, PYTEST, Part
+
+ROOT = Path(__file__).parents[2]
 
 PAGE = "before\n<!-- nightly -->\n| `chats` | kept | 7 programs | 1 | a day |\n<!-- end -->\nafter\n"
 
@@ -113,3 +116,20 @@ def test_the_digest_of_the_code_sees_changes_but_not_the_table(tmp_path: Path) -
 def test_names_of_parts_are_unique() -> None:
     names = [part.name for part in PARTS]
     assert len(set(names)) == len(names)
+
+
+def test_each_command_knows_its_options() -> None:
+    """A part that no longer starts would only be noticed by night."""
+    commands = {one.arguments[1]: one.arguments for one in PARTS if one.arguments[:2] != PYTEST[:2]}
+    for name, arguments in commands.items():
+        # argparse checks what comes before --help.
+        done = subprocess.run(
+            [sys.executable, *arguments, "--help"], cwd=ROOT, capture_output=True, text=True, check=False
+        )
+        assert done.returncode == 0, f"{name}: {done.stderr}"
+
+
+def test_each_path_of_a_part_exists() -> None:
+    for one in PARTS:
+        for path in (each.removeprefix("--ignore=") for each in one.arguments):
+            assert not path.startswith("tests/") or (ROOT / path).exists(), f"{one.name}: {path}"
