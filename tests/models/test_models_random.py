@@ -24,6 +24,7 @@ def test_programs_have_conversations_of_each_kind() -> None:
     assert {name for talk in talks for turn in talk.turns for name in turn} == set(random_chats.OF_CHATS)
 
 
+@pytest.mark.nightly
 def test_random_conversations_find_defects_that_are_put_back() -> None:
     findings = try_all(QUICK, programs=20, seed=1, jobs=2)
     assert [str(one) for one in findings if not one.passed] == []

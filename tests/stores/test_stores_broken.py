@@ -65,6 +65,7 @@ def test_a_store_without_a_defect_passes_all() -> None:
 
 # The defects of some leave tasks and futures behind that nobody awaits.
 @pytest.mark.filterwarnings("ignore::pytest.PytestUnraisableExceptionWarning")
+@pytest.mark.nightly
 @each("store", BROKEN, ids=lambda store: store.__name__)
 def test_a_defect_is_found(store: type[MemoryStore]) -> None:
     assert failed_cases(store)

@@ -28,6 +28,7 @@ QUICK = (
 """Mutations that few programs find."""
 
 
+@pytest.mark.nightly
 @pytest.mark.executes_once
 def test_random_programs_find_defects_that_are_put_back() -> None:
     findings = try_all(QUICK, programs=60, seed=1, jobs=2)
