@@ -7,7 +7,8 @@
 
 Run it with ``python examples/review_analysis.py``. With ``--fail`` the job fails in its middle,
 goes back to its last checkpoint, and comes to the same result: the result of every run is
-compared with a calculation in plain Python. ``--sample`` needs no network. With ``--model
+compared with a calculation in plain Python. With ``--kill`` the script and its JVM are killed in the
+middle and started again: the second start resumes. ``--sample`` needs no network. With ``--model
 provider:name`` a language model judges the snippets; ``--base-url`` says where, if not at the provider's.
 """
 
@@ -28,7 +29,7 @@ from pyflink.datastream.connectors.file_system import FileSource, StreamFormat
 from pyflink.datastream.window import TimeWindow, TumblingEventTimeWindows
 from review_agents import ProductSuggestionAgent, ReviewAnalysisAgent
 from review_data import Review, ReviewDataError, load_reviews, load_sample
-from review_failure import FailOnce
+from review_failure import FailOnce, HoldOnce, run_and_kill
 from review_result import (
     PUBLISHED_CORRELATION,
     as_json_lines,
@@ -55,7 +56,7 @@ def run_job(
     window_seconds: int,
     parallelism: int,
     directory: Path,
-    fail_once: FailOnce | None,
+    trouble: FailOnce | HoldOnce | None,
     analyst: ReviewAnalysisAgent | None = None,
     config: Mapping[str, Any] | None = None,
 ) -> tuple[list[AnalysedReview], list[ProductSuggestion]]:
@@ -66,7 +67,7 @@ def run_job(
         window_seconds: Length of the windows.
         parallelism: Subtasks of the agents and windows.
         directory: For the job's input and its checkpoints.
-        fail_once: What makes the job fail, or None.
+        trouble: What makes the job fail or holds it, or None.
         analyst: The first agent, where it is one that makes calls.
         config: Options of the job.
 
@@ -74,13 +75,18 @@ def run_job(
         The analysed snippets in stream order, and the suggestions by product.
     """
     total = len(reviews)
-    # Its inputs and checkpoints are in a directory that is removed at the end: there is nothing to resume.
-    config = {"local.resume": "never", **(config or {})}
-    agents = AgentsExecutionEnvironment.get_execution_environment(config=config)
+    resumes = isinstance(trouble, HoldOnce)
+    # The directory of a run that nobody kills is removed at its end: there is nothing to resume.
+    where = (
+        {"local.resume": "require", "local.state-dir": str(directory)}
+        if resumes
+        else {"local.resume": "never"}
+    )
+    agents = AgentsExecutionEnvironment.get_execution_environment(config={**where, **(config or {})})
     env = agents.stream_env
-    configure(env, checkpoints=directory / "checkpoints")
+    configure(env, checkpoints=None if resumes else directory / "checkpoints")
 
-    snippets = read_snippets(env, reviews, directory / "reviews.jsonl", fail_once)
+    snippets = read_snippets(env, reviews, directory / "reviews.jsonl", trouble)
     analysis = agents.from_datastream(snippets, key_selector=lambda review: review.group).apply(
         # An agent whose calls take time keeps the windows behind it from ending before its answers.
         analyst or ReviewAnalysisAgent(),
@@ -105,30 +111,35 @@ def run_job(
     return in_stable_order(analysed_list, suggestion_list)
 
 
-def configure(env: StreamExecutionEnvironment, checkpoints: Path) -> None:
-    """Set what holds for the whole job."""
-    configuration = Configuration()
-    configuration.set_string("execution.checkpointing.dir", checkpoints.as_uri())
-    env.configure(configuration)
+def configure(env: StreamExecutionEnvironment, checkpoints: Path | None) -> None:
+    """Set what holds for the whole job; a job that resumes has a place for its checkpoints."""
+    if checkpoints is not None:
+        configuration = Configuration()
+        configuration.set_string("execution.checkpointing.dir", checkpoints.as_uri())
+        env.configure(configuration)
     env.enable_checkpointing(CHECKPOINT_INTERVAL_MS)
     # For the source and its timestamps: side by side they would mix up the snippets of a review.
     env.set_parallelism(1)
 
 
 def read_snippets(
-    env: StreamExecutionEnvironment, reviews: Sequence[Review], file: Path, fail_once: FailOnce | None
+    env: StreamExecutionEnvironment,
+    reviews: Sequence[Review],
+    file: Path,
+    trouble: FailOnce | HoldOnce | None,
 ) -> DataStream:
     """The snippets as a stream with event time; written to ``file`` and read from there.
 
     A FileSource keeps its position in checkpoints; from_collection would begin anew.
     """
-    file.write_text(as_json_lines(reviews), encoding="utf-8")
+    if not file.exists():
+        file.write_text(as_json_lines(reviews), encoding="utf-8")
     source = FileSource.for_record_stream_format(StreamFormat.text_line_format(), str(file)).build()
     snippets = env.from_source(source, WatermarkStrategy.no_watermarks(), "reviews").map(
         Review.model_validate_json
     )
-    if fail_once is not None:
-        snippets = snippets.map(fail_once.hand_on)
+    if trouble is not None:
+        snippets = snippets.map(trouble.hand_on)
     event_time = WatermarkStrategy.for_monotonous_timestamps().with_timestamp_assigner(PostedAt())
     return snippets.assign_timestamps_and_watermarks(event_time)
 
@@ -167,6 +178,9 @@ class CollectWindow(ProcessWindowFunction[AnalysedReview, ProductWindow, str, Ti
 def main(arguments: Sequence[str] | None = None) -> int:
     """Run the job and print its result; 0 where it is the expected one."""
     options = parse_arguments(arguments)
+    if options.kill and options.directory is None:
+        with tempfile.TemporaryDirectory(prefix="review-analysis-") as name:
+            return run_and_kill([__file__, *(arguments or sys.argv[1:]), "--directory", name], Path(name))
     try:
         reviews = load_sample() if options.sample else load_reviews()
     except ReviewDataError as error:
@@ -176,10 +190,11 @@ def main(arguments: Sequence[str] | None = None) -> int:
 
     print(f"Analysing {len(reviews):,} review snippets; Flink takes some seconds to start ...", flush=True)
     with tempfile.TemporaryDirectory(prefix="review-analysis-") as name:
-        directory = Path(name)
+        directory = options.directory or Path(name)
         fail_once = FailOnce(len(reviews), directory / "checkpoints", directory) if options.fail else None
         analyst, config = model_analyst(options, directory)
-        result = run_job(reviews, window_seconds, options.parallelism, directory, fail_once, analyst, config)
+        trouble = HoldOnce(len(reviews), directory) if options.kill else fail_once
+        result = run_job(reviews, window_seconds, options.parallelism, directory, trouble, analyst, config)
         report(*result, options)
         if fail_once is not None:
             print(fail_once.describe())
@@ -223,6 +238,11 @@ def parse_arguments(arguments: Sequence[str] | None) -> argparse.Namespace:
     """The options of the command line."""
     parser = argparse.ArgumentParser(description="Two agents that analyse product reviews.")
     parser.add_argument("--fail", action="store_true", help="let the job fail once and restore itself")
+    parser.add_argument(
+        "--kill", action="store_true", help="kill the script and its JVM in the middle, and start it again"
+    )
+    # Where the job of a script that is killed keeps its data.
+    parser.add_argument("--directory", type=Path, help=argparse.SUPPRESS)
     parser.add_argument("--sample", action="store_true", help="use 33 made-up snippets, without network")
     parser.add_argument("--model", metavar="PROVIDER:NAME", help="let this model judge the snippets")
     parser.add_argument("--base-url", metavar="URL", help="where the model is, if not at the provider's")

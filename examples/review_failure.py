@@ -1,10 +1,15 @@
-"""The failure of ``review_analysis.py --fail``: one exception, and a note of where the job went on.
+"""What ``review_analysis.py`` goes through: ``--fail`` raises an exception, ``--kill`` kills its processes.
 
 A restarted job begins with new objects, so what has to outlive the failure is kept in files.
 """
 
 from __future__ import annotations
 
+import os
+import signal
+import subprocess
+import sys
+from collections.abc import Sequence
 from pathlib import Path
 from time import sleep
 
@@ -61,3 +66,53 @@ class FailOnce:
     def restored(self) -> bool:
         """Whether the job failed and did not begin at the first snippet again."""
         return self.resumed_at.exists() and int(self.resumed_at.read_text()) > 1
+
+
+class HoldOnce:
+    """Hands the snippets on, and holds the job in the middle, once, until somebody kills it.
+
+    Args:
+        total: Number of snippets.
+        directory: For the job's data and the notes of this class.
+    """
+
+    def __init__(self, total: int, directory: Path) -> None:
+        self.total = total
+        self.directory = directory
+        self.held_at = directory / "held_at"
+
+    def hand_on(self, review: Review) -> Review:
+        """Hand ``review`` on, or hold it if there is a checkpoint to resume from."""
+        sleep(RUN_SECONDS / self.total)
+        if review.number > self.total // 2 and not self.held_at.exists() and self.checkpoint_completed():
+            self.held_at.write_text(str(review.number))
+            while True:
+                sleep(1)
+        return review
+
+    def checkpoint_completed(self) -> bool:
+        """Return True if there is a complete checkpoint."""
+        return any(self.directory.glob("jobs/*/checkpoints/*/chk-*/_metadata"))
+
+
+def run_and_kill(command: Sequence[str], directory: Path) -> int:
+    """Start a script, kill it in the middle, start it again, and return the exit code of the second start.
+
+    Args:
+        command: The script and its arguments.
+        directory: Where :class:`HoldOnce` leaves its notes.
+    """
+    held_at = directory / "held_at"
+    first = subprocess.Popen([sys.executable, *command], start_new_session=True)
+    while first.poll() is None and not held_at.exists():
+        sleep(0.1)
+    if first.poll() is not None:
+        print("The job ended before it could be killed.", file=sys.stderr)
+        return first.returncode or 1
+    os.killpg(first.pid, signal.SIGKILL)
+    first.wait()
+    print(
+        f"\n  --kill: killed at snippet {int(held_at.read_text()):,}, with kill -9; starting it again\n",
+        flush=True,
+    )
+    return subprocess.run([sys.executable, *command], check=False).returncode

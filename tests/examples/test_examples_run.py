@@ -9,6 +9,7 @@ from __future__ import annotations
 # pyright: reportMissingImports=false
 import io
 import os
+import re
 import runpy
 import subprocess
 import sys
@@ -171,8 +172,9 @@ def test_mcp_tools(tmp_path: Path, run_example: Run) -> None:
     ]
 
 
-def test_react_agent(tmp_path: Path, run_example: Run) -> None:
-    lines = run_example(tmp_path, "react_agent.py").splitlines()[-4:]
+@pytest.mark.nightly
+def test_react_agent(tmp_path: Path) -> None:
+    lines = run_in_own_process(tmp_path, "react_agent.py").splitlines()[-4:]
     assert lines == [
         "ada: Order 7 is delivered yesterday.",
         "ada: We have refunded 7.",
@@ -228,6 +230,17 @@ def test_review_analysis_comes_to_the_same_with_and_without_a_failure(tmp_path: 
     assert "snippet 33 of 33 analysed" in plain
     assert "was restored from its checkpoint" in failed
     assert (tmp_path / "failed.jsonl").read_text() == (tmp_path / "plain.jsonl").read_text() != ""
+
+
+@pytest.mark.nightly
+def test_review_analysis_that_is_killed_resumes(tmp_path: Path) -> None:
+    done = execute_example(tmp_path, "review_analysis.py", "--sample", "--kill", "--output", "killed.jsonl")
+    assert done.returncode == 0, done.stdout + done.stderr
+    assert re.search(r"--kill: killed at snippet \d+, with kill -9", done.stdout)
+    assert re.search(r"resuming 'review analysis' from checkpoint \d+ of", done.stderr)
+    analysed, suggestions = expected_result(load_sample(), 20)
+    assert len(analysed) == 33
+    assert (tmp_path / "killed.jsonl").read_text() == as_json_lines(suggestions)
 
 
 @pytest.mark.nightly
