@@ -3,6 +3,9 @@
     python -m tests.chaos --store sqlite --events 5000 --keys 50 --kills 5 --seed 1 --json
     python -m tests.chaos --job branching --events 5000 --kills 5
     python -m tests.chaos --store kafka --events 100000 --kills 30 --overlaps 3 --outage 60 --json
+    python -m tests.chaos --local --kills 100
+
+With ``--local`` the job runs in its script, which is killed and started again: see ``tests.local_chaos``.
 
 With the store kafka, a broker is started for the run. It stands still, is stopped or is killed for up to two
 seconds again and again, and some of the kills fall into the rebuild from the kill before.
@@ -17,6 +20,7 @@ import argparse
 import json
 import random
 import shutil
+import sys
 import tempfile
 from contextlib import ExitStack
 from pathlib import Path
@@ -29,6 +33,7 @@ from tests.cluster.durable_run import Chaos, DurableRun, Report, tell
 from tests.cluster.durable_stores import RunStore
 from tests.cluster.flink_cluster import FlinkCluster
 from tests.cluster.settings import DURABLE_JOBS, Combination
+from tests.local_chaos import command as local
 
 BROKERED = "kafka"
 """The store that needs a broker."""
@@ -128,6 +133,9 @@ def show(report: Report, as_json: bool) -> int:
 
 
 def main(arguments: list[str] | None = None) -> int:
+    arguments = sys.argv[1:] if arguments is None else arguments
+    if "--local" in arguments:
+        return local.main([one for one in arguments if one != "--local"])
     options = parse_arguments(arguments)
     directory = options.directory or Path(tempfile.mkdtemp(prefix="chaos-"))
     directory.mkdir(parents=True, exist_ok=True)

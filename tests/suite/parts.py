@@ -109,6 +109,15 @@ PARTS = (
         *("chaos-two-jobs", "two jobs over Kafka survive SIGKILL", "chaos_two_jobs"),
         *("--orders", "200", "--kills", "6"),
     ),
+    _chaos(
+        *(
+            "chaos-local",
+            "local jobs resume after SIGKILL of the tree, the script, the JVM",
+            "chaos",
+            "--local",
+        ),
+        *("--kills", "100"),
+    ),
     Part("keys-sqlite", "bytes per key, restart", ("-m", "benchmarks", "keys", "--json")),
     Part("keys-kafka", "bytes per key, restart", ("-m", "benchmarks", "keys", "--store", "kafka", "--json")),
     _benchmark("static"),

@@ -1,0 +1,134 @@
+"""Compares what came of a run with what has to come of it."""
+
+from __future__ import annotations
+
+from collections import Counter, defaultdict
+from collections.abc import Iterable, Sequence
+from dataclasses import asdict, dataclass, field
+from pathlib import Path
+from typing import Any
+
+STEPS = ("left", "right", "end")
+
+
+@dataclass
+class World:
+    """The effects that were had, in the order in which they came.
+
+    Attributes:
+        effects: Tokens of each call, by order and step.
+        keys: Idempotency keys of each call.
+        repeated_after_record: Calls that were made again after the action had their answer.
+    """
+
+    effects: dict[tuple[int, str], list[str]] = field(default_factory=lambda: defaultdict(list))
+    keys: dict[tuple[int, str], set[str]] = field(default_factory=lambda: defaultdict(set))
+    repeated_after_record: list[tuple[int, str]] = field(default_factory=list)
+
+    @classmethod
+    def read(cls, file: Path) -> World:
+        """Read the file that the job writes."""
+        world = cls()
+        seen: set[str] = set()
+        for line in file.read_text().splitlines() if file.exists() else []:
+            kind, number, *words = line.split()
+            if kind == "seen":
+                seen.update(words)
+                continue
+            step, key, token = words
+            call = (int(number), step)
+            if seen.intersection(world.effects[call]):
+                world.repeated_after_record.append(call)
+            world.effects[call].append(token)
+            world.keys[call].add(key)
+        return world
+
+    @property
+    def count(self) -> int:
+        """Calls that were made at least once."""
+        return len(self.effects)
+
+
+@dataclass(frozen=True)
+class Verdict:
+    """What came of a run.
+
+    Attributes:
+        kills: How often each victim was killed at each moment.
+        starts: How often the script was started.
+        resumed: Starts that resumed from a checkpoint or savepoint.
+        orders: How many there were.
+        lost: Orders without an output.
+        twice: Orders with several outputs.
+        out_of_order: Customers whose orders left in another order, or were counted wrongly.
+        lost_effects: Calls that were never made.
+        called_again: Calls that were in flight at a kill and were made again.
+        repeated_after_record: Calls that were made again after their answer was recorded.
+        keys_differ: Calls that came under several idempotency keys.
+        wrong_totals: Orders that are in no window, or in several.
+        failure: Why the run did not come to its end, or an empty string.
+    """
+
+    kills: dict[str, int]
+    starts: int
+    resumed: int
+    orders: int
+    lost: Sequence[int] = ()
+    twice: Sequence[int] = ()
+    out_of_order: Sequence[str] = ()
+    lost_effects: Sequence[tuple[int, str]] = ()
+    called_again: int = 0
+    repeated_after_record: Sequence[tuple[int, str]] = ()
+    keys_differ: Sequence[tuple[int, str]] = ()
+    wrong_totals: Sequence[int] = ()
+    failure: str = ""
+
+    @property
+    def clean(self) -> bool:
+        """True if nothing was lost, repeated after its record, or put out twice."""
+        wrong = (self.lost, self.twice, self.out_of_order, self.lost_effects, self.repeated_after_record)
+        return not (any(wrong) or self.keys_differ or self.wrong_totals or self.failure)
+
+    def as_json(self) -> dict[str, Any]:
+        """Return the figures; of what is wrong, the first ten."""
+        found = asdict(self)
+        return {
+            name: value[:10] if isinstance(value, list | tuple) else value for name, value in found.items()
+        }
+
+
+def judge(
+    world: World,
+    orders: int,
+    outputs: Iterable[dict[str, Any]],
+    totals: Iterable[dict[str, Any]] | None,
+    **figures: Any,
+) -> Verdict:
+    """Compare outputs and effects with those of an undisturbed run."""
+    outputs = list(outputs)
+    counts = Counter(one["number"] for one in outputs)
+    places: dict[str, list[tuple[int, int]]] = defaultdict(list)
+    for one in outputs:
+        places[one["customer"]].append((one["place"], one["number"]))
+    wanted = {(number, step) for number in range(orders) for step in STEPS}
+    of_totals = Counter(number for one in totals or () for number in one["orders"])
+    numbers = range(orders) if totals is not None else ()
+    return Verdict(
+        orders=orders,
+        lost=sorted(set(range(orders)) - set(counts)),
+        twice=sorted(number for number, count in counts.items() if count > 1),
+        out_of_order=sorted(name for name, found in places.items() if not _in_order(found)),
+        lost_effects=sorted(wanted - set(world.effects)),
+        called_again=sum(len(tokens) - 1 for tokens in world.effects.values()),
+        repeated_after_record=world.repeated_after_record,
+        keys_differ=sorted(call for call, keys in world.keys.items() if len(keys) > 1),
+        wrong_totals=[number for number in numbers if of_totals[number] != 1],
+        **figures,
+    )
+
+
+def _in_order(found: Sequence[tuple[int, int]]) -> bool:
+    """Return True if the places of a customer are 1, 2, 3 and its orders ascend."""
+    return [place for place, _ in found] == list(range(1, len(found) + 1)) and [
+        number for _, number in found
+    ] == sorted(number for _, number in found)

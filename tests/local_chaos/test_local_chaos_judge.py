@@ -1,0 +1,67 @@
+"""What the chaos of local jobs calls clean, and what not."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from tests.local_chaos.judge import STEPS, Verdict, World, judge
+
+ORDERS = 4
+Lines = list[str]
+Rows = list[dict[str, Any]]
+
+
+def lines() -> Lines:
+    """Return what an undisturbed run leaves in the world."""
+    found: Lines = []
+    for number in range(ORDERS):
+        found += [f"effect {number} {step} key-{number}-{step} {step}{number}" for step in STEPS]
+        found.append(f"seen {number} " + " ".join(f"{step}{number}" for step in STEPS))
+    return found
+
+
+def outputs() -> Rows:
+    """Return the outputs of an undisturbed run."""
+    return [
+        {"number": number, "customer": f"c{number % 2}", "place": number // 2 + 1} for number in range(ORDERS)
+    ]
+
+
+def verdict(tmp_path: Path, world: Lines, rows: Rows, totals: Rows | None = None) -> Verdict:
+    file = tmp_path / "world"
+    file.write_text("\n".join(world) + "\n")
+    return judge(World.read(file), ORDERS, rows, totals, kills={}, starts=1, resumed=0)
+
+
+def test_an_undisturbed_run_is_clean(tmp_path: Path) -> None:
+    windows = [{"orders": [0, 2]}, {"orders": [1, 3]}]
+    assert verdict(tmp_path, lines(), outputs(), windows).clean
+
+
+def test_a_call_that_was_in_flight_may_come_again(tmp_path: Path) -> None:
+    found = verdict(tmp_path, ["effect 0 left key-0-left lost", *lines()], outputs())
+    assert found.clean and found.called_again == 1
+
+
+WRONG: dict[str, Callable[[Lines, Rows, Rows], object]] = {
+    "lost": lambda world, rows, windows: rows.pop(),
+    "twice": lambda world, rows, windows: rows.append(rows[-1]),
+    "out_of_order": lambda world, rows, windows: rows.reverse(),
+    "lost_effects": lambda world, rows, windows: world.pop(0),
+    "repeated_after_record": lambda world, rows, windows: world.append("effect 0 end key-0-end again"),
+    "keys_differ": lambda world, rows, windows: world.insert(0, "effect 0 end another-key lost"),
+    "wrong_totals": lambda world, rows, windows: windows.append({"orders": [1]}),
+}
+
+
+@pytest.mark.parametrize("what", WRONG)
+def test_what_is_wrong_is_found(what: str, tmp_path: Path) -> None:
+    world, rows, windows = lines(), outputs(), [{"orders": [0, 1, 2, 3]}]
+    WRONG[what](world, rows, windows)
+    found = verdict(tmp_path, world, rows, windows)
+    assert not found.clean
+    assert found.as_json()[what]
