@@ -171,6 +171,10 @@ class AgentOptions:
         "Directory of the folders in which local jobs keep what they resume from. "
         "Default: .flink-agents beside the script."
     )
+    SAVEPOINT = option("local.savepoint", str)(
+        "Directory of a savepoint of another job, for example of a cluster, with which a local job begins. "
+        "Once the job has begun, its own checkpoints count."
+    )
     CHECKPOINT_INTERVAL = option("local.checkpoint-interval", timedelta, "5 s", minimum="10 ms")(
         "Time between checkpoints of a local job that resumes, if nobody has enabled checkpoints otherwise."
     )

@@ -134,11 +134,13 @@ def run(
         given = {
             "--cluster": cluster,
             "--data": data,
-            "--savepoint": savepoint,
             "--py-files": py_files,
             "--detach": detach,
         }
-        _run_here(script, arguments or (), fresh, parallelism, _options(option), given)
+        environ = {"FLINK_AGENTS_LOCAL_FRESH": "true"} if fresh else {}
+        if savepoint is not None:
+            environ["FLINK_AGENTS_LOCAL_SAVEPOINT"] = savepoint
+        _run_here(script, arguments or (), environ, parallelism, _options(option), given)
     from flink_agents.api.errors import JobFailedError
     from flink_agents.runtime.flink.following.cluster_run import run_on_cluster
     from flink_agents.runtime.flink.following.savepoint_places import check_savepoint
@@ -174,7 +176,7 @@ def run(
 def _run_here(
     script: Path,
     arguments: Sequence[str],
-    fresh: bool,
+    environ: Mapping[str, str],
     parallelism: int | None,
     options: dict[str, str],
     of_clusters: Mapping[str, object],
@@ -185,11 +187,8 @@ def _run_here(
         raise typer.BadParameter(f"{', '.join(wrong)} and --local exclude each other.")
     if options or parallelism is not None:
         raise typer.BadParameter("--option and --parallelism are for clusters; set them in the script.")
-    environ = dict(os.environ)
-    if fresh:
-        environ["FLINK_AGENTS_LOCAL_FRESH"] = "true"
     sys.stdout.flush()
-    os.execve(sys.executable, [sys.executable, str(script), *arguments], environ)
+    os.execve(sys.executable, [sys.executable, str(script), *arguments], {**os.environ, **environ})
 
 
 @prints_errors

@@ -79,6 +79,7 @@ DEFAULTS = {
     "local.resume": "auto",
     "local.fresh": False,
     "local.state-dir": None,
+    "local.savepoint": None,
     "local.checkpoint-interval": timedelta(seconds=5),
     "local.stop-timeout": timedelta(seconds=60),
     "local.accept": "nothing",

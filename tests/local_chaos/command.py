@@ -73,7 +73,8 @@ class Broker:
         admin.create_topics({name: {"num_partitions": 1, "replication_factor": 1} for name in TOPICS})
         admin.close()
         producer: Any = KafkaProducer(**self.client)
-        begun = 1_700_000_000_000
+        # A broker deletes records whose timestamps are too old.
+        begun = int(time.time() * 1000) - 3_600_000
         for number in range(ORDERS):
             order = {"number": number, "customer": f"c{number % KEYS}"}
             producer.send("orders", json.dumps(order).encode(), timestamp_ms=begun + 40 * number)

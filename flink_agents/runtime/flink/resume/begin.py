@@ -20,7 +20,7 @@ from flink_agents.api.errors import (
 from flink_agents.api.local_jobs import Accept
 from flink_agents.runtime.flink.following.job_logs import shown
 from flink_agents.runtime.flink.following.list_files import drop_newer
-from flink_agents.runtime.flink.resume.checkpoints import Candidate, Chosen, candidates, choose
+from flink_agents.runtime.flink.resume.checkpoints import Candidate, Chosen, candidates, choose, origin_of
 from flink_agents.runtime.flink.resume.folder import JobFolder
 from flink_agents.runtime.flink.resume.inputs import GivenInputs, check_lists, restarting_sources, warning_of
 from flink_agents.runtime.flink.resume.java import CheckpointContent
@@ -68,6 +68,7 @@ class Request:
         journal: The file of the journal, if the store has one.
         transaction_timeout: The shortest timeout of the job's transactions, in seconds.
         inputs: What it reads that is of interest when it resumes.
+        savepoint: The savepoint of another job that a new job run begins with.
     """
 
     name: str
@@ -78,6 +79,7 @@ class Request:
     journal: Path | None = None
     transaction_timeout: float | None = None
     inputs: GivenInputs = GivenInputs({}, {})
+    savepoint: str | None = None
 
 
 @dataclass
@@ -152,7 +154,13 @@ def begin(
             run = _successor(run, request)
         if not run.starts:
             # Written first: whatever a death leaves of the job run before, the next start removes it.
-            beginning.run = record.write(replace(run, script=script_token, inputs=request.inputs.lists))
+            new = replace(run, script=script_token, inputs=request.inputs.lists)
+            if request.savepoint is not None:
+                beginning.chosen = _taken_over(request.savepoint, read)
+                # The state names its journals by the identity that its own job had.
+                identity = _identity(request, 1)
+                new = replace(new, identifier=identity, origin=str(beginning.chosen.candidate.path))
+            beginning.run = record.write(new)
             warning = warning_of(request.inputs)
             if warning is not None:
                 beginning.warnings.append(warning)
@@ -225,6 +233,24 @@ def _fresh(folder: JobFolder, record: RunRecord, request: Request) -> JobRun:
     )
 
 
+def _taken_over(savepoint: str, read: ReadCheckpoint) -> Chosen:
+    """Return the savepoint of another job that a job run begins with.
+
+    Raises:
+        CheckpointDamagedError: It is not there, or not whole.
+    """
+    origin = origin_of(savepoint)
+    chosen, problems = choose([origin], read, {})
+    if chosen is None:
+        raise CheckpointDamagedError(
+            f"the job cannot begin with the savepoint {savepoint}",
+            expected="the directory of a savepoint, with the file _metadata",
+            found="; ".join(problems),
+            fix="correct local.savepoint, or copy the savepoint again",
+        )
+    return chosen
+
+
 def _resume(beginning: Beginning, request: Request, read: ReadCheckpoint) -> None:
     """Choose the checkpoint, and check that everything else fits it."""
     folder, run = beginning.folder, beginning.run
@@ -277,6 +303,8 @@ def _check_newest(folder: JobFolder, run: JobRun, progress: Progress | None, fou
     """Check that the newest checkpoint is there: Flink removes it only if the job finishes."""
     seen = _seen(run, progress)
     newest = found[0]
+    if newest.start == 0 and run.checkpointed:
+        raise _gone(folder, run)
     if newest.savepoint or run.last_start is None:
         return
     if seen is not None and (newest.start < run.last_start.number or newest.number < seen):

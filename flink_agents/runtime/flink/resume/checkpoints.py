@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 import re
 import zlib
 from collections.abc import Callable, Mapping
@@ -25,7 +26,7 @@ class Candidate:
 
     Attributes:
         path: Its directory.
-        start: The number of the start that took it.
+        start: The number of the start that took it; 0 if another job took it.
         number: Its number, if the directory's name says it; savepoints are the newest of their start.
         savepoint: True if it is a savepoint.
     """
@@ -82,13 +83,18 @@ def complete(directory: Path) -> dict[int, Path]:
 
 def candidates(folder: JobFolder, run: JobRun) -> list[Candidate]:
     """Return the checkpoints and savepoints of a job run, newest first: by start and number, not by time."""
-    found: list[Candidate] = []
+    found = [] if run.origin is None else [origin_of(run.origin)]
     for start in run.starts:
         for number, path in complete(directory_of(folder, start)).items():
             found.append(Candidate(path, start.number, number))
         for path in (folder.savepoints / str(start.number)).glob(f"*/{METADATA}"):
             found.append(Candidate(path.parent, start.number, float("inf"), savepoint=True))
     return sorted(found, key=lambda one: (one.start, one.number), reverse=True)
+
+
+def origin_of(place: str) -> Candidate:
+    """Return the savepoint of another job that a job run begins with, given by a path or a URL of Flink's."""
+    return Candidate(Path(os.path.abspath(re.sub("^file:(//)?", "", place))), 0, float("inf"), savepoint=True)
 
 
 def digest_of(directory: Path) -> str:

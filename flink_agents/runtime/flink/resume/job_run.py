@@ -65,6 +65,7 @@ class JobRun:
         outputs: What collects outputs into lists keeps here, by name.
         transaction_timeout: The shortest timeout of transactions of the job's sinks, in seconds.
         journal: True if the job has a journal in a file.
+        origin: The savepoint of another job that the job run began with.
         stopping: Where the savepoint goes with which the last start was asked to stop.
         stopped: True if that start has stopped.
         finished: When the job finished, as ISO 8601 in UTC.
@@ -81,6 +82,7 @@ class JobRun:
     outputs: Mapping[str, Any] = field(default_factory=dict[str, Any])
     transaction_timeout: float | None = None
     journal: bool = False
+    origin: str | None = None
     stopping: str | None = None
     stopped: bool = False
     finished: str | None = None

@@ -107,7 +107,9 @@ class LocalStart:
         once = {KEY: announced.to_json(), java.FIXED_JOB_ID: start.job_id}
         chosen = self.beginning.chosen
         if chosen is not None:
-            once |= {RECOVERY_PATH: java.url(chosen.candidate.path), _CLAIM_MODE: "CLAIM"}
+            # The savepoint of another job stays its own.
+            mode = "CLAIM" if chosen.candidate.start else "NO_CLAIM"
+            once |= {RECOVERY_PATH: java.url(chosen.candidate.path), _CLAIM_MODE: mode}
         self._set = once
         flink_compat.configure(env, settings | once)
         before = read_progress(folder)
@@ -184,7 +186,7 @@ class LocalStart:
         resumed = self.beginning.chosen
         kept = None if resumed is None else resumed.candidate.path
         found = candidates(self.beginning.folder, self._run)
-        remove([one.path for one in found if one.start < self._start.number and one.path != kept])
+        remove([one.path for one in found if 0 < one.start < self._start.number and one.path != kept])
 
     # -- its end ----------------------------------------------------------------------
 
@@ -254,7 +256,8 @@ def say_beginning(beginning: Beginning, chosen: Chosen | None) -> None:
     for warning in beginning.warnings:
         console.say(f"WARNING: {warning}")
     if chosen is not None:
-        console.say(f"resuming {name!r} from {chosen.title} (to start over: --fresh)")
+        over = "" if chosen.candidate.start == 0 else " (to start over: --fresh)"
+        console.say(f"resuming {name!r} from {chosen.title}{over}")
     elif run.starts:
         console.say(
             f"resuming {name!r} from the beginning, as no checkpoint was complete; recorded durable steps "

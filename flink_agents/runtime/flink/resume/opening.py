@@ -109,6 +109,7 @@ def _begin(
         journal,
         None if timeout is None else int(timeout) / 1000,
         inputs,
+        config.get(AgentOptions.SAVEPOINT),
     )
     beginning = begin(folder, request, java.JavaLock(folder.lock), java.read_checkpoint, script)
     script.begun(name)
