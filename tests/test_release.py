@@ -65,6 +65,7 @@ def test_a_version_without_a_section_of_the_changelog_is_not_ready(built: Built)
     assert not any("CHANGELOG" in sentence for sentence in unready(built, f"## [{version}]\n"))
 
 
+@pytest.mark.nightly
 def test_what_a_newcomer_does_first(environment: InstalledWheel, tmp_path: Path) -> None:
     """Version, a new project, its tests, its plan, its job: by the commands of the environment."""
     assert [line.partition(":")[0] for line in first_minutes(environment, tmp_path)][

@@ -15,6 +15,7 @@ from tests.cluster.settings import SETTINGS, Combination
 pytestmark = [pytest.mark.minicluster, pytest.mark.cluster]
 
 
+@pytest.mark.nightly
 @pytest.mark.parametrize("combination", SETTINGS.combinations, ids=str)
 def test_sigkill(flink_cluster: FlinkCluster, tmp_path: Path, combination: Combination) -> None:
     chance = random.Random(SETTINGS.seed)

@@ -109,6 +109,7 @@ def test_records_in_sqlite_go(agents_environment: MakeEnvironment, tmp_path: Pat
     prunes_keys_that_never_come(agents_environment, tmp_path, config, backend)
 
 
+@pytest.mark.nightly
 def test_records_in_kafka_go(
     agents_environment: MakeEnvironment, tmp_path: Path, kafka_broker: KafkaBroker
 ) -> None:

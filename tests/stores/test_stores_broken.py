@@ -71,6 +71,7 @@ def test_a_defect_is_found(store: type[MemoryStore]) -> None:
     assert failed_cases(store)
 
 
+@pytest.mark.nightly
 @pytest.mark.filterwarnings("ignore::pytest.PytestUnraisableExceptionWarning")
 def test_each_case_finds_a_defect() -> None:
     found: set[str] = set().union(*map(failed_cases, BROKEN))
