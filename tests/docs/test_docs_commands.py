@@ -19,7 +19,7 @@ from flink_agents.cli.main import app
 from flink_agents.runtime.flink.launch.packages import DISTRIBUTION
 from tests.suite.tables import each
 
-FOREIGN = {"cd", "curl", "export", "flink", "git", "kill", "pytest"}
+FOREIGN = {"cd", "cp", "curl", "export", "flink", "git", "kill", "pytest", "systemctl"}
 """Commands that are not ours; they are not checked."""
 
 PLACEHOLDERS = {"job.py", "my_job.py"}

@@ -127,5 +127,6 @@ PARTS = (
     _benchmark("latency"),
     _benchmark("hold"),
     _benchmark("signal"),
+    _benchmark("resume"),
     _benchmark("kit"),
 )

@@ -10,6 +10,7 @@ import atexit
 import json
 import sys
 import uuid
+from contextlib import suppress
 from pathlib import Path
 
 from flink_agents.runtime.flink.resume.folder import escaped, write_atomically
@@ -53,7 +54,9 @@ class ScriptStart:
     def end(self) -> None:
         """Note that the script has ended well, if it has."""
         if not self._unfinished and getattr(sys, "last_value", None) is None:
-            self._write(ended=True)
+            # The script may have removed the directory: then nothing is left to resume.
+            with suppress(FileNotFoundError):
+                self._write(ended=True)
 
     def _last(self) -> str | None:
         try:

@@ -409,3 +409,10 @@ def test_a_savepoint_that_is_not_whole_is_rejected(
         shutil.rmtree(place)
     with pytest.raises(CheckpointDamagedError, match="savepoint-of-a-cluster"):
         World(tmp_path / "jobs").begin(replace(REQUEST, savepoint=str(place)))
+
+
+def test_a_script_may_remove_the_directory_of_its_jobs(tmp_path: Path) -> None:
+    start = ScriptStart(tmp_path / "state", "job.py")
+    shutil.rmtree(tmp_path / "state")
+    start.end()
+    assert not (tmp_path / "state").exists()
