@@ -341,7 +341,7 @@ def test_documentation_shows_every_case_with_its_targets() -> None:
     event_time = (ROOT / "docs" / "design" / "event-time.md").read_text("utf-8")
     calls = "".join(
         (ROOT / "docs" / "design" / page).read_text("utf-8")
-        for page in ("durable.md", "kafka.md", "models.md", "time.md")
+        for page in ("durable.md", "kafka.md", "models.md", "resume.md", "time.md")
     )
     for name, case in CASES.items():
         elsewhere = event_time + calls

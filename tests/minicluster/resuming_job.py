@@ -7,7 +7,7 @@ import time
 from pathlib import Path
 from typing import Any
 
-from pyflink.common import WatermarkStrategy
+from pyflink.common import Configuration, WatermarkStrategy
 from pyflink.datastream.connectors.number_seq import NumberSequenceSource
 
 from flink_agents import Agent, AgentsExecutionEnvironment, InputEvent, OutputEvent, action
@@ -46,6 +46,9 @@ def main() -> None:
     env = AgentsExecutionEnvironment.get_execution_environment(
         config={"local.checkpoint-interval": "300 ms", "local.state-dir": str(HERE / "state")}
     )
+    flink = Configuration()
+    flink.set_string("state.backend.type", os.environ.get("RESUMING_JOB_BACKEND", "hashmap"))
+    env.stream_env.configure(flink)
     numbers = env.stream_env.from_source(
         NumberSequenceSource(0, 10**9), WatermarkStrategy.no_watermarks(), "numbers"
     ).set_parallelism(1)

@@ -155,6 +155,24 @@ def test_each_end_is_followed_by_a_start_that_resumes(kind: str, tmp_path: Path)
 
 
 @pytest.mark.nightly
+def test_a_job_with_rocksdb_resumes_in_a_folder_that_was_moved(tmp_path: Path) -> None:
+    before, after = tmp_path / "before", tmp_path / "after"
+    before.mkdir()
+    till = Till(before)
+    with till.started(RESUMING_JOB_BACKEND="rocksdb") as process:
+        till.run_on(process)
+        till.kill(process)
+        process.communicate()
+    before.rename(after)
+    moved = Till(after)
+    with moved.started(RESUMING_JOB_BACKEND="rocksdb") as process:
+        moved.run_on(process)
+        moved.kill(process)
+        assert "resuming 'till' from checkpoint " in process.communicate()[1]
+    moved.check(starts=2)
+
+
+@pytest.mark.nightly
 def test_one_process_runs_a_job_and_a_failure_before_its_first_checkpoint_ends_it(tmp_path: Path) -> None:
     till = Till(tmp_path)
     with till.started(RESUMING_JOB_FAILS="1") as process:

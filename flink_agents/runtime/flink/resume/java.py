@@ -132,9 +132,18 @@ def _collect(subtask: Any, files: dict[Path, int]) -> None:
         "getRawOperatorState",
     ):
         for handle in getattr(subtask, kind)().toArray():
-            inner = handle.getDelegateStateHandle()
-            if "FileStateHandle" in inner.getClass().getSimpleName():
-                files[Path(inner.getFilePath().getPath())] = int(inner.getStateSize())
+            for inner in _streams(handle):
+                if "FileStateHandle" in inner.getClass().getSimpleName():
+                    files[Path(inner.getFilePath().getPath())] = int(inner.getStateSize())
+
+
+def _streams(handle: Any) -> list[Any]:
+    """Return the handles of the streams that a handle of state consists of."""
+    if not handle.getClass().getSimpleName().startswith("IncrementalRemote"):
+        return [handle.getDelegateStateHandle()]
+    # What RocksDB writes, for full checkpoints too: its files.
+    parts = [*handle.getPrivateState().toArray(), *handle.getSharedState().toArray()]
+    return [handle.getMetaDataStateHandle(), *(part.getHandle() for part in parts)]
 
 
 def stop_with_savepoint(client: Any, directory: Path, seconds: float) -> str | None:
