@@ -1,4 +1,4 @@
-"""``scripts/first-hour``: does what ``docs/first-hour.md`` tells a newcomer to do, and checks what it shows.
+"""``scripts/first-hour``: does what ``docs/tutorial.md`` tells a newcomer to do, and checks what it shows.
 
 The wheel is built and installed in an environment of its own, as the page's first block says. Each further
 block of a shell is executed as it stands, in the directory that the one before has gone to, and each block of
@@ -24,7 +24,7 @@ from pathlib import Path
 from tests.release.build import ROOT, build
 from tests.release.environment import InstalledWheel
 
-PAGE = ROOT / "docs" / "first-hour.md"
+PAGE = ROOT / "docs" / "tutorial.md"
 EXTRAS = ("jvm", "kafka", "test")
 SECONDS = 300
 """How long one block may take."""

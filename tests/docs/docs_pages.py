@@ -10,6 +10,7 @@ from functools import cache
 from pathlib import Path
 
 ROOT = Path(__file__).parents[2]
+TOP_PAGES = ("README.md", "CHANGELOG.md", "AGENTS.md", "CONTRIBUTING.md", "CODE_OF_CONDUCT.md", "SECURITY.md")
 
 _FENCE = re.compile(r"^```(?P<language>\w*)[^\n]*\n(?P<text>.*?)^```\s*$", re.MULTILINE | re.DOTALL)
 _FILE_NAME = re.compile(r"# (?P<name>[\w/-]+\.(?:py|yaml))\n")
@@ -63,7 +64,7 @@ class Snippet:
 def pages() -> dict[str, str]:
     """Text of each page by its path relative to the root."""
     files = [
-        *(ROOT / name for name in ("README.md", "CHANGELOG.md", "AGENTS.md")),
+        *(ROOT / name for name in TOP_PAGES),
         *ROOT.glob("docs/**/*.md"),
     ]
     return {file.relative_to(ROOT).as_posix(): file.read_text(encoding="utf-8") for file in sorted(files)}

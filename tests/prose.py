@@ -1,0 +1,204 @@
+"""Checks how the documentation is written: words, rates, length of sentences, size of pages.
+
+``python -m tests.prose`` checks README and ``docs/``, and ``scripts/lint`` runs it. With ``--report`` it
+also lists old words in docstrings and messages, and pages that are not rewritten yet.
+"""
+
+from __future__ import annotations
+
+import ast
+import re
+import sys
+from collections.abc import Iterator
+from dataclasses import dataclass
+from pathlib import Path
+
+ROOT = Path(__file__).parents[1]
+
+BANNED = {
+    r"anew": "again",
+    r"somebody|nobody": "name who acts",
+    r"(?:goes|going|went|gone|go) on (?!to\b)": "continue, resume",
+    r"under way": "in flight",
+    r"side by side": "concurrently, in parallel",
+    r"puts? out": "emit",
+    r"whole agents? of": "a Pydantic AI agent",
+    r"truth value": "bool",
+    r"processor time": "CPU time",
+    r"stragglers?": "late output",
+    r"strays?": "unmatched signal",
+    r"in front of": "before, upstream of",
+    r"is refused|are refused|refuses": "is rejected, raises",
+    r"told by|tells of": "logs, reports, shows",
+    r"all the same": "anyway, or drop it",
+    r"that is none|is none": "say what it is not: invalid, empty",
+    r"what (?:was|is|were) (?:asked|said|recorded|seen|meant)": "name the thing: requests, messages, records",
+    r"asked agents?": "sub-agent",
+    r"one's own": "your own",
+}
+"""Words that a reader has to decode, and what to write."""
+
+RATES = {
+    "if": (20, None),
+    "you|your": (40, None),
+    "where": (None, 12),
+    "behind": (None, 2),
+}
+"""Words per 10,000 words of prose: at least, and at most."""
+
+LONGEST_SENTENCE = 35
+USER_WORDS, DESIGN_WORDS, README_LINES = 35_000, 20_000, 140
+
+OLD_PAGES: set[str] = {
+    "docs/agents.md",
+    "docs/approvals.md",
+    "docs/authoring.md",
+    "docs/cluster.md",
+    "docs/configuration.md",
+    "docs/conversations.md",
+    "docs/design/agents.md",
+    "docs/design/approvals.md",
+    "docs/design/core.md",
+    "docs/design/durable.md",
+    "docs/design/event-time.md",
+    "docs/design/fast-path.md",
+    "docs/design/house.md",
+    "docs/design/kafka.md",
+    "docs/design/models.md",
+    "docs/design/plan.md",
+    "docs/design/pyflink.md",
+    "docs/design/resume.md",
+    "docs/design/time.md",
+    "docs/design/verification.md",
+    "docs/durable.md",
+    "docs/errors.md",
+    "docs/event-time.md",
+    "docs/kafka-streams.md",
+    "docs/kafka.md",
+    "docs/long-term-memory.md",
+    "docs/mcp.md",
+    "docs/memory.md",
+    "docs/migration.md",
+    "docs/mistakes.md",
+    "docs/models.md",
+    "docs/prompts.md",
+    "docs/react.md",
+    "docs/recipes.md",
+    "docs/reference.md",
+    "docs/retrieval.md",
+    "docs/running.md",
+    "docs/security.md",
+    "docs/skills.md",
+    "docs/stores.md",
+    "docs/testing.md",
+    "docs/time.md",
+    "docs/tools.md",
+    "docs/upgrades.md",
+    "docs/validation.md",
+    "docs/values.md",
+}
+"""Pages that are not rewritten yet: they are reported, and neither fail nor count for the rates."""
+
+NOT_PROSE = {"docs/cli.md", "docs/performance.md", "docs/design/glossary.md"}
+"""Pages that are generated, or that list words."""
+
+_FENCE = re.compile(r"^```.*?^```\s*$", re.MULTILINE | re.DOTALL)
+_NOISE = re.compile(r"`[^`]*`|\]\([^)]*\)|^\|.*$|<[^>]+>", re.MULTILINE)
+_SENTENCE = re.compile(r"(?<=[.!?:])\s+(?=[A-Z*`\[(])|\n\s*\n|\n\s*(?:[-*]|\d+\.)\s|\n#+ ")
+
+
+@dataclass(frozen=True)
+class Finding:
+    """A place that reads badly."""
+
+    place: str
+    text: str
+
+    def __str__(self) -> str:
+        return f"{self.place}: {self.text}"
+
+
+def pages() -> dict[str, str]:
+    """Text of each page for users and of each design page, by path."""
+    files = [ROOT / "README.md", *sorted((ROOT / "docs").rglob("*.md"))]
+    return {file.relative_to(ROOT).as_posix(): file.read_text("utf-8") for file in files}
+
+
+def prose(text: str) -> str:
+    """The text without code; lines keep their numbers."""
+    return _FENCE.sub(lambda fence: "\n" * fence[0].count("\n"), text)
+
+
+def banned(place: str, text: str) -> Iterator[Finding]:
+    """Each word of the table in a text."""
+    for number, line in enumerate(re.sub(r"`[^`\n]*`", "``", text).splitlines(), 1):
+        for word, better in BANNED.items():
+            for found in re.finditer(rf"\b(?:{word})\b", line, re.IGNORECASE):
+                yield Finding(f"{place}:{number}", f"{found[0].strip()!r}: write {better}")
+
+
+def long_sentences(place: str, text: str) -> Iterator[Finding]:
+    """Each sentence that is too long."""
+    for sentence in _SENTENCE.split(re.sub(r"^\|.*$", "", text, flags=re.MULTILINE)):
+        words = len(sentence.split())
+        if words > LONGEST_SENTENCE:
+            yield Finding(place, f"{words} words in a sentence: {' '.join(sentence.split()[:9])} ...")
+
+
+def wrong_rates(text: str) -> Iterator[Finding]:
+    """Each word that is too rare or too frequent in all pages together."""
+    plain = _NOISE.sub(" ", text)
+    total = max(1, len(plain.split()))
+    for word, (least, most) in RATES.items():
+        rate = 10_000 * len(re.findall(rf"\b(?:{word})\b", plain, re.IGNORECASE)) / total
+        if (least is not None and rate < least) or (most is not None and rate > most):
+            yield Finding(
+                "all pages", f"{word!r}: {rate:.0f} in 10,000 words, wanted {least or 0} to {most or 'any'}"
+            )
+
+
+def sizes(texts: dict[str, str]) -> Iterator[Finding]:
+    """What is longer than its budget."""
+    design = sum(len(text.split()) for page, text in texts.items() if "/design/" in page)
+    users = sum(len(text.split()) for page, text in texts.items() if "/design/" not in page)
+    if users > USER_WORDS:
+        yield Finding("pages for users", f"{users} words, at most {USER_WORDS}")
+    if design > DESIGN_WORDS:
+        yield Finding("docs/design", f"{design} words, at most {DESIGN_WORDS}")
+    lines = len(texts["README.md"].splitlines())
+    if lines > README_LINES:
+        yield Finding("README.md", f"{lines} lines, at most {README_LINES}")
+
+
+def code_words() -> Iterator[Finding]:
+    """The table's words in docstrings and messages of the package."""
+    for file in sorted((ROOT / "flink_agents").rglob("*.py")):
+        for node in ast.walk(ast.parse(file.read_text("utf-8"))):
+            if isinstance(node, ast.Constant) and isinstance(node.value, str) and " " in node.value:
+                place = f"{file.relative_to(ROOT)}:{node.lineno}"
+                yield from (Finding(place, found.text) for found in banned(place, node.value))
+
+
+def main(arguments: list[str]) -> int:
+    """Check, print what is found, and return the exit code."""
+    texts = pages()
+    checked = {page: prose(text) for page, text in texts.items() if page not in OLD_PAGES | NOT_PROSE}
+    found = [
+        one for page, text in checked.items() for one in (*banned(page, text), *long_sentences(page, text))
+    ]
+    found += wrong_rates("\n".join(checked.values()))
+    waiting: list[Finding] = []
+    (waiting if OLD_PAGES else found).extend(sizes(texts))
+    print(*found, sep="\n", end="\n" if found else "")
+    if "--report" in arguments:
+        for page in sorted(OLD_PAGES):
+            waiting += (*banned(page, prose(texts[page])), *long_sentences(page, prose(texts[page])))
+        print("not fatal yet:", *waiting, *code_words(), sep="\n")
+    print(
+        f"prose: {len(found)} findings in {len(checked)} pages; {len(OLD_PAGES)} pages are not rewritten yet"
+    )
+    return 1 if found else 0
+
+
+if __name__ == "__main__":
+    raise SystemExit(main(sys.argv[1:]))
