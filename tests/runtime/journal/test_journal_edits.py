@@ -222,14 +222,14 @@ SAFE: dict[str, tuple[Agent, Agent, list[Any], list[str]]] = {
         [],
     ),
     "make a `def` action `async def`, or the reverse": (one(), one(awaited), [RECORDED], []),
-    "add a call behind the others of an action": (one(), one(one_more), [[*RECORDED, "told"]], ["tell o1"]),
+    "add a call after the others of an action": (one(), one(one_more), [[*RECORDED, "told"]], ["tell o1"]),
     "add an action": (
         one(),
         one().add_action("also", [InputEvent], also),
         [RECORDED, "told"],
         ["tell o1"],
     ),
-    "add an action in front of the others": (
+    "add an action before the others": (
         one(),
         Agent(name="orders").add_action("also", [InputEvent], also).add_action("act", [InputEvent], act),
         ["told", RECORDED],
@@ -291,7 +291,7 @@ def test_safe_change_behind_the_end_of_an_action(change: str) -> None:
 # -- not safe ------------------------------------------------------------------------------
 
 MISMATCH: dict[str, Agent] = {
-    "add a call in front of recorded ones, or between them": one(one_before),
+    "add a call before recorded ones, or between them": one(one_before),
     "swap two calls": one(swapped),
     "remove a recorded call": one(one_less),
     "change the arguments of a recorded call": one(other_arguments),
