@@ -70,10 +70,16 @@ class HTTPAnswer:
     Attributes:
         status: Its status, or None.
         retry_after: What the server asked for, or None.
+        too_large: Set if a process wrote a line that is longer than the limit.
     """
 
     status: int | None = None
     retry_after: float | None = None
+    too_large: Exception | None = None
+
+    def note_too_large(self, error: Exception) -> None:
+        """Keep why the connection to a process ended: it wrote too long a line."""
+        self.too_large = error
 
     def note(self, status: int, retry_after: object) -> None:
         """Keep an answer, if it is an error."""
@@ -90,6 +96,8 @@ def failure_of(error: BaseException, http: HTTPAnswer) -> Failure:
     """
     leaf = _leaf(error)
     text = hide(f"{type(leaf).__name__}: {leaf}")[:_MOST_CHARACTERS]
+    if http.too_large is not None:
+        return Failure(Kind.UNKNOWN, f"{type(http.too_large).__name__}: {http.too_large}")
     if isinstance(leaf, ToolError):
         return Failure(Kind.REFUSED, hide(leaf)[:_MOST_CHARACTERS])
     if isinstance(leaf, McpError):

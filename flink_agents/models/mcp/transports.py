@@ -5,12 +5,13 @@ from __future__ import annotations
 from typing import Any
 
 import httpx2
-from fastmcp.client.transports import ClientTransport, SSETransport, StdioTransport, StreamableHttpTransport
+from fastmcp.client.transports import ClientTransport, SSETransport, StreamableHttpTransport
 from mcp.shared._httpx_utils import create_mcp_http_client
 
 from flink_agents.api.mcp import MCPServerSpec
 from flink_agents.models.mcp.failures import HTTPAnswer
 from flink_agents.models.mcp.lifeline import Lifeline
+from flink_agents.models.mcp.stdio import BoundedStdio
 from flink_agents.models.setup.bodies import BodyLimit
 from flink_agents.models.setup.secrets import Secrets
 
@@ -24,7 +25,7 @@ def transport_of(
         spec: The description.
         secrets: Reads its secrets.
         lifeline: Belongs to the process, where the server is one.
-        http: Is told of errors of HTTP.
+        http: Is told of errors of HTTP, and of answers that are too large.
 
     Raises:
         ResourceUnavailableError: A secret is not there.
@@ -34,13 +35,14 @@ def transport_of(
         command, arguments = lifeline.guarded(
             spec.command, [secrets.text(one, "an argument") for one in spec.args]
         )
-        return StdioTransport(
+        return BoundedStdio(
             command,
             arguments,
             env=secrets.headers(spec.env),
             cwd=spec.cwd,
-            keep_alive=False,
-            log_file=lifeline.errors,
+            errors=lifeline.errors,
+            limit=spec.response_limit,
+            too_large=http.note_too_large,
         )
     assert spec.url is not None
     headers = secrets.headers(spec.headers)

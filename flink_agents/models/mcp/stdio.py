@@ -1,0 +1,186 @@
+"""Speaks with the process of a server: one message a line, and no line longer than a limit.
+
+The client of the MCP library reads a line of any length into memory. This one reads with a buffer that ends.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+import os
+import signal
+from collections.abc import AsyncGenerator, Callable
+from typing import Any, TextIO
+
+import anyio
+import mcp_types
+from anyio.streams.memory import MemoryObjectReceiveStream, MemoryObjectSendStream
+from fastmcp.client.transports import ClientTransport
+from fastmcp.client.transports.base import TransportOptions
+from mcp.client.session import ClientSession
+from mcp.client.stdio import get_default_environment
+from mcp.shared.message import SessionMessage
+from typing_extensions import override
+
+from flink_agents.api.logs import bounded_logger
+from flink_agents.models.setup.bodies import ResponseTooLargeError
+
+_log = bounded_logger("flink_agents.mcp")
+
+_EXIT_SECONDS = 2.0
+"""How long a process may take for its end after its input is closed, and again after SIGTERM."""
+
+_CHUNK = 65536
+
+_Out = MemoryObjectSendStream[SessionMessage | Exception]
+_In = MemoryObjectReceiveStream[SessionMessage]
+
+
+class BoundedStdio(ClientTransport):
+    """The transport to one process, for one connection.
+
+    Args:
+        command: What to start.
+        arguments: Its arguments.
+        env: Variables beside ``HOME``, ``PATH`` and the like.
+        cwd: Its directory.
+        errors: What it writes its errors to.
+        limit: Bytes that a line may have.
+        too_large: Called with the error when a line has more; then the connection ends.
+    """
+
+    def __init__(
+        self,
+        command: str,
+        arguments: list[str],
+        *,
+        env: dict[str, str],
+        cwd: str | None,
+        errors: TextIO,
+        limit: int,
+        too_large: Callable[[ResponseTooLargeError], None],
+    ) -> None:
+        self._command = [command, *arguments]
+        self._env = get_default_environment() | env
+        self._cwd = cwd
+        self._errors = errors
+        self._limit = limit
+        self._too_large = too_large
+
+    @override
+    @contextlib.asynccontextmanager
+    async def connect_session(
+        self, *, transport_options: TransportOptions | None = None, **session_kwargs: Any
+    ) -> AsyncGenerator[ClientSession]:
+        options = transport_options or TransportOptions()
+        process = await asyncio.create_subprocess_exec(
+            *self._command,
+            stdin=asyncio.subprocess.PIPE,
+            stdout=asyncio.subprocess.PIPE,
+            stderr=self._errors,
+            env=self._env,
+            cwd=self._cwd,
+            limit=_CHUNK,
+            # A group of its own, which ends as a whole.
+            start_new_session=True,
+        )
+        read_into, read = anyio.create_memory_object_stream[SessionMessage | Exception](0)
+        write, written = anyio.create_memory_object_stream[SessionMessage](0)
+        reader = asyncio.create_task(self._read(process, read_into))
+        writer = asyncio.create_task(_write(process, written, read_into))
+        try:
+            async with options.session_class(read, write, **session_kwargs) as session:
+                yield session
+        finally:
+            for stream in (read, write):
+                stream.close()
+            await _end(process)
+            for task in (reader, writer):
+                task.cancel()
+            await asyncio.gather(reader, writer, return_exceptions=True)
+            for stream in (read_into, written):
+                stream.close()
+
+    async def _read(self, process: asyncio.subprocess.Process, out: _Out) -> None:
+        """Hand on what the process writes, line by line, until it ends or writes too long a line."""
+        assert process.stdout is not None
+        with contextlib.suppress(anyio.BrokenResourceError, anyio.ClosedResourceError, ConnectionError), out:
+            try:
+                async for line in _lines(process.stdout, self._limit):
+                    await out.send(_message(line))
+            except ResponseTooLargeError as error:
+                # Nobody knows to whom the rest belongs. The session sees that the connection ended.
+                self._too_large(error)
+                _kill(process, signal.SIGKILL)
+
+
+async def _lines(stream: asyncio.StreamReader, limit: int) -> AsyncGenerator[bytes]:
+    """Yield lines; each byte is looked at once, however long a line is.
+
+    Raises:
+        ResponseTooLargeError: A line has more bytes than ``limit``.
+    """
+    begun = bytearray()
+    while chunk := await stream.read(_CHUNK):
+        *ended, rest = chunk.split(b"\n")
+        for line in ended:
+            if len(begun) + len(line) > limit:
+                raise ResponseTooLargeError(limit)
+            begun += line
+            yield bytes(begun)
+            begun.clear()
+        if len(begun) + len(rest) > limit:
+            raise ResponseTooLargeError(limit)
+        begun += rest
+
+
+def _message(line: bytes) -> SessionMessage | Exception:
+    try:
+        return SessionMessage(mcp_types.jsonrpc_message_adapter.validate_json(line, by_name=False))
+    except ValueError as error:
+        _log.info("the MCP server wrote a line of %d bytes that is no message", len(line))
+        return error
+
+
+async def _write(process: asyncio.subprocess.Process, messages: _In, out: _Out) -> None:
+    """Send the process what the session says, and end the connection if it takes no more."""
+    assert process.stdin is not None
+    try:
+        async with messages:
+            async for one in messages:
+                text = one.message.model_dump_json(by_alias=True, exclude_unset=True)
+                process.stdin.write(f"{text}\n".encode())
+                await process.stdin.drain()
+    except (anyio.BrokenResourceError, anyio.ClosedResourceError, OSError):
+        out.close()
+
+
+async def _end(process: asyncio.subprocess.Process) -> None:
+    """Close the input of the process, wait, and kill its group if it stays."""
+    assert process.stdin is not None
+    with contextlib.suppress(OSError):
+        process.stdin.close()
+    if not await _has_ended(process):
+        _kill(process, signal.SIGTERM)
+        if not await _has_ended(process):
+            _kill(process, signal.SIGKILL)
+            await _has_ended(process)
+    # A process that it started may hold its output open: nothing waits for that.
+    transport: Any = getattr(process, "_transport", None)
+    if transport is not None:
+        transport.close()
+
+
+async def _has_ended(process: asyncio.subprocess.Process) -> bool:
+    # Not wait(): that waits for the end of the output as well.
+    with contextlib.suppress(TimeoutError):
+        async with asyncio.timeout(_EXIT_SECONDS):
+            while process.returncode is None:
+                await asyncio.sleep(0.01)
+    return process.returncode is not None
+
+
+def _kill(process: asyncio.subprocess.Process, how: signal.Signals) -> None:
+    if process.returncode is None:
+        with contextlib.suppress(ProcessLookupError, PermissionError):
+            os.killpg(process.pid, how)

@@ -1,0 +1,96 @@
+"""A process that is an MCP server writes lines of any length: only so much of one is read."""
+
+from __future__ import annotations
+
+import sys
+import tempfile
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from flink_agents import (
+    Agent,
+    InputEvent,
+    MCPServer,
+    OnError,
+    OutputEvent,
+    ResourceDescriptor,
+    RunnerContext,
+    action,
+    mcp_server,
+)
+from flink_agents.testing import OperatorHarness
+from tests.suite.tables import each
+
+pytestmark = pytest.mark.executes_once
+
+SCRIPT = Path(__file__).parent / "mcp_servers" / "lines.py"
+LIMIT = 1_000_000
+MOST = str(LIMIT + 1)
+
+
+class Reader(Agent):
+    """Makes each kind of request to a server."""
+
+    @mcp_server
+    def shop(self) -> ResourceDescriptor:
+        return MCPServer(command="options-say-it", retry={"initial_interval": 0.001, "max_attempts": 2})
+
+    @action(InputEvent, on_error=OnError.DEAD_LETTER)
+    async def serve(self, event: InputEvent, ctx: RunnerContext) -> OutputEvent:
+        server = ctx.mcp_server("shop")
+        if event.input == "tools/list":
+            return OutputEvent(output=[tool.name for tool in await server.list_tools()])
+        if event.input == "resources/read":
+            return OutputEvent(output=await server.read_resource("shop://all"))
+        return OutputEvent(output=await server.call_tool("pay"))
+
+
+def harness_of(counts: Path, method: str, size: str) -> OperatorHarness:
+    args = [str(SCRIPT), str(counts), method, size]
+    said = {"command": sys.executable, "args": args, "response_limit": LIMIT}
+    options: dict[str, Any] = {f"mcp-servers.shop.{name}": value for name, value in said.items()}
+    return OperatorHarness(
+        Reader(), config=options, crash=None, forced_replay=False, forced_serialization=False
+    )
+
+
+@each(
+    ("method", "size", "error"),
+    [
+        ("tools/call", "300000000", "MCPOutcomeUnknownError"),
+        ("tools/call", "endless", "MCPOutcomeUnknownError"),
+        ("tools/call", MOST, "MCPOutcomeUnknownError"),
+        ("tools/list", "endless", "MCPServerUnavailableError"),
+        ("resources/read", "300000000", "MCPServerUnavailableError"),
+        ("initialize", "300000000", "MCPServerUnavailableError"),
+    ],
+)
+def test_a_line_is_read_up_to_a_limit(method: str, size: str, error: str) -> None:
+    counts = Path(tempfile.mkdtemp()) / "counts.txt"
+    with harness_of(counts, method, size) as harness:
+        harness.push(method)
+        [letter] = harness.dead_letters
+        asked = counts.read_text("utf-8").split("\n")
+    assert letter.error_type == error
+    assert f"more than {LIMIT} bytes" in letter.error_message
+    assert "too much was read" not in asked
+    # A request that changes nothing is sent again; a call of a tool is not.
+    assert asked.count(method) == 1 if method == "tools/call" else asked.count(method) > 1
+
+
+def test_a_line_may_have_as_many_bytes_as_the_limit() -> None:
+    counts = Path(tempfile.mkdtemp()) / "counts.txt"
+    with harness_of(counts, "tools/call", str(LIMIT)) as harness:
+        harness.push("tools/call")
+        assert harness.outputs == ["paid"]
+
+
+def test_the_next_request_starts_the_server_again() -> None:
+    counts = Path(tempfile.mkdtemp()) / "counts.txt"
+    with harness_of(counts, "resources/read", "endless") as harness:
+        harness.push("resources/read")
+        harness.push("tools/call")
+        assert harness.outputs == ["paid"]
+        assert len(harness.dead_letters) == 1
