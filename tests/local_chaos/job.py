@@ -162,7 +162,8 @@ def streamed(env: AgentsExecutionEnvironment, settings: dict[str, Any]) -> None:
     booked = inputs.apply(Desk(directory, waits=True), event_time=EventTime.hold())
     approvals_to_kafka(booked.approvals(), "approvals", **brokers)
     stream = booked.to_datastream()
-    write: dict[str, Any] = {"delivery": "exactly-once", **brokers}
+    timeout = timedelta(seconds=settings.get("transaction_timeout", 900))
+    write: dict[str, Any] = {"delivery": "exactly-once", "transaction_timeout": timeout, **brokers}
     stream.sink_to(kafka_sink("booked", transactional_id="booked", **write))
     windows = (
         stream.key_by(lambda one: one.customer, key_type=Types.STRING())
