@@ -28,7 +28,7 @@ BANNED = {
     r"stragglers?": "late output",
     r"strays?": "unmatched signal",
     r"in front of": "before, upstream of",
-    r"is refused|are refused|refuses": "is rejected, raises",
+    r"(?:is|are) refused": "is rejected, raises",
     r"told by|tells of": "logs, reports, shows",
     r"all the same": "anyway, or drop it",
     r"that is none": "say what it is not: invalid, empty",
@@ -50,7 +50,6 @@ LONGEST_SENTENCE = 35
 USER_WORDS, DESIGN_WORDS, README_LINES = 35_000, 20_000, 140
 
 OLD_PAGES: set[str] = {
-    "docs/agents.md",
     "docs/cluster.md",
     "docs/configuration.md",
     "docs/conversations.md",
@@ -76,20 +75,14 @@ OLD_PAGES: set[str] = {
     "docs/mcp.md",
     "docs/migration.md",
     "docs/mistakes.md",
-    "docs/models.md",
     "docs/one-machine.md",
-    "docs/prompts.md",
-    "docs/react.md",
     "docs/reference.md",
     "docs/retrieval.md",
-    "docs/running.md",
     "docs/security.md",
     "docs/skills.md",
     "docs/stores.md",
     "docs/testing.md",
-    "docs/tools.md",
     "docs/upgrades.md",
-    "docs/validation.md",
     "docs/values.md",
 }
 """Pages that are not rewritten yet: they are reported, and neither fail nor count for the rates."""

@@ -334,7 +334,7 @@ def test_help_lists_every_case() -> None:
 
 
 def test_documentation_shows_every_case_with_its_targets() -> None:
-    running = (ROOT / "docs" / "running.md").read_text("utf-8")
+    running = (ROOT / "docs" / "design" / "fast-path.md").read_text("utf-8")
     shown = re.findall(r"^\.venv/bin/python -m benchmarks (\w+) --json$", running, re.MULTILINE)
     assert shown == list(CASES)
     core = (ROOT / "docs" / "design" / "core.md").read_text("utf-8")
@@ -350,7 +350,7 @@ def test_documentation_shows_every_case_with_its_targets() -> None:
 
 
 def test_documentation_of_the_report_names_its_parts() -> None:
-    running = (ROOT / "docs" / "running.md").read_text("utf-8")
+    running = (ROOT / "docs" / "design" / "fast-path.md").read_text("utf-8")
     section = running.partition("## Speed")[2]
     for part in PARTS:
         assert f"`{part}`" in section, f"no word on {part}"
