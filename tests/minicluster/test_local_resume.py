@@ -21,6 +21,14 @@ SCRIPT = Path(__file__).with_name("resuming_job.py")
 KEYS = 10
 
 
+def names_in(directory: Path) -> list[str]:
+    """Return the names in a directory; none if it is gone."""
+    try:
+        return os.listdir(directory)
+    except (FileNotFoundError, NotADirectoryError):
+        return []
+
+
 class Till:
     """The job of ``resuming_job.py`` in a directory.
 
@@ -86,7 +94,11 @@ class Till:
 
     def checkpoints(self) -> list[Path]:
         """Return the complete checkpoints."""
-        return list(self.directory.glob("state/jobs/till/checkpoints/*/chk-*/_metadata"))
+        # Flink removes directories meanwhile, in which glob would leave an iterator open.
+        home, found = self.directory / "state/jobs/till/checkpoints", list[Path]()
+        for job in names_in(home):
+            found += [home / job / name / "_metadata" for name in names_in(home / job)]
+        return [path for path in found if path.exists()]
 
     def check(self, starts: int) -> None:
         """Check that nothing is lost or repeated, but for what was in flight when a process died."""
