@@ -10,7 +10,7 @@ from contextlib import contextmanager
 from copy import deepcopy
 from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 from pathlib import Path
-from threading import Thread
+from threading import Event, Thread
 from typing import Any
 
 import pytest
@@ -69,12 +69,15 @@ class Raw:
     Attributes:
         answers: The result by method; bytes are a whole body, with headers.
         calls: The arguments and metadata of the calls of tools.
+        hangs: How many of the next calls of tools get no answer before ``freed`` is set.
     """
 
     def __init__(self) -> None:
         self.answers: dict[str, Any] = {"initialize": INITIALIZED, "tools/list": LISTED, "tools/call": CALLED}
         self.headers: dict[str, str] = {}
         self.calls: list[dict[str, Any]] = []
+        self.hangs = 0
+        self.freed = Event()
 
     def handler(self) -> type[BaseHTTPRequestHandler]:
         owner = self
@@ -87,6 +90,9 @@ class Raw:
                 method = request.get("method", "")
                 if method == "tools/call":
                     owner.calls.append(request["params"])
+                    if owner.hangs > 0:
+                        owner.hangs -= 1
+                        owner.freed.wait()
                 answer = owner.answers.get(method)
                 if "id" not in request:
                     return self.reply(202, b"")
@@ -126,6 +132,7 @@ def served() -> Iterator[tuple[Raw, str]]:
     try:
         yield raw, f"http://127.0.0.1:{server.server_address[1]}/mcp"
     finally:
+        raw.freed.set()
         server.shutdown()
         server.server_close()
 
@@ -298,6 +305,50 @@ def test_a_call_with_an_unknown_outcome_is_made_once(tmp_path: Path, kind: str) 
         [letter] = harness.dead_letters
         assert letter.error_type == "MCPOutcomeUnknownError"
     assert len([line for line in counts.lines if line.startswith("slow")]) == 1
+
+
+class HastyDirect(Agent):
+    """Calls a tool itself, gives up before the server does, and tries again."""
+
+    @mcp_server
+    def shop(self) -> ResourceDescriptor:
+        return MCPServer(url="http://options-say-it/", retry={**QUICK, "max_attempts": 1}, timeout=60)
+
+    @action(
+        InputEvent,
+        on_error=OnError.DEAD_LETTER,
+        timeout=2,
+        retry=RetryPolicy(initial_interval=0.001, max_attempts=2),
+    )
+    async def serve(self, event: InputEvent, ctx: RunnerContext) -> OutputEvent:
+        return OutputEvent(output=await ctx.mcp_server("shop").call_tool("pay", how="well"))
+
+
+def test_a_call_of_an_action_that_was_cancelled_is_made_once_unless_it_may_be_repeated() -> None:
+    idempotent = changed(LISTED, ("tools", 0, "annotations", "idempotentHint"), True)
+    reading = changed(LISTED, ("tools", 0, "annotations"), {"readOnlyHint": True})
+    for listed, options, calls in (
+        (LISTED, {}, 1),
+        (LISTED, {"tools": ["other"]}, 1),
+        (changed(LISTED, ("tools",), []), {}, 1),
+        (idempotent, {}, 2),
+        (reading, {}, 2),
+        (LISTED, {"idempotent": ["p*"]}, 2),
+        (LISTED, {"idempotent": True}, 2),
+    ):
+        with served() as (raw, url), harness_of(HastyDirect(), at(url, **options)) as harness:
+            raw.answers["tools/list"], raw.hangs = listed, 1
+            settle(harness)
+            raw.freed.set()
+            assert len(raw.calls) == calls, (listed, options)
+            if calls == 1:
+                [letter] = harness.dead_letters
+                assert letter.error_type == "MCPOutcomeUnknownError"
+                assert "the action was cancelled during the call" in letter.error_message
+            else:
+                assert harness.outputs == ["paid"]
+                [key] = {call["_meta"]["flink-agents/idempotency-key"] for call in raw.calls}
+                assert key
 
 
 class OfLibrary(Agent):

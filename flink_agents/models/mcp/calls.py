@@ -16,6 +16,7 @@ from flink_agents.api.approved_calls import ask
 from flink_agents.api.context import RunnerContext
 from flink_agents.api.durable import DurableCallable, RetryableError, UnknownOutcome
 from flink_agents.api.errors import (
+    MCPError,
     MCPOutcomeUnknownError,
     MCPRequestError,
     MCPResultError,
@@ -39,6 +40,18 @@ _UNKNOWN = "flink-agents/unknown-outcome"
 
 _UNREADABLE = "flink-agents/unreadable-answer"
 """The same, if the call took effect, and nobody can read its answer."""
+
+_CUT_OFF = "flink-agents/cut-off"
+"""The same, if the action was cancelled during the call: the reason, and the idempotency key of the call."""
+
+
+def _cut_off(reason: str, key: str | None) -> dict[str, Any]:
+    return {_CUT_OFF: [reason, key]}
+
+
+def _value_at(marker: str, answer: Any) -> Any:
+    """What is recorded in the place of an answer; None if the answer is one."""
+    return answer[marker] if isinstance(answer, dict) and answer.keys() == {marker} else None
 
 
 class MCPServerCalls(MCPServerClient):
@@ -96,12 +109,26 @@ class MCPServerCalls(MCPServerClient):
         if not self._spec.is_approved(tool):
             outcome = await ask(self._ctx, named(self._spec, tool), arguments, self._spec.approval_timeout)
             arguments = dict(outcome.arguments)
-        answer = await self.recorded(call_tool, f"call_tool:{tool}", arguments)
-        if isinstance(answer, dict) and answer.keys() == {_UNKNOWN}:
-            raise self._unknown(f"call_tool:{tool}", answer[_UNKNOWN])
-        if isinstance(answer, dict) and answer.keys() == {_UNREADABLE}:
-            raise self._unreadable(f"call_tool:{tool}", answer[_UNREADABLE])
+        what = f"call_tool:{tool}"
+        cut_off = UnknownOutcome(_cut_off, repeats=self._spec.is_idempotent(tool))
+        answer = await self.recorded(call_tool, what, arguments, unknown=cut_off)
+        while (cut := _value_at(_CUT_OFF, answer)) is not None:
+            reason, key = cut
+            if not await self._is_said_repeatable(tool):
+                raise self._unknown(what, reason)
+            answer = await self.recorded(call_tool, what, arguments, key=key, unknown=cut_off)
+        if (reason := _value_at(_UNKNOWN, answer)) is not None:
+            raise self._unknown(what, reason)
+        if (found := _value_at(_UNREADABLE, answer)) is not None:
+            raise self._unreadable(what, found)
         return answer
+
+    async def _is_said_repeatable(self, tool: str) -> bool:
+        """True if the server says that a tool may be called again, as a record of this run tells."""
+        try:
+            return any(one.repeatable for one in await self.list_tools() if one.tool == tool)
+        except MCPError:
+            return False
 
     def is_repeatable(self, tool: MCPTool) -> bool:
         """Whether a call of a tool may be made again when nobody knows its outcome."""
