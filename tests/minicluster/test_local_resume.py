@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import os
 import re
+import shutil
 import signal
 import subprocess
 import sys
@@ -201,9 +202,9 @@ def test_one_process_runs_a_job_and_a_failure_before_its_first_checkpoint_ends_i
 
 @pytest.mark.nightly
 def test_the_readme_says_what_happens(tmp_path: Path) -> None:
-    page = (SCRIPT.parents[2] / "README.md").read_text("utf-8").partition("## Kill it, run it again")[2]
-    script, console = re.findall(r"^```(?:python|console)\n(.*?)^```", page, re.MULTILINE | re.DOTALL)[:2]
-    (tmp_path / "orders.py").write_text(script, "utf-8")
+    page = (SCRIPT.parents[2] / "README.md").read_text("utf-8")
+    [console] = re.findall(r"^```console\n(.*?)^```", page, re.MULTILINE | re.DOTALL)
+    shutil.copy(SCRIPT.parents[2] / "examples" / "orders.py", tmp_path)
     first, second = (part.splitlines()[1:] for part in console.split("$ ")[1:])
     environ = {**os.environ, "PYTHONPATH": str(SCRIPT.parents[2])}
 
