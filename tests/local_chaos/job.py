@@ -159,7 +159,8 @@ def streamed(env: AgentsExecutionEnvironment, settings: dict[str, Any]) -> None:
     )
     signals = kafka_signals(env, "answers", on_error="fail", **brokers)
     inputs = env.from_datastream(orders, lambda order: order.customer).with_signals(signals)
-    booked = inputs.apply(Desk(directory, waits=True), event_time=EventTime.hold())
+    # A run may be killed again and again: however long it takes, no window ends without it.
+    booked = inputs.apply(Desk(directory, waits=True), event_time=EventTime.hold(hold_timeout="1 h"))
     approvals_to_kafka(booked.approvals(), "approvals", **brokers)
     stream = booked.to_datastream()
     timeout = timedelta(seconds=settings.get("transaction_timeout", 900))
