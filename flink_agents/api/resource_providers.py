@@ -101,6 +101,18 @@ class ResourceProvider(ABC):
             AgentsError: The resource cannot serve the hosts of a cluster.
         """
 
+    # Not abstract: a resource may need nothing of the worker.
+    def check_worker(self, declared: DeclaredResource, config: Configuration) -> None:  # noqa: B027
+        """Look whether a worker has what the resource needs. It is called before the first input.
+
+        Args:
+            declared: The resource.
+            config: The options of the job.
+
+        Raises:
+            AgentsError: Something is missing. The job fails, whatever ``on_error`` says.
+        """
+
     @abstractmethod
     def provide(self, declared: DeclaredResource) -> Any:
         """Return what ``ctx.get_resource`` gives. It is asked once in each subtask, at the first use."""

@@ -8,7 +8,16 @@ from pathlib import Path
 import pytest
 from pyflink.common import Row, Types
 
-from flink_agents import AgentsExecutionEnvironment, ChatModel, ReActAgent
+from flink_agents import (
+    Agent,
+    AgentsExecutionEnvironment,
+    ChatModel,
+    InputEvent,
+    OutputEvent,
+    ReActAgent,
+    RunnerContext,
+)
+from flink_agents.api.errors import JobFailedError
 from flink_agents.testing.models import ModelServer, Reply, ServedRequest, ToolCall
 
 pytestmark = pytest.mark.minicluster
@@ -56,3 +65,21 @@ def test_rows_that_models_give_are_rows_of_a_stream_and_of_a_table(
     lengths = sorted((row["text"], row["length"]) for row in upper.execute_and_collect())
     assert lengths == [("ADA", 3), ("CHARLES", 7)]
     assert server.count == 4
+
+
+def test_a_key_that_the_worker_lacks_fails_the_job_before_its_first_input(
+    agents_environment: MakeEnvironment, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.delenv("MINICLUSTER_KEY", raising=False)
+    agent = Agent(name="idle").add_action("use", [InputEvent], use_nothing, on_error="dead-letter")
+    agent.add_resource("model", "chat_model", ChatModel("openai:any", api_key={"env": "MINICLUSTER_KEY"}))
+    env = agents_environment()
+    outputs = env.from_list(["ada"], key_selector=len).apply(agent).to_list()
+    with pytest.raises(JobFailedError, match="FA4007") as failed:
+        env.execute("idle")
+    assert "MINICLUSTER_KEY" in str(failed.value)
+    assert list(outputs) == []
+
+
+def use_nothing(event: InputEvent, ctx: RunnerContext) -> OutputEvent:
+    return OutputEvent(output=event.input)

@@ -9,8 +9,10 @@ from pydantic import ValidationError
 from typing_extensions import override
 
 from flink_agents.api.chat import ChatModelSpec, Endpoint, problem, two_makers
+from flink_agents.api.options import Configuration
 from flink_agents.api.resource_providers import DeclaredResource, ResourceProvider
 from flink_agents.models.setup.extras import check_installed
+from flink_agents.models.setup.ready import check_ready
 
 if TYPE_CHECKING:
     from flink_agents.models.chat.resource import ChatModelResource
@@ -38,6 +40,10 @@ class ChatModelProvider(ResourceProvider):
         import flink_agents.models.chat.resource  # noqa: F401
 
     @override
+    def check_worker(self, declared: DeclaredResource, config: Configuration) -> None:
+        self.provide(declared).check_worker(config)
+
+    @override
     def provide(self, declared: DeclaredResource) -> ChatModelResource:
         check_installed("", f"the chat model {declared.name!r}")
         from flink_agents.models.chat.resource import ChatModelResource
@@ -53,6 +59,10 @@ class ConnectionProvider(ResourceProvider):
     def check_declared(self, name: str, clazz: str, arguments: Mapping[str, Any]) -> None:
         if not clazz:
             _validated(Endpoint, arguments)
+
+    @override
+    def check_worker(self, declared: DeclaredResource, config: Configuration) -> None:
+        check_ready(f"the connection {declared.name!r}", declared.clazz, declared.arguments)
 
     @override
     def provide(self, declared: DeclaredResource) -> Any:

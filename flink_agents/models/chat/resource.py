@@ -24,6 +24,7 @@ from flink_agents.api.chat import (
 from flink_agents.api.context import RunnerContext
 from flink_agents.api.errors import ModelRefusedError, ModelRequestError
 from flink_agents.api.history import ChatTranscript, ConversationHistory
+from flink_agents.api.options import Configuration
 from flink_agents.api.resource_providers import DeclaredResource
 from flink_agents.api.resources import Prompt, ResourceRef, ResourceType
 from flink_agents.models.chat.conversation import Conversation, Terms
@@ -37,6 +38,7 @@ from flink_agents.models.chat.requests import Answer, ModelRequests
 from flink_agents.models.chat.router import choose
 from flink_agents.models.chat.usage import UsageCounter
 from flink_agents.models.setup.nesting import nested
+from flink_agents.models.setup.ready import check_ready
 from flink_agents.models.setup.secrets import Secrets
 from flink_agents.models.tools.calls import ToolPolicy
 from flink_agents.models.tools.skills.resource import with_skills
@@ -83,6 +85,19 @@ class ChatModelResource:
         shared = connection.headers if isinstance(connection, Endpoint) else {}
         headers = {**shared, **spec.headers}
         return model, secrets.headers(headers)
+
+    def check_worker(self, config: Configuration) -> None:
+        """Look whether this process has what the model needs.
+
+        Raises:
+            AgentsError: A package, a module or a secret is missing.
+        """
+        what, spec = f"the chat model {self.name!r}", overridden(self.name, self._said, config)
+        said = {**self._arguments, **spec.model_dump(mode="json", exclude_unset=True)}
+        check_ready(what, self._declared.clazz, {**said, "arguments": self._arguments})
+        if not self._declared.clazz and spec.model is not None:
+            # The library says at once that it knows no such model, or finds no key.
+            self._make(spec, Secrets(what))
 
     async def aclose(self) -> None:
         """Close the connections of the model."""

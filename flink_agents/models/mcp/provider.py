@@ -8,9 +8,11 @@ from typing import TYPE_CHECKING, Any
 from typing_extensions import override
 
 from flink_agents.api.mcp import MCPServerSpec
+from flink_agents.api.options import Configuration
 from flink_agents.api.resource_providers import DeclaredResource, ResourceProvider
 from flink_agents.models.setup.descriptions import read_description
 from flink_agents.models.setup.extras import check_modules
+from flink_agents.models.setup.ready import check_ready
 
 if TYPE_CHECKING:
     from flink_agents.models.mcp.resource import MCPServerResource
@@ -30,6 +32,13 @@ class MCPServerProvider(ResourceProvider):
     def load(self) -> None:
         _check_installed("")
         import flink_agents.models.mcp.resource  # noqa: F401
+
+    @override
+    def check_worker(self, declared: DeclaredResource, config: Configuration) -> None:
+        from flink_agents.models.mcp.resource import configured
+
+        spec = configured(declared.name, declared.arguments, config)
+        check_ready(f"the MCP server {declared.name!r}", "", spec.model_dump(mode="json", exclude_unset=True))
 
     @override
     def provide(self, declared: DeclaredResource) -> MCPServerResource:

@@ -22,7 +22,7 @@ from flink_agents.api.chat import Endpoint
 from flink_agents.api.context import RunnerContext
 from flink_agents.api.durable import DurableCallable, RetryableError
 from flink_agents.api.errors import AgentsError, EmbeddingMismatchError, RetrievalError
-from flink_agents.api.options import AgentOptions
+from flink_agents.api.options import AgentOptions, Configuration
 from flink_agents.api.policies import RetryPolicy
 from flink_agents.api.resource_providers import DeclaredResource, ResourceProvider
 from flink_agents.api.resources import ResourceType
@@ -34,6 +34,7 @@ from flink_agents.models.setup.descriptions import overridden, read_configured, 
 from flink_agents.models.setup.extras import check_installed, extra_of, missing
 from flink_agents.models.setup.failures import failed_attempt, may_succeed_again, retry_after_of
 from flink_agents.models.setup.limiter import RequestLimiter
+from flink_agents.models.setup.ready import check_ready
 from flink_agents.models.setup.secrets import Secrets
 
 InputType = Literal["query", "document"]
@@ -326,6 +327,21 @@ class EmbeddingModelProvider(ResourceProvider):
         provider = model.partition(":")[0]
         if not clazz and provider not in _CHAT_ONLY:
             check_installed(provider, f"the embedding model {name!r}, {model!r},")
+
+    @override
+    def check_worker(self, declared: DeclaredResource, config: Configuration) -> None:
+        name, fields = declared.name, EmbeddingModelSpec.model_fields
+        said = overridden(AgentOptions.EMBEDDING_MODELS, name, declared.arguments, fields, config)
+        what = f"the embedding model {name!r}"
+        check_ready(what, declared.clazz, said)
+        spec = read_configured(EmbeddingModelSpec, said, name)
+        if declared.clazz or spec.model.partition(":")[0] == "wordllama":
+            # It is read from files, which takes long.
+            return
+        connection = None
+        if spec.connection is not None:
+            connection = declared.get(spec.connection, ResourceType.CHAT_MODEL_CONNECTION)
+        make_model(spec, Secrets(what), connection)
 
     @override
     def provide(self, declared: DeclaredResource) -> EmbeddingModelResource:

@@ -26,6 +26,7 @@ from flink_agents.models.retrieval.embedding import EmbeddingModelResource
 from flink_agents.models.retrieval.long_term_memory import StoredMemory
 from flink_agents.models.setup.classes import made_by
 from flink_agents.models.setup.descriptions import overridden, read_configured, read_description
+from flink_agents.models.setup.ready import check_ready
 
 _HOME = "flink_agents.models.retrieval"
 
@@ -215,6 +216,12 @@ class VectorStoreProvider(ResourceProvider):
         check = getattr(VECTOR_STORES.load(described.store), "check_cluster", None)
         if check is not None:
             check(name, described.options)
+
+    @override
+    def check_worker(self, declared: DeclaredResource, config: Configuration) -> None:
+        name, clazz = declared.name, declared.clazz
+        spec = configured(name, declared.arguments, config, bool(clazz))
+        check_ready(f"the vector store {name!r}", clazz, spec.model_dump(mode="json", exclude_unset=True))
 
     @override
     def provide(self, declared: DeclaredResource) -> VectorStoreResource:

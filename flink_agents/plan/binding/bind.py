@@ -180,27 +180,38 @@ class BoundAgent:
             if provider is not None and one.descriptor is not None and not one.descriptor.clazz:
                 provider.check_cluster(one.name, one.descriptor.arguments, config)
 
+    def check_worker(self, config: Configuration) -> None:
+        """Look whether this process has what the resources need: providers, modules, secrets.
+
+        Args:
+            config: The options of the job.
+
+        Raises:
+            AgentsError: Something is missing.
+        """
+        for one in self.plan.resources:
+            provider = provider_of(one.type)
+            if provider is None:
+                raise _unprovided(one)
+            provider.check_worker(self._declared(one), config)
+
     def _provide(self, one: ResourcePlan) -> Any:
         provider = provider_of(one.type)
         if provider is None:
-            raise ResourceUnavailableError(
-                f"nothing that is installed provides the {one.type.value} {one.name!r}",
-                expected=f"a distribution with an entry point {one.type.value!r} in {RESOURCE_PROVIDERS}",
-                found=(one.descriptor and one.descriptor.clazz) or one.type.value,
-                fix="install one, on the workers as well, or call the service from the action itself",
-            )
+            raise _unprovided(one)
+        return provider.provide(self._declared(one))
+
+    def _declared(self, one: ResourcePlan) -> DeclaredResource:
         descriptor = one.descriptor or DescriptorPlan()
-        return provider.provide(
-            DeclaredResource(
-                name=one.name,
-                get=self.resource,
-                clazz=self._named_code(descriptor.clazz),
-                arguments=self._named_code(descriptor.arguments),
-                function=self._functions.get((one.type, one.name)),
-                description=one.description,
-                prompt=one.prompt,
-                limits=one.model_copy(update={"needs_approval": self._approvals.get(one.name, False)}),
-            )
+        return DeclaredResource(
+            name=one.name,
+            get=self.resource,
+            clazz=self._named_code(descriptor.clazz),
+            arguments=self._named_code(descriptor.arguments),
+            function=self._functions.get((one.type, one.name)),
+            description=one.description,
+            prompt=one.prompt,
+            limits=one.model_copy(update={"needs_approval": self._approvals.get(one.name, False)}),
         )
 
     def _named_code(self, value: Any) -> Any:
@@ -252,6 +263,15 @@ class BoundAgent:
             found=repr(name),
             fix=suggest(name, names, fix),
         )
+
+
+def _unprovided(one: ResourcePlan) -> ResourceUnavailableError:
+    return ResourceUnavailableError(
+        f"nothing that is installed provides the {one.type.value} {one.name!r}",
+        expected=f"a distribution with an entry point {one.type.value!r} in {RESOURCE_PROVIDERS}",
+        found=(one.descriptor and one.descriptor.clazz) or one.type.value,
+        fix="install one, on the workers as well, or call the service from the action itself",
+    )
 
 
 def bind(plan: AgentPlan, code: AgentCode | None = None) -> BoundAgent:

@@ -117,6 +117,11 @@ class ActionExecutionOperator(KeyedProcessFunction):
         agent = bind(AgentPlan.from_json(self._plan), self._code)
         name = agent.plan.name
         fast: bool = self._config.get(AgentOptions.FAST_PATH)
+        try:
+            agent.check_worker(self._config)
+        except AgentsError as error:
+            _announce(error)
+            raise
         # All states are registered before anybody goes from key to key of them.
         ttl: timedelta | None = self._config.get(AgentOptions.SHORT_TERM_TTL)
         state = flink_compat.keyed_state(runtime_context, None if ttl is None else _milliseconds(ttl))

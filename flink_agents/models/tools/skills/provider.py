@@ -7,10 +7,12 @@ from typing import TYPE_CHECKING, Any
 
 from typing_extensions import override
 
+from flink_agents.api.options import AgentOptions, Configuration
 from flink_agents.api.resource_providers import DeclaredResource, ResourceProvider
 from flink_agents.api.skills import SkillsSpec
-from flink_agents.models.setup.descriptions import read_description
+from flink_agents.models.setup.descriptions import overridden, read_description
 from flink_agents.models.setup.extras import check_installed
+from flink_agents.models.setup.ready import check_ready
 
 if TYPE_CHECKING:
     from flink_agents.models.tools.skills.resource import SkillsResource
@@ -27,6 +29,12 @@ class SkillsProvider(ResourceProvider):
     def load(self) -> None:
         check_installed("", "a resource of skills")
         import flink_agents.models.tools.skills.resource  # noqa: F401
+
+    @override
+    def check_worker(self, declared: DeclaredResource, config: Configuration) -> None:
+        fields = SkillsSpec.model_fields
+        said = overridden(AgentOptions.SKILLS, declared.name, declared.arguments, fields, config)
+        check_ready(f"the skills {declared.name!r}", "", said)
 
     @override
     def provide(self, declared: DeclaredResource) -> SkillsResource:
