@@ -50,9 +50,6 @@ LONGEST_SENTENCE = 35
 USER_WORDS, DESIGN_WORDS, README_LINES = 35_000, 20_000, 140
 
 OLD_PAGES: set[str] = {
-    "docs/cluster.md",
-    "docs/configuration.md",
-    "docs/conversations.md",
     "docs/design/agents.md",
     "docs/design/approvals.md",
     "docs/design/core.md",
@@ -68,22 +65,6 @@ OLD_PAGES: set[str] = {
     "docs/design/time.md",
     "docs/design/verification.md",
     "docs/errors.md",
-    "docs/event-time.md",
-    "docs/kafka-streams.md",
-    "docs/kafka.md",
-    "docs/long-term-memory.md",
-    "docs/mcp.md",
-    "docs/migration.md",
-    "docs/mistakes.md",
-    "docs/one-machine.md",
-    "docs/reference.md",
-    "docs/retrieval.md",
-    "docs/security.md",
-    "docs/skills.md",
-    "docs/stores.md",
-    "docs/testing.md",
-    "docs/upgrades.md",
-    "docs/values.md",
 }
 """Pages that are not rewritten yet: they are reported, and neither fail nor count for the rates."""
 

@@ -54,13 +54,13 @@ class AgentOptions:
         "Time after which a short-term memory entry that was not written again is forgotten. Default: never."
     )
     ON_ERROR = option("actions.on-error", OnError, OnError.FAIL)(
-        "What happens when an action raises and neither the action nor its agent says."
+        "Policy for an action that raises, if neither the action nor its agent has one."
     )
     ON_UNHANDLED = option("events.on-unhandled", OnUnhandled, OnUnhandled.FAIL)(
-        "What happens to an event that no action accepts, where its agent does not say."
+        "Policy for an event that no action accepts, if its agent has none."
     )
     MAX_EVENTS = option("run.max-events", int, 10_000, minimum=1)(
-        "How many events one run may emit; a run beyond it fails instead of looping for ever."
+        "How many events one run may emit; a run beyond it fails instead of looping forever."
     )
     CHECK_CODE = option("run.check-code", bool, True)(
         "Refuse to start on a worker whose modules in memory are not those that the job was built with."
@@ -83,23 +83,23 @@ class AgentOptions:
         "that hangs though the time of its action is over does not count."
     )
     WAITS = option("run.waits", bool)(
-        "Whether actions may call ctx.sleep and ctx.wait_for. Default: whether their code is seen to. Runs "
+        "True if actions can call ctx.sleep and ctx.wait_for. Default: found by reading their code. Runs "
         "of such agents keep what they recorded in memory, and none of them begins on Flink's thread."
     )
     SLEEPS_AT_END = option("run.sleeps-at-end", SleepsAtEnd, SleepsAtEnd.WAIT)(
         "What becomes of runs that sleep, and of delayed events, when a bounded input ends. wait: the job "
-        "ends when they have ended. skip: they go on at once."
+        "ends when they have ended. skip: they end at once."
     )
     RUN_DEADLINE = option("run.deadline", timedelta, minimum="1 ms")(
         "How long a run may take that sleeps or waits for signals, from its begin. Then its waits end with "
-        "an error, and so does each further one. Default: for ever."
+        "an error, and so does each further one. Default: no limit."
     )
     ASIDE_PER_KEY = option("run.set-aside-per-key", int, 100, minimum=1)(
         "How many suspended runs of a key its inputs may overtake, with on_suspend = 'overtake'. Behind so "
         "many, further inputs wait in state until one of those runs has ended."
     )
     SIGNALS_PER_KEY = option("signals.max-per-key", int, 100, minimum=1)(
-        "How many signals of a key may wait for a run that has not asked for them. Further ones are strays."
+        "How many signals of a key may wait for a run that has not asked for them. Further ones are not delivered."
     )
     SIGNALS_TTL = option("signals.ttl", timedelta, "7 d", minimum="1 s")(
         "How long a signal waits for a run, and how long its id is remembered once a run has taken it."
@@ -176,7 +176,7 @@ class AgentOptions:
         "Once the job has begun, its own checkpoints count."
     )
     CHECKPOINT_INTERVAL = option("local.checkpoint-interval", timedelta, "5 s", minimum="10 ms")(
-        "Time between checkpoints of a local job that resumes, if nobody has enabled checkpoints otherwise."
+        "Time between checkpoints of a local job that resumes, unless you enable checkpoints yourself."
     )
     STOP_TIMEOUT = option("local.stop-timeout", timedelta, "60 s", minimum="0 s")(
         "How long the savepoint may take with which Ctrl-C and SIGTERM stop a local job. Then the job ends "
@@ -196,10 +196,10 @@ class AgentOptions:
     )
     ON_MISMATCH = option("action-state.on-mismatch", OnMismatch, OnMismatch.FAIL)(
         "What happens where a replay asks for another durable call than was recorded. rerun: what the "
-        "execution recorded is void, and it is executed anew."
+        "execution recorded is void, and it is executed again."
     )
     REORDER_TIMEOUT = option("action-state.reorder-timeout", timedelta, "60 s", minimum="0 s")(
-        "How long a recorded run waits for its own input after a restore, before others of its key go on."
+        "How long a recorded run waits for its own input after a restore, before others of its key run."
     )
     LATE_INPUT_TIMEOUT = option("action-state.late-input-timeout", timedelta, "1 d", minimum="0 s")(
         "How long a recorded run that others have overtaken is kept for its input, after a restore."
@@ -209,12 +209,12 @@ class AgentOptions:
         "continue-compatible: it fails only where unfinished work does not fit the new plan."
     )
     GRACE = option("action-state.grace", timedelta, "3 s", minimum="0 s")(
-        "How long durable calls may go on when an attempt of the job ends in a living process, so that they "
+        "How long durable calls may continue when an attempt of the job ends in a living process, so that they "
         "are recorded and not made again. No other call begins then."
     )
     ON_OTHER_JOB = option("action-state.on-other-job", OnOtherJob, OnOtherJob.REFUSE)(
         "What happens where state was written by a job with another job-identifier. refuse: the job fails. "
-        "fork: it records in journals of its own. continue: it goes on with those of the other job, which "
+        "fork: it records in journals of its own. continue: it continues those of the other job, which "
         "must have ended."
     )
     PRUNE = option("action-state.prune", Prune, Prune.CHECKPOINTS)(

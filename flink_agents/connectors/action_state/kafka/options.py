@@ -40,7 +40,7 @@ OPTIONS = (
     ),
     option("action-state.kafka.removals", int, REMOVALS, minimum=0)(
         "How many keys of which all records were pruned stay known, the last ones and a sample of others: a "
-        "restore from before is refused for them. Each takes about 450 bytes of memory in each subtask."
+        "restore from before is rejected for them. Each takes about 450 bytes of memory in each subtask."
     ),
     option("action-state.kafka.max-record-bytes", int, MAX_RECORD_BYTES, minimum=1)(
         "The most bytes that a record may have. The topics take messages of twice that."

@@ -22,6 +22,6 @@ OPTIONS = (
     ),
     option("action-state.sqlite.removals", int, REMOVALS, minimum=0)(
         "How many keys of which all records were pruned stay known, the last ones: a restore from before is "
-        "refused for them. Each takes about 100 bytes of the file."
+        "rejected for them. Each takes about 100 bytes of the file."
     ),
 )
