@@ -47,7 +47,8 @@ RATES = {
 """Words per 10,000 words of prose: at least, and at most."""
 
 LONGEST_SENTENCE = 35
-USER_WORDS, DESIGN_WORDS, README_LINES = 35_000, 20_000, 140
+USER_WORDS, DESIGN_WORDS, README_LINES = 57_000, 35_500, 140
+"""Budgets of all pages together. They only go down: the goal is 35,000 and 20,000 words."""
 
 OLD_PAGES: set[str] = {
     "docs/design/agents.md",
@@ -64,7 +65,6 @@ OLD_PAGES: set[str] = {
     "docs/design/resume.md",
     "docs/design/time.md",
     "docs/design/verification.md",
-    "docs/errors.md",
 }
 """Pages that are not rewritten yet: they are reported, and neither fail nor count for the rates."""
 
@@ -157,7 +157,7 @@ def main(arguments: list[str]) -> int:
     ]
     found += wrong_rates("\n".join(checked.values()))
     waiting: list[Finding] = []
-    (waiting if OLD_PAGES else found).extend(sizes(texts))
+    found += sizes(texts)
     print(*found, sep="\n", end="\n" if found else "")
     if "--report" in arguments:
         for page in sorted(OLD_PAGES):

@@ -99,7 +99,7 @@ class AgentOptions:
         "many, further inputs wait in state until one of those runs has ended."
     )
     SIGNALS_PER_KEY = option("signals.max-per-key", int, 100, minimum=1)(
-        "How many signals of a key may wait for a run that has not asked for them. Further ones are not delivered."
+        "How many signals of a key may wait for a run that has not asked for them. Others are not delivered."
     )
     SIGNALS_TTL = option("signals.ttl", timedelta, "7 d", minimum="1 s")(
         "How long a signal waits for a run, and how long its id is remembered once a run has taken it."
@@ -209,8 +209,8 @@ class AgentOptions:
         "continue-compatible: it fails only where unfinished work does not fit the new plan."
     )
     GRACE = option("action-state.grace", timedelta, "3 s", minimum="0 s")(
-        "How long durable calls may continue when an attempt of the job ends in a living process, so that they "
-        "are recorded and not made again. No other call begins then."
+        "How long durable calls may continue when an attempt of the job ends in a living process, so that "
+        "they are recorded and not made again. No other call begins then."
     )
     ON_OTHER_JOB = option("action-state.on-other-job", OnOtherJob, OnOtherJob.REFUSE)(
         "What happens where state was written by a job with another job-identifier. refuse: the job fails. "
