@@ -74,7 +74,9 @@ def test_a_key_that_the_worker_lacks_fails_the_job_before_its_first_input(
     agent = Agent(name="idle").add_action("use", [InputEvent], use_nothing, on_error="dead-letter")
     agent.add_resource("model", "chat_model", ChatModel("openai:any", api_key={"env": "MINICLUSTER_KEY"}))
     env = agents_environment()
-    outputs = env.from_list(["ada"], key_selector=len).apply(agent).to_list()
+    applied = env.from_list(["ada"], key_selector=len).apply(agent)
+    applied.dead_letters().print()
+    outputs = applied.to_list()
     with pytest.raises(JobFailedError, match="FA4007") as failed:
         env.execute("idle")
     assert "MINICLUSTER_KEY" in str(failed.value)

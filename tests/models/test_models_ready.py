@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import sys
 import types
+from collections.abc import Mapping
 from typing import Any
 
 import pytest
@@ -29,14 +30,14 @@ OWN = f"{__name__}:model"
 EMBEDDING = "openai:text-embedding-3-small"
 MODULE = "a_module_that_the_worker_lacks"
 
-Resources = dict[str, tuple[str, ResourceDescriptor]]
+Resources = Mapping[str, tuple[str, ResourceDescriptor]]
 
 
 def _use(event: InputEvent, ctx: Any) -> None:
     """Use nothing: what is missing is found without."""
 
 
-def described(secret: dict[str, str]) -> dict[str, Resources]:
+def described(secret: dict[str, str]) -> Mapping[str, Resources]:
     """Resources whose worker needs a secret, by the place of the secret."""
     chat: Any = {"model": "openai:gpt-5", "api_key": THERE}
     azure = {"azure_endpoint": "https://example.com", "api_version": secret}
