@@ -28,7 +28,11 @@ PER_SECOND = 20
 WARM_UP = 0.2
 STEP_SECONDS = 0.002
 
-MODE, INPUTS, FOLDER = sys.argv[1], int(sys.argv[2]), Path(sys.argv[3])
+# A worker that the program starts has other arguments, but the same environment.
+if len(sys.argv) == 4 and sys.argv[1] in ("rate", "latency", "kill"):
+    os.environ["PEER_WORKLOAD"] = json.dumps(sys.argv[1:])
+MODE, _inputs, _folder = json.loads(os.environ["PEER_WORKLOAD"])
+INPUTS, FOLDER = int(_inputs), Path(_folder)
 _effects = os.open(FOLDER / "effects", os.O_WRONLY | os.O_APPEND | os.O_CREAT) if MODE == "kill" else None
 
 
