@@ -18,9 +18,10 @@ LAYERS = {
     "connectors.kafka": {"api", "connectors", "runtime"},
     "models": {"api"},
     "plan": {"api"},
-    "runtime": {"api", "plan", "connectors"},
+    "trace": {"api"},
+    "runtime": {"api", "plan", "connectors", "trace"},
     "testing": {"api", "plan", "runtime", "connectors"},
-    "cli": {"api", "plan", "runtime", "connectors", "connectors.kafka", "testing"},
+    "cli": {"api", "plan", "runtime", "connectors", "connectors.kafka", "testing", "trace"},
 }
 """What each part of the package may import; a room with a line of its own is a layer of its own."""
 

@@ -107,6 +107,11 @@
     │   ├── OtherJobsStateError          FA6011
     │   ├── JournalMissingError          FA6012
     │   └── JournalOutdatedError         FA6013
+    ├── TraceError                       FA6100  the trace cannot be written or read
+    │   ├── UnknownTraceSinkError        FA6101
+    │   ├── TraceOptionError             FA6102
+    │   ├── TraceNotFoundError           FA6103
+    │   └── TraceFormatError             FA6104
     ├── BrokerError                      FA7000  a Kafka broker for development cannot run
     │   ├── BrokerDownloadError          FA7001
     │   ├── BrokerStartError             FA7002
@@ -286,6 +291,13 @@ from flink_agents.api.store_errors import (
 from flink_agents.api.testing_errors import (
     HarnessUseError as HarnessUseError,
     RecoveryDifferenceError as RecoveryDifferenceError,
+)
+from flink_agents.api.trace_errors import (
+    TraceError as TraceError,
+    TraceFormatError as TraceFormatError,
+    TraceNotFoundError as TraceNotFoundError,
+    TraceOptionError as TraceOptionError,
+    UnknownTraceSinkError as UnknownTraceSinkError,
 )
 
 

@@ -1,7 +1,7 @@
 """What can be told of runs, and who is told: the phases of a run, and the base class of observers.
 
-Observers are given to ``apply`` of a job, or to the harness. This is provisional: names and arguments may
-change until a release says otherwise.
+Observers are given to ``apply`` of a job, or to the harness. They are the one source of metrics, traces and
+whatever else tells what runs do.
 """
 
 from __future__ import annotations
@@ -93,6 +93,21 @@ class ObservedRun(Protocol):
         ...
 
     @property
+    def key_text(self) -> str:
+        """Canonical text of the key."""
+        ...
+
+    @property
+    def identity(self) -> str:
+        """Identity of the job that the run began in; empty until that is known."""
+        ...
+
+    @property
+    def open_waits(self) -> Sequence[Any]:
+        """What would end each wait of a suspended run: ``name`` of the signal or None, ``deadline`` in ms."""
+        ...
+
+    @property
     def phase(self) -> Phase:
         """What the run is doing."""
         ...
@@ -149,6 +164,12 @@ class RunObserver:
     def call_recorded(self, run: ObservedRun, action: str, function: str) -> None:
         """Note that the result of a durable call was recorded."""
 
+    def call_content(self, run: ObservedRun, action: str, function: str, what: str, value: Any) -> None:
+        """Note a ``value`` of a durable call: ``what`` is ``"request"`` or ``"result"``."""
+
+    def call_failed(self, run: ObservedRun, action: str, function: str, error: BaseException) -> None:
+        """Note that a durable call failed for good."""
+
     def call_replayed(self, run: ObservedRun, action: str, function: str) -> None:
         """Note that a durable call got its recorded outcome."""
 
@@ -157,6 +178,9 @@ class RunObserver:
 
     def committed(self, run: ObservedRun, seconds: float | None) -> None:
         """Note a commit, ``seconds`` after the end of the run; None for a run on Flink's thread."""
+
+    def closed(self) -> None:
+        """Note that the task attempt of the subtask ends. Runs may still fail after that."""
 
 
 ObserverSource = RunObserver | Callable[[], RunObserver]

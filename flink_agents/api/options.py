@@ -28,6 +28,7 @@ from flink_agents.api.option_values import ConfigOption, option
 from flink_agents.api.policies import OnError, OnUnhandled
 from flink_agents.api.signals import SleepsAtEnd
 from flink_agents.api.store_providers import STORE_PREFIX, STORES, options_of_store, third_party_stores
+from flink_agents.api.trace_options import TraceOptions
 
 T = TypeVar("T")
 
@@ -43,7 +44,7 @@ _NO_OPTIONS = (CONFIG_FILE_VARIABLE, KAFKA_JAR_VARIABLE)
 _SEE_TABLE = "see the table of options in docs/configuration.md"
 
 
-class AgentOptions:
+class AgentOptions(TraceOptions):
     """All options of this package. Iterate with :func:`all_options`."""
 
     JOB_IDENTIFIER = option("job-identifier", str)(
@@ -233,7 +234,10 @@ class AgentOptions:
 def all_options() -> dict[str, ConfigOption[Any]]:
     """Return every option of this package by key, in the order of declaration."""
     found: dict[str, ConfigOption[Any]] = {
-        one.key: one for one in vars(AgentOptions).values() if isinstance(one, ConfigOption)
+        one.key: one
+        for options in (AgentOptions, TraceOptions)
+        for one in vars(options).values()
+        if isinstance(one, ConfigOption)
     }
     for store in STORES.built_in:
         found |= options_of_store(store) or {}

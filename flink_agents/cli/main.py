@@ -15,6 +15,7 @@ from flink_agents.cli.cluster import cancel, cluster_app, run, stop
 from flink_agents.cli.errors import prints_errors, runs_no_jobs
 from flink_agents.cli.kafka import kafka_app
 from flink_agents.cli.state import state_app
+from flink_agents.cli.traces import runs, trace, why
 
 app = typer.Typer(
     name="flink-agents",
@@ -36,6 +37,9 @@ app.command()(stop)
 app.command()(cancel)
 app.add_typer(approvals_app, name="approvals")
 app.command()(signal)
+app.command()(runs)
+app.command()(trace)
+app.command()(why)
 
 PASS_THROUGH = {"allow_extra_args": True, "ignore_unknown_options": True, "help_option_names": list[str]()}
 

@@ -83,6 +83,19 @@ DEFAULTS = {
     "local.checkpoint-interval": timedelta(seconds=5),
     "local.stop-timeout": timedelta(seconds=60),
     "local.accept": "nothing",
+    "trace.level": "off",
+    "trace.levels": None,
+    "trace.sinks": "jsonl",
+    "trace.sample-percent": 100,
+    "trace.max-content": 4096,
+    "trace.queue": 10_000,
+    "trace.directory": "flink-agents-trace",
+    "trace.file-size-mb": 16,
+    "trace.file-age": timedelta(hours=1),
+    "trace.total-size-mb": 256,
+    "trace.kafka.bootstrap-servers": None,
+    "trace.kafka.topic": "flink-agents-trace",
+    "trace.otlp-endpoint": None,
 }
 
 

@@ -37,6 +37,7 @@ def test_nothing_else_is_public() -> None:
         "plan",
         "runtime",
         "testing",
+        "trace",
         "redaction",
         "sqlite_files",
     }

@@ -134,6 +134,8 @@ class CallExecution:
             self._observers.call_replayed(state, action, function)
         else:
             self._observers.call_begun(state, action, function, journal_of(step).replayed)
+            if (tell := self._observers.call_content) is not None:
+                tell(state, action, function, "request", self._call.identity.request)
 
     def _raised(self, error: BaseException) -> BaseException:
         """What the call raised that ended with ``error``, where the attempt goes on.
@@ -266,6 +268,8 @@ class CallExecution:
         state, action = self._step.run.state, self._step.action.name
         self._observers.recorded(state, action, stored)
         if record.error is None:
+            if (tell := self._observers.call_content) is not None:
+                tell(state, action, self._call.identity.function, "result", value)
             self._observers.call_recorded(state, action, self._call.identity.function)
         return record
 
@@ -285,7 +289,8 @@ class CallExecution:
 
     def _failed(self, raised: BaseException, attempts: int) -> CallRecord:
         """How a call ended that failed for good."""
-        delivery = self._delivery
+        delivery, step = self._delivery, self._step
+        self._observers.call_failed(step.run.state, step.action.name, self._call.identity.function, raised)
         told = self._described(raised)
         return _record(self._call, None, told, attempts, delivery.calls.end(), delivery.elapsed())
 

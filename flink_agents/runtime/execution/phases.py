@@ -7,7 +7,7 @@ waits, so that a run which meets no limit pays for the begin and the end of its 
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from typing import TYPE_CHECKING, Any
 
@@ -65,11 +65,15 @@ class RunState:
         since: When that phase began; 0.0 where no time was taken.
         started: When the run began to be executed outside of Flink's thread; 0.0 before that.
         begun: The same, later by its pauses.
+        identity: Identity of the job that the run began in; empty until its input is handled.
+        open_waits: What a suspended run waits for.
         action_run: The execution of an action that is under way outside of Flink's thread, or None.
     """
 
     # What most runs never change is kept by the class: one is made for each event.
     started = begun = 0.0
+    identity = ""
+    open_waits: Sequence[Any] = ()
     action_run: ActionRun | None = None
     _waits: dict[Wait, None] | None = None
 
@@ -81,7 +85,7 @@ class RunState:
         phase: Phase,
         since: float = 0.0,
     ) -> None:
-        self._key_text = key_text
+        self.key_text = key_text
         self.sequence_number = sequence_number
         self._observers = observers
         self.phase = phase
@@ -94,7 +98,7 @@ class RunState:
     @property
     def key(self) -> Any:
         """The key."""
-        return decode_key(self._key_text)
+        return decode_key(self.key_text)
 
     @property
     def wait(self) -> Wait | None:
@@ -176,9 +180,10 @@ class RunState:
         self._waits = self.action_run = None
         self.enter(Phase.FINISHED, now)
 
-    def suspend(self, now: float) -> None:
-        """Note that nothing but records are left of the run."""
+    def suspend(self, now: float, waits: Sequence[Any] = ()) -> None:
+        """Note that nothing but records are left of the run, which waits for ``waits``."""
         self._waits = self.action_run = None
+        self.open_waits = waits
         self.enter(Phase.SUSPENDED, now)
 
     def fail(self) -> None:

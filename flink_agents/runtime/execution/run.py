@@ -110,7 +110,7 @@ class Run:
         self.state = state or RunState(key_text, sequence_number, shared.observers, Phase.RUNNING)
         self.cut_off: set[tuple[str, Any]] | None = None
         self.journal_id = journal_id
-        self.identity = identity or journal_id
+        self.identity = self.state.identity = identity or journal_id
         self.key_text = key_text
         self.sequence_number = sequence_number
         self.timestamp = timestamp

@@ -191,6 +191,7 @@ class ActionExecutionOperator(KeyedProcessFunction):
             make_pruner=lambda metrics: pruner_of(
                 self._config, task_configuration(context), task.job_id, metrics
             ),
+            attempt=task.attempt,
             identity=None if run is None else run.identity,
         )
 

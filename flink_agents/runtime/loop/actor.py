@@ -308,7 +308,7 @@ class KeyActor:
         self, run: Run, suspension: Suspension, overtakes: tuple[int, ...], part: EndedPart | None = None
     ) -> None:
         """Keep what is left of a run until Flink's thread has put it into state. Called by the loop."""
-        run.state.suspend(clock())
+        run.state.suspend(clock(), suspension.waits)
         self.overtakes, self.part = overtakes, part
         self.suspended = run, suspension
 

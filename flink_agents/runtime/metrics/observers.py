@@ -34,6 +34,7 @@ class Observers:
     Attributes:
         others: See above.
         phase_changed: None where nobody listens, since phases change more often than all else.
+        call_content: None if nobody listens, so that no content is made for nobody.
     """
 
     def __init__(
@@ -59,9 +60,12 @@ class Observers:
         self.call_begun = dispatch("call_begun") or _nobody
         self.call_retried = dispatch("call_retried") or _nobody
         self.call_recorded = dispatch("call_recorded") or _nobody
+        self.call_content = dispatch("call_content")
+        self.call_failed = dispatch("call_failed") or _nobody
         self.call_replayed = dispatch("call_replayed") or _nobody
         self.recorded = dispatch("recorded") or _nobody
         self.committed = dispatch("committed") or _nobody
+        self.closed = dispatch("closed") or _nobody
 
 
 def _overrides(observer: RunObserver, name: str) -> bool:

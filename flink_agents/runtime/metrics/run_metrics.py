@@ -76,15 +76,15 @@ class RunMetrics(RunObserver):
         self._counters: dict[tuple[str, str | None], list[Counter]] = {}
         self._read()
 
-    def count(self, name: str, action: str | None = None) -> None:
-        """Count something, in all and for its action. For any thread."""
+    def count(self, name: str, action: str | None = None, number: int = 1) -> None:
+        """Count ``number`` of something, in all and for its action. For any thread."""
         counters = self._counters.get((name, action))
         if counters is None:
             counters = self._counters[name, action] = [self.group.get_counter(name)]
             if action is not None:
                 counters.append(self._action(action).get_counter(name.removeprefix("action_")))
         for counter in counters:
-            counter.inc()
+            counter.inc(number)
 
     def add_gauges(self, prefix: str, read: Callable[[], Mapping[str, int]]) -> None:
         """Let gauges show what a part of the subtask measures by itself.

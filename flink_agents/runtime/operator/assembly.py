@@ -39,6 +39,8 @@ from flink_agents.runtime.operator.processor import AgentProcessor
 from flink_agents.runtime.retention.pruning import Pruner
 from flink_agents.runtime.serde.codec import ValueCodec
 from flink_agents.runtime.state.keyed_state import KeyedState, Keys
+from flink_agents.trace.assembly import recorder_of
+from flink_agents.trace.recorder import TracedSubtask
 
 Outlet = Callable[[Emission], None]
 """Takes what leaves in a beat, while its key is current."""
@@ -109,6 +111,7 @@ class Host:
         on_call: Told of each durable call, by its ``ActionRun``; for debugging, or None.
         around_durable: Makes what actions call out of what makes durable calls; for tests.
         pause: Waits before the next attempt of a call or an action.
+        attempt: Number of the task attempt, from 0.
         identity: What ids derive from. Default: the option ``job-identifier``, else ``job_id``.
     """
 
@@ -124,6 +127,7 @@ class Host:
     on_call: Callable[[Any, Call], None] | None = None
     around_durable: Callable[[Durable], Durable] = lambda durable: durable
     pause: Callable[[float], Awaitable[None]] = asyncio.sleep
+    attempt: int = 0
     identity: str | None = None
 
 
@@ -155,6 +159,9 @@ def assemble(blueprint: Blueprint, host: Host) -> Subtask:
     metrics = RunMetrics(action.name for action in agent.actions)
     journals = _journals(blueprint, host, job_id, codec, metrics)
     observers = made_observers(blueprint.observers, metrics)
+    traced = TracedSubtask(job_id, agent.plan.name, host.subtask, host.attempt)
+    recorder = recorder_of(config, traced, lambda number: metrics.count("trace_drops", None, number))
+    observers += [recorder] if recorder is not None else []
     shared = RunEnvironment(
         agent,
         agent.plan.name,

@@ -234,6 +234,7 @@ class AgentProcessor(ABC):
             wait: Return when it has ended, in bounded time.
         """
         self._waits.close(wait)
+        self._shared.observers.closed()
 
     # -- keys with work ---------------------------------------------------------------
 

@@ -1,0 +1,198 @@
+"""``flink-agents runs``, ``trace`` and ``why``: what a job recorded of its runs."""
+
+from __future__ import annotations
+
+import json
+import time
+from collections.abc import Mapping
+from pathlib import Path
+from typing import TYPE_CHECKING, Annotated
+
+import typer
+
+from flink_agents.cli.errors import prints_errors
+
+if TYPE_CHECKING:
+    from flink_agents.trace.reading import RunTrace
+
+NOTHING_FOUND = 1
+"""Exit code if no run is as asked for."""
+
+FOLLOW_SECONDS = 1.0
+STATUSES = ("running", "suspended", "failed", "dead-lettered", "completed")
+
+Place = Annotated[
+    Path | None,
+    typer.Option("--path", help="Directory or file of records. Default: that of trace.directory."),
+]
+Json = Annotated[bool, typer.Option("--json", help="Print JSON, one line for each run.")]
+
+
+@prints_errors
+def runs(
+    path: Place = None,
+    key: Annotated[str | None, typer.Option(help="Only runs of this key.")] = None,
+    agent: Annotated[str | None, typer.Option(help="Only runs of this agent.")] = None,
+    status: Annotated[str | None, typer.Option(help=f"Only runs that are {', '.join(STATUSES)}.")] = None,
+    slow: Annotated[bool, typer.Option("--slow", help="The longest first.")] = False,
+    since: Annotated[str | None, typer.Option(help="Only runs with records of this time, as '2 h'.")] = None,
+    follow: Annotated[bool, typer.Option("--follow", help="Go on with runs that come or change.")] = False,
+    limit: Annotated[int, typer.Option(min=1, help="How many runs to list.")] = 100,
+    as_json: Json = False,
+) -> None:
+    """List the runs that a job recorded, the newest last."""
+    if status is not None and status not in STATUSES:
+        raise typer.BadParameter(f"one of {', '.join(STATUSES)}", param_hint="--status")
+    least = _since(since)
+    shown: dict[str, tuple[str, float]] = {}
+    while True:
+        found = [
+            run
+            for run in _read(path, key).values()
+            if (agent is None or run.last.agent == agent)
+            and (status is None or run.status == status)
+            and run.ended >= least
+            and shown.get(run.run_id) != (run.status, run.ended)
+        ]
+        if slow:
+            found.sort(key=lambda run: -run.seconds)
+        _print(found[:limit] if slow else found[-limit:], as_json, header=not shown)
+        shown |= {run.run_id: (run.status, run.ended) for run in found}
+        if not follow:
+            break
+        time.sleep(FOLLOW_SECONDS)
+    if not shown:
+        raise typer.Exit(NOTHING_FOUND)
+
+
+@prints_errors
+def trace(
+    run: Annotated[str | None, typer.Argument(help="Id of a run, or its first digits.")] = None,
+    key: Annotated[str | None, typer.Option(help="All runs of this key instead.")] = None,
+    path: Place = None,
+    html: Annotated[Path | None, typer.Option(help="Write a page with a timeline into this file.")] = None,
+    otlp: Annotated[str | None, typer.Option(metavar="URL", help="Send spans to this collector.")] = None,
+) -> None:
+    """Show what runs did, as trees."""
+    from flink_agents.trace import telling
+
+    if (run is None) == (key is None):
+        raise typer.BadParameter("give either RUN or --key")
+    found = [one for name, one in _read(path, key).items() if run is None or name.startswith(run)]
+    if not found:
+        raise _not_found(run or f"key {key}")
+    if html is not None:
+        html.write_text(telling.page(found), encoding="utf-8")
+        typer.echo(f"wrote {html}")
+    if otlp is not None:
+        from flink_agents.trace.sinks.otel import OtelSink
+
+        sink = OtelSink(otlp)
+        records = [record for one in found for record in one.records]
+        sink.write(records)
+        sink.close()
+        typer.echo(f"sent {len(found)} run(s) to {otlp}")
+    if html is None and otlp is None:
+        for one in found:
+            typer.echo("\n".join(telling.tree(one)))
+
+
+@prints_errors
+def why(
+    key: Annotated[str, typer.Argument(help="The key, as JSON or as it is: order-1, 7.")], path: Place = None
+) -> None:
+    """Say in words what becomes of a key, by the records of its runs."""
+    from flink_agents.trace import telling
+
+    found = _read(path, key)
+    typer.echo("\n".join(telling.safe(line) for line in telling.why(found.values(), key)))
+    if not found:
+        raise typer.Exit(NOTHING_FOUND)
+
+
+def _read(path: Path | None, key: str | None) -> dict[str, RunTrace]:
+    from flink_agents.trace.reading import by_run, read_files
+
+    place = path or _configured()
+    forms = None if key is None else _forms(key)
+    return by_run(one for one in read_files(place) if forms is None or one.key in forms)
+
+
+def _configured() -> Path:
+    from flink_agents.api.options import AgentOptions, Configuration
+
+    return Path(Configuration.load().get(AgentOptions.TRACE_DIRECTORY)).expanduser()
+
+
+def _forms(key: str) -> set[str]:
+    """Return the canonical texts that somebody may mean by ``key``."""
+    from flink_agents.runtime.serde.keys import KeyEncoder
+
+    encode = KeyEncoder(lambda value: value)
+    found = {key}
+    for value in (key, *_as_json(key)):
+        try:
+            found.add(encode(value))
+        except Exception:  # what no key can be is none that somebody means
+            continue
+    return found
+
+
+def _shown(key: str) -> str:
+    """Return a key as `--key` and `why` take it."""
+    from flink_agents.runtime.serde.keys import decode_key
+
+    try:
+        value = decode_key(key)
+        return value if isinstance(value, str) else json.dumps(value)
+    except Exception:  # a redacted key, or one of a class
+        return key
+
+
+def _as_json(key: str) -> list[object]:
+    try:
+        value = json.loads(key)
+    except ValueError:
+        return []
+    return [tuple(value) if isinstance(value, list) else value]
+
+
+def _since(text: str | None) -> float:
+    from flink_agents.api.options import AgentOptions
+
+    if text is None:
+        return 0.0
+    return time.time() - AgentOptions.TRACE_FILE_AGE.parse(text).total_seconds()
+
+
+def _print(found: list[RunTrace], as_json: bool, header: bool) -> None:
+    from flink_agents.trace import telling
+
+    rows = [telling.run_row(run) | {"key": _shown(run.last.key)} for run in found]
+    if as_json:
+        for row in rows:
+            typer.echo(json.dumps(row))
+        return
+    if header and rows:
+        typer.echo(_line(dict(zip(rows[0], rows[0], strict=True))))
+    for row in rows:
+        typer.echo(telling.safe(_line(row)))
+
+
+_WIDTHS = {"run": 24, "agent": 16, "key": 20, "sequence": 8, "status": 13, "begun": 24, "took": 9, "calls": 5}
+
+
+def _line(row: Mapping[str, object]) -> str:
+    cells = [str(row[name])[: 2 * width].ljust(width) for name, width in _WIDTHS.items()]
+    return "  ".join([*cells, str(row["error"])[:120]]).rstrip()
+
+
+def _not_found(what: str) -> Exception:
+    from flink_agents.api.errors import TraceNotFoundError
+
+    return TraceNotFoundError(
+        f"the trace has no records of {what}",
+        expected="a run or a key that was recorded",
+        found="nothing",
+        fix="`flink-agents runs` lists what was recorded",
+    )

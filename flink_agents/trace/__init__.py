@@ -1,0 +1,1 @@
+"""Records what runs do, hands the records to sinks, and reads them again."""

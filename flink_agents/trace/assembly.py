@@ -1,0 +1,94 @@
+"""Makes the recorder of a subtask from the options of its job; none if nothing is recorded."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Any
+
+from flink_agents.api.logs import bounded_logger
+from flink_agents.api.options import AgentOptions, Configuration
+from flink_agents.api.trace_errors import TraceOptionError
+from flink_agents.api.tracing import TRACE_SINKS, TraceLevel
+from flink_agents.trace.recorder import TracedSubtask, TraceRecorder
+from flink_agents.trace.target import TraceTarget
+from flink_agents.trace.writer import TraceSink, TraceWriter
+
+_log = bounded_logger("flink_agents.trace")
+
+
+def recorder_of(
+    config: Configuration, subtask: TracedSubtask, on_drop: Callable[[int], None] = lambda _: None
+) -> TraceRecorder | None:
+    """Return the recorder of a subtask, or None if the level of all its actions is ``off``.
+
+    A sink that cannot be made is logged and left out: a trace never fails the job.
+
+    Args:
+        config: Options of the job.
+        subtask: Whose records it writes.
+        on_drop: Told how many records were dropped.
+    """
+    level, actions = levels_of(config, subtask.agent)
+    if level is TraceLevel.OFF and all(one is TraceLevel.OFF for one in actions.values()):
+        return None
+    if level is TraceLevel.OFF:
+        # The runs of the actions that are recorded.
+        level, actions = TraceLevel.RUNS, actions
+    target = TraceTarget(subtask.agent, subtask.subtask, config)
+    sinks: dict[str, TraceSink] = {}
+    for name in sink_names(config):
+        try:
+            sinks[name] = TRACE_SINKS.load(name)(target)
+        except Exception as error:
+            on_drop(0)
+            _log.warning("the trace sink %r cannot be used, and is left out: %s", name, error)
+    writer = TraceWriter(sinks, config.get(AgentOptions.TRACE_QUEUE), on_drop)
+    percent = config.get(AgentOptions.TRACE_SAMPLE)
+    return TraceRecorder(subtask, level, writer, actions, percent, config.get(AgentOptions.TRACE_CONTENT))
+
+
+def levels_of(config: Configuration, agent: str) -> tuple[TraceLevel, dict[str, TraceLevel]]:
+    """Return the level of an agent, and those of its actions that have their own.
+
+    Raises:
+        TraceOptionError: One is no level.
+    """
+    own = config.below("trace.levels")
+    level: Any = own.get(agent, config.get(AgentOptions.TRACE_LEVEL))
+    prefix = f"{agent}."
+    actions = {name.removeprefix(prefix): one for name, one in own.items() if name.startswith(prefix)}
+    return _level(agent, level), {name: _level(prefix + name, one) for name, one in actions.items()}
+
+
+def check_trace_options(config: Configuration) -> None:
+    """Check the options of the trace when a job is defined.
+
+    Raises:
+        TraceOptionError: A level is none.
+        UnknownTraceSinkError: A sink has no provider.
+    """
+    for name, level in config.below("trace.levels").items():
+        _level(name, level)
+    if config.get(AgentOptions.TRACE_LEVEL) is not TraceLevel.OFF or config.below("trace.levels"):
+        for name in sink_names(config):
+            TRACE_SINKS.find(name)
+
+
+def sink_names(config: Configuration) -> list[str]:
+    """Return the names of the sinks, each once."""
+    names: str = config.get(AgentOptions.TRACE_SINKS)
+    return list(dict.fromkeys(name for one in names.split(",") if (name := one.strip())))
+
+
+def _level(name: str, value: Any) -> TraceLevel:
+    # YAML reads a bare `off` as False.
+    value = "off" if value is False else value
+    try:
+        return TraceLevel(value)
+    except ValueError as error:
+        raise TraceOptionError(
+            f"the option trace.levels.{name} is no level",
+            expected=", ".join(TraceLevel),
+            found=repr(value),
+            fix=f"write for example trace.levels.{name}: calls",
+        ) from error

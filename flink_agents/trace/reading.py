@@ -1,0 +1,116 @@
+"""Reads records of files again, and puts those of each run together."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Iterator
+from dataclasses import dataclass, field
+from pathlib import Path
+
+from flink_agents.api.trace_errors import TraceFormatError, TraceNotFoundError
+from flink_agents.trace.records import TraceRecord
+from flink_agents.trace.sinks.jsonl import SUFFIX
+
+
+@dataclass
+class RunTrace:
+    """All records of one run, each once, in the order of time.
+
+    Attributes:
+        run_id: Id of the run.
+        records: Its records.
+    """
+
+    run_id: str
+    records: list[TraceRecord] = field(default_factory=list[TraceRecord])
+
+    @property
+    def last(self) -> TraceRecord:
+        """The latest record about the run itself; else the latest of all."""
+        about = [one for one in self.records if one.kind == "run"]
+        # What ends a run is the last word, whatever a clock of another machine says.
+        ends = [one for one in about if one.outcome in ("completed", "dead-lettered")]
+        return (ends or about or self.records)[-1]
+
+    @property
+    def status(self) -> str:
+        """``running``, ``suspended``, ``failed``, ``dead-lettered`` or ``completed``."""
+        last = self.last
+        if last.kind != "run" or last.outcome == "started":
+            return "running"
+        return last.outcome
+
+    @property
+    def begun(self) -> float:
+        """When the first of its records began, in seconds since the epoch."""
+        return min(one.time - (one.seconds or 0.0) for one in self.records)
+
+    @property
+    def ended(self) -> float:
+        """When the last of its records was made."""
+        return max(one.time for one in self.records)
+
+    @property
+    def seconds(self) -> float:
+        """How long it took until its last record, in seconds."""
+        return self.ended - self.begun
+
+    def children(self, span: str) -> list[TraceRecord]:
+        """Return the records of a span's parts, in the order in which they began."""
+        found = [one for one in self.records if one.parent_id == span and one.outcome != "started"]
+        return sorted(found, key=lambda one: one.time - (one.seconds or 0.0))
+
+    def roots(self) -> list[TraceRecord]:
+        """Return records whose parent has no record, but the starts: those of a run that has not ended."""
+        spans = {one.span_id for one in self.records if one.outcome != "started"}
+        found = [one for one in self.records if one.outcome != "started"]
+        return [one for one in found if one.parent_id is None or one.parent_id not in spans]
+
+
+def read_files(place: Path) -> Iterator[TraceRecord]:
+    """Read a file of records, or all of a directory. A last line that was cut is left out.
+
+    Raises:
+        TraceNotFoundError: There is no such file, or no file of records in the directory.
+        TraceFormatError: A line is no record.
+    """
+    files = sorted(place.rglob(f"*{SUFFIX}")) if place.is_dir() else [place]
+    if not files or not all(one.is_file() for one in files):
+        raise TraceNotFoundError(
+            f"there is no trace at {place}",
+            expected=f"a file of records, or a directory with files *{SUFFIX}",
+            found="nothing",
+            fix="set trace.level for the job, and give the directory of its option trace.directory",
+        )
+    for file in files:
+        yield from _read(file)
+
+
+def _read(file: Path) -> Iterator[TraceRecord]:
+    try:
+        data = file.read_bytes()
+    except FileNotFoundError:
+        # The sink removed it meanwhile, to make room.
+        return
+    lines = data.split(b"\n")
+    for number, line in enumerate(lines, 1):
+        if not line:
+            continue
+        try:
+            yield TraceRecord.from_json(line)
+        except TraceFormatError:
+            if number < len(lines):
+                raise
+            # The process that wrote it died, or is writing.
+
+
+def by_run(records: Iterable[TraceRecord]) -> dict[str, RunTrace]:
+    """Put records together by run: each once, the runs in the order in which they began."""
+    found: dict[str, RunTrace] = {}
+    seen: set[str] = set()
+    for record in records:
+        if record.id not in seen:
+            seen.add(record.id)
+            found.setdefault(record.run_id, RunTrace(record.run_id)).records.append(record)
+    for run in found.values():
+        run.records.sort(key=lambda one: one.time)
+    return dict(sorted(found.items(), key=lambda item: item[1].begun))

@@ -1,0 +1,366 @@
+"""Makes execution records of what it is told of runs. One for each subtask with a trace."""
+
+from __future__ import annotations
+
+import time
+import traceback
+import zlib
+from collections import Counter, defaultdict, deque
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass, field
+from functools import partial
+from pathlib import Path
+from typing import Any
+
+from flink_agents import redaction
+from flink_agents.api.logs import bounded
+from flink_agents.api.observers import ObservedRun, Phase, RunObserver
+from flink_agents.api.tracing import TraceLevel
+from flink_agents.trace.records import TraceRecord, run_id_of, span_id
+from flink_agents.trace.writer import TraceWriter
+
+_PACKAGE = str(Path(__file__).parents[1])
+_MOST_ERROR = 500
+
+_START_LESS = (Phase.RECORDS, Phase.INPUT)
+"""The phases in which a run stands for one that begins later."""
+
+_STARTED = (Phase.QUEUED, Phase.CALL, Phase.SLOT, Phase.LIMIT, Phase.RETRY, Phase.CLIENT, Phase.THREAD)
+"""The phases that only a run outside of Flink's thread comes to: it gets a record when it starts."""
+
+
+@dataclass(frozen=True)
+class TracedSubtask:
+    """What all records of a subtask have in common.
+
+    Attributes:
+        job: Identity of the job.
+        agent: Name of the agent.
+        subtask: Number of the subtask.
+        attempt: Number of the task attempt.
+    """
+
+    job: str
+    agent: str
+    subtask: int
+    attempt: int = 0
+
+
+@dataclass(slots=True, eq=False)
+class _Segment:
+    """What is known of a run between its begin, or its resume, and its end, or its suspension."""
+
+    begun: float
+    told: bool = False
+    executed: int = 0
+    replayed: int = 0
+    dead: bool = False
+    error: dict[str, Any] | None = None
+    waits: dict[str, float] = field(default_factory=dict[str, float])
+    waiting: tuple[str, float] | None = None
+    actions: Counter[str] = field(default_factory=Counter[str])
+    retries: Counter[str] = field(default_factory=Counter[str])
+    calls: Counter[tuple[str, str]] = field(default_factory=Counter[tuple[str, str]])
+    open: defaultdict[tuple[str, str], deque[tuple[int, float, dict[str, Any]]]] = field(
+        default_factory=lambda: defaultdict(deque)
+    )
+
+
+class TraceRecorder(RunObserver):
+    """Writes records of runs.
+
+    Args:
+        subtask: What all records have in common.
+        level: How much is recorded.
+        actions: Levels of single actions.
+        writer: Takes the records.
+        percent: Share of the keys that are recorded.
+        most_content: How many characters of a content are recorded.
+        now: The time in seconds since the epoch.
+    """
+
+    def __init__(
+        self,
+        subtask: TracedSubtask,
+        level: TraceLevel,
+        writer: TraceWriter,
+        actions: Mapping[str, TraceLevel] | None = None,
+        percent: int = 100,
+        most_content: int = 4096,
+        now: Callable[[], float] = time.time,
+    ) -> None:
+        self._subtask = subtask
+        self._level = level.rank
+        self._levels = {name: one.rank for name, one in (actions or {}).items()}
+        self._writer = writer
+        self._share = percent
+        self._most = most_content
+        self._now = now
+        self._segments: dict[ObservedRun, _Segment] = {}
+
+    @property
+    def writer(self) -> TraceWriter:
+        """What takes the records."""
+        return self._writer
+
+    # -- runs -------------------------------------------------------------------------
+
+    def phase_changed(self, run: ObservedRun, before: Phase | None) -> None:
+        """Record the begin, the suspension or the end of a run."""
+        phase = run.phase
+        if phase in _START_LESS:
+            return
+        segment = self._segments.get(run)
+        if segment is None:
+            if not self._samples(run):
+                return
+            segment = self._segments[run] = _Segment(self._now())
+        if segment.waiting is not None:
+            what, since = segment.waiting
+            segment.waits[what] = segment.waits.get(what, 0.0) + self._now() - since
+            segment.waiting = None
+        if phase in _STARTED:
+            segment.waiting = phase.name.lower(), self._now()
+        if run.identity and not segment.told and (phase in _STARTED or before is Phase.QUEUED):
+            segment.told = True
+            self._run(run, segment, "started", {})
+        if phase is Phase.COMMITTED:
+            self._end(run, "dead-lettered" if segment.dead else "completed")
+        elif phase is Phase.SUSPENDED:
+            waits = [_wait(one) for one in run.open_waits]
+            self._end(run, "suspended", {"waits": waits}, [one["id"] for one in waits])
+        elif phase is Phase.FAILED:
+            self._end(run, "failed")
+
+    def event_given_up(self, run: ObservedRun, event_type: str, dead_letter: bool) -> None:
+        """Record that a run continues without an event."""
+        segment = self._segments.get(run)
+        if segment is not None:
+            segment.dead = segment.dead or dead_letter
+            number = segment.actions[f"event {event_type}"]
+            segment.actions[f"event {event_type}"] += 1
+            outcome = "dead-lettered" if dead_letter else "ignored"
+            self._put(
+                run, "event", event_type, outcome, ("event", event_type, number), None, segment.error or {}
+            )
+
+    def closed(self) -> None:
+        """Write what is queued."""
+        self._writer.close()
+
+    # -- actions ----------------------------------------------------------------------
+
+    def action_ended(self, run: ObservedRun, action: str, seconds: float, inline: bool) -> None:
+        """Record an attempt of an action that succeeded."""
+        segment = self._segments.get(run)
+        if segment is not None:
+            self._action(run, segment, action, "ok", seconds, {"inline": inline})
+
+    def action_failed(self, run: ObservedRun, action: str, error: BaseException) -> None:
+        """Record an attempt of an action that raised."""
+        segment = self._segments.get(run)
+        if segment is not None:
+            segment.error = {"action": action, **_told(error)}
+            self._action(run, segment, action, "failed", None, segment.error)
+
+    def action_retried(self, run: ObservedRun, action: str, attempt: int) -> None:
+        """Count a retry of an action."""
+        segment = self._segments.get(run)
+        if segment is not None:
+            segment.retries[action] += 1
+
+    def action_replayed(self, run: ObservedRun, action: str) -> None:
+        """Note an action that came from its record: it is recorded already."""
+        segment = self._segments.get(run)
+        if segment is not None:
+            segment.actions[action] += 1
+            segment.replayed += 1
+
+    def _action(
+        self,
+        run: ObservedRun,
+        segment: _Segment,
+        action: str,
+        outcome: str,
+        seconds: float | None,
+        attributes: dict[str, Any],
+    ) -> None:
+        number = segment.actions[action]
+        segment.actions[action] += 1
+        if self._wants(action, TraceLevel.CALLS):
+            retries = segment.retries[action]
+            more = attributes | ({"attempt": retries + 1} if retries else {})
+            self._put(run, "action", action, outcome, ("action", action, number), (), more, seconds)
+
+    # -- calls ------------------------------------------------------------------------
+
+    def call_begun(self, run: ObservedRun, action: str, function: str, again: bool) -> None:
+        """Note when a durable call began."""
+        segment = self._segments.get(run)
+        if segment is not None:
+            what = action, function
+            attributes: dict[str, Any] = {"again": True} if again else {}
+            segment.open[what].append((segment.calls[what], self._now(), attributes))
+            segment.calls[what] += 1
+            segment.executed += 1
+
+    def call_retried(self, run: ObservedRun, action: str, function: str, attempt: int) -> None:
+        """Note a further attempt of a durable call."""
+        segment = self._segments.get(run)
+        if segment is not None:
+            opened = segment.open.get((action, function))
+            if opened:
+                opened[0][2]["attempt"] = attempt
+
+    def call_content(self, run: ObservedRun, action: str, function: str, what: str, value: Any) -> None:
+        """Note the request or the result of a durable call."""
+        segment = self._segments.get(run)
+        if segment is not None and self._wants(action, TraceLevel.CONTENT):
+            opened = segment.open.get((action, function))
+            if opened:
+                place = -1 if what == "request" else 0
+                opened[place][2][what] = self._content(value)
+
+    def call_recorded(self, run: ObservedRun, action: str, function: str) -> None:
+        """Record a durable call that returned."""
+        self._call(run, action, function, "ok", {})
+
+    def call_failed(self, run: ObservedRun, action: str, function: str, error: BaseException) -> None:
+        """Record a durable call that failed for good."""
+        self._call(run, action, function, "failed", _told(error))
+
+    def call_replayed(self, run: ObservedRun, action: str, function: str) -> None:
+        """Note a call that got its recorded outcome: it is recorded already."""
+        segment = self._segments.get(run)
+        if segment is not None:
+            segment.calls[action, function] += 1
+            segment.replayed += 1
+
+    def _call(
+        self, run: ObservedRun, action: str, function: str, outcome: str, attributes: dict[str, Any]
+    ) -> None:
+        segment = self._segments.get(run)
+        opened = segment.open.get((action, function)) if segment is not None else None
+        if segment is None or not opened:
+            return
+        number, begun, more = opened.popleft()
+        if self._wants(action, TraceLevel.CALLS):
+            path = "call", action, function, number
+            parent = "action", action, segment.actions[action]
+            told = {"action": action, **more, **attributes}
+            self._put(run, "call", function, outcome, path, parent, told, self._now() - begun)
+
+    # -- records ----------------------------------------------------------------------
+
+    def _samples(self, run: ObservedRun) -> bool:
+        if self._share >= 100:
+            return True
+        return zlib.crc32(run.key_text.encode("utf-8", "surrogatepass")) % 100 < self._share
+
+    def _wants(self, action: str, level: TraceLevel) -> bool:
+        return self._levels.get(action, self._level) >= level.rank
+
+    def _content(self, value: Any) -> str:
+        return bounded(redaction.hide(redaction.hidden(value)), self._most)
+
+    def _end(
+        self, run: ObservedRun, outcome: str, more: dict[str, Any] | None = None, path: Any = ()
+    ) -> None:
+        segment = self._segments.pop(run)
+        attributes: dict[str, Any] = {}
+        if segment.waits:
+            attributes["phases"] = {what: round(seconds, 6) for what, seconds in segment.waits.items()}
+        if segment.executed or segment.replayed:
+            attributes |= {"calls": segment.executed, "replayed": segment.replayed}
+        if segment.error is not None and outcome != "completed":
+            attributes["error"] = segment.error
+        if run.identity or self._subtask.job:
+            self._run(run, segment, outcome, attributes | (more or {}), path)
+
+    def _run(
+        self,
+        run: ObservedRun,
+        segment: _Segment,
+        outcome: str,
+        attributes: dict[str, Any],
+        path: Any = (),
+    ) -> None:
+        now = self._now()
+        replayed = segment.replayed > 0 and not segment.executed
+        parent = () if path else None
+        made = partial(self._record, run, run.identity, "run", self._subtask.agent, outcome)
+        seconds = now - segment.begun
+        self._writer.put(partial(made, tuple(path), parent, attributes, seconds, now, replayed))
+
+    def _put(
+        self,
+        run: ObservedRun,
+        kind: str,
+        name: str,
+        outcome: str,
+        path: tuple[Any, ...],
+        parent: tuple[Any, ...] | None,
+        attributes: Mapping[str, Any],
+        seconds: float | None = None,
+    ) -> None:
+        made = partial(self._record, run, run.identity, kind, name, outcome, path, parent or ())
+        self._writer.put(partial(made, attributes, seconds, self._now(), False))
+
+    def _record(
+        self,
+        run: ObservedRun,
+        identity: str,
+        kind: str,
+        name: str,
+        outcome: str,
+        path: tuple[Any, ...],
+        parent: tuple[Any, ...] | None,
+        attributes: Mapping[str, Any],
+        seconds: float | None,
+        now: float,
+        replayed: bool,
+    ) -> TraceRecord:
+        """Make a record. Called by the writer's thread."""
+        job, key, number = identity or self._subtask.job, run.key_text, run.sequence_number
+        run_id = run_id_of(job, key, number)
+        return TraceRecord(
+            kind,
+            name,
+            outcome,
+            job,
+            self._subtask.agent,
+            self._subtask.subtask,
+            self._subtask.attempt,
+            redaction.hide(key),
+            number,
+            run_id,
+            span_id(run_id, *path),
+            None if parent is None else span_id(run_id, *parent),
+            now,
+            seconds,
+            replayed,
+            attributes,
+        )
+
+
+def _wait(wait: Any) -> dict[str, Any]:
+    """Return what would end a wait of a suspended run."""
+    kind = "timer" if wait.name is None else "signal"
+    return {
+        "kind": kind,
+        "name": wait.name,
+        "deadline": wait.deadline,
+        "id": f"{wait.step}|{wait.task}|{wait.nth}",
+    }
+
+
+def _told(error: BaseException) -> dict[str, Any]:
+    """Return an error for people: its class, its text, and the author's line."""
+    told = {"error": type(error).__name__, "message": bounded(redaction.hide(str(error)), _MOST_ERROR)}
+    frames = traceback.extract_tb(error.__traceback__)
+    own = [
+        one for one in frames if not one.filename.startswith(_PACKAGE) and "site-packages" not in one.filename
+    ]
+    if own:
+        told["where"] = f"{own[-1].filename}:{own[-1].lineno}"
+    return told

@@ -1,0 +1,130 @@
+"""The schema of execution records, and the ids of their spans.
+
+All ids follow from the identity of the run, so that a repeated record has the id of the first one and a
+reader can drop it. They follow from no idempotency key, and no key follows from them.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import json
+from collections.abc import Mapping
+from dataclasses import asdict, dataclass, field, fields
+from typing import Any
+
+from flink_agents.api.trace_errors import TraceFormatError
+
+SCHEMA_VERSION = 1
+
+
+@dataclass(frozen=True, slots=True)
+class TraceRecord:
+    """One execution record. All times are in seconds since the epoch, all durations in seconds.
+
+    Attributes:
+        kind: What it is about: ``run``, ``action``, ``call`` or ``event``.
+        name: Name of the agent, the action, the function of the call, or the type of the event.
+        outcome: ``started``, ``ok``, ``failed``, ``suspended``, ``completed``, ``retried``, ``dead-lettered``
+            or ``ignored``.
+        job: Identity of the job that the run began in.
+        agent: Name of the agent.
+        subtask: Number of the subtask.
+        attempt: Number of the task attempt, from 0.
+        key: Canonical text of the key.
+        sequence_number: Number of the run within the key.
+        run_id: Id of the run, as dead letters and approvals name it.
+        span_id: Id of the span, 16 hexadecimal digits.
+        parent_id: Id of the span that this one belongs to; None for the span of a run.
+        time: When the record was made.
+        seconds: How long it took; None if that is not known.
+        replayed: True if all of it came from the journal.
+        attributes: What else there is to say.
+        version: Version of this schema.
+    """
+
+    kind: str
+    name: str
+    outcome: str
+    job: str
+    agent: str
+    subtask: int
+    attempt: int
+    key: str
+    sequence_number: int
+    run_id: str
+    span_id: str
+    parent_id: str | None
+    time: float
+    seconds: float | None = None
+    replayed: bool = False
+    attributes: Mapping[str, Any] = field(default_factory=dict[str, Any])
+    version: int = SCHEMA_VERSION
+
+    @property
+    def id(self) -> str:
+        """Id of the record: repeated records have the same one."""
+        return f"{self.span_id}:{self.outcome}"
+
+    @property
+    def trace_id(self) -> str:
+        """Id of the trace, 32 hexadecimal digits: that of all records of the run."""
+        return trace_id(self.run_id)
+
+    def to_json(self) -> str:
+        """Return the record as one line of JSON."""
+        return json.dumps(as_dict(self), separators=(",", ":"), ensure_ascii=True, default=str)
+
+    @classmethod
+    def from_json(cls, line: str | bytes) -> TraceRecord:
+        """Return the record that :meth:`to_json` wrote. Unknown fields are ignored.
+
+        Raises:
+            TraceFormatError: The line is no record, or one of a newer version.
+        """
+        try:
+            values = json.loads(line)
+            if values["version"] > SCHEMA_VERSION:
+                raise TraceFormatError(
+                    "a trace record was written by a newer version of this package",
+                    expected=f"schema version {SCHEMA_VERSION} or older",
+                    found=str(values["version"]),
+                    fix="upgrade the package that reads the trace",
+                )
+            return cls(**{name: values[name] for name in _NAMES if name in values})
+        except (ValueError, KeyError, TypeError) as error:
+            shown = line if isinstance(line, str) else line.decode("utf-8", "replace")
+            raise TraceFormatError(
+                "a line of the trace is no record",
+                expected="a JSON object with the fields of TraceRecord",
+                found=shown[:100],
+                fix="remove the line, or give the path of a trace",
+            ) from error
+
+
+_NAMES = tuple(one.name for one in fields(TraceRecord))
+
+
+def as_dict(record: TraceRecord) -> dict[str, Any]:
+    """Return the fields of a record by name."""
+    return asdict(record)
+
+
+def run_id_of(job: str, key: str, sequence_number: int) -> str:
+    """Return the id of a run: that of its input event."""
+    path = f"\x00{job}\x00{key}\x00{sequence_number}".encode("utf-8", "surrogatepass")
+    return hashlib.blake2b(path, digest_size=12).hexdigest()
+
+
+def trace_id(run_id: str) -> str:
+    """Return the id of the trace of a run."""
+    return _digest("trace", run_id, size=16)
+
+
+def span_id(run_id: str, *path: object) -> str:
+    """Return the id of a span of a run: of the run itself if there is no path."""
+    return _digest("span", run_id, *path, size=8)
+
+
+def _digest(*parts: object, size: int) -> str:
+    text = "\x00".join(map(str, parts)).encode("utf-8", "surrogatepass")
+    return hashlib.blake2b(text, digest_size=size, person=b"agents-trace").hexdigest()

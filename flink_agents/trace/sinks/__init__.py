@@ -1,0 +1,1 @@
+"""Sinks of the trace. Each is found by its name; one imports no other."""

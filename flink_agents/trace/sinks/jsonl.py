@@ -1,0 +1,122 @@
+"""Writes records as lines of JSON: files of one subtask, rotated by size and age, bounded in total."""
+
+from __future__ import annotations
+
+import os
+import re
+import time
+import uuid
+from collections.abc import Callable, Sequence
+from pathlib import Path
+from typing import BinaryIO
+
+from flink_agents.api.options import AgentOptions
+from flink_agents.trace.records import TraceRecord
+from flink_agents.trace.target import TraceTarget
+
+SUFFIX = ".trace.jsonl"
+
+
+class JsonlSink:
+    """Appends records to files of a directory. Each attempt of a subtask begins a file of its own.
+
+    Args:
+        directory: Where the files are; made if it is missing.
+        prefix: What the names of this subtask's files begin with.
+        file_bytes: Size from which on a new file begins.
+        file_seconds: Age from which on a new file begins.
+        total_bytes: How much the files of the subtask may hold; the oldest ones are removed.
+        now: The time in seconds since the epoch.
+    """
+
+    def __init__(
+        self,
+        directory: Path,
+        prefix: str,
+        file_bytes: int = 16 << 20,
+        file_seconds: float = 3600.0,
+        total_bytes: int = 256 << 20,
+        now: Callable[[], float] = time.time,
+    ) -> None:
+        self._directory = directory
+        self._prefix = re.sub(r"[^\w.-]", "_", prefix)
+        self._file_bytes = min(file_bytes, max(1, total_bytes // 2))
+        self._file_seconds = file_seconds
+        self._total = total_bytes
+        self._now = now
+        self._file: BinaryIO | None = None
+        self._path: Path | None = None
+        self._size = 0
+        self._since = 0.0
+
+    @classmethod
+    def from_target(cls, target: TraceTarget) -> JsonlSink:
+        """Make the sink of a subtask from the options of its job."""
+        read = target.config.get
+        return cls(
+            Path(read(AgentOptions.TRACE_DIRECTORY)).expanduser(),
+            f"{target.agent}-{target.subtask}-",
+            read(AgentOptions.TRACE_FILE_MB) << 20,
+            read(AgentOptions.TRACE_FILE_AGE).total_seconds(),
+            read(AgentOptions.TRACE_TOTAL_MB) << 20,
+        )
+
+    def write(self, records: Sequence[TraceRecord]) -> None:
+        """Append records. After an error, the next call begins a new file."""
+        try:
+            for record in records:
+                line = record.to_json().encode() + b"\n"
+                file = self._open(len(line))
+                file.write(line)
+                self._size += len(line)
+            if self._file is not None:
+                self._file.flush()
+        except OSError:
+            self._abandon()
+            raise
+
+    def close(self) -> None:
+        """Close the file."""
+        if self._file is not None:
+            file, self._file = self._file, None
+            file.close()
+
+    def _open(self, needed: int) -> BinaryIO:
+        old = self._now() - self._since >= self._file_seconds
+        if self._file is not None and (old or self._size + needed > self._file_bytes) and self._size:
+            self.close()
+        if self._file is None:
+            self._directory.mkdir(parents=True, exist_ok=True)
+            self._make_room()
+            self._since = self._now()
+            name = f"{self._prefix}{int(self._since * 1000):013d}-{uuid.uuid4().hex[:8]}{SUFFIX}"
+            self._path = self._directory / name
+            # Only the owner may read it: it can hold what inputs hold.
+            descriptor = os.open(self._path, os.O_WRONLY | os.O_CREAT | os.O_EXCL, 0o600)
+            self._file, self._size = os.fdopen(descriptor, "wb"), 0
+        return self._file
+
+    def _make_room(self) -> None:
+        """Remove the oldest files of the subtask until a new one fits."""
+        files = sorted(
+            path for path in self._directory.glob(f"{self._prefix}*{SUFFIX}") if self._is_own(path)
+        )
+        sizes = [path.stat().st_size for path in files]
+        while files and sum(sizes) + self._file_bytes > self._total:
+            files.pop(0).unlink(missing_ok=True)
+            sizes.pop(0)
+
+    def _is_own(self, path: Path) -> bool:
+        """True if no other agent, whose name begins alike, wrote the file."""
+        rest = path.name.removeprefix(self._prefix)
+        return re.fullmatch(r"\d{13}-[0-9a-f]{8}" + re.escape(SUFFIX), rest) is not None
+
+    def _abandon(self) -> None:
+        """Let go of a file that cannot be written. A line that was cut stays at its end."""
+        file, self._file = self._file, None
+        if file is not None:
+            try:
+                file.close()
+            except OSError:
+                # What is still in its buffer was counted as dropped.
+                pass

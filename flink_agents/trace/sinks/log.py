@@ -1,0 +1,35 @@
+"""Writes records into the log of the TaskManager: one line each, with the words ``agent-trace`` first."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import replace
+
+from flink_agents.api.logs import MAX_CHARACTERS, bounded_logger
+from flink_agents.trace.records import TraceRecord
+from flink_agents.trace.target import TraceTarget
+
+MARK = "agent-trace "
+
+
+class LogSink:
+    """Logs records at the level ``INFO``. One that is too long for a line loses its attributes."""
+
+    def __init__(self) -> None:
+        self._log = bounded_logger("flink_agents.trace.records")
+
+    @classmethod
+    def from_target(cls, target: TraceTarget) -> LogSink:
+        """Make the sink of a subtask."""
+        return cls()
+
+    def write(self, records: Sequence[TraceRecord]) -> None:
+        """Log records."""
+        for record in records:
+            line = record.to_json()
+            if len(line) > MAX_CHARACTERS:
+                line = replace(record, attributes={"cut": True}).to_json()
+            self._log.info("%s%s", MARK, line)
+
+    def close(self) -> None:
+        """Do nothing: the log belongs to Flink."""

@@ -1,0 +1,146 @@
+"""Exports records as OpenTelemetry spans over OTLP/HTTP, named by the GenAI conventions (extra ``otel``).
+
+A span is exported at most once: records of starts and of replayed work become none, and a batch that the
+collector does not take is dropped.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Mapping, Sequence
+from typing import Any
+
+from flink_agents.api.options import AgentOptions
+from flink_agents.api.trace_errors import TraceError, TraceOptionError
+from flink_agents.trace.records import TraceRecord, span_id
+from flink_agents.trace.target import TraceTarget
+
+EXPORT_SECONDS = 10
+
+
+class OtelSink:
+    """Sends spans to a collector.
+
+    Args:
+        endpoint: Address of the collector for traces; by default what ``OTEL_EXPORTER_OTLP_ENDPOINT`` says.
+        seconds: How long an export may take, with its retries.
+    """
+
+    def __init__(self, endpoint: str | None = None, seconds: float = EXPORT_SECONDS) -> None:
+        try:
+            from opentelemetry.exporter.otlp.proto.http.trace_exporter import OTLPSpanExporter
+        except ImportError as error:
+            raise TraceOptionError(
+                "the trace sink 'otel' needs a package that is not installed",
+                expected="opentelemetry-sdk and opentelemetry-exporter-otlp-proto-http",
+                found=str(error),
+                fix='pip install "flink-agents-python[otel]"',
+            ) from error
+        self._exporter = OTLPSpanExporter(endpoint=endpoint, timeout=int(seconds))
+
+    @classmethod
+    def from_target(cls, target: TraceTarget) -> OtelSink:
+        """Make the sink of a subtask from the options of its job."""
+        return cls(target.config.get(AgentOptions.TRACE_OTLP_ENDPOINT))
+
+    def write(self, records: Sequence[TraceRecord]) -> None:
+        """Export the spans of ``records``.
+
+        Raises:
+            TraceError: The collector did not take them.
+        """
+        from opentelemetry.sdk.trace.export import SpanExportResult
+
+        spans = list(spans_of(records))
+        if spans and self._exporter.export(spans) is not SpanExportResult.SUCCESS:
+            raise TraceError(
+                "the collector did not take spans",
+                expected="an answer 200",
+                found="an error, which the log of opentelemetry has",
+                fix="check the option trace.otlp-endpoint and the collector",
+            )
+
+    def close(self) -> None:
+        """Close the connection."""
+        self._exporter.shutdown()
+
+
+def spans_of(records: Iterable[TraceRecord]) -> Iterable[Any]:
+    """Return a span for each record that is one: what has ended, and is no replay."""
+    for record in records:
+        if record.outcome != "started" and not record.replayed:
+            yield span_of(record)
+
+
+def span_of(record: TraceRecord) -> Any:
+    """Return the span of a record."""
+    from opentelemetry.sdk.resources import Resource
+    from opentelemetry.sdk.trace import ReadableSpan
+    from opentelemetry.trace import Link, SpanContext, SpanKind, Status, StatusCode, TraceFlags
+
+    def context(span: str) -> SpanContext:
+        flags = TraceFlags(TraceFlags.SAMPLED)
+        return SpanContext(int(record.trace_id, 16), int(span, 16), is_remote=False, trace_flags=flags)
+
+    name, operation = _name(record)
+    end = int(record.time * 1e9)
+    bad = record.outcome in ("failed", "dead-lettered")
+    segment = record.kind == "run" and record.parent_id is not None
+    return ReadableSpan(
+        name,
+        context=context(record.span_id),
+        parent=context(record.parent_id) if record.parent_id else None,
+        resource=Resource.create({"service.name": record.agent, "flink.job.identity": record.job}),
+        attributes=_attributes(record, operation),
+        kind=SpanKind.CLIENT if operation in ("chat", "embeddings") else SpanKind.INTERNAL,
+        links=[Link(context(span_id(record.run_id)))] if segment else [],
+        status=Status(StatusCode.ERROR, _error(record)) if bad else Status(),
+        start_time=end - int((record.seconds or 0.0) * 1e9),
+        end_time=end,
+    )
+
+
+_PREFIXES = {
+    "chat:": ("chat", "gen_ai.request.model"),
+    "tool:": ("execute_tool", "gen_ai.tool.name"),
+    "mcp:": ("execute_tool", "gen_ai.tool.name"),
+    "embed:": ("embeddings", "gen_ai.request.model"),
+    "vector_store:": ("retrieval", "gen_ai.data_source.id"),
+}
+"""What the names of recorded calls say: operation, and the attribute that has the rest of the name."""
+
+
+def _name(record: TraceRecord) -> tuple[str, str]:
+    if record.kind == "run":
+        return f"invoke_agent {record.agent}", "invoke_agent"
+    for prefix, (operation, _) in _PREFIXES.items():
+        if record.kind == "call" and record.name.startswith(prefix):
+            return f"{operation} {record.name.removeprefix(prefix)}", operation
+    return f"{record.kind} {record.name}", record.kind
+
+
+def _attributes(record: TraceRecord, operation: str) -> dict[str, Any]:
+    found: dict[str, Any] = {
+        "gen_ai.operation.name": operation,
+        "gen_ai.agent.name": record.agent,
+        "flink_agents.run.id": record.run_id,
+        "flink_agents.key": record.key,
+        "flink_agents.sequence_number": record.sequence_number,
+        "flink_agents.outcome": record.outcome,
+        "flink_agents.subtask": record.subtask,
+        "flink_agents.attempt": record.attempt,
+    }
+    for prefix, (_, attribute) in _PREFIXES.items():
+        if record.kind == "call" and record.name.startswith(prefix):
+            found[attribute] = record.name.removeprefix(prefix)
+    for name, value in record.attributes.items():
+        if name == "error":
+            value = value.get("error") if isinstance(value, Mapping) else value
+            found["error.type"] = str(value)
+        elif isinstance(value, str | int | float | bool):
+            found[f"flink_agents.{name}"] = value
+    return found
+
+
+def _error(record: TraceRecord) -> str | None:
+    found = record.attributes.get("error")
+    return str(found.get("error") if isinstance(found, Mapping) else found) if found else None

@@ -1,0 +1,194 @@
+"""Tells traces to people: lines of runs, trees, one page of HTML, and why a key does not continue."""
+
+from __future__ import annotations
+
+import html
+from collections.abc import Iterable, Iterator, Sequence
+from datetime import UTC, datetime
+from typing import Any
+
+from flink_agents.trace.reading import RunTrace
+from flink_agents.trace.records import TraceRecord
+
+UNFINISHED = ("running", "suspended", "failed")
+
+
+def when(seconds: float) -> str:
+    """Return a time in UTC."""
+    return datetime.fromtimestamp(seconds, UTC).strftime("%Y-%m-%d %H:%M:%S.%f")[:-3] + "Z"
+
+
+def took(seconds: float | None) -> str:
+    """Return a duration in a unit that fits it."""
+    if seconds is None:
+        return ""
+    for unit, size in (("h", 3600.0), ("min", 60.0), ("s", 1.0)):
+        if seconds >= size:
+            return f"{seconds / size:.1f} {unit}"
+    return f"{seconds * 1000:.1f} ms"
+
+
+def safe(text: str) -> str:
+    """Return a text that moves no cursor: without control characters."""
+    return "".join(one if one.isprintable() else f"\\x{ord(one):02x}" for one in text)
+
+
+def run_row(run: RunTrace) -> dict[str, Any]:
+    """Return what a table says of a run."""
+    last = run.last
+    error = last.attributes.get("error") or {}
+    return {
+        "run": run.run_id,
+        "agent": last.agent,
+        "key": last.key,
+        "sequence": last.sequence_number,
+        "status": run.status,
+        "begun": when(run.begun),
+        "took": took(run.seconds),
+        "calls": sum(one.kind == "call" for one in run.records),
+        "error": f"{error.get('error')}: {error.get('message')}" if error else "",
+    }
+
+
+def tree(run: RunTrace) -> Iterator[str]:
+    """Return the lines of a run's tree."""
+    last = run.last
+    yield safe(
+        f"run {run.run_id}  {last.agent}  key {last.key}  sequence {last.sequence_number}  "
+        f"{run.status}  {when(run.begun)}  {took(run.seconds)}"
+    )
+    roots = run.roots()
+    tops = [one for one in roots if not (one.kind == "run" and one.parent_id is None)]
+    tops += [child for one in roots if one not in tops for child in run.children(one.span_id)]
+    tops.sort(key=lambda one: one.time - (one.seconds or 0.0))
+    yield from _branches(run, tops, "")
+
+
+def _branches(run: RunTrace, records: Sequence[TraceRecord], indent: str) -> Iterator[str]:
+    for number, record in enumerate(records, 1):
+        end = number == len(records)
+        yield safe(f"{indent}{'└─' if end else '├─'} {line_of(record)}")
+        yield from _branches(run, run.children(record.span_id), f"{indent}{'   ' if end else '│  '}")
+
+
+def line_of(record: TraceRecord) -> str:
+    """Return one line about a record."""
+    what = "segment" if record.kind == "run" else record.kind
+    name = "" if record.kind == "run" else f" {record.name}"
+    said = [f"{what}{name}", record.outcome, took(record.seconds), *_details(record)]
+    return "  ".join(one for one in said if one)
+
+
+def _details(record: TraceRecord) -> Iterator[str]:
+    attributes = record.attributes
+    error = attributes if isinstance(attributes.get("error"), str) else attributes.get("error") or {}
+    if error:
+        yield f"{error['error']}: {error.get('message', '')}".split("\n")[0]
+        yield f"at {error['where']}" if "where" in error else ""
+    if "attempt" in attributes:
+        yield f"attempt {attributes['attempt']}"
+    for wait in attributes.get("waits", ()):
+        yield f"until {wait_text(wait)}"
+    for name in ("request", "result"):
+        if name in attributes:
+            yield f"{name} {attributes[name]}"
+
+
+def wait_text(wait: dict[str, Any]) -> str:
+    """Return what would end a wait."""
+    deadline = wait.get("deadline")
+    at = when(deadline / 1000) if deadline is not None else ""
+    if wait.get("name") is None:
+        return f"the timer at {at}" if at else "a timer"
+    return f"the signal {wait['name']!r}" + (f", at most until {at}" if at else "")
+
+
+def why(runs: Iterable[RunTrace], key: str) -> list[str]:
+    """Return in words what becomes of a key."""
+    found = list(runs)
+    if not found:
+        return [
+            f"The trace has no run of the key {key}.",
+            "The key may never have come, may not be sampled, or its files may have been removed.",
+        ]
+    unfinished = [one for one in found if one.status in UNFINISHED]
+    if not unfinished:
+        return ["Nothing of the key is unfinished.", *_ended(found[-1])]
+    unfinished.sort(key=lambda one: one.last.sequence_number)
+    told = [line for one in unfinished[:1] for line in _unfinished(one)]
+    if len(unfinished) > 1:
+        told.append(f"{len(unfinished) - 1} more run(s) of the key have not ended.")
+    return told
+
+
+def _ended(run: RunTrace) -> list[str]:
+    last = run.last
+    told = f"Its last run, {run.run_id} (sequence {last.sequence_number}), is {run.status}"
+    return [f"{told} since {when(last.time)}.", *_error(last)]
+
+
+def _unfinished(run: RunTrace) -> Iterator[str]:
+    last = run.last
+    name = f"Run {run.run_id} (sequence {last.sequence_number}) of agent {last.agent}"
+    if run.status == "suspended":
+        waits = [wait_text(one) for one in last.attributes.get("waits", ())] or [
+            "an event that the trace lacks"
+        ]
+        yield f"{name} is suspended since {when(last.time)}."
+        yield "It resumes at: " + "; or ".join(waits) + "."
+        return
+    if run.status == "failed":
+        yield f"{name} failed at {when(last.time)}, and the task attempt {last.attempt} with it."
+        yield from _error(last)
+        yield "Flink restarts the task if its restart strategy allows it, and the run is repeated then."
+        return
+    yield f"{name} has not ended. It began at {when(run.begun)}; its last record is of {when(run.ended)}."
+    failed = [one for one in run.records if one.outcome == "failed" and one.kind != "run"]
+    if failed:
+        yield f"{failed[-1].kind.capitalize()} {failed[-1].name} failed {len(failed)} time(s)."
+        yield from _error(failed[-1])
+
+
+def _error(record: TraceRecord) -> list[str]:
+    attributes = record.attributes
+    error = attributes if isinstance(attributes.get("error"), str) else attributes.get("error")
+    if not error:
+        return []
+    where = f" at {error['where']}" if "where" in error else ""
+    return [f"The error was {error['error']}: {error.get('message', '')}{where}."]
+
+
+_STYLE = (
+    "body{font:14px system-ui,sans-serif;margin:2em;max-width:1200px}h2{font-size:1em;margin:2em 0 .3em}"
+    ".r{display:grid;grid-template-columns:45% 55%;border-top:1px solid #ddd;padding:2px 0}"
+    ".r span{overflow-wrap:anywhere}.t{position:relative;background:#f4f4f4;min-height:1.2em}"
+    ".b{position:absolute;top:.2em;height:.8em;min-width:2px;background:#3b7dd8}.bad .b{background:#c33}"
+)
+
+
+def page(runs: Sequence[RunTrace]) -> str:
+    """Return one page of HTML with a timeline of each run: it needs no network and has no scripts."""
+    parts = [
+        "<!doctype html><html lang='en'><head><meta charset='utf-8'><title>Trace</title>"
+        "<meta http-equiv='Content-Security-Policy' "
+        "content=\"default-src 'none'; style-src 'unsafe-inline'\">"
+        f"<style>{_STYLE}</style></head><body><h1>Trace</h1>"
+    ]
+    for run in runs:
+        first, *_ = tree(run)
+        parts.append(f"<h2>{html.escape(first)}</h2>")
+        shown = [one for one in run.records if one.outcome != "started"]
+        for record in sorted(shown, key=lambda one: one.time - (one.seconds or 0.0)):
+            parts.append(_bar(run, record))
+    return "".join([*parts, "</body></html>\n"])
+
+
+def _bar(run: RunTrace, record: TraceRecord) -> str:
+    whole = max(run.seconds, 1e-9)
+    left = 100 * (record.time - (record.seconds or 0.0) - run.begun) / whole
+    width = 100 * (record.seconds or 0.0) / whole
+    bad = " bad" if record.outcome in ("failed", "dead-lettered") else ""
+    return (
+        f"<div class='r{bad}'><span>{html.escape(safe(line_of(record)))}</span><span class='t'>"
+        f"<span class='b' style='left:{left:.3f}%;width:{width:.3f}%'></span></span></div>"
+    )

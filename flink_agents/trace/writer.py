@@ -1,0 +1,135 @@
+"""Hands records to sinks in a thread of its own: its queue is bounded, and never blocks or fails the job."""
+
+from __future__ import annotations
+
+import threading
+from collections import deque
+from collections.abc import Callable, Sequence
+from typing import Protocol
+
+from flink_agents.api.logs import bounded_logger
+from flink_agents.trace.records import TraceRecord
+
+_log = bounded_logger("flink_agents.trace")
+
+PAUSE_SECONDS = 0.2
+"""How long records wait for others before they are written."""
+
+BATCH = 500
+CLOSE_SECONDS = 5.0
+
+Pending = Callable[[], TraceRecord]
+"""Makes a record: what can be done later is not done by the thread of the run."""
+
+
+class TraceSink(Protocol):
+    """Takes records. All methods are called by one thread, and may block and raise."""
+
+    def write(self, records: Sequence[TraceRecord]) -> None:
+        """Write ``records``; what it raises counts all of them as dropped."""
+        ...
+
+    def close(self) -> None:
+        """Write what is left, and let go of everything."""
+        ...
+
+
+class TraceWriter:
+    """Queues records, and writes them to sinks in its own thread.
+
+    Args:
+        sinks: The sinks, by name. One that fails does not keep records from the others.
+        most: How many records the queue holds; what comes beyond that is dropped.
+        on_drop: Told how many records were dropped. For any thread.
+    """
+
+    def __init__(
+        self, sinks: dict[str, TraceSink], most: int = 10_000, on_drop: Callable[[int], None] = lambda _: None
+    ) -> None:
+        self._sinks = sinks
+        self._most = most
+        self._on_drop = on_drop
+        self._queue: deque[Pending] = deque()
+        self._logged: set[str] = set()
+        self._wanted = threading.Event()
+        self._written = threading.Condition()
+        self._busy = False
+        self._closing = False
+        self._thread: threading.Thread | None = None
+        self._starting = threading.Lock()
+        self.dropped = 0
+
+    def put(self, pending: Pending) -> None:
+        """Queue a record, or drop it if the queue is full. Never blocks."""
+        if len(self._queue) >= self._most:
+            self._drop(1, "queue", "the queue is full")
+            return
+        self._queue.append(pending)
+        if self._thread is None:
+            self._start()
+
+    def flush(self, seconds: float = CLOSE_SECONDS) -> bool:
+        """Wait until everything queued was handed to the sinks; returns False if that took too long."""
+        self._wanted.set()
+        with self._written:
+            return self._written.wait_for(lambda: not self._queue and not self._busy, seconds)
+
+    def close(self, seconds: float = CLOSE_SECONDS) -> None:
+        """Write what is queued and close the sinks, in bounded time."""
+        self._closing = True
+        self._wanted.set()
+        if self._thread is not None:
+            self._thread.join(seconds)
+
+    def _start(self) -> None:
+        with self._starting:
+            if self._thread is None and not self._closing:
+                # A daemon: a sink that hangs must not keep the process.
+                self._thread = threading.Thread(target=self._run, name="flink-agents-trace", daemon=True)
+                self._thread.start()
+
+    def _run(self) -> None:
+        while not (self._closing and not self._queue):
+            self._wanted.wait(PAUSE_SECONDS)
+            self._wanted.clear()
+            while self._queue:
+                self._write(self._batch())
+            with self._written:
+                self._written.notify_all()
+        for name, sink in self._sinks.items():
+            try:
+                sink.close()
+            except Exception as error:
+                self._tell(name, f"closing failed: {error!r}")
+
+    def _batch(self) -> list[TraceRecord]:
+        self._busy = True
+        made: list[TraceRecord] = []
+        while self._queue and len(made) < BATCH:
+            try:
+                made.append(self._queue.popleft()())
+            except Exception as error:
+                self._drop(1, "record", f"a record could not be made: {error!r}")
+        return made
+
+    def _write(self, records: list[TraceRecord]) -> None:
+        for name, sink in self._sinks.items():
+            try:
+                if records:
+                    sink.write(records)
+            except Exception as error:
+                self._drop(len(records), name, repr(error))
+        with self._written:
+            self._busy = False
+            self._written.notify_all()
+
+    def _drop(self, number: int, what: str, why: str) -> None:
+        self.dropped += number
+        self._on_drop(number)
+        self._tell(what, why)
+
+    def _tell(self, what: str, why: str) -> None:
+        if what not in self._logged:
+            # Once for each sink: a broken one would fill the log.
+            self._logged.add(what)
+            _log.warning("trace records are dropped (%s): %s; further drops are only counted", what, why)

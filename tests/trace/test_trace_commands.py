@@ -1,0 +1,130 @@
+"""``flink-agents runs``, ``trace`` and ``why`` on records of a harness."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+from typing import Any
+
+import pytest
+from typer.testing import CliRunner
+
+from flink_agents.cli.main import app
+from flink_agents.testing import OperatorHarness
+from flink_agents.trace.reading import by_run, read_files
+from flink_agents.trace.records import TraceRecord
+from tests.suite.tables import each
+from tests.trace.test_trace_records import PLAIN, paying
+
+pytestmark = pytest.mark.own_conditions
+
+
+@pytest.fixture(scope="module")
+def place(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """The trace of a job with a run of each kind; the key of each run is its input."""
+    directory = tmp_path_factory.mktemp("trace")
+    options = {"trace.level": "calls", "trace.directory": str(directory)}
+    with OperatorHarness(paying(), lambda value: value, config=options, **PLAIN) as harness:
+        harness.push_all([1, -1, "wait", "letter"])
+    return directory
+
+
+def asked(place: Path, *arguments: str) -> Any:
+    return CliRunner().invoke(app, [*arguments, "--path", str(place)])
+
+
+@each(
+    "arguments, keys",
+    [
+        ([], {"1", "-1", "wait", "letter"}),
+        (["--status", "completed"], {"1"}),
+        (["--status", "dead-lettered"], {"-1", "letter"}),
+        (["--status", "suspended"], {"wait"}),
+        (["--key", "1"], {"1"}),
+        (["--key", "wait", "--slow"], {"wait"}),
+        (["--agent", "paying", "--since", "1 h", "--status", "suspended"], {"wait"}),
+        (["--agent", "others"], set()),
+        (["--status", "failed"], set()),
+    ],
+)
+def test_runs_are_selected(arguments: list[str], keys: set[str], place: Path) -> None:
+    result = asked(place, "runs", "--json", *arguments)
+    shown = [json.loads(line)["key"] for line in result.output.splitlines()]
+    assert set(shown) == keys
+    assert result.exit_code == (0 if keys else 1)
+
+
+def test_a_run_is_a_tree(place: Path) -> None:
+    result = asked(place, "trace", "--key", "1")
+    assert result.exit_code == 0
+    lines = result.output.splitlines()
+    assert "completed" in lines[0] and "action pay  ok" in lines[1] and "charge  ok" in lines[2]
+    run = lines[0].split()[1]
+    assert asked(place, "trace", run[:10]).output == result.output
+
+
+def test_an_unknown_run_is_an_error(place: Path, tmp_path: Path) -> None:
+    result = asked(place, "trace", "zzz")
+    assert result.exit_code == 2 and "flink-agents runs" in result.output
+    assert asked(tmp_path, "runs").exit_code == 2
+
+
+@each(
+    "key, words",
+    [
+        ("1", ["Nothing of the key is unfinished", "completed"]),
+        ("-1", ["dead-lettered", "ValueError: a negative amount", "test_trace_records.py"]),
+        ("wait", ["suspended since", "the signal 'paid'", "at most until"]),
+        ("letter", ["RuntimeError: no such order"]),
+        ("nobody", ["no run of the key nobody"]),
+    ],
+)
+def test_why_answers_in_words(key: str, words: list[str], place: Path) -> None:
+    output = CliRunner().invoke(app, ["why", "--path", str(place), "--", key]).output
+    assert [one for one in words if one not in output] == []
+
+
+def test_why_names_an_attempt_that_failed_and_what_is_behind_it(tmp_path: Path) -> None:
+    def record(number: int, kind: str, outcome: str, **attributes: Any) -> str:
+        span = f"{number}{kind}{outcome}"
+        run = f"run{number}"
+        parent = None if kind == "run" else "p"
+        args = ("j", "paying", 0, 2, "k", number, run, span, parent, 10.0 + number, 1.0, False, attributes)
+        return TraceRecord(kind, "charge", outcome, *args).to_json()
+
+    lines = [
+        record(1, "run", "started"),
+        record(1, "call", "failed", error="OSError", message="gone", where="job.py:7"),
+        record(2, "run", "started"),
+        record(3, "run", "failed", error={"error": "OSError", "message": "gone"}),
+    ]
+    (tmp_path / "a.trace.jsonl").write_text("\n".join(lines) + '\n{"version":1,"ki')
+    output = asked(tmp_path, "why", "k").output
+    for words in (
+        "Run run1",
+        "has not ended",
+        "Call charge failed 1 time",
+        "OSError: gone at job.py:7",
+        "2 more",
+    ):
+        assert words in output
+
+
+def test_the_page_escapes_what_inputs_hold(tmp_path: Path) -> None:
+    hostile = "<script>alert(1)</script>\"'&\x1b[31m"
+    options = {"trace.level": "content", "trace.directory": str(tmp_path)}
+    with OperatorHarness(paying(), lambda value: hostile, config=options, **PLAIN) as harness:
+        harness.push_all([1, "letter"])
+    page = tmp_path / "page.html"
+    assert asked(tmp_path, "trace", "--key", hostile, "--html", str(page)).exit_code == 0
+    text = page.read_text("utf-8")
+    assert "<script" not in text and "&lt;script&gt;" in text and "\x1b" not in text
+    assert "\x1b" not in asked(tmp_path, "trace", "--key", hostile).output
+
+
+def test_repeated_records_count_once(place: Path) -> None:
+    records = list(read_files(place))
+    twice = by_run([*records, *records])
+    assert {name: run.records for name, run in twice.items()} == {
+        name: run.records for name, run in by_run(records).items()
+    }
