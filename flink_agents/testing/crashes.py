@@ -57,10 +57,12 @@ class _Died(Exception):
     """The operator dies here."""
 
 
-_Progress = tuple[int, int, int, tuple[int, int, int | None] | None, int | None, int | None, list[Aside]]
+_Progress = tuple[
+    int, int, int, tuple[int, int, int | None] | None, int | None, int | None, tuple[Aside, ...]
+]
 """What a commit changes in the head of a key, the suspension of a run, a signal, or a delayed event."""
 
-_NONE: _Progress = (0, 0, 0, None, None, None, [])
+_NONE: _Progress = (0, 0, 0, None, None, None, ())
 
 
 @dataclass
@@ -336,7 +338,7 @@ def _progress(packed: bytes | None) -> _Progress:
     if packed is None:
         return _NONE
     head = Head.unpack(packed)
-    waits = head.suspended, head.mail_expires, head.delayed_due, head.aside
+    waits = head.suspended, head.mail_expires, head.delayed_due, tuple(head.aside)
     return (head.next_seq, head.first_pending, head.ahead, *waits)
 
 

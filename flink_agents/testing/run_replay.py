@@ -88,7 +88,7 @@ def replay_run(
     store: Any = {"store": lambda: MemoryStore(place), "settle": False}
     harness = _ReplayHarness(look, agent, lambda record: key, name=name, config=config, **store)
     with harness:
-        head = Head(job_id, records[0].seq, extra={"store": place.store_id})
+        head = Head(job_id, records[0].seq, store=place.store_id)
         memory: dict[str, tuple[bytes, int | None]] = {
             escape(path): (data, None) for path, data in (header.memory or {}).items()
         }

@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import json
 from pathlib import Path
-from typing import Any
+from typing import Any, cast
 
 from flink_agents import Agent, InputEvent, OutputEvent
 from flink_agents.runtime.state.keyed_state import Head
@@ -23,7 +23,7 @@ HEADS: dict[str, Head] = {
     "new": Head("job"),
     "later": Head("0123456789abcdef0123456789abcdef", 70_000),
     "waiting": Head("jöb", 3, 2**33, 2**33 + 5),
-    "with what later versions add": Head("job", 1, 0, 0, {"marker": [1, "a"], "owner": None}),
+    "with what later versions add": Head("job", 1, marker=cast("Any", [1, "a"]), unknown={"owner": None}),
 }
 
 KEY = ("user", 1)

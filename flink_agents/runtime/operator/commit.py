@@ -113,7 +113,7 @@ class Commits:
             if head.overtaken or waiting.overtakes:
                 self._overtaken.committed(actor, waiting.seq, waiting.overtakes)
         # A fork takes over what its origin recorded before its first run begins: that is in its own journal.
-        head.forked()
+        head.origins = ()
         self._head(head, timers)
         self._mark(actor, marker)
         for run in committed:
@@ -140,7 +140,7 @@ class Commits:
             self._number(part.seq, head, actor)
         if head.overtaken or actor.overtakes:
             self._overtaken.committed(actor, part.seq, actor.overtakes)
-        head.forked()
+        head.origins = ()
         self._head(head, timers)
         self._mark(actor, marker)
         self._prunable(actor)

@@ -14,7 +14,9 @@ Five keyed states, whose names and formats are part of every savepoint:
 from __future__ import annotations
 
 import threading
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass, field
+from operator import attrgetter
 from typing import Any, Protocol
 
 import msgpack
@@ -115,54 +117,56 @@ class KeyedState:
         self.delayed = DelayedEvents(delayed)
 
 
+@dataclass(slots=True)
 class Head:
-    """The bookkeeping of one key.
+    """The bookkeeping of one key: decoded once when Flink hands over the key, written once when it is done.
+
+    All fields after the first four are rare. They stand in the bytes only if they differ from their default.
 
     Attributes:
         journal_id: Identity of the job that this key's runs belong to.
         next_seq: Sequence number of the next run.
         first_pending: Number of the oldest input that waits in ``pending``.
         next_pending: Number that the next waiting input gets.
-        extra: What few keys have, and what later versions add, which is kept as it is:
-            ``ahead``     number of inputs that were committed before older ones
-            ``done``      their numbers, as an earlier version wrote them
-            ``overtaken`` recorded runs whose inputs did not come in time: pairs of sequence number
-                          and wall-clock time, in seconds
-            ``store``     id of the store in which runs of the key were recorded
-            ``marker``    where in the store runs that are not committed can have records
-            ``fork``      other jobs of which the key was taken over with inputs that still wait, latest
-                          first: identity, marker, and number of the first input that is not theirs
-            ``begin``     first sequence number of the key's incarnation; see ``runtime.operator.forgetting``
-            ``fresh``     whether no run of that incarnation is committed
-            ``idle``      part of the time in which the key's last input was committed, by its number
-            ``unrecorded`` whether a run of the key was committed of which nothing is recorded
-            ``suspended`` the suspended run: number of its input, its sequence number, and when it is to go
-                          on, in milliseconds; None where only a signal lets it
-            ``mail``      when the first of the key's signals expires, in milliseconds
-            ``aside``     runs that are set aside, as lists of the fields of ``state.aside.Aside``
-            ``delayed``   when the first of the key's delayed events is due, in milliseconds
+        ahead: How many inputs were committed before older ones. ``pending`` lacks their numbers.
+        overtaken: Recorded runs whose inputs did not come in time, and when that was, in seconds, oldest
+            first. Replace the dictionary, never change it: an actor has the same one.
+        store: Id of the store in which runs of the key were recorded, or None.
+        marker: Where in the store runs that are not committed can have records; None: anywhere.
+        origins: Other jobs from which the key was taken over with inputs that still wait, latest first:
+            identity, marker, and number of the first input that is not theirs.
+        begin: First sequence number of the key's incarnation; see ``runtime.operator.forgetting``.
+        fresh: True if no run of that incarnation is committed, so that it may still begin elsewhere.
+        idle_since: Part of the time in which the key's last input was committed, by its number; or None.
+        unrecorded: True if a run of the key was committed of which nothing is recorded. Inputs of such runs
+            cannot be told apart. After a restart that brings them in another order, a recorded run may
+            come after another one of them than before, and find in memory what that one wrote.
+        suspended: Of the suspended run: number of its input, its sequence number, and when it resumes, in
+            milliseconds (None if only a signal resumes it). None if no run is suspended.
+        mail_expires: When the first of the key's signals expires, in milliseconds; or None.
+        aside: Runs that are set aside, in the order in which they were first. Replace it, never change it.
+        delayed_due: When the first of the key's delayed events is due, in milliseconds; or None.
+        unknown: What a later version added, which is kept as it is; or None.
     """
 
-    __slots__ = ("extra", "first_pending", "journal_id", "next_pending", "next_seq")
-
-    def __init__(
-        self,
-        journal_id: str,
-        next_seq: int = 0,
-        first_pending: int = 0,
-        next_pending: int = 0,
-        extra: dict[str, Any] | None = None,
-    ) -> None:
-        self.journal_id = journal_id
-        self.next_seq = next_seq
-        self.first_pending = first_pending
-        self.next_pending = next_pending
-        self.extra = extra
-
-    @property
-    def ahead(self) -> int:
-        """How many inputs were committed before older ones: ``pending`` lacks their numbers."""
-        return self.extra.get("ahead", 0) if self.extra is not None else 0
+    journal_id: str
+    next_seq: int = 0
+    first_pending: int = 0
+    next_pending: int = 0
+    ahead: int = 0
+    overtaken: dict[int, int] = field(default_factory=dict[int, int])
+    store: str | None = None
+    marker: bytes | None = None
+    origins: Sequence[tuple[str, bytes | None, int]] = ()
+    begin: int = 0
+    fresh: bool = False
+    idle_since: int | None = None
+    unrecorded: bool = False
+    suspended: tuple[int, int, int | None] | None = None
+    mail_expires: int | None = None
+    aside: Sequence[Aside] = ()
+    delayed_due: int | None = None
+    unknown: dict[str, Any] | None = None
 
     def finish(self, number: int, is_gone: Callable[[int], bool]) -> None:
         """Note that input ``number`` was committed.
@@ -172,176 +176,50 @@ class Head:
             is_gone: Whether ``pending`` lacks a number.
         """
         if number != self.first_pending:
-            self._set("ahead", self.ahead + 1)
+            self.ahead += 1
             return
         self.first_pending += 1
-        ahead = self.ahead
-        if ahead:
-            while ahead and is_gone(self.first_pending):
-                self.first_pending += 1
-                ahead -= 1
-            self._set("ahead", ahead)
-
-    @property
-    def overtaken(self) -> dict[int, int]:
-        """Recorded runs whose inputs did not come in time, and when that was, in seconds, oldest first."""
-        return dict(self.extra.get("overtaken", ())) if self.extra is not None else {}
-
-    @overtaken.setter
-    def overtaken(self, overtaken: dict[int, int]) -> None:
-        self._set("overtaken", [list(each) for each in overtaken.items()])
+        while self.ahead and is_gone(self.first_pending):
+            self.first_pending += 1
+            self.ahead -= 1
 
     @classmethod
     def fresh_one(cls, journal_id: str, begin: int) -> Head:
         """The head of a new incarnation, unless a dead attempt has begun one before."""
-        return cls(journal_id, begin, extra={"begin": begin, "fresh": True})
-
-    @property
-    def begin(self) -> int:
-        """The first sequence number of the key's incarnation."""
-        return self.extra.get("begin", 0) if self.extra is not None else 0
-
-    @property
-    def fresh(self) -> bool:
-        """Whether no run of the key's incarnation is committed, so that it may still begin elsewhere."""
-        return self.extra is not None and self.extra.get("fresh", False)
+        return cls(journal_id, begin, begin=begin, fresh=True)
 
     def start(self, begin: int) -> None:
         """Let the incarnation begin with ``begin``, once and for all."""
-        self.next_seq = begin
-        self._set("begin", begin)
-        self._set("fresh", False)
-
-    @property
-    def idle_since(self) -> int | None:
-        """The part of the time in which all inputs of the key were committed, as far as that is noted."""
-        return self.extra.get("idle") if self.extra is not None else None
-
-    @idle_since.setter
-    def idle_since(self, slot: int) -> None:
-        self.extra = {**(self.extra or {}), "idle": slot}
-
-    def _set(self, name: str, value: Any) -> None:
-        """Keep a value in ``extra``; one that is empty is not kept."""
-        extra = {**(self.extra or {}), name: value}
-        if not value:
-            del extra[name]
-        self.extra = extra or None
-
-    @property
-    def unrecorded(self) -> bool:
-        """Whether a run of the key was committed of which nothing is recorded.
-
-        Inputs of such runs cannot be told apart. After a restart that brings them in another order, a
-        recorded run may come behind another one of them than before, and find in memory what that wrote.
-        """
-        return self.extra is not None and "unrecorded" in self.extra
-
-    @unrecorded.setter
-    def unrecorded(self, unrecorded: bool) -> None:
-        if self.unrecorded != unrecorded:
-            self._set("unrecorded", unrecorded)
-
-    @property
-    def suspended(self) -> tuple[int, int, int | None] | None:
-        """Of the suspended run: number of its input, its own number, and when it is to go on; or None."""
-        found = self.extra.get("suspended") if self.extra is not None else None
-        return None if found is None else (found[0], found[1], found[2])
-
-    @suspended.setter
-    def suspended(self, suspended: tuple[int, int, int | None] | None) -> None:
-        self._set("suspended", suspended)
-
-    @property
-    def aside(self) -> list[Aside]:
-        """The runs that are set aside, in the order in which they were first."""
-        return [Aside(*one) for one in self.extra.get("aside", ())] if self.extra is not None else []
-
-    @aside.setter
-    def aside(self, aside: Iterable[Aside]) -> None:
-        self._set("aside", [list(one) for one in aside])
-
-    @property
-    def mail_expires(self) -> int | None:
-        """When the first of the key's signals expires, in milliseconds; None where it has none."""
-        return self.extra.get("mail") if self.extra is not None else None
-
-    @mail_expires.setter
-    def mail_expires(self, at: int | None) -> None:
-        if self.mail_expires != at:
-            self._set("mail", at)
-
-    @property
-    def delayed_due(self) -> int | None:
-        """When the first of the key's delayed events is due, in milliseconds; None where it has none."""
-        return self.extra.get("delayed") if self.extra is not None else None
-
-    @delayed_due.setter
-    def delayed_due(self, at: int | None) -> None:
-        if self.delayed_due != at:
-            self._set("delayed", at)
-
-    @property
-    def store(self) -> str | None:
-        """Id of the store in which runs of the key were recorded, or None."""
-        return self.extra.get("store") if self.extra is not None else None
-
-    @store.setter
-    def store(self, store_id: str) -> None:
-        if self.store != store_id:
-            self.extra = {**(self.extra or {}), "store": store_id}
-
-    @property
-    def marker(self) -> bytes | None:
-        """Where in the store runs that are not committed can have records; None: anywhere."""
-        return self.extra.get("marker") if self.extra is not None else None
-
-    @marker.setter
-    def marker(self, marker: bytes) -> None:
-        self.extra = {**(self.extra or {}), "marker": marker}
-
-    @property
-    def origins(self) -> list[tuple[str, bytes | None, int]]:
-        """Other jobs that may have recorded something for inputs that wait: see ``fork`` above."""
-        forked = self.extra.get("fork", []) if self.extra is not None else []
-        return [(journal_id, marker, before) for journal_id, marker, before in forked]
+        self.next_seq = self.begin = begin
+        self.fresh = False
 
     def fork(self, journal_id: str) -> None:
         """Let the key's runs belong to another job from now on, which has recorded nothing of it yet."""
-        origins = [[*origin] for origin in self.origins]
-        origins.insert(0, [self.journal_id, self.marker, self.next_pending])
-        for name in ("marker", "overtaken"):
-            self._set(name, None)
-        self._set("fork", origins if self.has_pending else None)
-        self.journal_id = journal_id
-
-    def forked(self) -> None:
-        """Note that nothing of another job is taken over any more."""
-        if self.extra is not None and "fork" in self.extra:
-            self._set("fork", None)
+        origin = self.journal_id, self.marker, self.next_pending
+        self.origins = (origin, *self.origins) if self.has_pending else ()
+        self.marker, self.overtaken, self.journal_id = None, {}, journal_id
 
     def move(self, store_id: str) -> None:
         """Continue with a copy of the store in which runs of the key were recorded."""
-        self._set("marker", None)
-        self._set("fork", [[journal_id, None, before] for journal_id, _, before in self.origins])
-        self.store = store_id
+        self.origins = [(journal_id, None, before) for journal_id, _, before in self.origins]
+        self.store, self.marker = store_id, None
 
     def leave(self) -> None:
         """Forget the store in which runs of the key were recorded."""
-        for name in ("store", "marker", "fork"):
-            self._set(name, None)
+        self.store, self.marker, self.origins = None, None, ()
 
     @property
     def has_pending(self) -> bool:
-        """Whether inputs of the key wait."""
+        """True if inputs of the key wait."""
         return self.first_pending != self.next_pending
 
     @property
     def is_unused(self) -> bool:
-        """Whether it says no more than that of a key which never came."""
-        if self.fresh and self.extra is not None:
-            return not self.has_pending and self.extra.keys() <= {"begin", "fresh"}
-        return not (self.next_seq or self.has_pending or self.extra)
+        """True if it says no more than that of a key which never came."""
+        extra = self.extra or {}
+        if self.fresh:
+            return not self.has_pending and extra.keys() <= {"begin", "fresh"}
+        return not (self.next_seq or self.has_pending or extra)
 
     @property
     def waiting(self) -> int:
@@ -351,8 +229,21 @@ class Head:
     @property
     def settled_through(self) -> int:
         """The last sequence number of which, and of all before it, only a restore asks for records."""
-        overtaken = self.extra.get("overtaken") if self.extra is not None else None
-        return (min(seq for seq, _ in overtaken) if overtaken else self.next_seq) - 1
+        return (min(self.overtaken) if self.overtaken else self.next_seq) - 1
+
+    @property
+    def extra(self) -> dict[str, Any] | None:
+        """The rare fields that differ from their default, by their names in the bytes; None if none does."""
+        values = _rare_of(self)
+        if values == _NOTHING_RARE:
+            return None
+        extra: dict[str, Any] = {}
+        for name, value in zip(_RARE, values, strict=False):
+            if value not in _EMPTY:
+                extra[name] = list(value.items()) if type(value) is dict else value
+        if self.unknown:
+            extra.update(self.unknown)
+        return extra or None
 
     def pack(self) -> bytes:
         """The bytes of this head."""
@@ -375,10 +266,50 @@ class Head:
                 fix="run the version of flink-agents-python that wrote it, or a newer one",
             )
         try:
-            head = cls(*msgpack.unpackb(data[1:]))
-        except (ValueError, TypeError, msgpack.UnpackException) as error:
+            journal_id, next_seq, first_pending, next_pending, extra = msgpack.unpackb(data[1:])
+            head = cls(journal_id, next_seq, first_pending, next_pending)
+            if extra is not None:
+                head._take_rare(extra)
+        except (ValueError, TypeError, AttributeError, msgpack.UnpackException) as error:
             raise StateFormatError("the head of a key cannot be read", found=str(error)) from error
-        if head.extra is not None and "done" in head.extra:
-            head._set("ahead", len(head.extra["done"]))
-            head._set("done", None)
         return head
+
+    def _take_rare(self, extra: dict[str, Any]) -> None:
+        """Set the rare fields from what :attr:`extra` gave."""
+        take = extra.pop
+        self.ahead = take("ahead", 0)
+        self.overtaken = dict(take("overtaken", ()))
+        self.store, self.marker = take("store", None), take("marker", None)
+        self.origins = tuple(map(tuple, take("fork", ())))
+        self.begin, self.fresh = take("begin", 0), take("fresh", False)
+        self.idle_since, self.unrecorded = take("idle", None), take("unrecorded", False)
+        suspended = take("suspended", None)
+        self.suspended = None if suspended is None else tuple(suspended)
+        self.mail_expires, self.delayed_due = take("mail", None), take("delayed", None)
+        self.aside = tuple(map(Aside._make, take("aside", ())))
+        self.unknown = extra or None
+
+
+_RARE = {
+    "ahead": "ahead",
+    "overtaken": "overtaken",
+    "store": "store",
+    "marker": "marker",
+    "fork": "origins",
+    "begin": "begin",
+    "fresh": "fresh",
+    "idle": "idle_since",
+    "unrecorded": "unrecorded",
+    "suspended": "suspended",
+    "mail": "mail_expires",
+    "aside": "aside",
+    "delayed": "delayed_due",
+}
+"""The rare fields of a head by their names in the bytes, in the order in which they are written."""
+
+_EMPTY: tuple[object, ...] = (None, 0, False, (), [], {})
+"""Values that are not written."""
+
+# Each input packs a head, so that all of its fields are compared at once.
+_rare_of = attrgetter(*_RARE.values(), "unknown")
+_NOTHING_RARE = _rare_of(Head(""))

@@ -84,7 +84,7 @@ patch(
 patch(
     "commit-stays-forked",
     "commit:Commits.harvest",
-    "head.forked()",
+    "head.origins = ()",
     "pass",
     "A fork keeps asking its origin after it has taken its records over.",
 )

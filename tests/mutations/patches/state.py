@@ -7,78 +7,71 @@ patch = Room("runtime.state")
 patch(
     "ahead-uncounted",
     "keyed_state:Head.finish",
-    'self._set("ahead", self.ahead + 1)',
+    "self.ahead += 1",
     "pass",
     "An input that was committed before older ones is not counted.",
 )
 patch(
     "gone-inputs-stay",
     "keyed_state:Head.finish",
-    "while ahead and is_gone(self.first_pending):",
+    "while self.ahead and is_gone(self.first_pending):",
     "while False:",
     "The head does not pass inputs that were committed before.",
 )
 patch(
     "settled-through-overtaken",
     "keyed_state:Head.settled_through",
-    "min(seq for seq, _ in overtaken)",
-    "max(seq for seq, _ in overtaken)",
+    "min(self.overtaken)",
+    "max(self.overtaken)",
     "Records of overtaken runs may be pruned.",
 )
 patch(
     "fork-of-later-inputs",
     "keyed_state:Head.fork",
-    "[self.journal_id, self.marker, self.next_pending]",
-    "[self.journal_id, self.marker, self.first_pending]",
+    "self.journal_id, self.marker, self.next_pending",
+    "self.journal_id, self.marker, self.first_pending",
     "A fork does not look for records of the inputs that wait.",
 )
 patch(
     "fork-keeps-overtaken",
     "keyed_state:Head.fork",
-    '("marker", "overtaken")',
-    '("marker",)',
+    "self.marker, self.overtaken, self.journal_id = None, {}, journal_id",
+    "self.marker, self.journal_id = None, journal_id",
     "A fork waits for overtaken runs of its origin.",
 )
 patch(
     "fork-keeps-marker",
     "keyed_state:Head.fork",
-    '("marker", "overtaken")',
-    '("overtaken",)',
+    "self.marker, self.overtaken, self.journal_id = None, {}, journal_id",
+    "self.overtaken, self.journal_id = {}, journal_id",
     "A fork reads its journal from a marker of its origin.",
 )
 patch(
     "start-without-number",
     "keyed_state:Head.start",
-    "self.next_seq = begin",
-    "pass",
+    "self.next_seq = self.begin = begin",
+    "self.begin = begin",
     "The first run of an incarnation has another number than the incarnation.",
 )
 patch(
     "leave-keeps-origins",
     "keyed_state:Head.leave",
-    '("store", "marker", "fork")',
-    '("store", "marker")',
+    "self.store, self.marker, self.origins = None, None, ()",
+    "self.store, self.marker = None, None",
     "A key that leaves its store still looks for records of its origins.",
 )
 patch(
     "unused-with-signals",
     "keyed_state:Head.is_unused",
-    "return not (self.next_seq or self.has_pending or self.extra)",
+    "return not (self.next_seq or self.has_pending or extra)",
     "return not (self.next_seq or self.has_pending)",
     "The head of a key that has nothing but signals is removed.",
 )
 patch(
-    "old-head-ahead",
-    "keyed_state:Head.unpack",
-    'head._set("ahead", len(head.extra["done"]))',
-    "pass",
-    "A head of an old version is read without the inputs that were committed early.",
-)
-patch(
     "mail-expiry-stays",
-    "keyed_state:Head.mail_expires",
-    "if self.mail_expires != at:",
-    "if False:",
+    "keyed_state:Head._take_rare",
+    'take("mail", None), take("delayed", None)',
+    'take("mail", None) and None, take("delayed", None)',
     "The head does not say when the first signal expires.",
 )
 patch(

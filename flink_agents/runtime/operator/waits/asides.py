@@ -52,7 +52,7 @@ class Asides:
         due = suspension.due
         names = [one.name for one in suspension.waits if one.name is not None]
         kept = Aside(suspension.number, suspension.seq, len(suspension.parts), due, None, names)
-        asides = head.aside
+        asides = list(head.aside)
         places = [place for place, one in enumerate(asides) if one.seq == suspension.seq]
         for place in places:
             asides[place] = kept
@@ -74,8 +74,7 @@ class Asides:
 
     def is_full(self, head: Head) -> bool:
         """Whether so many runs are set aside that inputs wait, as behind a suspended run."""
-        asides = head.extra.get("aside") if head.extra is not None else None
-        return asides is not None and len(asides) >= self._most
+        return len(head.aside) >= self._most
 
     def has_turn(self, head: Head) -> bool:
         """Whether anything of a key may run now: an input, or a wake-up."""
@@ -85,7 +84,7 @@ class Asides:
 
     def wake(self, head: Head, key_text: str, wanted: Callable[[Aside], bool]) -> bool:
         """Wake runs of the current key; returns whether there is a new wake-up."""
-        asides, some = head.aside, False
+        asides, some = list(head.aside), False
         for place, one in enumerate(asides):
             if one.woken is not None or not wanted(one):
                 continue
@@ -102,7 +101,7 @@ class Asides:
 
     def wake_due(self, head: Head, key_text: str) -> bool:
         """Wake the runs whose time has come; returns whether there are any."""
-        if head.extra is None or "aside" not in head.extra:
+        if not head.aside:
             return False
         now = self._clock()
         return self.wake(head, key_text, lambda one: one.due is not None and one.due <= now)

@@ -111,7 +111,7 @@ class SuspendedRuns:
         mail = [] if box is None or actor.mail is None else actor.mail.free(box.mail)
         ready = any(one.until > self._clock() and _is_for(one, actor.key_text, suspension) for one in mail)
         head.suspended = suspension.number, suspension.seq, 0 if ready else due
-        head.forked()
+        head.origins = ()
         self._state.head.update(head.pack())
         if due is not None:
             timers.register_processing_time_timer(max(due, self._clock() + 1))
