@@ -9,6 +9,7 @@ from pathlib import Path
 from typing import Any
 
 from flink_agents import Agent, AgentsExecutionEnvironment, InputEvent, OutputEvent, action
+from flink_agents.connectors.kafka import kafka_sink
 
 HERE = Path(os.environ["LISTING_JOB"])
 COUNT = int(os.environ.get("LISTING_COUNT", "150"))
@@ -49,6 +50,10 @@ def main() -> None:
     else:
         source = env.from_list(orders, key_selector=lambda order: order % 5)
     paid = source.apply(Shop())
+    if "LISTING_BROKERS" in os.environ:
+        brokers = json.loads(os.environ["LISTING_BROKERS"])
+        sink = kafka_sink("paid", delivery="exactly-once", transactional_id="paid", **brokers)
+        paid.to_datastream().sink_to(sink)
     outputs, again = paid.to_list(), env.collect(paid.to_datastream())
     env.execute("shop")
     (HERE / "outputs").write_text(json.dumps([list(outputs), list(again)]))

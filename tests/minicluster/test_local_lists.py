@@ -15,7 +15,9 @@ from pathlib import Path
 
 import pytest
 
+from flink_agents.testing.kafka import KafkaBroker
 from tests.cluster.waiting import wait_until
+from tests.local_chaos.command import Broker
 from tests.minicluster.test_local_resume import Till
 
 pytestmark = pytest.mark.minicluster
@@ -105,6 +107,25 @@ def test_the_list_of_a_killed_job_has_all_outputs(tmp_path: Path) -> None:
     assert "resuming 'shop' from checkpoint" in told
     check_outputs(moved)
     assert max(Counter(effects(moved)).values()) <= 2
+
+
+@pytest.mark.nightly
+def test_a_list_and_a_topic_of_a_killed_job_have_the_same_outputs(tmp_path: Path) -> None:
+    with KafkaBroker(tmp_path / "kafka") as kafka:
+        broker = Broker(kafka.client_options)
+        environ = {"LISTING_BROKERS": json.dumps(broker.client)}
+        with started(tmp_path, **environ) as process:
+            run_on(tmp_path, process, 30)
+            Till.kill(process)
+            process.wait()
+        (tmp_path / "finish").touch()
+        with started(tmp_path, **environ) as process:
+            told = process.communicate()[1]
+        assert process.returncode == 0, told
+        assert "resuming 'shop' from checkpoint" in told
+        check_outputs(tmp_path)
+        outputs = json.loads((tmp_path / "outputs").read_text())[0]
+        assert sorted(broker.read("paid")) == sorted(outputs)
 
 
 @pytest.mark.nightly

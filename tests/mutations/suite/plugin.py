@@ -29,6 +29,7 @@ def defects() -> dict[str, Defect]:
         journal as journal,
         loop as loop,
         operator as operator,
+        resume as resume,
         retention as retention,
         state as state,
     )

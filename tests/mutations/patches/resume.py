@@ -1,0 +1,76 @@
+"""Mutations of ``runtime/flink/resume``."""
+
+from tests.mutations.patches.patch import Room
+
+patch = Room("runtime.flink.resume")
+
+patch(
+    "checkpoints-by-number-alone",
+    "checkpoints:candidates",
+    "key=lambda one: (one.start, one.number)",
+    "key=lambda one: one.number",
+    "A start resumes from a checkpoint of an earlier start that has a greater number.",
+)
+patch(
+    "checkpoint-content-unchecked",
+    "checkpoints:choose",
+    "_problem(content) or _changed(candidate, digests)",
+    "_problem(content)",
+    "A start resumes from a checkpoint whose bytes have changed.",
+)
+patch(
+    "checkpoint-files-unchecked",
+    "checkpoints:_problem",
+    "if size < file.size:",
+    "if False:",
+    "A start resumes from a checkpoint whose file is cut off, if nobody noted its checksum.",
+)
+patch(
+    "missing-newest-unnoticed",
+    "begin:_check_newest",
+    "newest.number < seen",
+    "False",
+    "A start resumes from an older checkpoint after the newest one was deleted.",
+)
+patch(
+    "gone-is-fresh",
+    "begin:_resume",
+    "if run.checkpointed or _seen(run, progress) is not None:",
+    "if False:",
+    "A start begins anew although there were checkpoints.",
+)
+patch(
+    "transactions-unchecked",
+    "begin:_check_transactions",
+    "if age < timeout:",
+    "if True:",
+    "A job resumes though brokers have aborted its transactions.",
+)
+patch(
+    "same-identity-again",
+    "begin:_identity",
+    'return base if generation == 1 else f"{base}@{generation}"',
+    "return base",
+    "A new job run has the idempotency keys of the one before.",
+)
+patch(
+    "older-journal-accepted",
+    "journal_check:check_journal",
+    "if found.number >= seen.position.number:",
+    "if True:",
+    "An older copy of the journal is accepted, and recorded steps are made again.",
+)
+patch(
+    "other-journal-accepted",
+    "journal_check:check_journal",
+    "if found is None or found.store_id != seen.position.store_id:",
+    "if found is None:",
+    "Another journal is accepted.",
+)
+patch(
+    "changed-list-accepted",
+    "inputs:check_lists",
+    "if present == before:",
+    "if present is not None:",
+    "A job resumes with another list.",
+)
