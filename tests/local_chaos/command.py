@@ -155,7 +155,6 @@ class Run:
         self.settings: dict[str, Any] = {
             "directory": str(directory),
             "backend": combination.backend,
-            "parallelism": chance.choice((1, 2)),
             "brokers": self.broker and self.broker.client,
             "config": config,
             "orders": ORDERS,
@@ -236,7 +235,8 @@ class Run:
 
     def _start(self) -> Start:
         self.starts += 1
-        return Start(self.settings, self._log)
+        # Another parallelism must change nothing.
+        return Start({**self.settings, "parallelism": self.chance.choice((1, 2))}, self._log)
 
     def _world(self) -> World:
         return World.read(self.directory / "world")
