@@ -49,6 +49,8 @@ def main() -> None:
     flink = Configuration()
     flink.set_string("state.backend.type", os.environ.get("RESUMING_JOB_BACKEND", "hashmap"))
     env.stream_env.configure(flink)
+    if "RESUMING_JOB_PARALLELISM" in os.environ:
+        env.stream_env.set_parallelism(int(os.environ["RESUMING_JOB_PARALLELISM"]))
     numbers = env.stream_env.from_source(
         NumberSequenceSource(0, 10**9), WatermarkStrategy.no_watermarks(), "numbers"
     ).set_parallelism(1)

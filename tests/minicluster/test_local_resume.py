@@ -186,6 +186,17 @@ def test_a_job_with_rocksdb_resumes_in_a_folder_that_was_moved(tmp_path: Path) -
 
 
 @pytest.mark.nightly
+def test_a_killed_job_resumes_with_another_parallelism(tmp_path: Path) -> None:
+    till = Till(tmp_path)
+    for parallelism in "132":
+        with till.started(RESUMING_JOB_PARALLELISM=parallelism) as process:
+            till.run_on(process)
+            till.kill(process)
+            assert ("resuming 'till' from checkpoint" in process.communicate()[1]) == (parallelism != "1")
+    till.check(starts=3)
+
+
+@pytest.mark.nightly
 def test_one_process_runs_a_job_and_a_failure_before_its_first_checkpoint_ends_it(tmp_path: Path) -> None:
     till = Till(tmp_path)
     with till.started(RESUMING_JOB_FAILS="1") as process:
