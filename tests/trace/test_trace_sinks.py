@@ -1,0 +1,221 @@
+"""Sinks that fail, files that rotate, and what a collector is sent."""
+
+from __future__ import annotations
+
+import errno
+import logging
+import socket
+import threading
+from collections.abc import Iterator
+from contextlib import contextmanager
+from http.server import BaseHTTPRequestHandler, HTTPServer
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from flink_agents.api.errors import TraceError, UnknownTraceSinkError
+from flink_agents.api.tracing import TRACE_SINKS
+from flink_agents.testing import OperatorHarness
+from flink_agents.trace.reading import read_files
+from flink_agents.trace.records import TraceRecord, span_id
+from flink_agents.trace.sinks.jsonl import JsonlSink
+from flink_agents.trace.sinks.kafka import KafkaSink
+from flink_agents.trace.sinks.log import MARK, LogSink
+from flink_agents.trace.writer import TraceWriter
+from tests.trace.test_trace_records import PLAIN, paying
+
+pytestmark = pytest.mark.own_conditions
+
+
+def record(number: int = 1, outcome: str = "completed", **more: Any) -> TraceRecord:
+    run = f"{number:024x}"
+    return TraceRecord(
+        "run",
+        "paying",
+        outcome,
+        "job",
+        "paying",
+        0,
+        0,
+        "sk",
+        number,
+        run,
+        span_id(run),
+        None,
+        100.0,
+        2.0,
+        **more,
+    )
+
+
+class Failing:
+    def write(self, records: Any) -> None:
+        raise OSError(errno.ENOSPC, "No space left on device")
+
+    def close(self) -> None:
+        raise OSError("again")
+
+
+class Keeping:
+    def __init__(self) -> None:
+        self.records: list[TraceRecord] = []
+
+    def write(self, records: Any) -> None:
+        self.records += records
+
+    def close(self) -> None:
+        pass
+
+
+def test_a_sink_that_fails_keeps_nothing_from_the_others(caplog: pytest.LogCaptureFixture) -> None:
+    kept, dropped = Keeping(), list[int]()
+    writer = TraceWriter({"full": Failing(), "kept": kept}, 100, dropped.append)
+    for number in range(5):
+        writer.put(lambda number=number: record(number))
+        assert writer.flush(30)
+    writer.close(30)
+    assert [one.sequence_number for one in kept.records] == list(range(5))
+    assert (sum(dropped), writer.dropped) == (5, 5)
+    assert len([one for one in caplog.records if "are dropped (full)" in one.getMessage()]) == 1
+
+
+def test_a_sink_that_hangs_blocks_nobody() -> None:
+    begun, go_on = threading.Event(), threading.Event()
+
+    class Hanging(Keeping):
+        def write(self, records: Any) -> None:
+            begun.set()
+            assert go_on.wait(60)
+            super().write(records)
+
+    sink = Hanging()
+    writer = TraceWriter({"slow": sink}, most=3)
+    writer.put(record)
+    assert begun.wait(60)
+    for _ in range(10):
+        writer.put(record)
+    assert writer.dropped == 7
+    go_on.set()
+    writer.close(60)
+    assert len(sink.records) == 4
+
+
+def test_a_job_goes_on_if_its_disk_is_full(tmp_path: Path) -> None:
+    blocked = tmp_path / "file"
+    blocked.write_text("no directory")
+    options = {"trace.level": "calls", "trace.directory": str(blocked)}
+    with OperatorHarness(paying(), config=options, **PLAIN) as harness:
+        assert len(harness.push_all([1, 2])) == 2
+    assert blocked.read_text() == "no directory"
+
+
+def test_files_rotate_and_are_bounded(tmp_path: Path) -> None:
+    time = [1000.0]
+    sink = JsonlSink(
+        tmp_path, "a-0-", file_bytes=2000, file_seconds=60, total_bytes=6000, now=lambda: time[0]
+    )
+    other = tmp_path / "a-0-b-0000000000001-00000000.trace.jsonl"
+    other.write_text("")
+    for number in range(100):
+        time[0] += 1
+        sink.write([record(number)])
+        files = [path for path in tmp_path.iterdir() if path != other]
+        assert sum(path.stat().st_size for path in files) <= 6000
+        assert all(path.stat().st_mode & 0o077 == 0 for path in files)
+    time[0] += 100
+    before = len(list(tmp_path.iterdir()))
+    sink.write([record(100)])
+    sink.close()
+    assert other.exists() and before > 2
+    assert [one.sequence_number for one in read_files(tmp_path)][-1] == 100
+    newest = max(path for path in tmp_path.iterdir() if path != other)
+    assert len(newest.read_text().splitlines()) == 1
+
+
+def test_the_log_has_records(caplog: pytest.LogCaptureFixture) -> None:
+    with caplog.at_level(logging.INFO, "flink_agents.trace.records"):
+        LogSink().write([record(1), record(2, attributes={"result": "x" * 100_000})])
+    lines = [one.getMessage().removeprefix(MARK) for one in caplog.records]
+    assert [TraceRecord.from_json(line).sequence_number for line in lines] == [1, 2]
+
+
+@pytest.mark.filterwarnings("ignore::ResourceWarning")
+def test_a_broker_that_is_down_is_an_error_in_bounded_time() -> None:
+    with socket.socket() as taken:
+        taken.bind(("127.0.0.1", 0))
+        sink = KafkaSink(f"127.0.0.1:{taken.getsockname()[1]}", "trace", seconds=1.5)
+        with pytest.raises(Exception, match=r"(?i)kafka|timed? ?out|broker|metadata"):
+            sink.write([record()])
+        sink.close()
+
+
+def test_an_unknown_sink_is_an_error() -> None:
+    with pytest.raises(UnknownTraceSinkError, match="no trace sink 'nowhere'"):
+        TRACE_SINKS.find("nowhere")
+
+
+@contextmanager
+def collector(status: int) -> Iterator[tuple[str, list[bytes]]]:
+    """A collector that answers with ``status``: its address, and the bodies that it got."""
+    bodies: list[bytes] = []
+
+    class Handler(BaseHTTPRequestHandler):
+        def do_POST(self) -> None:
+            bodies.append(self.rfile.read(int(self.headers["content-length"])))
+            self.send_response(status)
+            self.send_header("content-length", "0")
+            self.end_headers()
+
+        def log_message(self, format: str, *args: Any) -> None:
+            pass
+
+    server = HTTPServer(("127.0.0.1", 0), Handler)
+    thread = threading.Thread(target=server.serve_forever, daemon=True)
+    thread.start()
+    try:
+        yield f"http://127.0.0.1:{server.server_port}/v1/traces", bodies
+    finally:
+        server.shutdown()
+        server.server_close()
+        thread.join(60)
+
+
+def test_a_collector_gets_spans() -> None:
+    pytest.importorskip("opentelemetry.exporter.otlp.proto.http")
+    import gzip
+
+    from opentelemetry.proto.collector.trace.v1.trace_service_pb2 import ExportTraceServiceRequest
+
+    from flink_agents.trace.sinks.otel import OtelSink
+
+    run = record(1)
+    step = TraceRecord(
+        *("call", "chat:gpt", "failed", "job", "paying", 0, 0, "sk", 1, run.run_id, "1" * 16, run.span_id),
+        *(99.5, 0.5, False, {"action": "pay", "error": "OSError", "message": "gone"}),
+    )
+    with collector(200) as (address, bodies):
+        sink = OtelSink(address)
+        sink.write([record(1, "started"), step, run, record(2, replayed=True)])
+        sink.close()
+    (body,) = bodies
+    data = gzip.decompress(body) if body[:2] == b"\x1f\x8b" else body
+    request = ExportTraceServiceRequest.FromString(data)
+    spans = {s.name: s for r in request.resource_spans for scope in r.scope_spans for s in scope.spans}
+    assert set(spans) == {"chat gpt", "invoke_agent paying"}
+    chat, root = spans["chat gpt"], spans["invoke_agent paying"]
+    assert chat.parent_span_id == root.span_id and chat.trace_id == root.trace_id
+    assert chat.status.code == 2 and not root.parent_span_id
+    assert root.end_time_unix_nano - root.start_time_unix_nano == 2_000_000_000
+
+
+def test_a_collector_that_fails_is_an_error() -> None:
+    pytest.importorskip("opentelemetry.exporter.otlp.proto.http")
+    from flink_agents.trace.sinks.otel import OtelSink
+
+    with collector(500) as (address, bodies):
+        sink = OtelSink(address, seconds=1)
+        with pytest.raises(TraceError, match="did not take"):
+            sink.write([record()])
+        sink.close()
+    assert bodies
