@@ -9,7 +9,7 @@ from __future__ import annotations
 import hashlib
 import json
 from collections.abc import Mapping
-from dataclasses import asdict, dataclass, field, fields
+from dataclasses import dataclass, field, fields
 from typing import Any
 
 from flink_agents.api.trace_errors import TraceFormatError
@@ -106,7 +106,8 @@ _NAMES = tuple(one.name for one in fields(TraceRecord))
 
 def as_dict(record: TraceRecord) -> dict[str, Any]:
     """Return the fields of a record by name."""
-    return asdict(record)
+    # Not by asdict, which copies each value: this is done for each record.
+    return {name: getattr(record, name) for name in _NAMES}
 
 
 def run_id_of(job: str, key: str, sequence_number: int) -> str:

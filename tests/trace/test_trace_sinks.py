@@ -14,15 +14,18 @@ from typing import Any
 
 import pytest
 
-from flink_agents.api.errors import TraceError, UnknownTraceSinkError
+from flink_agents import Configuration
+from flink_agents.api.errors import TraceError, TraceOptionError, UnknownTraceSinkError
 from flink_agents.api.tracing import TRACE_SINKS
 from flink_agents.testing import OperatorHarness
+from flink_agents.trace.assembly import check_trace_options
 from flink_agents.trace.reading import read_files
 from flink_agents.trace.records import TraceRecord, span_id
 from flink_agents.trace.sinks.jsonl import JsonlSink
 from flink_agents.trace.sinks.kafka import KafkaSink
 from flink_agents.trace.sinks.log import MARK, LogSink
 from flink_agents.trace.writer import TraceWriter
+from tests.suite.tables import each
 from tests.trace.test_trace_records import PLAIN, paying
 
 pytestmark = pytest.mark.own_conditions
@@ -153,6 +156,25 @@ def test_a_broker_that_is_down_is_an_error_in_bounded_time() -> None:
 def test_an_unknown_sink_is_an_error() -> None:
     with pytest.raises(UnknownTraceSinkError, match="no trace sink 'nowhere'"):
         TRACE_SINKS.find("nowhere")
+
+
+@each(
+    "options, error",
+    [
+        ({"trace.levels.a": "all"}, TraceOptionError),
+        ({"trace.levels.a.pay": 3}, TraceOptionError),
+        ({"trace.level": "runs", "trace.sinks": "jsonl, nowhere"}, UnknownTraceSinkError),
+        ({"trace.sinks": "nowhere"}, None),
+        ({"trace.levels.a": False, "trace.level": "runs"}, None),
+    ],
+)
+def test_options_without_a_meaning_are_rejected(options: dict[str, Any], error: Any) -> None:
+    config = Configuration.load(options)
+    if error is None:
+        check_trace_options(config)
+    else:
+        with pytest.raises(error):
+            check_trace_options(config)
 
 
 @contextmanager
