@@ -98,7 +98,9 @@ class InputLineage(Lineage):
     __slots__ = ("_journal_id", "_key_text", "known")
 
     def __init__(self, journal_id: str, key_text: str, sequence_number: int) -> None:
-        super().__init__(None, "", sequence_number)
+        # What the base does, without a call: one is made for each input.
+        self.parent = self._digest = None
+        self.action, self._ordinal = "", sequence_number
         self._journal_id = journal_id
         self._key_text = key_text
         self.known = False

@@ -255,7 +255,7 @@ def memory_not_taken_back(before: Any) -> Any:
     """What a failed attempt wrote to memory stays."""
 
     def rollback(self: Any, mark: int) -> None:
-        del self._undo[mark:]
+        del self.undo[mark:]
 
     return rollback
 

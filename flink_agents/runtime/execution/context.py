@@ -129,7 +129,7 @@ class ActionRun:
         self.trial: Trial | None = None
         self.calls: StepCalls | None = None
         self.delivery: Delivery | None = None
-        self.mark = run.mark()
+        self.mark = len(run.undo)
         self.context: RunnerContext | None = None
         self.asks: dict[str, int] | None = None
         self.suspended: list[OpenWait] | None = None
@@ -248,7 +248,10 @@ class ActionRun:
         lineage = Lineage(lineage_of_sent(self.event), self.action.name, len(sent))
         if route.leaves:
             if not recorded:
-                self.shared.output_checks.check(self.action.name, cast("OutputEvent", event).output)
+                checks, value = self.shared.output_checks, cast("OutputEvent", event).output
+                # Most agents declare no type, and then only what was not awaited is rejected.
+                if checks.any or hasattr(type(value), "__await__"):
+                    checks.check(self.action.name, value)
             # No action sees it, so that it needs no copy where it is sent twice.
             stamp(event, lineage)
         elif route.actions or recorded:
@@ -268,6 +271,7 @@ class ActionRunContext(RunnerContext):
     _config: dict[str, Any] | None = None
     _draws = 0
     _random: random.Random | None = None
+    _short_term: TreeObject | None = None
 
     def __init__(self, action_run: ActionRun) -> None:
         self._of = action_run
@@ -336,7 +340,12 @@ class ActionRunContext(RunnerContext):
     @override
     def short_term_memory(self) -> MemoryObject:
         """Return the memory; each access to the object is guarded."""
-        return TreeObject(self._of.run.short_term, "", self._of.guard, note_for(self._of))
+        of, made = self._of, self._short_term
+        tree = of.run.short_term
+        if made is None or made.tree is not tree:
+            # A step that is left behind gets a tree of its own.
+            made = self._short_term = TreeObject(tree, "", of.guard, note_for(of))
+        return made
 
     @override
     def resolve(self, ref: MemoryRef) -> Any:

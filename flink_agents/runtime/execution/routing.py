@@ -46,17 +46,20 @@ class Routes:
 
     Args:
         actions: The agent's actions, in the order in which they run.
+
+    Attributes:
+        by_class: The routes that were found by class alone. Look here before you call :meth:`of`.
     """
 
     def __init__(self, actions: Sequence[BoundAction]) -> None:
         self._actions = actions
-        self._by_class: dict[Any, Route] = {}
+        self.by_class: dict[Any, Route] = {}
         self._by_name: dict[Any, Route] = {}
 
     def of(self, event: object) -> Route | None:
         """The route of ``event``; None if it is no event."""
         # isinstance of a pydantic class costs as much as all the rest of this.
-        return self._by_class.get(type(event)) or self._find(event)
+        return self.by_class.get(type(event)) or self._find(event)
 
     def known_types(self) -> Iterable[str]:
         """All type strings that actions are triggered by."""
@@ -71,7 +74,7 @@ class Routes:
             # The type string of such an event is data: it is no property of the class.
             table, key = self._by_name, (type(event), event.event_type)
         else:
-            table, key = self._by_class, type(event)
+            table, key = self.by_class, type(event)
         if key not in table:
             leaves = isinstance(event, OutputEvent)
             table[key] = Route(() if leaves else tuple(self._matching(event)), leaves)
@@ -89,14 +92,18 @@ class OutputChecks:
     Args:
         output_type: The declared type of outputs; None for any.
         side_outputs: The declared types of side outputs, by tag.
+
+    Attributes:
+        any: True if there is something to compare with. If not, only what was not awaited is rejected.
     """
 
-    __slots__ = ("_checks", "_types")
+    __slots__ = ("_checks", "_types", "any")
 
     def __init__(self, output_type: Any, side_outputs: Mapping[str, Any]) -> None:
         self._types: dict[str | None, Any] = {None: output_type, **side_outputs}
         checks = {tag: check_of(kind) for tag, kind in self._types.items()}
         self._checks: dict[str | None, Check] = {tag: one for tag, one in checks.items() if one is not None}
+        self.any = bool(self._checks)
 
     def check(self, action: str, value: Any, tag: str | None = None) -> None:
         """Check a value of the main output, or of the side output ``tag``.

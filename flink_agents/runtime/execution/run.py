@@ -61,6 +61,7 @@ class Run:
         lineage: What the ids of its events follow from.
         record: Its input.
         parent: Id of the message that was its input, where outputs are traced and the input has one.
+        undo: What it wrote to memory, in order.
         waits: What its actions may wait for; None where none of the agent's actions waits.
         cut_off: Durable calls that were cancelled while they may have taken effect and must not be repeated:
             path of the action and number of the call. None if there are none.
@@ -70,7 +71,6 @@ class Run:
         "_key",
         "_sensory",
         "_shared",
-        "_undo",
         "cut_off",
         "emitted",
         "identity",
@@ -89,6 +89,7 @@ class Run:
         "state",
         "steps",
         "timestamp",
+        "undo",
         "waits",
     )
 
@@ -115,10 +116,10 @@ class Run:
         self.sequence_number = sequence_number
         self.timestamp = timestamp
         self.started_at = started_at
-        self._undo: Undo = []
+        self.undo: Undo = []
         tree = TracedTree if traced or shared.traces_memory else MemoryTree
         self.short_term: MemoryTree = tree(
-            MemoryScope.SHORT_TERM, shared.codec, memory, self._undo, shared.memory_expires, known
+            MemoryScope.SHORT_TERM, shared.codec, memory, self.undo, shared.memory_expires, known
         )
         self._sensory: MemoryTree | None = None
         self.queue: deque[Event] = deque()
@@ -162,12 +163,13 @@ class Run:
     def sensory(self) -> MemoryTree:
         """Memory of the run."""
         if self._sensory is None:
-            self._sensory = MemoryTree(MemoryScope.SENSORY, self._shared.codec, None, self._undo)
+            self._sensory = MemoryTree(MemoryScope.SENSORY, self._shared.codec, None, self.undo)
         return self._sensory
 
     def input_event(self, record: Any) -> Event:
         """The event that starts the run; its id follows from job, key and sequence number."""
-        event = InputEvent(input=self._shared.received(record))
+        received = self._shared.received
+        event = InputEvent(input=record if received is None else received(record))
         self.record = record
         if self._shared.traces_outputs:
             self.parent = message_id_of(record)
@@ -190,7 +192,7 @@ class Run:
     def split(self, reads: Sequence[Sequence[Read]]) -> PartTree:
         """Let short-term memory be that of several parts, of which the old ones read ``reads``."""
         assert isinstance(self.short_term, TracedTree)
-        self.short_term = parts = PartTree(self.short_term, reads, self._undo)
+        self.short_term = parts = PartTree(self.short_term, reads, self.undo)
         return parts
 
     def note(self, step: ActionRun, kind: Literal["event", "chat"], name: str, content: Any) -> None:
@@ -199,27 +201,23 @@ class Run:
     def fork(self) -> Run:
         """This run with a memory of its own, for a step that may have to be left behind."""
         twin = copy.copy(self)
-        twin._undo = list(self._undo)
-        twin.short_term = self.short_term.fork(twin._undo)
+        twin.undo = list(self.undo)
+        twin.short_term = self.short_term.fork(twin.undo)
         if self._sensory is not None:
-            twin._sensory = self._sensory.fork(twin._undo)
+            twin._sensory = self._sensory.fork(twin.undo)
         return twin
 
     def adopt(self, twin: Run) -> None:
         """Take over the memory of a fork."""
-        self._undo = twin._undo
+        self.undo = twin.undo
         self.short_term = twin.short_term
         self._sensory = twin._sensory
-
-    def mark(self) -> int:
-        """A point to which :meth:`rollback` can return."""
-        return len(self._undo)
 
     def written_since(self, mark: int) -> tuple[dict[str, bytes | None], dict[str, bytes | None]]:
         """The nodes of short-term and of sensory memory that were written since ``mark``, as they are now."""
         short_term: dict[str, bytes | None] = {}
         sensory: dict[str, bytes | None] = {}
-        for tree, path, _, _ in self._undo[mark:]:
+        for tree, path, _, _ in self.undo[mark:]:
             if tree.applied:
                 continue
             (sensory if tree.scope is MemoryScope.SENSORY else short_term)[path] = tree.raw(path)
@@ -238,7 +236,7 @@ class Run:
         self.outputs, self.side_outputs = [], []
 
     def rollback(self, mark: int) -> None:
-        """Take back all writes to memory since ``mark``."""
-        while len(self._undo) > mark:
-            tree, path, had, data = self._undo.pop()
+        """Take back all writes to memory since ``undo`` had the length ``mark``."""
+        while len(self.undo) > mark:
+            tree, path, had, data = self.undo.pop()
             tree.take_back(path, had, data)

@@ -117,6 +117,7 @@ class RunEnvironment:
         events: Writes events into records.
         action_names: The names of the agent's actions.
         output_checks: Compares what leaves with the declared types.
+        received: Makes of a value that somebody else sent what an action is given; None if that is the value.
         may_record: Whether there is a store, and any action of the agent may make a durable call.
         overtakes: Whether inputs overtake suspended runs of their key.
         traces_memory: Whether runs note what they read of memory: a replay may find it expired, or changed.
@@ -173,7 +174,8 @@ class RunEnvironment:
         self.reads = ReadWatch()
         self.clients = Clients(agent)
         # Nothing but chat models asks where a message is from.
-        self._chats = any(one.type is ResourceType.CHAT_MODEL for one in agent.plan.resources)
+        chats = any(one.type is ResourceType.CHAT_MODEL for one in agent.plan.resources)
+        self.received: Callable[[Any], Any] | None = self._as_data if chats else None
         self._resources: dict[tuple[str, ResourceType], Any] = {}
 
     def for_asked(self, agent: BoundAgent, durable: Durable) -> RunEnvironment:
@@ -202,9 +204,12 @@ class RunEnvironment:
         made.limits.open_as(self.limits)
         return made
 
-    def received(self, value: Any) -> Any:
+    def as_received(self, value: Any) -> Any:
         """What an action is given of a value that somebody else sent: messages in it are data."""
-        return as_data(value, self._copied) if self._chats else value
+        return value if self.received is None else self.received(value)
+
+    def _as_data(self, value: Any) -> Any:
+        return as_data(value, self._copied)
 
     def _copied(self, value: Any) -> Any:
         try:

@@ -48,6 +48,8 @@ from flink_agents.runtime.execution.ways import HandOver, Inline, Way
 from flink_agents.runtime.serde.raised_texts import told_error
 from flink_agents.runtime.serde.redacted import redacted
 from flink_agents.runtime.serde.tracebacks import text_of, users_place, users_traceback
+from flink_agents.runtime.state.delayed import DelayedInput
+from flink_agents.runtime.state.pending import UnreadableInput
 from flink_agents.runtime.state.reads import check_reads
 
 FAILURES = (BaseException,)
@@ -91,7 +93,9 @@ class StepExecutor:
         Raises:
             StateError: The code has changed, so that it cannot.
         """
-        run.queue.append(begin_event(run, record, self._shared))
+        kind = type(record)
+        begins = kind is DelayedInput or kind is UnreadableInput
+        run.queue.append(begin_event(run, record, self._shared) if begins else run.input_event(record))
         run.steps = self._walk(run)
 
     def advance(self, run: Run) -> ActionRun | None:
@@ -349,9 +353,10 @@ class StepExecutor:
     def _walk(self, run: Run) -> Iterator[ActionRun]:
         """What is to be executed next, as long as there is something."""
         queue, routes = run.queue, self._shared.routes
+        known = routes.by_class
         while queue:
             event = queue.popleft()
-            route = routes.of(event)
+            route = known.get(type(event)) or routes.of(event)
             assert route is not None
             if route.leaves:
                 run.outputs.append(cast("OutputEvent", event).output)
@@ -382,7 +387,8 @@ class StepExecutor:
             return None
 
     def _emit(self, step: ActionRun, result: Any) -> None:
-        if (route := self._shared.routes.of(result)) is not None:
+        routes = self._shared.routes
+        if (route := routes.by_class.get(type(result)) or routes.of(result)) is not None:
             step.take(result, route)
         elif inspect.isgenerator(result):
             # Closed at once where it fails: its own clean-up still belongs to the action.

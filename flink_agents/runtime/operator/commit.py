@@ -78,7 +78,8 @@ class Commits:
         emission = Emission()
         self._memory(changes := run.short_term.changes())
         self._outputs(run, None, head, emission, timers)
-        self._records(run, head, None)
+        if self._journals is not None:
+            self._records(run, head, None)
         self._number(run.sequence_number, head, None)
         self._head(head, timers)
         if self._unpruned is not None:
@@ -182,7 +183,8 @@ class Commits:
         if run.side_outputs:
             self._delays.keep(run, head, timers)
         if self._low is None:
-            emission.take(run)
+            emission.outputs += run.outputs
+            emission.side_outputs += run.side_outputs
         else:
             self._low.commit(run, number, emission)
 

@@ -2,12 +2,15 @@
 
 from __future__ import annotations
 
+from dataclasses import dataclass, field
+
 from flink_agents.api.events import DELAYED_TAG
 from flink_agents.api.lineage import OutputLineage, TracedOutput
 from flink_agents.api.policies import DEAD_LETTER_TAG
 from flink_agents.runtime.execution.run import Run
 
 
+@dataclass(slots=True)
 class Emission:
     """Values in the order in which they leave.
 
@@ -18,19 +21,15 @@ class Emission:
         side_timestamps: Timestamp of each side output, where event time is held.
     """
 
-    __slots__ = ("outputs", "side_outputs", "side_timestamps", "timestamps")
-
-    def __init__(self) -> None:
-        self.outputs: list[object] = []
-        self.side_outputs: list[tuple[str, object]] = []
-        self.timestamps: list[int | None] = []
-        self.side_timestamps: list[int | None] = []
+    outputs: list[object] = field(default_factory=list[object])
+    side_outputs: list[tuple[str, object]] = field(default_factory=list[tuple[str, object]])
+    timestamps: list[int | None] = field(default_factory=list[int | None])
+    side_timestamps: list[int | None] = field(default_factory=list[int | None])
 
     def take(self, run: Run) -> None:
         """Let what a run put out leave."""
         self.outputs += run.outputs
-        if run.side_outputs:
-            self.side_outputs += run.side_outputs
+        self.side_outputs += run.side_outputs
 
     def take_timed(self, run: Run) -> None:
         """Let what a run put out leave, each value with the timestamp of the run's input."""

@@ -224,12 +224,10 @@ class Intake:
             raise InputRefused(error) from error
 
     def packed_early(self, record: Any, timestamp: int | None) -> bytes | None:
-        """The bytes of the input of a run that may have a journal; else None, as where state cannot hold it.
+        """The bytes of the input of a run that may have a journal; None if state cannot hold it.
 
         The journal has the input's digest, so that it is taken before an action changes the input in place.
         """
-        if not self._shared.may_record:
-            return None
         try:
             return self.packed(record, timestamp)
         except InputRefused:

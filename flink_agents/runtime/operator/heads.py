@@ -59,8 +59,15 @@ class Heads:
             raise _waits_no_more(key_text)
         return head
 
-    def new(self) -> Head:
-        """The head of a key that has none."""
+    def of(self, key_text: str) -> Head:
+        """The head of the current key, or a new one.
+
+        Raises:
+            Error: As :meth:`read` does.
+        """
+        found = self.read(key_text)
+        if found is not None:
+            return found
         return Head(self._job_id) if self._forgetting is None else self._forgetting.new_head(self._job_id)
 
     def may_have_records(self, head: Head, key_text: str, pending: bool) -> bool:

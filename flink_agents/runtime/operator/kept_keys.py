@@ -72,7 +72,8 @@ class KeptKeys:
         if len(memory) > MOST_NODES:
             memory, whole = {}, False
         self._latest[key_text] = Kept(head, memory, whole, searched)
-        self._bytes += KEY_BYTES + sum([NODE_BYTES + len(data) for data in memory.values() if data])
+        self._bytes += KEY_BYTES + NODE_BYTES * len(memory)
+        self._bytes += sum(map(len, filter(None, memory.values())))
         if self._bytes > self._most:
             self._before, self._latest, self._bytes = self._latest, {}, 0
 

@@ -79,6 +79,7 @@ class AgentProcessor(ABC):
         # A run that goes on later is replayed: all that it does is recorded, which the loop does.
         self._inline: bool = config.get(AgentOptions.INLINE) and not shared.may_wait
         self._comes_back = self._inline
+        self._records_runs = shared.journals is not None
         self._actors: dict[str, KeyActor] = {}
         self._kept = KeptKeys(shared.memory_expires)
         self._steps = StepExecutor(shared)
@@ -144,22 +145,25 @@ class AgentProcessor(ABC):
             self._fed(actor, timers)
             return NOTHING
         heads, kept = self._heads, self._kept.get(key_text)
-        head = kept.head if kept is not None else heads.read(key_text) or heads.new()
-        if self._is_held(head):
+        head = kept.head if kept is not None else heads.of(key_text)
+        if (head.suspended is not None or head.aside) and self._is_held(head):
             self._intake.store(head, key_text, self._intake.packed(record, timestamp), timestamp)
             if self._low is not None:
                 self._low.park(key_text)
             return NOTHING
-        unread = (kept is None or not kept.searched) and heads.may_have_records(head, key_text, False)
-        if head.has_pending or not self._inline or unread:
+        # Most keys have no store that could have records of them.
+        unread = (
+            self._records_runs
+            and (kept is None or not kept.searched)
+            and heads.may_have_records(head, key_text, False)
+        )
+        if head.first_pending != head.next_pending or not self._inline or unread:
             self._enqueue(head, key_text, record, timestamp, timers)
             return NOTHING
         memory = kept.memory if kept is not None else {}
         whole = head.next_seq == 0 if kept is None else kept.whole
-        packed = self._intake.packed_early(record, timestamp)
-        run = self._new_run(head, key_text, timestamp, memory)
-        if whole:
-            run.short_term.load(whole)
+        packed = self._intake.packed_early(record, timestamp) if self._shared.may_record else None
+        run = self._new_run(head, key_text, timestamp, memory, whole)
         self._steps.begin(run, record)
         step = self._steps.advance(run)
         if step is None:
@@ -395,6 +399,7 @@ class AgentProcessor(ABC):
         key_text: str,
         timestamp: int | None,
         memory: dict[str, bytes | None] | None = None,
+        whole: bool = False,
     ) -> Run:
         return Run(
             self._shared,
@@ -403,7 +408,7 @@ class AgentProcessor(ABC):
             head.next_seq,
             timestamp,
             self._clock(),
-            self._state.memory,
+            None if whole else self._state.memory,
             memory,
             traced=head.unrecorded,
         )

@@ -234,11 +234,8 @@ class Head:
     @property
     def extra(self) -> dict[str, Any] | None:
         """The rare fields that differ from their default, by their names in the bytes; None if none does."""
-        values = _rare_of(self)
-        if values == _NOTHING_RARE:
-            return None
         extra: dict[str, Any] = {}
-        for name, value in zip(_RARE, values, strict=False):
+        for name, value in zip(_RARE, _rare_of(self), strict=False):
             if value not in _EMPTY:
                 extra[name] = list(value.items()) if type(value) is dict else value
         if self.unknown:
@@ -248,7 +245,13 @@ class Head:
     def pack(self) -> bytes:
         """The bytes of this head."""
         return _HEAD_VERSION + _packers.pack(
-            (self.journal_id, self.next_seq, self.first_pending, self.next_pending, self.extra)
+            (
+                self.journal_id,
+                self.next_seq,
+                self.first_pending,
+                self.next_pending,
+                None if _rare_of(self) == _NOTHING_RARE else self.extra,
+            )
         )
 
     @classmethod

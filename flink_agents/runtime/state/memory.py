@@ -16,7 +16,7 @@ from typing_extensions import override
 from flink_agents.api.errors import MemoryPathError
 from flink_agents.api.memory import MemoryObject, MemoryRef, MemoryScope
 from flink_agents.runtime.serde.codec import ValueCodec
-from flink_agents.runtime.serde.copies import is_unchanging
+from flink_agents.runtime.serde.copies import UNCHANGING, is_unchanging
 from flink_agents.runtime.serde.keys import escape, unescape
 from flink_agents.runtime.serde.typenames import shorten
 from flink_agents.runtime.state.keyed_state import OBJECT, MapSlot
@@ -124,10 +124,6 @@ class MemoryTree:
         self._undo.append((self, path, path in written, written.get(path)))
         written[path] = data
 
-    def is_object(self, path: str) -> bool:
-        """Whether an object is at ``path``."""
-        return self.raw(path) == OBJECT
-
     def below(self, path: str) -> list[str]:
         """Paths of all nodes inside the object at ``path`` ("" for the root), sorted."""
         self._load()
@@ -146,8 +142,11 @@ class MemoryTree:
 
     def get(self, path: str, default: Any, guard: Guard) -> Any:
         """The value or object at ``path``, or ``default``."""
-        data = self.find(path)
+        parents = parents_of(path)
+        data = self.raw(path)
         if data is None:
+            if parents:
+                self._check_parents(path, parents)
             return default
         if data == OBJECT:
             return TreeObject(self, path, guard)
@@ -156,8 +155,9 @@ class MemoryTree:
     def set(self, path: str, value: Any) -> MemoryRef:
         """Store a plain value at ``path``."""
         data = self._codec.encode(value)
-        self.make_parents(path)
-        if self.is_object(path):
+        if parents_of(path):
+            self.make_parents(path)
+        if self.raw(path) == OBJECT:
             raise MemoryPathError(
                 f"{path!r} is an object in {self.scope.value} memory",
                 fix=f"delete({path!r}) first, or set one of its fields",
@@ -201,23 +201,15 @@ class MemoryTree:
         if data != OBJECT or self._expires:
             self.put(path, OBJECT)
 
-    def find(self, path: str) -> bytes | None:
-        """The bytes of the node at ``path``, or None.
-
-        Raises:
-            MemoryPathError: The path is malformed, or leads through a plain value.
-        """
-        parents = parents_of(path)
-        data = self.raw(path)
-        if data is None:
-            # What is in an object has objects around it, so that the innermost one that is there decides.
-            for parent in reversed(parents):
-                around = self.raw(parent)
-                if around is not None:
-                    if around != OBJECT:
-                        raise self._through_value(path, parent, around)
-                    break
-        return data
+    def _check_parents(self, path: str, parents: tuple[str, ...]) -> None:
+        """Raise if ``path``, where nothing is, leads through a plain value."""
+        # What is in an object has objects around it, so that the innermost one that is there decides.
+        for parent in reversed(parents):
+            around = self.raw(parent)
+            if around is not None:
+                if around != OBJECT:
+                    raise self._through_value(path, parent, around)
+                break
 
     def _through_value(self, path: str, parent: str, data: bytes) -> MemoryPathError:
         return MemoryPathError(
@@ -271,12 +263,12 @@ class MemoryTree:
 
         Objects come after what lies in them, so that none expires before its fields.
         """
+        changes: dict[str, bytes | None] = {}
         known, expires = self._known, self._expires
-        return {
-            path: data
-            for path, data in reversed(self._written.items())
-            if known.get(path) != data or (expires and data is not None)
-        }
+        for path, data in reversed(self._written.items()):
+            if known.get(path) != data or (expires and data is not None):
+                changes[path] = data
+        return changes
 
     def committed(self, changes: dict[str, bytes | None]) -> None:
         """Learn that state has what was changed."""
@@ -342,12 +334,15 @@ class TreeObject(MemoryObject):
         path: Absolute path of the node; "" for the root.
         guard: Raises where the context may not be used.
         noted: Is told of each value that is read and can change; None if nobody wants to know.
+
+    Attributes:
+        tree: The memory.
     """
 
-    __slots__ = ("_guard", "_noted", "_prefix", "_tree")
+    __slots__ = ("_guard", "_noted", "_prefix", "tree")
 
     def __init__(self, tree: MemoryTree, path: str, guard: Guard, noted: Noted | None = None) -> None:
-        self._tree = tree
+        self.tree = tree
         self._prefix = path + "." if path else ""
         self._guard = guard
         self._noted = noted
@@ -361,58 +356,57 @@ class TreeObject(MemoryObject):
     def get(self, path: str | MemoryRef, default: Any = None) -> Any:
         self._guard()
         if isinstance(path, MemoryRef):
-            if path.scope is not self._tree.scope:
+            if path.scope is not self.tree.scope:
                 raise MemoryPathError(
                     f"the reference points into {path.scope.value} memory",
-                    expected=self._tree.scope.value,
+                    expected=self.tree.scope.value,
                     fix="call ref.resolve(ctx)",
                 )
-            return self._got(path.path, default)
-        return self._got(self._full(path), default)
-
-    def _got(self, path: str, default: Any) -> Any:
-        value = self._tree.get(path, default, self._guard)
-        if self._noted is not None:
+            full = path.path
+        else:
+            full = self._prefix + path if isinstance(path, str) else self._full(path)
+        value = self.tree.get(full, default, self._guard)
+        if self._noted is not None and type(value) not in UNCHANGING:
             if isinstance(value, TreeObject):
                 value._noted = self._noted
             elif not is_unchanging(value):
-                self._noted(self._tree, path, value)
+                self._noted(self.tree, full, value)
         return value
 
     @override
     def set(self, path: str, value: Any) -> MemoryRef:
         self._guard()
-        return self._tree.set(self._full(path), value)
+        return self.tree.set(self._prefix + path if isinstance(path, str) else self._full(path), value)
 
     @override
     def append(self, path: str, value: Any) -> MemoryRef:
         self._guard()
-        return self._tree.append(self._full(path), value)
+        return self.tree.append(self._full(path), value)
 
     @override
     def delete(self, path: str) -> bool:
         self._guard()
-        return self._tree.delete(self._full(path))
+        return self.tree.delete(self._full(path))
 
     @override
     def new_object(self, path: str, overwrite: bool = False) -> MemoryObject:
         self._guard()
         full = self._full(path)
-        self._tree.new_object(full, overwrite)
-        return TreeObject(self._tree, full, self._guard, self._noted)
+        self.tree.new_object(full, overwrite)
+        return TreeObject(self.tree, full, self._guard, self._noted)
 
     @override
     def exists(self, path: str) -> bool:
         self._guard()
         full = self._full(path)
         parents_of(full)
-        return self._tree.raw(full) is not None
+        return self.tree.raw(full) is not None
 
     @override
     def field_names(self) -> list[str]:
         self._guard()
         start = len(self._prefix)
-        return sorted({path[start:].split(".", 1)[0] for path in self._tree.below(self._prefix[:-1])})
+        return sorted({path[start:].split(".", 1)[0] for path in self.tree.below(self._prefix[:-1])})
 
     @override
     def fields(self) -> dict[str, Any]:

@@ -153,7 +153,7 @@ class AskedAgents:
 async def _answer(asked: AskedAgent, run: AskedRun, event: Event) -> Answer:
     outputs = await asked.executor.answer(run, event)
     run.hand_over()
-    outputs = [run.asker.shared.received(one) for one in outputs]
+    outputs = [run.asker.shared.as_received(one) for one in outputs]
     return Answer(asked.plan.name, outputs, run.transcript or [])
 
 

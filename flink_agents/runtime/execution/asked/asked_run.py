@@ -46,7 +46,7 @@ class AskedRun(Run):
             identity=outer.identity,
             state=outer.state,
         )
-        self._memory = ScopedTree(outer.short_term, f"{ASKED}.{_field(shared.agent_name)}", self._undo)
+        self._memory = ScopedTree(outer.short_term, f"{ASKED}.{_field(shared.agent_name)}", self.undo)
         self.short_term = self._memory
         # Whoever sees an id of this run has seen the number of that one.
         self.lineage = outer.lineage
@@ -66,7 +66,7 @@ class AskedRun(Run):
             task: The task that asks.
             number: How many asks of that task came before.
         """
-        received = self._shared.received(event)
+        received = self._shared.as_received(event)
         made = received.model_copy() if isinstance(received, Event) else InputEvent(input=received)
         parent = lineage_of_sent(self.asker.event)
         stamp(made, AskLineage(parent, self.asker.action.name, self._shared.agent_name, task, number))
@@ -97,7 +97,7 @@ class AskedRun(Run):
         """
         asker = self.asker
         asker.guard()
-        mark = asker.run.mark()
+        mark = len(asker.run.undo)
         try:
             self._memory.hand_over()
         except BaseException:

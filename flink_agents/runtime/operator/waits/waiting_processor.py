@@ -84,7 +84,7 @@ class WaitingProcessor(AgentProcessor):
             head = actor.head
         else:
             kept = self._kept.get(key_text)
-            head = kept.head if kept is not None else self._heads.read(key_text) or self._heads.new()
+            head = kept.head if kept is not None else self._heads.of(key_text)
         mail = self._suspended.receive(signal, key_text, head, actor, timers, emission)
         if mail is None:
             return emission

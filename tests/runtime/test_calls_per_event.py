@@ -1,0 +1,90 @@
+"""How long the path of an input is: calls of functions of the package, and the files that these are in.
+
+A new call on the path of each input fails here. If a feature needs one, only agents that use the feature may
+make it: see ``docs/design/core.md``.
+"""
+
+from __future__ import annotations
+
+import sys
+import threading
+from collections import Counter
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from flink_agents import Agent, InputEvent, OutputEvent, action
+from flink_agents.testing import OperatorHarness
+
+INPUTS = 100
+
+UNFORCED: Any = {
+    "forced_replay": False,
+    "forced_restart": False,
+    "forced_serialization": False,
+    "crash": None,
+    "heartbeat": True,
+}
+
+pytestmark = pytest.mark.own_conditions
+
+
+def charge(order: int) -> dict[str, int]:
+    return {"ok": order}
+
+
+class Counting(Agent):
+    @action(InputEvent)
+    def count(self, event: InputEvent, ctx: Any) -> OutputEvent:
+        number = ctx.short_term_memory.get("n", 0) + 1
+        ctx.short_term_memory.set("n", number)
+        return OutputEvent(output=number)
+
+
+class Paying(Agent):
+    @action(InputEvent)
+    async def pay(self, event: InputEvent, ctx: Any) -> OutputEvent:
+        return OutputEvent(output=await ctx.durable_execute_async(charge, event.input))
+
+
+def measured(agent: Agent, config: dict[str, Any]) -> tuple[float, int]:
+    """Return the calls of an input, and the files that at least half of the inputs pass through."""
+    files: Counter[str] = Counter()
+    counts = False
+
+    def note(frame: Any, event: str, argument: object) -> None:
+        name = frame.f_code.co_filename
+        if counts and event == "call" and "flink_agents/" in name and "/testing/" not in name:
+            files[name] += 1
+
+    threading.setprofile(note)
+    sys.setprofile(note)
+    try:
+        with OperatorHarness(agent, lambda one: one, config=config, **UNFORCED) as harness:
+            harness.push_all(range(30))
+            counts = True
+            harness.push_all(range(1000, 1000 + INPUTS))
+            counts = False
+    finally:
+        sys.setprofile(None)
+        threading.setprofile(None)
+    return sum(files.values()) / INPUTS, sum(1 for count in files.values() if count >= INPUTS / 2)
+
+
+def test_an_input_of_a_plain_action_passes_through_nothing_that_it_does_not_use() -> None:
+    calls, files = measured(Counting(), {})
+    assert calls <= 57
+    assert files <= 16
+
+
+def test_an_input_with_a_durable_call_passes_through_no_more_than_before(tmp_path: Path) -> None:
+    """How often Flink's thread looks depends on how long a run takes, so that this bound leaves room."""
+    config = {
+        "job-identifier": "path",
+        "action-state.store": "sqlite",
+        "action-state.sqlite.path": str(tmp_path / "path.db"),
+    }
+    calls, files = measured(Paying(), config)
+    assert calls <= 600
+    assert files <= 74
