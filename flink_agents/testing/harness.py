@@ -25,6 +25,7 @@ from flink_agents.api.policies import DEAD_LETTER_TAG, DeadLetter
 from flink_agents.api.signals import Signal, TaggedSignal
 from flink_agents.plan.compile.compiler import compile_with_code
 from flink_agents.plan.compile.configuration import instance_of
+from flink_agents.plan.compile.literal_secrets import check_options
 from flink_agents.runtime.serde.codec import ValueCodec
 from flink_agents.runtime.serde.keys import KeyEncoder, encode_key, unescape
 from flink_agents.runtime.state.keyed_state import OBJECT, Head
@@ -126,6 +127,7 @@ class OperatorHarness(WaitsShown, Records):
         instance = instance_of(agent)
         self.plan, self._code = compile_with_code(instance, name)
         self._config = Configuration.load(config)
+        check_options(self._config)
         self._key = KeyEncoder(given_selector(key_selector))
         self._max_parallelism = max_parallelism
         conditions = forced_conditions()

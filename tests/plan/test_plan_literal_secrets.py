@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import traceback
 from typing import Any
 
@@ -11,8 +12,12 @@ from flink_agents import Agent, InputEvent, ResourceDescriptor
 from flink_agents.api.chat import ChatModel, ChatModelConnection
 from flink_agents.api.errors import LiteralSecretError
 from flink_agents.api.mcp import MCPServer
+from flink_agents.api.options import Configuration
 from flink_agents.api.skills import Skills
-from flink_agents.plan import compile_agent, load_target
+from flink_agents.plan import AgentPlan, compile_agent, load_target
+from flink_agents.plan.binding.bind import bind
+from flink_agents.plan.compile.literal_secrets import check_options
+from flink_agents.testing import OperatorHarness
 from tests.suite.tables import each
 
 LOOKING = {
@@ -168,3 +173,78 @@ def test_yaml_holds_no_secrets_either(tmp_path: Any) -> None:
     with pytest.raises(Exception) as caught:
         load_target(f"{file}:A")
     assert VALUE not in "".join(traceback.format_exception(caught.value))
+
+
+# -- options of a job, and plans that are loaded --------------------------------------------
+
+CHAT, SERVERS = "chat-models.it", "mcp-servers.it"
+
+IN_OPTIONS: dict[str, Any] = {
+    "key": {f"{CHAT}.api_key": VALUE},
+    "key with a hyphen": {f"{CHAT}.api-key": VALUE},
+    "address": {f"{CHAT}.base_url": LOOKING["address"]},
+    "address of a server": {f"{SERVERS}.url": LOOKING["query"]},
+    "headers": {f"{CHAT}.headers": {"x-api-key": VALUE}},
+    "header": {f"{CHAT}.headers.Authorization": VALUE},
+    "option": {f"{CHAT}.options.token": VALUE},
+    "env": {f"{SERVERS}.env": {"API_KEY": VALUE}},
+    "one of env": {f"{SERVERS}.env.API_KEY": VALUE},
+    "args": {f"{SERVERS}.args": ["--token", VALUE]},
+    "auth": {f"{SERVERS}.auth": VALUE},
+    "environment": {"skills.it.environment": {"TOKEN": VALUE}},
+    "embeddings": {"embedding-models.it.api_key": VALUE},
+    "vectors": {"vector-stores.it.headers": {"Authorization": VALUE}},
+    "beside others": {f"{CHAT}.model": "test", f"{CHAT}.headers": {"a": "b", "x-api-key": VALUE}},
+}
+
+OPTIONS_WITHOUT: dict[str, Any] = {
+    "references": {f"{CHAT}.api_key": REFERENCE, f"{SERVERS}.env": {"API_KEY": REFERENCE}},
+    "references in parts": {f"{CHAT}.api_key.env": "SOME_VARIABLE", f"{CHAT}.headers.x-api-key.env": "OTHER"},
+    "what everybody may see": {f"{CHAT}.headers": {"x-api-key": {"public": "none"}}},
+    "others": {f"{CHAT}.model": "openai:gpt-5", f"{CHAT}.limits.requests": 3, "run.max-events": 7},
+    "addresses": {f"{CHAT}.base_url": "http://localhost:11434/v1"},
+    "args": {f"{SERVERS}.args": ["server.py", "counts.txt"]},
+}
+
+
+@each(("name", "options"), IN_OPTIONS.items(), ids=lambda case: case if isinstance(case, str) else "")
+def test_options_hold_no_secrets(name: str, options: Any) -> None:
+    with pytest.raises(LiteralSecretError) as caught:
+        check_options(Configuration(options))
+    shown = "".join(traceback.format_exception(caught.value))
+    assert VALUE not in shown and LOOKING["address"] not in shown
+    assert ".it" in caught.value.message
+
+
+@each(("name", "options"), OPTIONS_WITHOUT.items(), ids=lambda case: case if isinstance(case, str) else "")
+def test_options_without_secrets(name: str, options: Any) -> None:
+    check_options(Configuration(options))
+
+
+def test_variables_of_the_environment_hold_no_secrets_either() -> None:
+    for name in ("FLINK_AGENTS_CHAT_MODELS_IT_API_KEY", "FLINK_AGENTS_MCP_SERVERS_MY_SHOP_AUTH"):
+        with pytest.raises(LiteralSecretError):
+            check_options(Configuration.from_environment({name: VALUE}))
+    check_options(Configuration.from_environment({"FLINK_AGENTS_CHAT_MODELS_IT_MODEL": "test"}))
+
+
+def test_a_harness_takes_no_secret_in_options() -> None:
+    agent = Agent(name="A").add_action("use", InputEvent, _use)
+    with pytest.raises(LiteralSecretError):
+        OperatorHarness(agent, config={f"{CHAT}.api_key": VALUE})
+
+
+def test_a_plan_that_is_loaded_holds_no_secrets(tmp_path: Any) -> None:
+    plan = compiled(*model(headers={"x-api-key": REFERENCE}))
+    text = plan.to_json()
+    assert "SOME_VARIABLE" in text
+    file = tmp_path / "plan.json"
+    file.write_text(text)
+    bind(load_target(str(file)))
+    loaded = json.loads(text)
+    loaded["resources"][0]["descriptor"]["arguments"]["headers"]["x-api-key"] = VALUE
+    file.write_text(json.dumps(loaded))
+    for load in (lambda: load_target(str(file)), lambda: bind(AgentPlan.from_json(file.read_bytes()))):
+        with pytest.raises(LiteralSecretError) as caught:
+            load()
+        assert VALUE not in "".join(traceback.format_exception(caught.value))

@@ -31,6 +31,7 @@ from flink_agents.plan.compile.code import AgentCode
 from flink_agents.plan.compile.configuration import make_instance
 from flink_agents.plan.compile.declarations import actions_of, resources_of
 from flink_agents.plan.compile.events import BUILT_IN
+from flink_agents.plan.compile.literal_secrets import check_plan
 from flink_agents.plan.model import (
     ActionPlan,
     AgentPlan,
@@ -284,7 +285,11 @@ def bind(plan: AgentPlan, code: AgentCode | None = None) -> BoundAgent:
     Raises:
         FunctionReferenceError: A function or class of the plan is not to be found.
         AgentConfigurationError: The constructor does not take the plan's configuration.
+        LiteralSecretError: A plan that was loaded holds a secret.
     """
+    if code is None:
+        # It was loaded from somewhere: compile_agent has not seen it.
+        check_plan(plan)
     agent_class = _agent_class(plan, code)
     instance = make_instance(agent_class, plan.configuration, code.parameter_types if code else None)
     instance.agent_name = plan.name

@@ -14,6 +14,8 @@ from typing import Any
 from urllib.parse import parse_qsl, urlsplit
 
 from flink_agents.api.errors import LiteralSecretError
+from flink_agents.api.options import AgentOptions, Configuration
+from flink_agents.plan.model import AgentPlan
 
 REFERENCES = ({"env"}, {"file"}, {"public"})
 """Keys of what is no literal."""
@@ -89,6 +91,69 @@ def check_secrets(what: str, arguments: Mapping[str, Any], where: str) -> None:
             fix=_fix(place),
             where=where,
         )
+
+
+def check_options(config: Configuration) -> None:
+    """Reject options of a job that hold a secret: the job graph has all options, and so do its copies.
+
+    Args:
+        config: The options.
+
+    Raises:
+        LiteralSecretError: One holds a secret. The error does not show it.
+    """
+    for option in _OF_RESOURCES:
+        said: dict[str, Any] = {}
+        for entry, value in config.below(option.key).items():
+            name, *field = entry.split(".")
+            _put(said, [name, *(one.replace("-", "_") for one in field[:1]), *field[1:]], value)
+        for name, arguments in said.items():
+            at, described = f"{option.key}.{name}", arguments
+            if not isinstance(arguments, dict):
+                # A variable of the environment names resource and field in one: ANALYST_API_KEY.
+                described = {"env": {name: arguments}}
+            for place, why in literal_secrets(described):
+                at = f"{at}.{place}" if described is arguments else at
+                raise LiteralSecretError(
+                    f"the option {at} holds a secret: it {why}",
+                    expected="a reference, so that the job, and whoever sees it, does not hold the secret",
+                    found="the secret itself",
+                    fix=_fix(place),
+                )
+
+
+_OF_RESOURCES = (
+    AgentOptions.CHAT_MODELS,
+    AgentOptions.EMBEDDING_MODELS,
+    AgentOptions.SKILLS,
+    AgentOptions.VECTOR_STORES,
+    AgentOptions.MCP_SERVERS,
+)
+
+
+def _put(into: dict[str, Any], path: Sequence[str], value: Any) -> None:
+    """Put a value where its path leads; what stands on the way and is no dict gives way."""
+    *outer, last = path
+    for part in outer:
+        inner = into.get(part)
+        if not isinstance(inner, dict):
+            inner = into[part] = {}
+        into = inner
+    into[last] = dict(value) if isinstance(value, Mapping) else value
+
+
+def check_plan(plan: AgentPlan) -> None:
+    """Reject a plan that holds a secret, wherever it was written.
+
+    Args:
+        plan: The plan, as it was loaded.
+
+    Raises:
+        LiteralSecretError: It holds one.
+    """
+    for one in plan.resources:
+        if one.descriptor is not None:
+            check_secrets(f"{one.type.value} {one.name!r}", one.descriptor.arguments, "")
 
 
 def literal_secrets(arguments: Mapping[str, Any]) -> Iterator[Found]:

@@ -12,6 +12,7 @@ from flink_agents.api.agent import Agent
 from flink_agents.api.errors import PlanFormatError
 from flink_agents.api.places import describe
 from flink_agents.plan.compile.compiler import compile_agent
+from flink_agents.plan.compile.literal_secrets import check_plan
 from flink_agents.plan.files.yaml import load_yaml
 from flink_agents.plan.model import AgentPlan
 from flink_agents.plan.references import FunctionRef
@@ -56,6 +57,7 @@ def load_target(target: str) -> AgentPlan:
 
     Raises:
         PlanFormatError: The file cannot be read, or names another number of agents.
+        LiteralSecretError: A plan holds a secret.
         AgentDefinitionError: The agent cannot work.
     """
     yaml = _YAML.match(target)
@@ -63,11 +65,14 @@ def load_target(target: str) -> AgentPlan:
         return compile_agent(_choose(yaml["path"], yaml["name"]))
     if target.endswith(".json"):
         try:
-            return AgentPlan.from_json(Path(target).read_bytes(), source=target)
+            plan = AgentPlan.from_json(Path(target).read_bytes(), source=target)
         except OSError as error:
             raise _unreadable(target, str(error)) from error
+        check_plan(plan)
+        return plan
     found = _resolved(target)
     if isinstance(found, AgentPlan):
+        check_plan(found)
         return found
     if isinstance(found, Agent) or (isinstance(found, type) and issubclass(found, Agent)):
         return compile_agent(found)

@@ -21,6 +21,7 @@ from flink_agents.api.errors import (
 from flink_agents.api.options import AgentOptions, Configuration
 from flink_agents.api.places import authors_place
 from flink_agents.api.tables import ON_CHANGE, OnChange
+from flink_agents.plan.compile.literal_secrets import check_options
 from flink_agents.runtime.flink import compat as flink_compat
 from flink_agents.runtime.flink.inputs.given import given_selector, given_stream, given_table
 from flink_agents.runtime.flink.inputs.sources import list_source
@@ -51,6 +52,7 @@ def create(
         env = StreamExecutionEnvironment.get_execution_environment(FlinkConfiguration())
     flink = flink_compat.configuration_of(env)
     options = Configuration.load(config, flink)
+    check_options(options)
     _use_thread_mode(env, flink)
     _use_short_buffers(env, flink)
     return FlinkAgentsEnvironment(env, t_env, options)
