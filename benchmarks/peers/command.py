@@ -20,8 +20,8 @@ from benchmarks.peers.peer import PEERS, Peer
 from benchmarks.peers.running import Figures, measure_kill, measure_latency, measure_rate
 
 RESULTS = HERE / "results.json"
-LATENCY_INPUTS = 300
-KILL_INPUTS = 2000
+LATENCY_INPUTS = 200
+KILL_INPUTS = 600
 
 
 def main(arguments: Sequence[str]) -> int:
