@@ -21,7 +21,6 @@ from benchmarks.peers.running import Figures, measure_kill, measure_latency, mea
 
 RESULTS = HERE / "results.json"
 LATENCY_INPUTS = 200
-KILL_INPUTS = 600
 
 
 def main(arguments: Sequence[str]) -> int:
@@ -71,7 +70,7 @@ def measure(peers: Sequence[Peer], rounds: int, scale: float) -> dict[str, Any]:
             found[peer.name].append(figures)
     kills: dict[str, Figures] = {}
     for peer in peers:
-        kills[peer.name] = measure_kill(peer, environments[peer.name], max(200, int(KILL_INPUTS * scale)))
+        kills[peer.name] = measure_kill(peer, environments[peer.name], max(200, int(peer.inputs * scale)))
         print(f"kill {peer.name}: {kills[peer.name]}", file=sys.stderr, flush=True)
     return {
         "day": f"{datetime.now(UTC):%Y-%m-%d}",

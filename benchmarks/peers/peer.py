@@ -15,7 +15,7 @@ class Role:
         command: Its command line; names in braces are filled in.
         worker: True if SIGKILL hits it in the run ``kill``.
         counted: True if its CPU and memory count. The client that sends inputs does not.
-        marks: True if it prints the marks of ``workload``.
+        marks: True if it writes the marks of ``workload``.
     """
 
     command: tuple[str, ...]

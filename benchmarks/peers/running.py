@@ -5,14 +5,13 @@ from __future__ import annotations
 import contextlib
 import json
 import os
-import queue
 import signal
 import socket
 import subprocess
 import sys
 import tempfile
-import threading
 import time
+from collections import deque
 from collections.abc import Iterator
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -24,6 +23,7 @@ from benchmarks.peers.peer import Peer, Role
 
 PROGRAMS = HERE / "programs"
 SAMPLE_SECONDS = 0.2
+POLL_SECONDS = 0.02
 MARK_SECONDS = 600.0
 KILL_AT = 0.4
 """The share of all effects after which the worker is killed."""
@@ -50,9 +50,9 @@ class Running:
     folder: Path
     processes: list[tuple[Role, subprocess.Popen[str]]] = field(default_factory=list)
     peak: int = 0
-    _lines: queue.Queue[str] = field(default_factory=queue.Queue)
+    _lines: deque[str] = field(default_factory=deque[str])
+    _at: int = 0
     _ports: dict[str, str] = field(default_factory=dict[str, str])
-    _readers: dict[int, threading.Thread] = field(default_factory=dict[int, threading.Thread])
 
     def start(self, only_workers: bool = False) -> None:
         """Start all processes, or the workers again."""
@@ -76,7 +76,7 @@ class Running:
         log = (self.folder / "log").open("a")
         process = subprocess.Popen(
             [part.format(**names) for part in role.command],
-            stdout=subprocess.PIPE if role.marks else log,
+            stdout=log,
             stderr=log,
             stdin=subprocess.DEVNULL,
             text=True,
@@ -84,29 +84,34 @@ class Running:
             cwd=self.folder,
             start_new_session=True,
         )
-        if role.marks:
-            reader = threading.Thread(target=self._read, args=(process,), daemon=True)
-            reader.start()
-            self._readers[process.pid] = reader
         return process
 
-    def _read(self, process: subprocess.Popen[str]) -> None:
-        assert process.stdout is not None
-        for line in process.stdout:
-            self._lines.put(line.strip())
-        self._lines.put(f"exit {process.wait()}")
+    def _read(self) -> None:
+        """Take the lines that were written to the file of marks since the last look."""
+        file = self.folder / "marks"
+        if file.exists():
+            with file.open("rb") as marks:
+                marks.seek(self._at)
+                for line in marks:
+                    if line.endswith(b"\n"):
+                        self._lines.append(line.decode().strip())
+                        self._at += len(line)
 
     def wait_for(self, mark: str) -> str:
         """Return the line that begins with a mark, once it is printed."""
         deadline = time.monotonic() + MARK_SECONDS
+        sampled = 0.0
         while time.monotonic() < deadline:
-            with contextlib.suppress(queue.Empty):
-                line = self._lines.get(timeout=SAMPLE_SECONDS)
-                if line.startswith(mark):
+            ended = [process.poll() for role, process in self.processes if role.marks]
+            self._read()
+            while self._lines:
+                if (line := self._lines.popleft()).startswith(mark):
                     return line
-                if line.startswith("exit "):
-                    raise SystemExit(f"{self.peer.name}: {line} before {mark!r}\n{self._log()}")
-            self.peak = max(self.peak, self.memory())
+            if any(status is not None for status in ended):
+                raise SystemExit(f"{self.peer.name}: exit {ended} before {mark!r}\n{self._log()}")
+            if time.monotonic() - sampled > SAMPLE_SECONDS:
+                sampled, self.peak = time.monotonic(), max(self.peak, self.memory())
+            time.sleep(POLL_SECONDS)
         raise SystemExit(f"{self.peer.name}: no {mark!r} after {MARK_SECONDS:.0f} s\n{self._log()}")
 
     def _log(self) -> str:
@@ -125,10 +130,9 @@ class Running:
         for role, process in self.processes:
             if role.worker:
                 _kill(process)
-                # What the dead one had printed is not of the next one.
-                if (reader := self._readers.pop(process.pid, None)) is not None:
-                    reader.join()
-                    self._lines = queue.Queue()
+        # What a dead worker wrote is not of the next one.
+        self._read()
+        self._lines.clear()
         self.processes = [(role, process) for role, process in self.processes if not role.worker]
 
     def stop(self) -> None:

@@ -6,7 +6,7 @@ import time
 from pathlib import Path
 from typing import Any
 
-from workload import FOLDER, INPUTS, MODE, PER_SECOND, Progress, charge, key_of, notify
+from workload import FOLDER, INPUTS, MODE, PER_SECOND, Progress, charge, key_of, notify, say
 
 from flink_agents import Agent, AgentsExecutionEnvironment, InputEvent, OutputEvent, action
 
@@ -62,9 +62,9 @@ def main() -> None:
     ).map(Paced())
     outputs = env.from_datastream(numbers, lambda record: key_of(record[0])).apply(Handler()).to_datastream()
     outputs.map(Outputs()).filter(lambda sent: False).print()
-    print("ready", flush=True)
+    say("ready")
     env.execute("peers")
-    print("end", flush=True)
+    say("end")
 
 
 if __name__ == "__main__":

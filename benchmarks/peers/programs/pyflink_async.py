@@ -16,7 +16,7 @@ from pyflink.datastream import (
 )
 from pyflink.datastream.connectors.number_seq import NumberSequenceSource
 from pyflink.datastream.state import ValueStateDescriptor
-from workload import INPUTS, charge, key_of, notify
+from workload import INPUTS, charge, key_of, notify, say
 
 CAPACITY = 1000
 
@@ -60,9 +60,9 @@ def main() -> None:
     stepped = AsyncDataStream.unordered_wait(numbers, Steps(), Time.seconds(60), CAPACITY)
     counted = stepped.key_by(lambda value: key_of(value[0])).process(Count())
     counted.map(Outputs()).filter(lambda sent: False).print()
-    print("ready", flush=True)
+    say("ready")
     env.execute("peers")
-    print("end", flush=True)
+    say("end")
     time.sleep(0.1)
 
 

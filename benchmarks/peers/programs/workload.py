@@ -9,8 +9,8 @@ Standard library only, since each peer has an environment of its own.
 ``kill``     all inputs at once; each step takes 2 ms, and its effect is a line in ``FOLDER/effects``.
              Started again after SIGKILL, the program has to finish the work.
 
-A program prints ``ready`` when it can take inputs, ``first`` after the first output, ``warm`` after a fifth,
-``end`` after the last one, and for ``latency`` a line of JSON.
+A program writes to ``FOLDER/marks``: ``ready`` when it can take inputs, ``first`` after the first output,
+``warm`` after a fifth, ``end`` after the last one, and for ``latency`` a line of JSON.
 """
 
 from __future__ import annotations
@@ -39,6 +39,12 @@ _effects = os.open(FOLDER / "effects", os.O_WRONLY | os.O_APPEND | os.O_CREAT) i
 def key_of(number: int) -> str:
     """Return the key of an input."""
     return f"k{number % KEYS}"
+
+
+def say(line: str) -> None:
+    """Write a line where the measuring process reads it: workers of PyFlink have no standard output."""
+    with (FOLDER / "marks").open("a") as marks:
+        marks.write(f"{line}\n")
 
 
 async def effect(step: str, number: int) -> int:
@@ -96,25 +102,25 @@ class Progress:
 
     def ready(self) -> None:
         """Say that inputs can come."""
-        print("ready", flush=True)
+        say("ready")
 
     def output(self, sent: float) -> bool:
         """Count an output of an input that was sent at ``sent``; return True after the last one."""
         self.seen += 1
         self._latencies.append(time.time() - sent)
         if self.seen == 1:
-            print("first", flush=True)
+            say("first")
         if self.seen == int(INPUTS * WARM_UP):
-            print("warm", flush=True)
+            say("warm")
         if self.seen == INPUTS:
             self.end()
         return self.seen >= INPUTS
 
     def end(self) -> None:
         """Say that all inputs are finished."""
-        print("end", flush=True)
+        say("end")
         if MODE == "latency":
             steady = sorted(self._latencies[int(INPUTS * WARM_UP) :])
             share = {"p50": 0.5, "p99": 0.99}
             figures = {name: 1000 * steady[int(at * (len(steady) - 1))] for name, at in share.items()}
-            print(json.dumps(figures), flush=True)
+            say(json.dumps(figures))
