@@ -149,7 +149,7 @@ def test_payments(tmp_path: Path, run_example: Run) -> None:
 
 def test_rag(tmp_path: Path, run_example: Run) -> None:
     forgotten = "To reset a forgotten password, follow the link on the login page. [password]"
-    first = run_example(tmp_path, "rag.py", ".").splitlines()[-6:]
+    first = run_example(tmp_path, "rag.py", str(tmp_path)).splitlines()[-6:]
     assert first == [
         "4 articles: battery, password, returns, shipping",
         f"ada: {forgotten}",
@@ -159,7 +159,7 @@ def test_rag(tmp_path: Path, run_example: Run) -> None:
         "bo: Shipping takes two days within the country and five days abroad. [shipping]",
     ]
     # Another submission remembers the questions.
-    again = run_example(tmp_path, "rag.py", ".").splitlines()
+    again = run_example(tmp_path, "rag.py", str(tmp_path)).splitlines()
     assert "bo: you asked before: When does my delivery come? I live abroad." in again
 
 
