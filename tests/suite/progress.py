@@ -143,6 +143,8 @@ class Progress:
         else:
             reporter.ensure_newline()
             reporter.write_line(line)
+            # Whoever reads a pipe or a file sees it at once.
+            reporter.flush()
 
     def pytest_sessionfinish(self) -> None:
         """Keep how long each file took, for the estimate of the next run."""
