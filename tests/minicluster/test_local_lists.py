@@ -12,6 +12,7 @@ from collections import Counter
 from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
+from typing import Any
 
 import pytest
 
@@ -125,7 +126,8 @@ def test_a_list_and_a_topic_of_a_killed_job_have_the_same_outputs(tmp_path: Path
         assert "resuming 'shop' from checkpoint" in told
         check_outputs(tmp_path)
         outputs = json.loads((tmp_path / "outputs").read_text())[0]
-        assert sorted(broker.read("paid")) == sorted(outputs)
+        found: list[Any] = broker.read("paid")
+        assert sorted(found) == sorted(outputs)
 
 
 @pytest.mark.nightly

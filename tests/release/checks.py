@@ -13,7 +13,18 @@ import flink_agents
 from tests.release.build import ROOT, Built, known_files
 
 WHEEL_ONLY = re.compile(r"[^/]+\.dist-info/")
-SDIST_FILES = {"CHANGELOG.md", "MANIFEST.in", "PKG-INFO", "README.md", "pyproject.toml", "setup.cfg"}
+SDIST_FILES = {
+    *(
+        "CHANGELOG.md",
+        "CODE_OF_CONDUCT.md",
+        "CONTRIBUTING.md",
+        "LICENSE",
+        "NOTICE",
+        "README.md",
+        "SECURITY.md",
+    ),
+    *("MANIFEST.in", "PKG-INFO", "pyproject.toml", "setup.cfg"),
+}
 """What the source distribution has besides the package: what builds it, and what its reader wants to know."""
 
 

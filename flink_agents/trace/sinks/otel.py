@@ -27,7 +27,9 @@ class OtelSink:
 
     def __init__(self, endpoint: str | None = None, seconds: float = EXPORT_SECONDS) -> None:
         try:
-            from opentelemetry.exporter.otlp.proto.http.trace_exporter import OTLPSpanExporter
+            from opentelemetry.exporter.otlp.proto.http import (  # pyright: ignore[reportMissingImports]
+                trace_exporter,
+            )
         except ImportError as error:
             raise TraceOptionError(
                 "the trace sink 'otel' needs a package that is not installed",
@@ -35,7 +37,7 @@ class OtelSink:
                 found=str(error),
                 fix='pip install "flink-agents-python[otel]"',
             ) from error
-        self._exporter = OTLPSpanExporter(endpoint=endpoint, timeout=int(seconds))
+        self._exporter = trace_exporter.OTLPSpanExporter(endpoint=endpoint, timeout=int(seconds))
 
     @classmethod
     def from_target(cls, target: TraceTarget) -> OtelSink:

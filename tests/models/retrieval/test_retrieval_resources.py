@@ -151,7 +151,7 @@ def test_options_of_the_job_go_before_the_description(
 @pytest.mark.parametrize(
     ("option", "value", "found"),
     [
-        ("vector-stores.docs.pat", "x", "names nothing"),
+        ("vector-stores.docs.pth", "x", "names nothing"),
         ("vector-stores.docs.lease", "x", "does not fit"),
         ("embedding-models.words.batch_size", 0, "does not fit"),
         ("embedding-models.words.batch", 1, "names nothing"),
