@@ -5,6 +5,7 @@ from __future__ import annotations
 import errno
 import gc
 import logging
+import re
 import socket
 import threading
 from collections.abc import Iterator
@@ -144,16 +145,24 @@ def test_the_log_has_records(caplog: pytest.LogCaptureFixture) -> None:
     assert [TraceRecord.from_json(line).sequence_number for line in lines] == [1, 2]
 
 
-@pytest.mark.filterwarnings("ignore::ResourceWarning")
-# A client of kafka-python that finds no broker leaves its sockets to the collector, which comes here.
-@pytest.mark.filterwarnings("ignore:unclosed:ResourceWarning")
-def test_a_broker_that_is_down_is_an_error_in_bounded_time() -> None:
+def write_without_a_broker() -> str:
+    """Return the error of a sink whose broker is down."""
     with socket.socket() as taken:
         taken.bind(("127.0.0.1", 0))
         sink = KafkaSink(f"127.0.0.1:{taken.getsockname()[1]}", "trace", seconds=1.5)
-        with pytest.raises(Exception, match=r"(?i)kafka|timed? ?out|broker|metadata"):
+        try:
             sink.write([record()])
-        sink.close()
+        except Exception as error:
+            return f"{type(error).__name__}: {error}"
+        finally:
+            sink.close()
+    return ""
+
+
+# A client of kafka-python that finds no broker leaves its sockets to the collector, which comes here.
+@pytest.mark.filterwarnings("ignore:unclosed:ResourceWarning")
+def test_a_broker_that_is_down_is_an_error_in_bounded_time() -> None:
+    assert re.search("(?i)kafka|timed? ?out|broker|metadata", write_without_a_broker())
     gc.collect()
 
 
