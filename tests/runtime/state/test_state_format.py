@@ -119,9 +119,9 @@ def test_broken_state_stops_the_operator_with_a_named_error(field: str, value: A
     harness.push("first")
     ((key, state),) = harness.snapshot().keys.items()
     broken = dataclasses.replace(harness.snapshot(), keys={key: dataclasses.replace(state, **{field: value})})
-    harness.restore(broken)
     with pytest.raises(Exception, match=text) as caught:
-        # By this input the key is looked at, also where state has nothing that says it waits.
+        harness.restore(broken)
+        # This input makes the operator look at the key, even if nothing in state says that it waits.
         harness.push("second")
         harness.settle()
     assert StateFormatError in (type(caught.value), type(caught.value.__cause__))
