@@ -235,8 +235,9 @@ class Head:
     def extra(self) -> dict[str, Any] | None:
         """The rare fields that differ from their default, by their names in the bytes; None if none does."""
         extra: dict[str, Any] = {}
-        for name, value in zip(_RARE, _rare_of(self), strict=False):
-            if value not in _EMPTY:
+        for name, value, default in zip(_RARE, _rare_of(self), _NOTHING_RARE, strict=False):
+            # A time can be 0, where None says that there is none.
+            if value != default and value not in _EMPTY:
                 extra[name] = list(value.items()) if type(value) is dict else value
         if self.unknown:
             extra.update(self.unknown)
@@ -310,8 +311,8 @@ _RARE = {
 }
 """The rare fields of a head by their names in the bytes, in the order in which they are written."""
 
-_EMPTY: tuple[object, ...] = (None, 0, False, (), [], {})
-"""Values that are not written."""
+_EMPTY: tuple[object, ...] = ((), [], {})
+"""Values that say as little as a default of another type."""
 
 # Each input packs a head, so that all of its fields are compared at once.
 _rare_of = attrgetter(*_RARE.values(), "unknown")

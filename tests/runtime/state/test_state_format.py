@@ -128,6 +128,15 @@ def test_broken_state_stops_the_operator_with_a_named_error(field: str, value: A
     assert harness.outputs == []
 
 
+@each("field", ["idle_since", "mail_expires", "delayed_due"])
+def test_a_time_of_0_is_no_time_that_is_missing(field: str) -> None:
+    head = Head("job")
+    assert getattr(Head.unpack(head.pack()), field) is None
+    setattr(head, field, 0)
+    assert getattr(Head.unpack(head.pack()), field) == 0
+    assert not head.is_unused
+
+
 def test_damaged_heads_never_give_another_kind_of_error() -> None:
     generator = random.Random(5)
     whole = golden_state.HEADS["with what later versions add"].pack()
