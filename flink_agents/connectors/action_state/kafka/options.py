@@ -46,6 +46,6 @@ OPTIONS = (
         "The most bytes that a record may have. The topics take messages of twice that."
     ),
     option("action-state.kafka.client", dict)(
-        "Options of kafka-python, such as for TLS and SASL: each stands behind this key and a dot."
+        "Options of kafka-python, such as for TLS and SASL: each follows this key and a dot."
     ),
 )
