@@ -40,7 +40,6 @@ def recorder_of(
         try:
             sinks[name] = TRACE_SINKS.load(name)(target)
         except Exception as error:
-            on_drop(0)
             _log.warning("the trace sink %r cannot be used, and is left out: %s", name, error)
     writer = TraceWriter(sinks, config.get(AgentOptions.TRACE_QUEUE), on_drop)
     percent = config.get(AgentOptions.TRACE_SAMPLE)
