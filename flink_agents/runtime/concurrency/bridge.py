@@ -133,7 +133,7 @@ class Bridge:
             errands.put(lambda: True)
 
         def begin() -> None:
-            self.loop.create_task(awaited_outcome(_awaited(make))).add_done_callback(end)
+            self.loop.create_task(awaited_outcome(make)).add_done_callback(end)
 
         if not self.hand(begin):
             raise asyncio.CancelledError
@@ -170,7 +170,3 @@ class Bridge:
                 return self._progress.wait_for(until, seconds)
             finally:
                 self._waited_for = False
-
-
-async def _awaited(make: Callable[[], Awaitable[Any]]) -> Any:
-    return await make()

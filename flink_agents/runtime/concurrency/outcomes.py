@@ -85,10 +85,14 @@ def outcome_of(function: Callable[[], Any]) -> Outcome:
         return Outcome(error=error)
 
 
-async def awaited_outcome(coroutine: Awaitable[Any]) -> Outcome:
-    """Await ``coroutine`` in a task of its own, which an exit that it raises does not leave."""
+async def awaited_outcome(make: Callable[[], Awaitable[Any]]) -> Outcome:
+    """Await what ``make`` returns, in a task of its own, which an exit that it raises does not leave.
+
+    The task makes its awaitable itself, so that one that is cancelled before its first step leaves no
+    coroutine that nobody awaits.
+    """
     try:
-        return Outcome(await coroutine)
+        return Outcome(await make())
     except (SystemExit, KeyboardInterrupt) as error:
         return Outcome(error=error)
 

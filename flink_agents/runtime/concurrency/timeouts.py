@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import inspect
 import threading
 import time
 from collections.abc import Awaitable, Callable
@@ -91,13 +92,16 @@ async def within(
     except asyncio.CancelledError:
         if not task.done():
             await _cancel(task, deadline)
+        if task.done() and inspect.iscoroutine(coroutine):
+            # A task that is cancelled before its first step has not awaited it.
+            coroutine.close()
         raise
     raise timed_out(deadline, await _cancel(task, deadline))
 
 
 async def _awaited(coroutine: Awaitable[Any], wait: ThreadWait) -> Outcome:
     thread_wait.set(wait)
-    return await awaited_outcome(coroutine)
+    return await awaited_outcome(lambda: coroutine)
 
 
 async def _cancel(task: asyncio.Task[Any], deadline: Deadline) -> TracebackType | None:

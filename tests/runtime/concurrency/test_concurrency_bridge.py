@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import gc
 import threading
 from collections.abc import Iterator
 from concurrent.futures import CancelledError as NeverAsked
@@ -11,6 +12,7 @@ from typing import Any
 import pytest
 
 from flink_agents.runtime.concurrency.bridge import Bridge, Errands
+from flink_agents.runtime.concurrency.timeouts import Deadline, within
 
 
 class World:
@@ -139,3 +141,41 @@ def test_a_closed_loop_answers_nobody_and_keeps_nobody_waiting(world: World) -> 
         world.bridge.ask(here()).result(30)
     with pytest.raises(asyncio.CancelledError):
         world.bridge.wait_for(here)
+
+
+async def cancel_before_first_step(*known: asyncio.Task[None]) -> None:
+    """Wait until the loop has another task, and cancel all of them before it begins."""
+    while not (new := asyncio.all_tasks() - {*known, asyncio.current_task()}):
+        await asyncio.sleep(0)
+    for task in (*new, *known):
+        task.cancel()
+    await asyncio.gather(*new, *known, return_exceptions=True)
+
+
+def test_a_wait_that_ends_before_its_first_step_leaves_nothing_unawaited() -> None:
+    """The end of a task attempt cancels all tasks of the loop, also one that was made a moment ago."""
+    loop = asyncio.new_event_loop()
+    ended = threading.Event()
+
+    def wait() -> None:
+        try:
+            Bridge(loop, lambda: False).wait_for(never)
+        except asyncio.CancelledError:
+            ended.set()
+
+    thread = threading.Thread(target=wait)
+    thread.start()
+    loop.run_until_complete(cancel_before_first_step())
+    thread.join(30)
+    loop.close()
+    gc.collect()
+    assert ended.is_set()
+
+
+def test_a_deadline_that_ends_before_its_first_step_leaves_nothing_unawaited() -> None:
+    async def run() -> None:
+        call = asyncio.create_task(within(Deadline("a call", "agent.py:1 in act", 60), never()))
+        await cancel_before_first_step(call)
+
+    asyncio.run(run())
+    gc.collect()
