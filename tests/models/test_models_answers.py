@@ -388,4 +388,4 @@ def test_a_whole_agent_follows_our_policies() -> None:
 def test_a_whole_agent_takes_odd_answers_as_failed_attempts() -> None:
     outputs, [letter], requests = of_whole(lambda request: Reply(body=json.dumps({**GOOD, "choices": []})))
     assert (outputs, requests) == ([], 5)
-    assert letter.error_type in {"UnexpectedModelBehavior", "ModelRequestError", "_OddAnswerError"}
+    assert letter.error_type in {"UnexpectedModelBehavior", "ModelRequestError"}

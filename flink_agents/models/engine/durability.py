@@ -50,7 +50,13 @@ from flink_agents.api.errors import DurableResultError, UnrecordedAgentError
 from flink_agents.api.policies import RetryPolicy
 from flink_agents.models.engine.approvals import People, ask_people, asking, named, note_deferred
 from flink_agents.models.engine.digests import digest_of
-from flink_agents.models.engine.model_calls import RETRY, asked, leave_retries_to_us
+from flink_agents.models.engine.model_calls import (
+    RETRY,
+    RETRY_AFTER_LIMIT,
+    asked,
+    leave_retries_to_us,
+    policy_of,
+)
 from flink_agents.models.engine.model_loop import on_model_loop
 from flink_agents.models.engine.tool_calls import (
     call_tool,
@@ -69,6 +75,8 @@ OWN_LOCKS.update(("pydantic_ai", "pydantic_graph"))
 TOOL_CONFIG = "flink"
 """Key in a tool's metadata: settings of its calls, or False where the action executes it as its own code."""
 
+_NOT_OF_DURABLE_CALLS = frozenset({"idempotent", "retry_after_limit"})
+
 
 def _watch(toolset: AbstractToolset[Any]) -> None:
     if "pydantic_ai.mcp" in sys.modules:
@@ -82,14 +90,18 @@ class CallSettings(TypedDict, total=False):
 
     Attributes:
         timeout: Seconds, or a duration, that one attempt may take.
-        retry: When a failed attempt is followed by another one. Default of model calls: ``RetryPolicy()`` for
-            failures that another attempt may not meet. Default of tool calls: none.
+        retry: When a failed attempt is followed by another one. Default of model calls: ``RetryPolicy()``,
+            which without ``retry_on`` is for failures that another attempt may not meet: timeouts, lost
+            connections, odd answers, 408, 409, 425, 429 and 5xx but 501. Default of tool calls: none.
+        retry_after_limit: Of model calls: the longest ``Retry-After`` to wait for, in seconds. If the
+            provider asks to wait longer, the request fails at once, with a WARNING. Default: 300.
         idempotent: Of tool calls: True if a call whose outcome is unknown may be made again. Default: what
             the MCP server of the tool says.
     """
 
     timeout: float | timedelta
     retry: RetryPolicy
+    retry_after_limit: float
     idempotent: bool
 
 
@@ -335,9 +347,11 @@ class _Calls(JournalCallableOperationBackend[CallSettings]):
         if isinstance(operation_id, ToolsetCallToolId):
             result = await call_tool(context, name, execute, config, digest, self._on_unknown)
         else:
-            settings = {name: value for name, value in config.items() if name != "idempotent"}
+            settings: dict[str, Any] = {k: v for k, v in config.items() if k not in _NOT_OF_DURABLE_CALLS}
             if of_model:
-                settings.setdefault("retry", RETRY)
+                retry = settings.get("retry", RETRY)
+                limit = config.get("retry_after_limit", RETRY_AFTER_LIMIT)
+                settings["retry"] = retry and policy_of(retry, limit)
 
             async def call(request: str) -> object:
                 return await execute()

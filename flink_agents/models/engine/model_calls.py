@@ -7,13 +7,20 @@ The libraries of providers repeat requests by themselves otherwise.
 from __future__ import annotations
 
 from collections.abc import Awaitable, Callable, Iterable, Iterator
+from typing import Any, cast
 
-from pydantic_ai.exceptions import AgentRunError, ModelAPIError, UnexpectedModelBehavior, UserError
+from pydantic_ai.exceptions import (
+    AgentRunError,
+    FallbackExceptionGroup,
+    ModelAPIError,
+    UnexpectedModelBehavior,
+    UserError,
+)
 from pydantic_ai.models import Model
 from pydantic_core import PydanticSerializationError
 
 from flink_agents.api.chat import RESPONSE_LIMIT
-from flink_agents.api.errors import AgentsError, ModelRequestError
+from flink_agents.api.errors import ActionTimeoutError, AgentsError, ModelRequestError
 from flink_agents.api.policies import RetryPolicy
 from flink_agents.models.chat.endpoint import client_of
 from flink_agents.models.setup.bodies import bound_bodies
@@ -21,7 +28,7 @@ from flink_agents.models.setup.failures import failed_attempt
 from flink_agents.models.setup.model_failures import is_of_a_test, may_be_repeated
 
 RETRY_AFTER_LIMIT = 300.0
-"""Seconds to wait at most if a provider asks for it."""
+"""Seconds to wait at most if a provider asks for it, unless ``model_calls`` says something else."""
 
 
 class _Repeatable(type):
@@ -33,21 +40,42 @@ class RepeatableFailure(Exception, metaclass=_Repeatable):
     """Stands in ``retry_on`` for every failure of a provider that another attempt may not meet."""
 
 
-RETRY = RetryPolicy(retry_on=(RepeatableFailure,))
+RETRY = RetryPolicy()
 """When a request is sent again, unless ``model_calls`` of the capability says something else."""
 
 
+class _TooLong(type):
+    """Checks instances only: ``isinstance`` logs a WARNING when it finds one."""
+
+    limit = RETRY_AFTER_LIMIT
+
+    def __instancecheck__(cls, error: object) -> bool:
+        asked = getattr(error, "retry_after", None)
+        if not isinstance(error, Exception) or not isinstance(asked, int | float):
+            return False
+        return failed_attempt("an agent of pydantic-ai", str(error)[:500], asked, cls.limit) is None
+
+
+def policy_of(policy: RetryPolicy, limit: float) -> RetryPolicy:
+    """The policy by which requests are sent again.
+
+    Args:
+        policy: What the author says. Without ``retry_on`` it is for what another attempt may not meet.
+        limit: Seconds to wait at most if a provider asks for it. If it asks for more, the request fails.
+    """
+    too_long = cast("type[Exception]", _TooLong("AsksToWaitTooLong", (Exception,), {"limit": limit}))
+    changes: dict[str, Any] = {"non_retryable": (*policy.non_retryable, too_long)}
+    if policy.retry_on is None:
+        changes["retry_on"] = (RepeatableFailure,)
+    return policy.model_copy(update=changes)
+
+
 def _repeats(error: Exception) -> bool:
-    if not isinstance(error, ModelAPIError | UnexpectedModelBehavior | _OddAnswerError):
-        return False
-    if not isinstance(error, _OddAnswerError) and not may_be_repeated(error):
-        return False
-    asked = getattr(error, "retry_after", None)
-    return failed_attempt("an agent of pydantic-ai", str(error)[:500], asked, RETRY_AFTER_LIMIT) is not None
-
-
-class _OddAnswerError(ModelRequestError):
-    """What the library of a provider raised because of an answer that it did not expect."""
+    if isinstance(error, ActionTimeoutError):
+        return True
+    if isinstance(error, ModelRequestError):
+        return bool(vars(error).get("repeatable"))
+    return isinstance(error, ModelAPIError | UnexpectedModelBehavior) and may_be_repeated(error)
 
 
 async def asked(body: Callable[[], Awaitable[object]], agent: str) -> object:
@@ -55,20 +83,48 @@ async def asked(body: Callable[[], Awaitable[object]], agent: str) -> object:
 
     Raises:
         AgentRunError: The request failed, as pydantic-ai says.
-        ModelRequestError: A library raised something else.
+        ModelRequestError: A library raised something else, or all models of a ``FallbackModel`` failed.
     """
     try:
         return await body()
     except (AgentRunError, AgentsError, UserError, PydanticSerializationError):
         raise
+    except FallbackExceptionGroup as group:
+        raise _of_group(group, agent) from group
     except Exception as error:
         if is_of_a_test(error):
             raise
-        raise _OddAnswerError(
+        failed = ModelRequestError(
             f"a model of the agent {agent!r} of pydantic-ai gave an answer that its library cannot read",
             found=f"{type(error).__name__}: {error}"[:2000],
             fix="look at what the service answers",
-        ) from error
+        )
+        vars(failed).update(repeatable=True)
+        raise failed from error
+
+
+def _of_group(group: FallbackExceptionGroup, agent: str) -> ModelRequestError:
+    """One failure for those of all models: one that may answer the next attempt is enough."""
+    failures = list(_leaves(group))
+    failed = ModelRequestError(
+        f"no model of the agent {agent!r} of pydantic-ai answered",
+        expected="an answer of one of its models",
+        found="; ".join(f"{type(one).__name__}: {one}" for one in failures)[:2000],
+        fix="look at what each of the services answers",
+    )
+    again = [one for one in failures if isinstance(one, Exception) and _repeats(one)]
+    # The next attempt asks all models, so it begins when the first of them may answer.
+    wait = min((getattr(one, "retry_after", None) or 0.0 for one in again), default=None)
+    vars(failed).update(repeatable=bool(again), retry_after=wait)
+    return failed
+
+
+def _leaves(error: BaseException) -> Iterator[BaseException]:
+    if isinstance(error, BaseExceptionGroup):
+        for one in cast("BaseExceptionGroup[BaseException]", error).exceptions:
+            yield from _leaves(one)
+    else:
+        yield error
 
 
 def leave_retries_to_us(models: Iterable[Model]) -> None:
