@@ -34,6 +34,7 @@ from flink_agents.api.errors import AgentDefinitionError
 from flink_agents.api.places import caller_place
 from flink_agents.api.prompt_files import read_prompt_file
 from flink_agents.api.provenance import WrittenType, like, taking_data
+from flink_agents.api.raised_notes import noting
 from flink_agents.api.settings import ToolOptions, ToolSettings, check_settings
 from flink_agents.api.templates import fill_template, template_variables
 from flink_agents.api.tool_schema import (
@@ -202,7 +203,7 @@ class Tool:
         any_type = ConfigDict(arbitrary_types_allowed=True)
         checked = validate_call(config=any_type) if self.given else validate_call
         types = [field.annotation for field in self._arguments.model_fields.values()]
-        self._validated = checked(taking_data(self.func, types))
+        self._validated = noting(f"in tool {self.name!r}", checked(taking_data(self.func, types)))
 
     def __getstate__(self) -> dict[str, Any]:
         """What a worker makes the tool of again: classes that pydantic made cannot be sent to it."""

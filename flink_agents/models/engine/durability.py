@@ -48,6 +48,7 @@ from flink_agents.api.current import OWN_LOCKS, current_context, unrecorded_acti
 from flink_agents.api.durable import IDEMPOTENCY_KEY, DurableCallable, calls_durably, waits_durably
 from flink_agents.api.errors import DurableResultError, UnrecordedAgentError
 from flink_agents.api.policies import RetryPolicy
+from flink_agents.api.raised_notes import note_once
 from flink_agents.models.engine.approvals import People, ask_people, asking, named, note_deferred
 from flink_agents.models.engine.digests import digest_of
 from flink_agents.models.engine.model_calls import (
@@ -233,6 +234,19 @@ class FlinkDurability(BaseDurabilityCapability[AgentDepsT]):
     ) -> Any:
         """Give a tool its idempotency key."""
         return {**args, IDEMPOTENCY_KEY: new_key()} if takes_key(tool_def) else args
+
+    async def on_tool_execute_error(
+        self,
+        ctx: RunContext[AgentDepsT],
+        *,
+        call: ToolCallPart,
+        tool_def: ToolDefinition,
+        args: Any,
+        error: Exception,
+    ) -> Any:
+        """Name the tool in what it raised."""
+        note_once(error, f"in tool {tool_def.name!r}")
+        raise error
 
     def get_default_run_id(self) -> str | None:
         """The identity of a run, which is the same on replay; None where nothing is recorded."""

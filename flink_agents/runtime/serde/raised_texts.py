@@ -14,6 +14,7 @@ from typing import Any
 
 from pydantic import BaseModel, ValidationError
 
+from flink_agents import redaction
 from flink_agents.api.context import RunnerContext
 from flink_agents.api.durable_checks import IDEMPOTENCY_KEY, misspelt_key
 from flink_agents.api.error_base import suggest
@@ -21,11 +22,14 @@ from flink_agents.api.errors import ActionFailedError, AgentsError
 from flink_agents.api.events import Event, InputEvent
 from flink_agents.api.memory import MemoryObject
 from flink_agents.api.places import is_users_code
+from flink_agents.api.raised_notes import notes_of
 from flink_agents.runtime.serde.awaitables import AWAIT_IT, shows_forgotten_await
 from flink_agents.runtime.serde.tracebacks import text_of
 from flink_agents.runtime.serde.typenames import shorten
 
 _MOST_PROBLEMS = 3
+_MOST_NOTES = 5
+_NOTE_LENGTH = 500
 _BY_POSITION = re.compile(r"BaseModel\.__init__\(\) takes 1 positional argument but \d+ were given")
 _NO_ITEMS = re.compile(
     r"'TreeObject' object (?:does not support item|is not subscriptable|doesn't support item)"
@@ -38,12 +42,24 @@ Told = tuple[str, dict[str, Any]]
 
 
 def told_error(error: BaseException, is_async: bool) -> Told:
-    """Return the text of what an action raised, and the parts of an error that say more.
+    """Return the text of what an action raised with its notes, and the parts of an error that say more.
 
     Args:
         error: What it raised.
         is_async: Whether the action is ``async def``.
     """
+    message, parts = _told(error, is_async)
+    return "".join([message, *_notes(error)]), parts
+
+
+def _notes(error: BaseException) -> Iterator[str]:
+    """Yield the notes of an exception, each below the text; a tool adds one with its name."""
+    for note in notes_of(error)[:_MOST_NOTES]:
+        for line in redaction.hide(note)[:_NOTE_LENGTH].splitlines():
+            yield f"\n  {line}"
+
+
+def _told(error: BaseException, is_async: bool) -> Told:
     if isinstance(error, AgentsError):
         parts = {"expected": error.expected, "found": error.found, "fix": error.fix}
         inner = error.error_code if isinstance(error, ActionFailedError) else error.code
