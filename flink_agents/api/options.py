@@ -168,6 +168,9 @@ class AgentOptions(TraceOptions):
     FRESH = option("local.fresh", bool, False)(
         "Start a local job over: what earlier starts left in its folder is moved aside."
     )
+    JAVA_TRACE = option("local.java-trace", bool, False)(
+        "Print all that Flink says if a local job fails, before the error of the job."
+    )
     STATE_DIR = option("local.state-dir", str)(
         "Directory of the folders in which local jobs keep what they resume from. "
         "Default: .flink-agents beside the script."

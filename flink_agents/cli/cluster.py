@@ -140,6 +140,8 @@ def run(
         environ = {"FLINK_AGENTS_LOCAL_FRESH": "true"} if fresh else {}
         if savepoint is not None:
             environ["FLINK_AGENTS_LOCAL_SAVEPOINT"] = savepoint
+        if java_trace:
+            environ["FLINK_AGENTS_LOCAL_JAVA_TRACE"] = "true"
         _run_here(script, arguments or (), environ, parallelism, _options(option), given)
     from flink_agents.api.errors import JobFailedError
     from flink_agents.runtime.flink.following.cluster_run import run_on_cluster

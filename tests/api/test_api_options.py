@@ -78,6 +78,7 @@ DEFAULTS = {
     "local.restart.delay": timedelta(seconds=1),
     "local.resume": "auto",
     "local.fresh": False,
+    "local.java-trace": False,
     "local.state-dir": None,
     "local.savepoint": None,
     "local.checkpoint-interval": timedelta(seconds=5),

@@ -24,6 +24,7 @@ pytestmark = pytest.mark.minicluster
 MakeEnvironment = Callable[..., AgentsExecutionEnvironment]
 
 RESTARTS = {"local.restart.attempts": 2, "local.restart.delay": "600 ms"}
+JAVA = re.compile(r"^\tat org\.apache\.flink\.", re.MULTILINE)
 
 
 class FailingAgent(Agent):
@@ -48,8 +49,8 @@ class FailingAgent(Agent):
 LINE = rf"\S*test_local_jobs\.py:{FailingAgent.fail.__code__.co_firstlineno + 6} in FailingAgent\.fail"
 
 
-def environment(make: MakeEnvironment) -> AgentsExecutionEnvironment:
-    env = make(config=RESTARTS)
+def environment(make: MakeEnvironment, **options: Any) -> AgentsExecutionEnvironment:
+    env = make(config=RESTARTS | options)
     env.stream_env.enable_checkpointing(200)
     return env
 
@@ -67,6 +68,7 @@ def test_restarts_and_the_log_are_told(
     env.execute("my orders")
     assert sorted(outputs) == list(range(5))
     told = capsys.readouterr().err
+    assert not JAVA.search(told)
     for number in (1, 2):
         assert re.search(rf"^restart {number} of 2: {LINE}: LookupError: no such order$", told, re.MULTILINE)
     log = re.search(r"^job 'my orders': log in (\S+)$", told, re.MULTILINE)
@@ -110,7 +112,7 @@ WAYS = [
 def test_pyflinks_own_ways_bound_restarts_and_say_what_failed(
     agents_environment: MakeEnvironment, run: Callable[..., Any], tmp_path: Path, capsys: Any
 ) -> None:
-    env = environment(agents_environment)
+    env = environment(agents_environment, **{"local.java-trace": True})
     agent = FailingAgent(tmp_path / "count", failures=100)
     stream = env.from_list(range(5), lambda number: number).apply(agent)
     with pytest.raises(Exception, match="LookupError: no such order") as raised:
@@ -129,6 +131,9 @@ def test_pyflinks_own_ways_bound_restarts_and_say_what_failed(
     else:
         assert isinstance(raised.value, JobFailedError)
         assert re.match(LINE, str(raised.value))
+        wait_until("Flink's text", lambda: tells("restart 1 of 2") and JAVA.search(told), 30, lambda: told)
+    assert JAVA.search(told)
+    assert told.count("Flink's text for job") == 1, told
 
 
 @pytest.mark.parametrize("run", WAYS)

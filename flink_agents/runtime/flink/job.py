@@ -300,6 +300,7 @@ class Job:
             untimed=[name for name, one in self._applied.items() if not one.event_time.holds],
             typed=[place for one in self._applied.values() for place in one.typed],
             totals={name: one.inputs for name, one in self._applied.items() if one.inputs is not None},
+            java_trace=self.is_local and bool(self.config.get(AgentOptions.JAVA_TRACE)),
         )
         if self.is_local:
             self._prepare_to_follow()

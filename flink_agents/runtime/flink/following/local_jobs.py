@@ -17,6 +17,7 @@ from typing import Any
 
 from py4j.protocol import Py4JError, Py4JJavaError
 
+from flink_agents import redaction
 from flink_agents.api.errors import ClusterError, JobFailedError, TaskManagerLostError
 from flink_agents.runtime.flink import compat as flink_compat
 from flink_agents.runtime.flink.following import console
@@ -55,6 +56,7 @@ class JobStory:
         totals: How many inputs an agent will get, by its name, as far as that is known.
         bounded: Whether all its inputs end.
         typed: Where the author says of which type the values of a stream are.
+        java_trace: True if all that Flink says of a failure is printed.
     """
 
     name: str
@@ -63,10 +65,20 @@ class JobStory:
     totals: Mapping[str, int] = field(default_factory=dict[str, int])
     bounded: bool = False
     typed: Sequence[str] = ()
+    java_trace: bool = False
+    _printed: list[bool] = field(default_factory=list[bool])
 
     def failed(self, java_text: str) -> JobFailedError:
         """Return the error of the job whose failure Flink describes by ``java_text``."""
+        self.trace(java_text)
         return job_failed(self.name, java_text, self.untimed, self.typed)
+
+    def trace(self, java_text: str) -> None:
+        """Print Flink's text, if that is wanted and has not been done."""
+        # Several threads and callers can meet the same failure, each with another head of the text.
+        if self.java_trace and java_text and not self._printed:
+            self._printed.append(True)
+            console.say(f"Flink's text for job {self.name!r}:\n{redaction.hide(java_text)}")
 
 
 class LocalJob:
@@ -117,6 +129,8 @@ class LocalJob:
             return self._story.failed(flink_compat.java_text(error))
         if isinstance(error, Py4JError):
             return self._lost("the JVM")
+        if isinstance(error, JobFailedError):
+            self._story.trace(error.java_trace)
         return error
 
     def _lost(self, what: str) -> TaskManagerLostError:
