@@ -21,7 +21,8 @@ LAYERS = {
     "trace": {"api"},
     "runtime": {"api", "plan", "connectors", "trace"},
     "testing": {"api", "plan", "runtime", "connectors"},
-    "cli": {"api", "plan", "runtime", "connectors", "connectors.kafka", "testing", "trace"},
+    "ui": {"api", "plan", "runtime", "connectors", "connectors.kafka", "trace"},
+    "cli": {"api", "plan", "runtime", "connectors", "connectors.kafka", "testing", "trace", "ui"},
 }
 """What each part of the package may import; a room with a line of its own is a layer of its own."""
 

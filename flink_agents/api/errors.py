@@ -111,7 +111,10 @@
     │   ├── UnknownTraceSinkError        FA6101
     │   ├── TraceOptionError             FA6102
     │   ├── TraceNotFoundError           FA6103
-    │   └── TraceFormatError             FA6104
+    │   ├── TraceFormatError             FA6104
+    │   └── ConsoleError                 FA6120
+    │       ├── UnsafeAddressError       FA6121
+    │       └── RejectedAnswerError      FA6122
     ├── BrokerError                      FA7000  a Kafka broker for development cannot run
     │   ├── BrokerDownloadError          FA7001
     │   ├── BrokerStartError             FA7002
@@ -159,6 +162,11 @@ then what was expected, what was found and what to do. Errors survive pickling.
 
 from __future__ import annotations
 
+from flink_agents.api.console_errors import (
+    ConsoleError as ConsoleError,
+    RejectedAnswerError as RejectedAnswerError,
+    UnsafeAddressError as UnsafeAddressError,
+)
 from flink_agents.api.error_base import AgentsError
 from flink_agents.api.job_errors import (
     ClusterError as ClusterError,

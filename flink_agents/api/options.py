@@ -35,10 +35,11 @@ T = TypeVar("T")
 FLINK_PREFIX = "flink-agents."
 ENVIRONMENT_PREFIX = "FLINK_AGENTS_"
 CONFIG_FILE_VARIABLE = "FLINK_AGENTS_CONFIG"
+CONSOLE_TOKEN_VARIABLE = "FLINK_AGENTS_UI_TOKEN"
 KAFKA_JAR_VARIABLE = "FLINK_AGENTS_KAFKA_JAR"
 """The environment variable that names the jar file of Flink's Kafka connector."""
 
-_NO_OPTIONS = (CONFIG_FILE_VARIABLE, KAFKA_JAR_VARIABLE)
+_NO_OPTIONS = (CONFIG_FILE_VARIABLE, KAFKA_JAR_VARIABLE, CONSOLE_TOKEN_VARIABLE)
 """Variables that begin as options do and are none."""
 
 _SEE_TABLE = "see the table of options in docs/configuration.md"

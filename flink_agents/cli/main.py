@@ -16,6 +16,7 @@ from flink_agents.cli.errors import prints_errors, runs_no_jobs
 from flink_agents.cli.kafka import kafka_app
 from flink_agents.cli.state import state_app
 from flink_agents.cli.traces import runs, trace, why
+from flink_agents.cli.ui import ui
 
 app = typer.Typer(
     name="flink-agents",
@@ -40,6 +41,7 @@ app.command()(signal)
 app.command()(runs)
 app.command()(trace)
 app.command()(why)
+app.command()(ui)
 
 PASS_THROUGH = {"allow_extra_args": True, "ignore_unknown_options": True, "help_option_names": list[str]()}
 

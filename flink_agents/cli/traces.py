@@ -113,12 +113,13 @@ def why(
 def _read(path: Path | None, key: str | None) -> dict[str, RunTrace]:
     from flink_agents.trace.reading import by_run, read_files
 
-    place = path or _configured()
+    place = path or configured()
     forms = None if key is None else _forms(key)
     return by_run(one for one in read_files(place) if forms is None or one.key in forms)
 
 
-def _configured() -> Path:
+def configured() -> Path:
+    """Return the directory that the option ``trace.directory`` names."""
     from flink_agents.api.options import AgentOptions, Configuration
 
     return Path(Configuration.load().get(AgentOptions.TRACE_DIRECTORY)).expanduser()

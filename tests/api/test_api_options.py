@@ -269,7 +269,7 @@ def test_every_variable_that_the_documentation_names_may_be_set() -> None:
     maps = tuple(environment_name(key) + "_" for key, one in all_options().items() if one.type is dict)
     maps += ("FLINK_AGENTS_ACTION_STATE_NAME_",)  # Stands for the name of another's store.
     others = {name for name in named - known if not name.startswith(maps)}
-    assert others == {"FLINK_AGENTS_CONFIG", "FLINK_AGENTS_KAFKA_JAR"}
+    assert others == {"FLINK_AGENTS_CONFIG", "FLINK_AGENTS_KAFKA_JAR", "FLINK_AGENTS_UI_TOKEN"}
     assert not Configuration.from_environment(dict.fromkeys(others, "a file"))
 
 

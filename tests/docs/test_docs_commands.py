@@ -14,7 +14,13 @@ import typer
 import yaml
 from docs_pages import ROOT, Snippet, snippets, snippets_of
 
-from flink_agents.api.options import CONFIG_FILE_VARIABLE, ENVIRONMENT_PREFIX, all_options, environment_name
+from flink_agents.api.options import (
+    CONFIG_FILE_VARIABLE,
+    CONSOLE_TOKEN_VARIABLE,
+    ENVIRONMENT_PREFIX,
+    all_options,
+    environment_name,
+)
 from flink_agents.cli.main import app
 from flink_agents.runtime.flink.launch.packages import DISTRIBUTION
 from tests.suite.tables import each
@@ -76,7 +82,7 @@ def test_there_are_commands() -> None:
 
 def check_variable(name: str) -> None:
     """A variable with our prefix is an option."""
-    known = {environment_name(key) for key in all_options()} | {CONFIG_FILE_VARIABLE}
+    known = {environment_name(key) for key in all_options()} | {CONFIG_FILE_VARIABLE, CONSOLE_TOKEN_VARIABLE}
     assert not name.startswith(ENVIRONMENT_PREFIX) or name in known, f"no option {name}"
 
 

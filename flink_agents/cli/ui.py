@@ -1,0 +1,169 @@
+"""``flink-agents ui``: the console in the browser."""
+
+from __future__ import annotations
+
+import socket
+import sys
+import webbrowser
+from collections.abc import Sequence
+from functools import partial
+from pathlib import Path
+from typing import TYPE_CHECKING, Annotated, Any
+
+import typer
+
+from flink_agents.api.options import CONSOLE_TOKEN_VARIABLE
+from flink_agents.cli.errors import prints_errors, runs_no_jobs
+
+if TYPE_CHECKING:
+    from flink_agents.plan.model import AgentPlan
+    from flink_agents.ui.settings import Access, ConsoleSettings, JournalReader
+
+
+@prints_errors
+@runs_no_jobs
+def ui(
+    path: Annotated[
+        Path | None, typer.Option("--path", help="Directory or file of records. Default: trace.directory.")
+    ] = None,
+    trace_topic: Annotated[str | None, typer.Option(help="A topic of records.")] = None,
+    client: Annotated[
+        str | None,
+        typer.Option(metavar="HOST:PORT|JSON", help="The brokers, or options of kafka-python as JSON."),
+    ] = None,
+    requests: Annotated[str | None, typer.Option(help="The topic of requests for approvals.")] = None,
+    signals: Annotated[str | None, typer.Option(help="The topic that the job reads signals from.")] = None,
+    dead_letters: Annotated[
+        list[str] | None, typer.Option(help="A topic of dead letters; any number of them.")
+    ] = None,
+    cluster: Annotated[str | None, typer.Option(metavar="URL", help="REST address of a cluster.")] = None,
+    plan: Annotated[
+        list[str] | None,
+        typer.Option(help="An agent for its graph, such as module:Agent or plan.json; any number of them."),
+    ] = None,
+    store: Annotated[
+        str | None, typer.Option(help="The store of the journal. Default: the option's.")
+    ] = None,
+    journal: Annotated[str | None, typer.Option(metavar="FILE", help="The journal as a file.")] = None,
+    host: Annotated[str, typer.Option(help="The address to listen at.")] = "127.0.0.1",
+    port: Annotated[int, typer.Option(min=0, max=65535, help="Its port; 0 takes a free one.")] = 8700,
+    token: Annotated[
+        str | None,
+        typer.Option(envvar=CONSOLE_TOKEN_VARIABLE, help="What visitors have to give. Set it by variable."),
+    ] = None,
+    allow_host: Annotated[
+        list[str] | None, typer.Option(help="A further name of this machine; any number of them.")
+    ] = None,
+    open_browser: Annotated[bool, typer.Option("--open", help="Open it in the browser.")] = False,
+) -> None:
+    """Show jobs, runs and waits in the browser, and take answers there."""
+    from flink_agents.ui.settings import Access, ConsoleSettings
+
+    # Before anything is read: an address without a token is no matter of what is looked at.
+    access = Access(host, port, token, tuple(allow_host or ()))
+    needs_client = trace_topic or requests or signals or dead_letters
+    settings = ConsoleSettings(
+        trace=_trace(path, trace_topic),
+        trace_topic=trace_topic,
+        client=_client(client) if needs_client or client else {},
+        requests=requests,
+        signals=signals,
+        dead_letters=tuple(dead_letters or ()),
+        cluster=cluster,
+        plans=_plans(plan or ()),
+        journals=_journals(store, journal),
+    )
+    serve(settings, access, open_browser)
+
+
+def serve(settings: ConsoleSettings, access: Access, open_browser: bool = False) -> None:
+    """Serve the console until it is interrupted.
+
+    Raises:
+        MissingExtraError: Its packages are not installed.
+        ConsoleError: The port is in use.
+    """
+    from flink_agents.api.errors import ConsoleError, MissingExtraError
+
+    try:
+        import uvicorn
+
+        from flink_agents.ui.app import make_app, make_index
+        from flink_agents.ui.outside import Outside
+    except ModuleNotFoundError as error:
+        if (error.name or "").partition(".")[0] not in ("uvicorn", "starlette", "jinja2", "markupsafe"):
+            raise
+        raise MissingExtraError(
+            "the console needs packages that are not installed",
+            found=f"no module {error.name}",
+            fix='pip install "flink-agents-python[ui]"',
+        ) from error
+    from dataclasses import replace
+
+    try:
+        listener = socket.create_server(
+            (access.host, access.port), family=socket.AF_INET6 if ":" in access.host else socket.AF_INET
+        )
+    except OSError as error:
+        raise ConsoleError(
+            f"the console cannot listen at {access.host}, port {access.port}",
+            found=str(error),
+            fix="choose another port: --port 0 takes a free one",
+        ) from error
+    with listener:
+        access = replace(access, port=listener.getsockname()[1])
+        name = f"[{access.host}]" if ":" in access.host else access.host
+        address = f"http://{name}:{access.port}"
+        typer.echo(f"the console is at {address}; stop it with Ctrl-C")
+        if open_browser:
+            webbrowser.open(address)
+        app = make_app(settings, access, make_index(settings), Outside(settings))
+        # No access log: addresses hold keys.
+        config = uvicorn.Config(app, log_level="warning", access_log=False, server_header=False)
+        uvicorn.Server(config).run([listener])
+
+
+def _trace(path: Path | None, topic: str | None) -> Path | None:
+    if path is not None or topic is not None:
+        return path
+    from flink_agents.cli.traces import configured
+
+    return configured()
+
+
+def _client(client: str | None) -> dict[str, Any]:
+    from flink_agents.cli.kafka_topics import client_options
+
+    return client_options(client)
+
+
+def _plans(targets: Sequence[str]) -> tuple[AgentPlan, ...]:
+    if not targets:
+        return ()
+    # As `python -m` would: the agent's module lies where the user is.
+    sys.path.insert(0, str(Path.cwd()))
+    from flink_agents.plan import load_target
+
+    return tuple(map(load_target, targets))
+
+
+def _journals(store: str | None, journal: str | None) -> JournalReader | None:
+    """Return what reads journals; None if no store is named or found."""
+    from flink_agents.api.errors import OptionError
+    from flink_agents.cli.journals import Place, show_key
+
+    place = Place(store, {} if journal is None else {"path": journal})
+    try:
+        place.make()
+    except OptionError:
+        if store or journal:
+            raise
+        return None
+
+    def read(key: str, run: int | None) -> list[dict[str, Any]]:
+        return place.ask(partial(_show, key=key, run=run))
+
+    async def _show(opened: Any, key: str, run: int | None) -> list[dict[str, Any]]:
+        return await show_key(opened, key, None, run)
+
+    return read

@@ -1,0 +1,89 @@
+"""Puts the console together: pages behind their guard."""
+
+from __future__ import annotations
+
+from collections.abc import AsyncIterator, Callable
+from contextlib import asynccontextmanager
+from functools import partial
+from pathlib import Path
+
+from starlette.applications import Starlette
+from starlette.requests import Request
+from starlette.responses import Response
+from starlette.routing import Mount, Route
+from starlette.staticfiles import StaticFiles
+from starlette.types import ASGIApp
+
+from flink_agents.ui.guard import Guard
+from flink_agents.ui.index import TraceIndex
+from flink_agents.ui.outside import Outside
+from flink_agents.ui.pages import acting, keys, watching
+from flink_agents.ui.pages.view import View
+from flink_agents.ui.settings import Access, ConsoleSettings
+from flink_agents.ui.sources import Source, TraceFiles, TraceTopic
+
+Page = Callable[[View, Request], Response]
+
+PAGES: dict[str, Page] = {
+    "/": watching.overview,
+    "/agents": watching.agents,
+    "/runs": watching.runs,
+    "/run": watching.run,
+    "/waiting": acting.waiting,
+    "/approvals": acting.approvals,
+    "/approval": acting.approval,
+    "/dead-letters": acting.dead_letters,
+    "/signals": acting.signals,
+    "/keys": keys.keys,
+    "/journal": keys.journal,
+}
+FORMS: dict[str, Page] = {
+    "/approvals/answer": acting.answer,
+    "/dead-letters/redrive": acting.redrive,
+    "/signals/send": acting.send,
+}
+
+
+def make_index(settings: ConsoleSettings) -> TraceIndex:
+    """Return the index of the records that the settings name."""
+    sources: list[Source] = []
+    if settings.trace is not None:
+        sources.append(TraceFiles(settings.trace))
+    if settings.trace_topic is not None:
+        sources.append(TraceTopic(settings.trace_topic, settings.client))
+    return TraceIndex(sources)
+
+
+def make_app(settings: ConsoleSettings, access: Access, index: TraceIndex, outside: Outside) -> ASGIApp:
+    """Return the console. It follows the records from its start on, and closes the index at its end.
+
+    Args:
+        settings: What it looks at.
+        access: Whom it serves.
+        index: The records.
+        outside: Brokers and Flink.
+    """
+    view = View(settings, index, outside)
+
+    @asynccontextmanager
+    async def lifespan(app: Starlette) -> AsyncIterator[None]:
+        index.start()
+        try:
+            yield
+        finally:
+            index.close()
+
+    def missing(request: Request, error: Exception) -> Response:
+        return view.page(request, "missing.html", 404, what="page", name=request.url.path)
+
+    routes = [
+        *[Route(path, _handler(page, view), methods=["GET"]) for path, page in PAGES.items()],
+        *[Route(path, _handler(page, view), methods=["POST"]) for path, page in FORMS.items()],
+        Mount("/static", StaticFiles(directory=Path(__file__).parent / "static")),
+    ]
+    return Guard(Starlette(routes=routes, lifespan=lifespan, exception_handlers={404: missing}), access)
+
+
+def _handler(page: Page, view: View) -> Callable[[Request], Response]:
+    # No coroutine: pages read files and brokers, each in a thread of the server.
+    return partial(page, view)

@@ -1,0 +1,197 @@
+"""Draws the graph of a plan: places its nodes in layers, with counts from the trace on its edges."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+
+from flink_agents.api.events import InputEvent
+from flink_agents.plan.model import AgentPlan
+from flink_agents.plan.show.flow import DEAD_LETTERS, INPUT, Flow, Node, flow_of
+
+Counts = Mapping[tuple[str, str], Mapping[str, int]]
+
+NODE_WIDTH = 190
+LAYER = 290
+ROW = 76
+NODE_HEIGHT = 46
+MARGIN = 20
+
+
+@dataclass(frozen=True)
+class Box:
+    """A node that has its place.
+
+    Attributes:
+        kind: ``event``, ``action`` or ``side``.
+        title: Its name.
+        x: Left edge.
+        y: Upper edge.
+        said: How often it came about; empty if the trace has no count.
+        failed: How often it failed.
+        notes: What else the plan says.
+    """
+
+    kind: str
+    title: str
+    x: float
+    y: float
+    said: str
+    failed: int
+    notes: str
+
+
+@dataclass(frozen=True)
+class Arrow:
+    """An edge.
+
+    Attributes:
+        path: Its path, as SVG has it.
+        x: Where its count is.
+        y: Where its count is.
+        said: The count; empty if the trace has none.
+    """
+
+    path: str
+    x: float
+    y: float
+    said: str
+
+
+@dataclass(frozen=True)
+class Drawing:
+    """A graph with places.
+
+    Attributes:
+        name: Name of the agent.
+        boxes: Its nodes.
+        arrows: Its edges.
+        width: Width of all.
+        height: Height of all.
+    """
+
+    name: str
+    boxes: list[Box]
+    arrows: list[Arrow]
+    width: float
+    height: float
+
+
+def draw(plan: AgentPlan, counts: Counts, runs: int) -> Drawing:
+    """Return the drawing of a plan.
+
+    Args:
+        plan: The plan.
+        counts: How often each kind and name of record has each outcome.
+        runs: How many runs the trace has of the agent.
+    """
+    return draw_flow(plan.name, flow_of(plan), counts, runs)
+
+
+def draw_flow(name: str, flow: Flow, counts: Counts, runs: int) -> Drawing:
+    """Return the drawing of a graph."""
+    layers = _layers(flow)
+    places: dict[str, tuple[float, float]] = {}
+    tallest = max((len(one) for one in layers), default=1)
+    for column, layer in enumerate(layers):
+        top = MARGIN + (tallest - len(layer)) * ROW / 2
+        for row, node in enumerate(layer):
+            places[node] = MARGIN + column * LAYER, top + row * ROW
+    boxes = [_box(node, *places[node.id], counts, runs) for node in flow.nodes.values()]
+    arrows = [_arrow(places[one], places[other], said) for one, other, said in _said(flow, counts, runs)]
+    width = 2 * MARGIN + (len(layers) - 1) * LAYER + NODE_WIDTH
+    return Drawing(name, boxes, arrows, width, 2 * MARGIN + (tallest - 1) * ROW + NODE_HEIGHT)
+
+
+def seen_flow(counts: Counts) -> Flow:
+    """Return what the trace shows of an agent whose plan is not at hand."""
+    nodes = {INPUT: Node(INPUT, "event", InputEvent.__name__)}
+    edges: list[tuple[str, str]] = []
+    for kind, name in counts:
+        if kind == "action":
+            nodes[f"action:{name}"] = Node(f"action:{name}", "action", name)
+            edges.append((INPUT, f"action:{name}"))
+    return Flow(nodes, tuple(edges))
+
+
+def _layers(flow: Flow) -> list[list[str]]:
+    """Return the nodes by the longest way to them; what leads back into a circle does not count."""
+    after: dict[str, list[str]] = {node: [] for node in flow.nodes}
+    for one, other in flow.edges:
+        after[one].append(other)
+    order: list[str] = []
+    state: dict[str, int] = {}
+    back: set[tuple[str, str]] = set()
+    for start in flow.nodes:
+        stack = [(start, iter(after[start]))] if start not in state else []
+        state.setdefault(start, 1)
+        while stack:
+            node, rest = stack[-1]
+            following = next(rest, None)
+            if following is None:
+                stack.pop()
+                state[node] = 2
+                order.append(node)
+            elif following not in state:
+                state[following] = 1
+                stack.append((following, iter(after[following])))
+            elif state[following] == 1:
+                back.add((node, following))
+    depth = dict.fromkeys(flow.nodes, 0)
+    for node in reversed(order):
+        for following in after[node]:
+            if (node, following) not in back:
+                depth[following] = max(depth[following], depth[node] + 1)
+    found: list[list[str]] = [[] for _ in range(max(depth.values(), default=0) + 1)]
+    for node in flow.nodes:
+        found[depth[node]].append(node)
+    return found
+
+
+def _said(flow: Flow, counts: Counts, runs: int) -> list[tuple[str, str, str]]:
+    """Return the edges with their counts. An action with several triggers does not tell which it was."""
+    triggers: dict[str, int] = {}
+    for _, other in flow.edges:
+        triggers[other] = triggers.get(other, 0) + 1
+    found: list[tuple[str, str, str]] = []
+    for one, other in flow.edges:
+        number = 0
+        if other.startswith("action:") and triggers[other] == 1:
+            number = sum(counts.get(("action", other.partition(":")[2]), {}).values())
+        elif other == DEAD_LETTERS and one.startswith("event:"):
+            number = counts.get(("event", one.partition(":")[2]), {}).get("dead-lettered", 0)
+        elif one.startswith("action:") and other.startswith("event:"):
+            number = counts.get(("event", other.partition(":")[2]), {}).get("sent", 0)
+        found.append((one, other, f"{number:,}" if number else ""))
+    return found
+
+
+def _box(node: Node, x: float, y: float, counts: Counts, runs: int) -> Box:
+    kind, _, name = node.id.partition(":")
+    said, failed = "", 0
+    if kind == "action":
+        outcomes = counts.get(("action", name), {})
+        failed = outcomes.get("failed", 0)
+        total = sum(outcomes.values())
+        said = f"{total:,} executed" if total else ""
+    elif node.id == INPUT:
+        said = f"{runs:,} runs" if runs else ""
+    elif node.id == DEAD_LETTERS:
+        number = sum(
+            one.get("dead-lettered", 0) for (what, _), one in counts.items() if what in ("run", "event")
+        )
+        said = f"{number:,}" if number else ""
+    return Box(node.kind, node.title, x, y, said, failed, "; ".join(node.notes))
+
+
+def _arrow(begin: tuple[float, float], end: tuple[float, float], said: str) -> Arrow:
+    middle = NODE_HEIGHT / 2
+    x1, y1, x2, y2 = begin[0] + NODE_WIDTH, begin[1] + middle, end[0] - 6, end[1] + middle
+    if x2 > x1:
+        bend = max((x2 - x1) / 2, 30)
+        path = f"M{x1:g},{y1:g} C{x1 + bend:g},{y1:g} {x2 - bend:g},{y2:g} {x2:g},{y2:g}"
+        return Arrow(path, (x1 + x2) / 2, (y1 + y2) / 2 - 6, said)
+    # Back to an earlier layer: below the nodes.
+    low = max(y1, y2) + ROW * 0.55
+    path = f"M{x1:g},{y1:g} C{x1 + 60:g},{low:g} {x2 - 60:g},{low:g} {x2:g},{y2:g}"
+    return Arrow(path, (x1 + x2) / 2, low - 8, said)

@@ -1,0 +1,195 @@
+"""Stands before all pages: who may ask, from which page, and what a browser may do with the answer."""
+
+from __future__ import annotations
+
+import hashlib
+import hmac
+import secrets
+from collections.abc import Mapping
+from http.cookies import CookieError, SimpleCookie
+from urllib.parse import parse_qs, urlsplit
+
+from starlette.datastructures import Headers, MutableHeaders
+from starlette.responses import HTMLResponse, RedirectResponse, Response
+from starlette.types import ASGIApp, Message, Receive, Scope, Send
+
+from flink_agents.ui.settings import Access
+
+SESSION = "flink-agents-session"
+MOST_BODY = 1 << 20
+READING = ("GET", "HEAD")
+
+HEADERS = {
+    "Content-Security-Policy": (
+        "default-src 'none'; script-src 'self'; style-src 'self'; img-src 'self' data:; connect-src 'self'; "
+        "form-action 'self'; base-uri 'none'; frame-ancestors 'none'"
+    ),
+    "X-Content-Type-Options": "nosniff",
+    "X-Frame-Options": "DENY",
+    # Not no-referrer: browsers would then send "Origin: null" with the forms of the pages themselves.
+    "Referrer-Policy": "same-origin",
+    "Cross-Origin-Opener-Policy": "same-origin",
+    "Cross-Origin-Resource-Policy": "same-origin",
+    "Cache-Control": "no-store",
+}
+
+_FOREIGN = "only pages of the console may ask"
+_LOGIN = (
+    "<!doctype html><html lang='en'><meta charset='utf-8'><title>Console</title>"
+    "<link rel='stylesheet' href='/static/console.css'><main class='login'><h1>Console</h1>"
+    "<p>{said}</p><form method='post' action='/login'><label>Token "
+    "<input type='password' name='token' autocomplete='current-password' autofocus required></label> "
+    "<button>Open</button></form></main></html>"
+)
+
+
+class Guard:
+    """Checks each request, and adds the headers that bound what a page may do.
+
+    Args:
+        app: The pages.
+        access: Whom the console serves.
+    """
+
+    def __init__(self, app: ASGIApp, access: Access) -> None:
+        self._app = app
+        self._access = access
+        self._secret = secrets.token_bytes(32)
+        # Cookies do not tell ports apart: another console on this machine has its own.
+        self._name = f"{SESSION}-{access.port}"
+
+    async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
+        """Answer a request, or let it through to the pages."""
+        if scope["type"] == "lifespan":
+            return await self._app(scope, receive, send)
+        if scope["type"] != "http":
+            return
+        headers = Headers(scope=scope)
+
+        async def guarded(message: Message) -> None:
+            if message["type"] == "http.response.start":
+                MutableHeaders(scope=message).update(HEADERS)
+            await send(message)
+
+        rejected = self._reject(scope["method"], headers)
+        if rejected:
+            return await _plain(403, rejected)(scope, receive, guarded)
+        form: Mapping[str, list[str]] = {}
+        if scope["method"] not in READING:
+            body = await _body(receive)
+            if body is None:
+                return await _plain(413, "the form is too large")(scope, receive, guarded)
+            form = parse_qs(body.decode("utf-8", "replace"), keep_blank_values=True)
+        answer = self._admit(scope, headers, form)
+        await (answer or self._app)(scope, receive, guarded)
+
+    def csrf(self, session: str) -> str:
+        """Return what each form of a session carries."""
+        return self._signed("form", session)
+
+    def _reject(self, method: str, headers: Headers) -> str:
+        """Return why a request is not for this console; empty if it is."""
+        hosts = headers.getlist("host")
+        if len(hosts) != 1 or not self._access.admits_host(hosts[0]):
+            return "this console does not go by that name; see --allow-host"
+        if method not in (*READING, "POST"):
+            return "only GET and POST are known"
+        origin = headers.get("origin")
+        if origin is None:
+            # Without it only browsers tell where a request comes from.
+            foreign = headers.get("sec-fetch-site", "same-origin") not in ("same-origin", "none")
+            followed = method in READING and headers.get("sec-fetch-mode") == "navigate"
+            return (
+                "" if method in READING and (followed or not foreign) else "only pages of the console may ask"
+            )
+        return "" if urlsplit(origin).netloc == hosts[0] else "only pages of the console may ask"
+
+    def _admit(self, scope: Scope, headers: Headers, form: Mapping[str, list[str]]) -> ASGIApp | None:
+        """Return the answer to a visitor who may not ask; None lets the request through."""
+        path, method = scope["path"], scope["method"]
+        session = self._session(headers)
+        if path == "/login" and method == "POST":
+            return self._login(_first(form, "token"))
+        if path.startswith("/static/") and method in READING:
+            return None
+        if self._access.token and not session:
+            given = headers.get("authorization", "").removeprefix("Bearer ")
+            asked = _first(parse_qs(scope["query_string"].decode("latin-1")), "token")
+            if asked and method in READING:
+                # The token leaves the address: histories and screenshots keep addresses.
+                return self._login(asked, path)
+            if not self._is_token(given):
+                return HTMLResponse(_LOGIN.format(said="This console needs its token."), 401)
+        fresh = not session
+        session = session or self._new_session()
+        if method == "POST" and not hmac.compare_digest(
+            _first(form, "csrf").encode(), self.csrf(session).encode()
+        ):
+            return _plain(403, "this form is not of this console, or is older than it: load the page again")
+        scope.setdefault("state", {}).update(session=session, csrf=self.csrf(session), form=form)
+        return self._begin(session) if fresh else None
+
+    def _begin(self, session: str) -> ASGIApp:
+        """Return the pages for a visitor who gets the cookie with the answer."""
+
+        async def answer(scope: Scope, receive: Receive, send: Send) -> None:
+            async def with_cookie(message: Message) -> None:
+                if message["type"] == "http.response.start":
+                    MutableHeaders(scope=message).append("set-cookie", self._cookie(session))
+                await send(message)
+
+            await self._app(scope, receive, with_cookie)
+
+        return answer
+
+    def _login(self, token: str, path: str = "/") -> ASGIApp:
+        if not self._access.token or not self._is_token(token):
+            return HTMLResponse(_LOGIN.format(said="That is not the token."), 401)
+        # One slash: two would name another machine.
+        answer = RedirectResponse("/" + path.lstrip("/\\"), 303)
+        answer.headers.append("set-cookie", self._cookie(self._new_session()))
+        return answer
+
+    def _is_token(self, given: str) -> bool:
+        return hmac.compare_digest(given.encode(), (self._access.token or "").encode())
+
+    def _new_session(self) -> str:
+        name = secrets.token_urlsafe(24)
+        return f"{name}.{self._signed('session', name)}"
+
+    def _session(self, headers: Headers) -> str:
+        """Return the session of a request; empty if it has none of this process."""
+        try:
+            cookie = SimpleCookie(headers.get("cookie", "")).get(self._name)
+        except CookieError:
+            return ""
+        value = "" if cookie is None else cookie.value
+        name, _, signature = value.rpartition(".")
+        good = hmac.compare_digest(signature.encode(), self._signed("session", name).encode())
+        return value if good else ""
+
+    def _signed(self, what: str, text: str) -> str:
+        return hmac.new(self._secret, f"{what}\0{text}".encode(), hashlib.sha256).hexdigest()
+
+    def _cookie(self, session: str) -> str:
+        return f"{self._name}={session}; Path=/; HttpOnly; SameSite=Strict"
+
+
+def _first(form: Mapping[str, list[str]], name: str) -> str:
+    return form.get(name, [""])[0]
+
+
+def _plain(status: int, text: str) -> Response:
+    return Response(text + "\n", status, media_type="text/plain")
+
+
+async def _body(receive: Receive) -> bytes | None:
+    """Return the body of a request; None if it is too large."""
+    body = b""
+    while True:
+        message = await receive()
+        body += message.get("body", b"")
+        if len(body) > MOST_BODY:
+            return None
+        if not message.get("more_body"):
+            return body

@@ -1,0 +1,232 @@
+"""The console's index of records: a file of SQLite, which only ever takes in what is new."""
+
+from __future__ import annotations
+
+import hashlib
+import sqlite3
+import tempfile
+import threading
+from collections import Counter, defaultdict
+from collections.abc import Iterable, Iterator, Sequence
+from pathlib import Path
+from typing import Any
+
+from flink_agents.api.logs import bounded_logger
+from flink_agents.api.trace_errors import TraceFormatError
+from flink_agents.trace.records import TraceRecord
+from flink_agents.ui.merging import COLUMNS, RunRow, storable
+from flink_agents.ui.sources import Lines, Source
+
+_log = bounded_logger("flink_agents.ui")
+
+BATCH = 1000
+POLL_SECONDS = 0.5
+MOST_RECORDS = 4_000_000
+"""How many records the index holds; beyond that, the oldest ones leave it."""
+
+_SCHEMA = f"""
+CREATE TABLE runs (
+    {", ".join(COLUMNS)},
+    PRIMARY KEY (run_id)
+) WITHOUT ROWID;
+CREATE INDEX runs_ended ON runs (ended);
+CREATE INDEX runs_status ON runs (status, ended, agent);
+CREATE INDEX runs_agent ON runs (agent, ended);
+CREATE INDEX runs_seconds ON runs (seconds);
+CREATE INDEX runs_key ON runs (key, sequence);
+CREATE INDEX runs_error ON runs (error_class, ended) WHERE error_class != '';
+CREATE TABLE records (id INTEGER PRIMARY KEY, name INTEGER UNIQUE, run_id TEXT, place TEXT, body BLOB);
+CREATE INDEX records_run ON records (run_id);
+CREATE TABLE counts (agent, kind, name, outcome, number, seconds, PRIMARY KEY (agent, kind, name, outcome));
+"""
+
+
+class TraceIndex:
+    """Holds records in a file of its own, which is removed with it. Readers never wait for the writer.
+
+    Args:
+        sources: Where records come from.
+        most: How many records it holds.
+
+    Attributes:
+        invalid: How many lines were no records.
+        problem: Why a source could not be read the last time; empty if it could.
+        ready: Set when all that was there at the start was read.
+    """
+
+    def __init__(self, sources: Sequence[Source] = (), most: int = MOST_RECORDS) -> None:
+        self._sources = sources
+        self._most = most
+        self._directory = tempfile.TemporaryDirectory(prefix="flink-agents-ui-")
+        self._path = Path(self._directory.name) / "index.sqlite"
+        self._local = threading.local()
+        self._opened: list[sqlite3.Connection] = []
+        self._opening = threading.Lock()
+        self._writing = threading.Lock()
+        self._closing = threading.Event()
+        self._thread: threading.Thread | None = None
+        self.invalid = 0
+        self.problem = ""
+        self.ready = threading.Event()
+        self._writer = self._connect()
+        self._writer.executescript("PRAGMA journal_mode=WAL; PRAGMA synchronous=OFF;" + _SCHEMA)
+
+    # -- reading ----------------------------------------------------------------------
+
+    def ask(self, sql: str, values: Iterable[Any] = ()) -> list[sqlite3.Row]:
+        """Return the rows of a query. For any thread."""
+        connection = getattr(self._local, "connection", None)
+        if connection is None:
+            connection = self._local.connection = self._connect()
+            connection.execute("PRAGMA query_only=ON")
+            connection.row_factory = sqlite3.Row
+        return connection.execute(sql, tuple(values)).fetchall()
+
+    def records(self, run_ids: Sequence[str]) -> Iterator[TraceRecord]:
+        """Return the records of runs."""
+        marks = ",".join("?" * len(run_ids))
+        for row in self.ask(f"SELECT body FROM records WHERE run_id IN ({marks}) ORDER BY id", run_ids):
+            yield TraceRecord.from_json(row["body"])
+
+    # -- following --------------------------------------------------------------------
+
+    def start(self) -> None:
+        """Follow the sources in a thread."""
+        self._thread = threading.Thread(target=self._follow, name="flink-agents-ui-index", daemon=True)
+        self._thread.start()
+
+    def close(self) -> None:
+        """Stop, and remove the file."""
+        self._closing.set()
+        if self._thread is not None:
+            self._thread.join()
+        for source in self._sources:
+            source.close()
+        with self._opening:
+            for connection in self._opened:
+                connection.close()
+        self._directory.cleanup()
+
+    def refresh(self) -> None:
+        """Take in what is new."""
+        problem = ""
+        for source in self._sources:
+            try:
+                for portion in source.read():
+                    if isinstance(portion, Lines):
+                        self._take(portion)
+                    else:
+                        self._forget("place = ?", portion.place)
+                    if self._closing.is_set():
+                        return
+            except Exception as error:  # a broker that is away: it may come back
+                problem = f"{type(error).__name__}: {error}"
+                _log.warning("the trace cannot be read: %s", problem)
+        self.problem = problem
+        self._bound()
+        self.ready.set()
+
+    def _follow(self) -> None:
+        while not self._closing.is_set():
+            self.refresh()
+            self._closing.wait(POLL_SECONDS)
+
+    # -- writing ----------------------------------------------------------------------
+
+    def _take(self, portion: Lines) -> None:
+        lines = [one for one in portion.lines if one]
+        for start in range(0, len(lines), BATCH):
+            found = list(self._parsed(lines[start : start + BATCH]))
+            with self._writing, self._writer:
+                self._add(found, storable(portion.place))
+
+    def _parsed(self, lines: Iterable[bytes]) -> Iterator[tuple[TraceRecord, bytes]]:
+        for line in lines:
+            try:
+                record = TraceRecord.from_json(line)
+                _check(record)
+                yield record, line
+            except (TraceFormatError, TypeError, ValueError, AttributeError):
+                self.invalid += 1
+
+    def _add(self, found: Sequence[tuple[TraceRecord, bytes]], place: str) -> None:
+        names = [_number(record.id) for record, _ in found]
+        known = self._known(names)
+        rows = self._rows({storable(record.run_id) for record, _ in found})
+        counts = Counter[tuple[str, str, str, str]]()
+        seconds: defaultdict[tuple[str, str, str, str], float] = defaultdict(float)
+        new: list[tuple[int, str, str, bytes]] = []
+        for name, (record, line) in zip(names, found, strict=True):
+            run_id = storable(record.run_id)
+            row = rows.get(run_id)
+            if row is None:
+                row = rows[run_id] = RunRow.first(record)
+                row.run_id = run_id
+            if name in known:
+                row.repeated(record)
+                continue
+            known.add(name)
+            row.add(record)
+            new.append((name, run_id, place, line))
+            what = row.agent, storable(record.kind), storable(record.name), storable(record.outcome)
+            counts[what] += 1
+            seconds[what] += record.seconds or 0.0
+        write = self._writer.executemany
+        write("INSERT INTO records (name, run_id, place, body) VALUES (?, ?, ?, ?)", new)
+        marks = ",".join("?" * len(COLUMNS))
+        write(f"INSERT OR REPLACE INTO runs VALUES ({marks})", [row.values() for row in rows.values()])
+        more = (
+            "ON CONFLICT DO UPDATE SET number = number + excluded.number, "
+            "seconds = seconds + excluded.seconds"
+        )
+        write(
+            f"INSERT INTO counts VALUES (?, ?, ?, ?, ?, ?) {more}",
+            [(*what, number, seconds[what]) for what, number in counts.items()],
+        )
+
+    def _known(self, names: list[int]) -> set[int]:
+        rows = self._several("SELECT name FROM records WHERE name IN", names)
+        return {row[0] for row in rows}
+
+    def _rows(self, ids: set[str]) -> dict[str, RunRow]:
+        rows = self._several(f"SELECT {', '.join(COLUMNS)} FROM runs WHERE run_id IN", list(ids))
+        return {row[0]: RunRow(*row) for row in rows}
+
+    def _several(self, sql: str, values: Sequence[Any]) -> list[tuple[Any, ...]]:
+        return self._writer.execute(f"{sql} ({','.join('?' * len(values))})", values).fetchall()
+
+    def _bound(self) -> None:
+        newest = self._writer.execute("SELECT max(id), min(id) FROM records").fetchone()
+        if newest[0] is not None and newest[0] - newest[1] >= self._most:
+            # A tenth at once: what follows reads all of the index.
+            self._forget("id <= ?", newest[0] - self._most * 9 // 10)
+
+    def _forget(self, which: str, value: Any) -> None:
+        with self._writing, self._writer:
+            self._writer.execute(f"DELETE FROM records WHERE {which}", (value,))
+            self._writer.execute("DELETE FROM runs WHERE run_id NOT IN (SELECT run_id FROM records)")
+
+    def _connect(self) -> sqlite3.Connection:
+        connection = sqlite3.connect(self._path, timeout=30, check_same_thread=False)
+        connection.execute("PRAGMA cache_size=-32000")
+        with self._opening:
+            self._opened.append(connection)
+        return connection
+
+
+def _number(name: str) -> int:
+    """Return the id of a record as a number: an index of these is small."""
+    digest = hashlib.blake2b(storable(name).encode(), digest_size=8).digest()
+    return int.from_bytes(digest, "big", signed=True)
+
+
+def _check(record: TraceRecord) -> None:
+    """Raise TypeError if a field has a value of another type: the line may come from anywhere."""
+    texts = record.kind, record.name, record.outcome, record.job, record.agent, record.key, record.run_id
+    numbers = record.time, record.sequence_number, record.seconds or 0.0
+    if not all(isinstance(one, str) for one in (*texts, record.span_id)):
+        raise TypeError("a field of the record is no string")
+    if not all(isinstance(one, int | float) and abs(one) < 1e15 for one in numbers):
+        raise TypeError("a field of the record is no number")
+    if not isinstance(record.attributes, dict):
+        raise TypeError("the attributes of the record are no object")

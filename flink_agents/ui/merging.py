@@ -1,0 +1,131 @@
+"""What the console knows of a run, put together from its records as they come."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Mapping
+from dataclasses import dataclass, fields
+from operator import attrgetter
+from typing import Any
+
+from flink_agents.runtime.serde.keys import decode_key
+from flink_agents.trace.records import TraceRecord
+
+FINAL = ("completed", "dead-lettered")
+"""The outcomes that end a run, whatever comes later."""
+
+NO_CALLS = ("run", "action", "event", "memory", "wait", "commit")
+"""The kinds of records that are no calls."""
+
+MOST_TEXT = 500
+
+
+@dataclass
+class RunRow:
+    """A run, as the list of runs has it.
+
+    Attributes:
+        run_id: Its id.
+        job: Identity of the job.
+        agent: Name of the agent.
+        key: Canonical text of the key.
+        shown_key: The key for people.
+        sequence: Number of the run within the key.
+        status: ``running``, ``suspended``, ``failed``, ``dead-lettered`` or ``completed``.
+        begun: When its first record began, in seconds since the epoch.
+        ended: When its last record was made.
+        seconds: The time between the two.
+        calls: How many calls were recorded.
+        error_class: Class of the last error; empty if there was none.
+        error: That error's text and line.
+        waits: What would end it, as JSON, if it is suspended.
+        decided: When the record was made that the status comes from.
+    """
+
+    run_id: str
+    job: str = ""
+    agent: str = ""
+    key: str = ""
+    shown_key: str = ""
+    sequence: int = 0
+    status: str = "running"
+    begun: float = 0.0
+    ended: float = 0.0
+    seconds: float = 0.0
+    calls: int = 0
+    error_class: str = ""
+    error: str = ""
+    waits: str = "[]"
+    decided: float = 0.0
+
+    @classmethod
+    def first(cls, record: TraceRecord) -> RunRow:
+        """Return the row of a run whose first record this is."""
+        return cls(
+            record.run_id,
+            storable(record.job),
+            storable(record.agent),
+            storable(record.key),
+            shown_key(record.key),
+            record.sequence_number,
+            begun=_begun(record),
+            ended=record.time,
+        )
+
+    def repeated(self, record: TraceRecord) -> None:
+        """Take in what a record says of the present: also one that was recorded before, as by a replay."""
+        if record.kind == "run" and self.status not in FINAL:
+            final = record.outcome in FINAL
+            if final or record.time >= self.decided:
+                self.status = "running" if record.outcome == "started" else record.outcome
+                self.waits = json.dumps(list(record.attributes.get("waits", ())), default=str)
+                self.decided = record.time
+        self.ended = max(self.ended, record.time)
+        self.seconds = self.ended - self.begun
+
+    def add(self, record: TraceRecord) -> None:
+        """Take in a record that is new."""
+        self.begun = min(self.begun, _begun(record))
+        self.calls += record.kind not in NO_CALLS
+        error = error_of(record.attributes)
+        if error:
+            self.error_class = storable(str(error.get("error", "")))[:MOST_TEXT]
+            where = f" at {error['where']}" if "where" in error else ""
+            self.error = storable(f"{error.get('message', '')}{where}")[:MOST_TEXT]
+        self.repeated(record)
+
+    def values(self) -> tuple[Any, ...]:
+        """Return the fields in their order."""
+        return _fields_of(self)
+
+
+COLUMNS = tuple(one.name for one in fields(RunRow))
+# Not by astuple, which copies each value.
+_fields_of = attrgetter(*COLUMNS)
+
+
+def error_of(attributes: Mapping[str, Any]) -> Mapping[str, Any]:
+    """Return the error that a record tells of; empty if none."""
+    error = attributes.get("error")
+    if isinstance(error, str):
+        return attributes
+    return error if isinstance(error, Mapping) else {}
+
+
+def shown_key(text: str) -> str:
+    """Return a key for people: a string as it is, another value as JSON, else the canonical text."""
+    try:
+        # No class is imported: the trace may come from anywhere.
+        value = decode_key(text, from_outside=True)
+        return storable(value if isinstance(value, str) else json.dumps(value))
+    except Exception:  # a redacted key, or one of a class
+        return storable(text)
+
+
+def storable(text: object) -> str:
+    """Return a text that is UTF-8: half a character becomes its escape."""
+    return str(text).encode("utf-8", "backslashreplace").decode()
+
+
+def _begun(record: TraceRecord) -> float:
+    return record.time - (record.seconds or 0.0)

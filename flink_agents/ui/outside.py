@@ -1,0 +1,260 @@
+"""What the console asks of brokers and of Flink, and what it sends: signals, answers and dead letters."""
+
+from __future__ import annotations
+
+import json
+import threading
+from collections.abc import Sequence
+from dataclasses import dataclass, field
+from datetime import UTC, datetime
+from functools import partial
+from typing import Any
+
+from flink_agents import redaction
+from flink_agents.api.approvals import ApprovalRequest, ApprovalResponse
+from flink_agents.api.console_errors import RejectedAnswerError
+from flink_agents.api.signals import Signal
+from flink_agents.connectors.kafka.desk import KafkaDesk
+from flink_agents.connectors.kafka.put_back import Letter, put_back
+from flink_agents.runtime.flink.following.rest import ClusterRest
+from flink_agents.ui.background import Background, Reading
+from flink_agents.ui.settings import ConsoleSettings
+
+MOST_LETTERS = 500
+MOST_VALUE = 4000
+
+
+@dataclass(frozen=True)
+class Job:
+    """A job of the cluster.
+
+    Attributes:
+        id: Its id.
+        name: Its name.
+        state: Its state, as Flink says it.
+        since: When it started, in seconds since the epoch.
+        tasks: How many of its tasks are in each state, of those that there are.
+        checkpoints: How many checkpoints it completed, and how many failed.
+        problem: The last exception that it restarted after, its first line.
+    """
+
+    id: str
+    name: str
+    state: str
+    since: float
+    tasks: dict[str, int]
+    checkpoints: tuple[int, int] = (0, 0)
+    problem: str = ""
+
+
+@dataclass(frozen=True)
+class ShownLetter:
+    """A dead letter for people.
+
+    Attributes:
+        place: Where it lies: ``topic/partition/offset``.
+        topic: The topic of dead letters.
+        agent: Name of the agent that could not handle it.
+        error_class: Class of the error.
+        error: Class and text of the error.
+        origin: The topic that it came from.
+        key: Its key.
+        value: Its value, cut.
+        time: When it was written, in seconds since the epoch.
+        headers: Its headers.
+    """
+
+    place: str
+    topic: str
+    agent: str
+    error_class: str
+    error: str
+    origin: str | None
+    key: str
+    value: str
+    time: float
+    headers: dict[str, str] = field(default_factory=dict[str, str])
+
+
+class Outside:
+    """Reads brokers and Flink in threads of their own, and sends what people decide.
+
+    Args:
+        settings: Where these are.
+    """
+
+    def __init__(self, settings: ConsoleSettings) -> None:
+        self._settings = settings
+        self._desk = KafkaDesk(settings.signals, settings.requests, **settings.client)
+        self._requests = Background(self._desk.pending) if settings.requests else None
+        self._letters = {name: Background(partial(self._read, name), 5.0) for name in settings.dead_letters}
+        self._jobs = Background(partial(_jobs, ClusterRest(settings.cluster))) if settings.cluster else None
+        self._answering = threading.Lock()
+        self.sent: dict[str, ApprovalResponse] = {}
+
+    # -- reading ----------------------------------------------------------------------
+
+    def jobs(self) -> Reading[list[Job]] | None:
+        """Return the jobs of the cluster; None if no cluster is named."""
+        return None if self._jobs is None else self._jobs.read()
+
+    def requests(self) -> Reading[list[ApprovalRequest]] | None:
+        """Return the pending requests; None if no topic is named."""
+        return None if self._requests is None else self._requests.read()
+
+    def letters(self) -> dict[str, Reading[list[ShownLetter]]]:
+        """Return the dead letters that nobody has put back, by topic."""
+        return {name: one.read() for name, one in self._letters.items()}
+
+    def _read(self, topic: str) -> list[ShownLetter]:
+        found: list[ShownLetter] = []
+        put_back(
+            topic,
+            # Nothing is written: any name does, for letters that came from nowhere that is known.
+            topic,
+            limit=MOST_LETTERS,
+            dry_run=True,
+            told=lambda letter, _: found.append(_shown(topic, letter)),
+            **self._settings.client,
+        )
+        return found
+
+    # -- sending ----------------------------------------------------------------------
+
+    def answer(self, response: ApprovalResponse, new_arguments: bool = False) -> ApprovalRequest:
+        """Send an answer to a request, and return the request.
+
+        Raises:
+            RejectedAnswerError: The request is not pending, was answered already, or has no such argument.
+            KafkaStreamError: The brokers cannot be reached.
+        """
+        if self._settings.signals is None:
+            raise _not_set_up("answers", "--signals TOPIC")
+        with self._answering:
+            request = next((one for one in self._desk.pending() if one.id == response.id), None)
+            if request is None:
+                raise _rejected("this request is no longer pending", found=response.id)
+            unknown = [name for name in response.arguments or () if name not in request.arguments]
+            if unknown and not new_arguments:
+                raise _rejected(f"{request.what} has no argument {unknown[0]!r}", found=unknown[0])
+            earlier = next(iter(self._desk.answered(request)), None) or self.sent.get(request.id)
+            if earlier is not None:
+                said = "approved" if earlier.approved else "denied"
+                by = f" by {earlier.by}" if earlier.by else ""
+                raise _rejected(f"this request was {said}{by} already; the first answer counts", found=said)
+            self._desk.answer(response)
+            self.sent[request.id] = response
+        return request
+
+    def signal(self, signal: Signal) -> None:
+        """Send a signal.
+
+        Raises:
+            RejectedAnswerError: No topic of signals is named.
+            KafkaStreamError: The brokers cannot be reached.
+            KafkaValueError: A value is no JSON, or the id of the wait is none.
+        """
+        if self._settings.signals is None:
+            raise _not_set_up("signals", "--signals TOPIC")
+        self._desk.send([signal])
+
+    def redrive(self, topic: str, places: Sequence[str], to: str | None) -> dict[str, int]:
+        """Put dead letters back, and return how many went into each topic.
+
+        Raises:
+            RejectedAnswerError: No letter is chosen, or none of these is there any more.
+            KafkaStreamError: The brokers cannot be reached, or a letter came from nowhere that is known.
+        """
+        if topic not in self._letters or not places:
+            raise _rejected("no dead letter is chosen", found=topic)
+        wanted = set(places)
+        done = put_back(topic, to, choose=lambda letter: letter.place in wanted, **self._settings.client)
+        self._letters[topic].renew()
+        if not done.topics:
+            raise _rejected("these dead letters were put back before", found=", ".join(places)[:200])
+        return done.topics
+
+    def renew_requests(self) -> None:
+        """Read the pending requests again."""
+        if self._requests is not None:
+            self._requests.renew(2.0)
+
+
+def _shown(topic: str, letter: Letter) -> ShownLetter:
+    return ShownLetter(
+        letter.place,
+        topic,
+        letter.agent,
+        letter.error_type,
+        redaction.hide(letter.error),
+        letter.origin,
+        _text(letter.key),
+        _text(letter.value),
+        letter.timestamp / 1000,
+        {name: _text(value) for name, value in letter.headers.items()},
+    )
+
+
+def _text(value: bytes | None) -> str:
+    if value is None:
+        return "null"
+    text = redaction.hide(value.decode("utf-8", "backslashreplace"))
+    return text if len(text) <= MOST_VALUE else f"{text[:MOST_VALUE]} ... ({len(value)} bytes)"
+
+
+def _jobs(cluster: ClusterRest) -> list[Job]:
+    found = cluster.get("/jobs/overview")["jobs"]
+    found.sort(key=lambda one: (one["state"] != "RUNNING", -one["start-time"]))
+    return [_job(cluster, one) for one in found[:50]]
+
+
+def _job(cluster: ClusterRest, said: dict[str, Any]) -> Job:
+    checkpoints, problem = (0, 0), ""
+    if said["state"] in ("RUNNING", "RESTARTING", "FAILING", "CREATED", "FAILED"):
+        counts = cluster.get(f"/jobs/{said['jid']}/checkpoints").get("counts", {})
+        checkpoints = counts.get("completed", 0), counts.get("failed", 0)
+        told = cluster.get(f"/jobs/{said['jid']}/exceptions?maxExceptions=1")
+        entries = told.get("exceptionHistory", {}).get("entries", [])
+        if entries:
+            at = datetime.fromtimestamp(entries[0]["timestamp"] / 1000, UTC).strftime("%H:%M:%S")
+            problem = f"{at}Z {_first_cause(entries[0].get('stacktrace', ''))}"
+    tasks = {name: number for name, number in said.get("tasks", {}).items() if number and name != "total"}
+    return Job(
+        said["jid"], said["name"], said["state"], said["start-time"] / 1000, tasks, checkpoints, problem
+    )
+
+
+def _first_cause(stack: str) -> str:
+    """Return the line of a Java stack that says most: that of the Python error, else the first."""
+    lines = [one.strip() for one in stack.splitlines() if one.strip()]
+    own = [one for one in lines if one.startswith("flink_agents.") or one.split(":")[0].endswith("Error")]
+    return (own or lines or [""])[0][:300]
+
+
+def json_of(text: str, what: str) -> Any:
+    """Return the value that a field of a form has as JSON.
+
+    Raises:
+        RejectedAnswerError: It is no JSON.
+    """
+
+    def reject(constant: str) -> Any:
+        raise ValueError(f"{constant} is no JSON")
+
+    try:
+        value = json.loads(text, parse_constant=reject)
+        # 1e999 is JSON, and becomes a number that is none.
+        json.dumps(value, allow_nan=False)
+        return value
+    except (ValueError, RecursionError) as error:
+        raise _rejected(f"{what} takes JSON: {error}", found=text[:100]) from None
+
+
+def _rejected(message: str, found: str) -> RejectedAnswerError:
+    return RejectedAnswerError(message, found=found, fix="load the page again, and look at what it shows now")
+
+
+def _not_set_up(what: str, option: str) -> RejectedAnswerError:
+    return RejectedAnswerError(
+        f"this console cannot send {what}", expected=option, fix=f"start flink-agents ui with {option}"
+    )

@@ -1,0 +1,105 @@
+"""Keys: what becomes of one, its runs and its journal."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Iterator, Sequence
+from typing import Any
+
+from starlette.requests import Request
+from starlette.responses import Response
+
+from flink_agents.runtime.serde.keys import decode_key, encode_key
+from flink_agents.trace import telling
+from flink_agents.trace.reading import RunTrace
+from flink_agents.ui import queries
+from flink_agents.ui.merging import shown_key, storable
+from flink_agents.ui.pages.view import View
+
+
+def keys(view: View, request: Request) -> Response:
+    """Show a key, or the form that asks for one."""
+    given = request.query_params.get("key", "").strip()
+    raw = request.query_params.get("raw", "")
+    canonical = raw or _known(view, given)
+    traces = queries.traces_of_key(view.index, canonical) if canonical else []
+    said = _why(traces, canonical) if canonical else []
+    return view.page(
+        request,
+        "keys.html",
+        given=given or (shown_key(canonical) if canonical else ""),
+        canonical=canonical,
+        said=said,
+        rows=_rows(view, canonical) if canonical else [],
+        recent=[] if canonical else _recent(view),
+        has_journal=view.settings.journals is not None,
+        signal_key=_as_written(canonical),
+        can_signal=view.settings.signals is not None,
+    )
+
+
+def journal(view: View, request: Request) -> Response:
+    """Return the journal of a key or a run, as a part of a page."""
+    key = request.query_params.get("key", "")
+    sequence = request.query_params.get("run", "")
+    journals: list[dict[str, Any]] = []
+    problem = ""
+    if view.settings.journals is not None:
+        try:
+            journals = view.settings.journals(key, int(sequence) if sequence.isdecimal() else None)
+        except Exception as error:  # whatever a store that is away leads to
+            problem = str(error) or type(error).__name__
+    return view.page(request, "journal.html", journals=journals, failure=problem)
+
+
+def _as_written(canonical: str) -> str:
+    """Return a key as the form of signals takes it: JSON, so that "7" is not 7."""
+    try:
+        return json.dumps(decode_key(canonical, from_outside=True))
+    except Exception:  # no key yet, a redacted one, or one of a class
+        return ""
+
+
+def _why(traces: Sequence[RunTrace], canonical: str) -> list[str]:
+    try:
+        return telling.why(traces, shown_key(canonical))
+    except (ValueError, OverflowError, OSError, LookupError, TypeError, AttributeError) as error:
+        # The trace may come from anywhere, and hold a wait of another form or a time that no calendar has.
+        return [f"The records of this key cannot be told in words: {error}"]
+
+
+def _rows(view: View, key: str) -> list[Any]:
+    return view.index.ask("SELECT * FROM runs WHERE key = ? ORDER BY sequence DESC LIMIT 50", [storable(key)])
+
+
+def _recent(view: View) -> list[Any]:
+    return view.index.ask("SELECT agent, key, shown_key, ended FROM runs ORDER BY ended DESC LIMIT 12")
+
+
+def _known(view: View, given: str) -> str:
+    """Return the canonical text that somebody means: the first one with runs; else that of the text."""
+    forms = list(_forms(given)) if given else []
+    for form in forms:
+        if view.index.ask("SELECT 1 FROM runs WHERE key = ? LIMIT 1", [storable(form)]):
+            return form
+    return forms[0] if forms else ""
+
+
+def _forms(given: str) -> Iterator[str]:
+    for value in (given, *_as_json(given)):
+        try:
+            yield encode_key(value)
+        except Exception:  # what no key can be is none that somebody means
+            continue
+    yield given
+
+
+def _as_json(text: str) -> list[Any]:
+    try:
+        return [_tuples(json.loads(text))]
+    except (ValueError, RecursionError):
+        return []
+
+
+def _tuples(value: Any) -> Any:
+    return tuple(map(_tuples, value)) if isinstance(value, list) else value

@@ -1,0 +1,92 @@
+"""What all pages share: their parts, their frame, and what they say after a form was sent."""
+
+from __future__ import annotations
+
+import time
+from collections import deque
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass, field
+from typing import Any
+
+from jinja2 import Environment
+from starlette.requests import Request
+from starlette.responses import HTMLResponse, RedirectResponse, Response
+
+from flink_agents.api.errors import AgentsError
+from flink_agents.ui.index import TraceIndex
+from flink_agents.ui.outside import Outside
+from flink_agents.ui.rendering import environment
+from flink_agents.ui.settings import ConsoleSettings
+
+NAVIGATION = (
+    ("/", "Overview"),
+    ("/agents", "Agents"),
+    ("/runs", "Runs"),
+    ("/waiting", "Waiting"),
+    ("/approvals", "Approvals"),
+    ("/dead-letters", "Dead letters"),
+    ("/signals", "Signals"),
+    ("/keys", "Keys"),
+)
+
+
+@dataclass
+class View:
+    """The parts that pages are made from.
+
+    Attributes:
+        settings: What the console looks at.
+        index: The records.
+        outside: Brokers and Flink.
+        templates: The templates.
+        said: What a visitor is told on the next page, by session.
+    """
+
+    settings: ConsoleSettings
+    index: TraceIndex
+    outside: Outside
+    templates: Environment = field(default_factory=environment)
+    said: dict[str, deque[tuple[str, str]]] = field(default_factory=dict[str, deque[tuple[str, str]]])
+
+    def page(self, request: Request, template: str, status: int = 200, **values: Any) -> Response:
+        """Return a page."""
+        text = self.templates.get_template(template).render(
+            navigation=NAVIGATION,
+            here="/" + request.url.path.strip("/").partition("/")[0],
+            csrf=getattr(request.state, "csrf", ""),
+            messages=list(self.said.pop(getattr(request.state, "session", ""), ())),
+            reading=not self.index.ready.is_set(),
+            problem=self.index.problem,
+            now=time.time(),
+            address=request.url.path + (f"?{request.url.query}" if request.url.query else ""),
+            **values,
+        )
+        # Half a character in a record must not keep a page from being sent.
+        return HTMLResponse(text.encode("utf-8", "backslashreplace"), status)
+
+    def tell(self, request: Request, kind: str, text: str) -> None:
+        """Tell a visitor something on the next page."""
+        if len(self.said) > 1000:
+            self.said.clear()
+        self.said.setdefault(request.state.session, deque(maxlen=5)).append((kind, text))
+
+    def do(self, request: Request, act: Callable[[Mapping[str, list[str]]], str], back: str) -> Response:
+        """Do what a form asks for, and lead back to a page that says what came of it."""
+        try:
+            self.tell(request, "good", act(request.state.form))
+        except AgentsError as error:
+            self.tell(request, "bad", str(error))
+        return RedirectResponse(back, 303)
+
+
+def first(form: Mapping[str, list[str]], name: str) -> str:
+    """Return the first value of a field."""
+    return form.get(name, [""])[0]
+
+
+def number(text: str | None, least: int = 0, most: int = 1_000_000) -> int:
+    """Return the number in a text; the least one if it is none."""
+    try:
+        return min(max(int(text or least), least), most)
+    except ValueError:
+        return least

@@ -1,0 +1,116 @@
+"""Overview, agents, runs and one run."""
+
+from __future__ import annotations
+
+import json
+import time
+from typing import Any
+
+from starlette.requests import Request
+from starlette.responses import Response
+
+from flink_agents.ui import graph, queries
+from flink_agents.ui.pages.view import View, number
+from flink_agents.ui.queries import RunFilter
+from flink_agents.ui.timeline import timeline
+
+MINUTES = 60
+SINCE = ((0, "any time"), (900, "15 minutes"), (3600, "1 hour"), (86400, "1 day"), (604800, "1 week"))
+
+
+def overview(view: View, request: Request) -> Response:
+    """Show jobs, rates and errors."""
+    by_agent = queries.by_agent(view.index)
+    totals = {one: sum(row[one] for row in by_agent.values()) for one in queries.STATUSES}
+    series = queries.series(view.index, MINUTES, time.time())
+    return view.page(
+        request,
+        "overview.html",
+        jobs=view.outside.jobs(),
+        by_agent=by_agent,
+        totals=totals,
+        rate=(sum(series["completed"][-5:]) + sum(series["failed"][-5:])) / 5,
+        chart=json.dumps(series),
+        errors=queries.errors(view.index),
+        oldest=queries.waiting(view.index, most=5),
+        requests=view.outside.requests(),
+        invalid=view.index.invalid,
+    )
+
+
+def agents(view: View, request: Request) -> Response:
+    """Show the graph of each agent with counts."""
+    by_agent = queries.by_agent(view.index)
+    plans = {one.name: one for one in view.settings.plans}
+    drawn: list[tuple[graph.Drawing, bool]] = []
+    for name in sorted({*by_agent, *plans}):
+        counts = queries.counts(view.index, name)
+        runs = sum(by_agent.get(name, {}).values())
+        if name in plans:
+            drawn.append((graph.draw(plans[name], counts, runs), True))
+        else:
+            drawn.append((graph.draw_flow(name, graph.seen_flow(counts), counts, runs), False))
+    calls = {name: _calls(view, name) for name in by_agent}
+    return view.page(request, "agents.html", drawn=drawn, by_agent=by_agent, calls=calls)
+
+
+def _calls(view: View, agent: str) -> list[dict[str, Any]]:
+    rows = view.index.ask(
+        "SELECT kind, name, sum(number) AS number, sum(seconds) / sum(number) AS mean, "
+        "sum(CASE WHEN outcome = 'failed' THEN number ELSE 0 END) AS failed FROM counts "
+        "WHERE agent = ? AND kind NOT IN ('run', 'event') GROUP BY kind, name ORDER BY number DESC LIMIT 30",
+        [agent],
+    )
+    return [dict(row) for row in rows]
+
+
+def runs(view: View, request: Request) -> Response:
+    """List runs, by what a visitor looks for."""
+    given = request.query_params
+    asked = RunFilter(
+        status=given.get("status", "") if given.get("status") in queries.STATUSES else "",
+        agent=given.get("agent", ""),
+        key=given.get("key", ""),
+        error=given.get("error", ""),
+        text=given.get("q", "").strip(),
+        since=number(given.get("since"), most=10**9),
+        slow=given.get("slow") == "1",
+        page=number(given.get("page"), most=20_000),
+    )
+    rows, total = queries.runs(view.index, asked)
+    return view.page(
+        request,
+        "runs.html",
+        rows=rows,
+        total=total,
+        asked=asked,
+        agents=queries.agents(view.index),
+        statuses=queries.STATUSES,
+        since=SINCE,
+        first=asked.page * queries.PAGE + 1,
+        more=(asked.page + 1) * queries.PAGE < total,
+    )
+
+
+def run(view: View, request: Request) -> Response:
+    """Show one run."""
+    found = queries.run(view.index, request.query_params.get("id", ""))
+    if found is None:
+        return view.page(request, "missing.html", 404, what="run", name=request.query_params.get("id", ""))
+    row, trace = found
+    behind = view.index.ask(
+        "SELECT count(*) FROM runs WHERE key = ? AND agent = ? AND sequence > ? "
+        "AND status IN ('running', 'suspended', 'failed')",
+        [row["key"], row["agent"], row["sequence"]],
+    )[0][0]
+    return view.page(
+        request,
+        "run.html",
+        row=row,
+        waits=queries.waits_of(row),
+        line=timeline(trace),
+        behind=behind,
+        records=len(trace.records),
+        attempts=sorted({one.attempt for one in trace.records}),
+        has_journal=view.settings.journals is not None,
+    )

@@ -1,0 +1,170 @@
+"""What the pages ask the index."""
+
+from __future__ import annotations
+
+import json
+import time
+from dataclasses import dataclass
+from typing import Any
+
+from flink_agents.trace.reading import RunTrace, by_run
+from flink_agents.ui.index import TraceIndex
+from flink_agents.ui.merging import storable
+
+STATUSES = ("running", "suspended", "failed", "dead-lettered", "completed")
+UNFINISHED = ("running", "suspended", "failed")
+PAGE = 50
+
+
+@dataclass(frozen=True)
+class RunFilter:
+    """Which runs are asked for; an empty field leaves it open.
+
+    Attributes:
+        status: Their status.
+        agent: Name of the agent.
+        key: Canonical text of the key.
+        error: Class of their error.
+        text: What the key, the error or the id holds.
+        since: Only runs with records of the last so many seconds.
+        slow: The longest first, not the latest.
+        page: Number of the page, from 0.
+    """
+
+    status: str = ""
+    agent: str = ""
+    key: str = ""
+    error: str = ""
+    text: str = ""
+    since: float = 0.0
+    slow: bool = False
+    page: int = 0
+
+    def where(self) -> tuple[str, list[Any]]:
+        """Return the condition and its values."""
+        parts: list[str] = []
+        values: list[Any] = []
+        for column, value in (
+            ("status", self.status),
+            ("agent", self.agent),
+            ("key", self.key),
+            ("error_class", self.error),
+        ):
+            if value:
+                parts.append(f"{column} = ?")
+                values.append(storable(value))
+        if self.since:
+            parts.append("ended >= ?")
+            values.append(time.time() - self.since)
+        if self.text:
+            like = storable(self.text).replace("\\", "\\\\").replace("%", "\\%").replace("_", "\\_")
+            columns = ("shown_key", "error", "error_class")
+            either = [f"{one} LIKE ? ESCAPE '\\'" for one in columns] + ["run_id LIKE ? ESCAPE '\\'"]
+            parts.append(f"({' OR '.join(either)})")
+            values += [f"%{like}%"] * len(columns) + [f"{like}%"]
+        return " AND ".join(parts) or "1", values
+
+
+def runs(index: TraceIndex, asked: RunFilter) -> tuple[list[Any], int]:
+    """Return one page of runs, and how many there are on all pages."""
+    where, values = asked.where()
+    order = "seconds" if asked.slow else "ended"
+    rows = index.ask(
+        f"SELECT * FROM runs WHERE {where} ORDER BY {order} DESC LIMIT ? OFFSET ?",
+        [*values, PAGE, asked.page * PAGE],
+    )
+    return rows, index.ask(f"SELECT count(*) FROM runs WHERE {where}", values)[0][0]
+
+
+def run(index: TraceIndex, run_id: str) -> tuple[Any, RunTrace] | None:
+    """Return a run by its id, as a row and with its records."""
+    name = storable(run_id)
+    rows = index.ask("SELECT * FROM runs WHERE run_id = ?", [name])
+    if not rows:
+        return None
+    found = by_run(index.records([name]))
+    return rows[0], next(iter(found.values()))
+
+
+def traces_of_key(index: TraceIndex, key: str, most: int = PAGE) -> list[RunTrace]:
+    """Return the latest runs of a key with their records, and before these the unfinished ones."""
+    ids = [
+        row["run_id"]
+        for row in index.ask(
+            "SELECT run_id FROM runs WHERE key = ? "
+            "ORDER BY status IN ('running', 'suspended', 'failed') DESC, sequence DESC LIMIT ?",
+            [storable(key), most],
+        )
+    ]
+    return list(by_run(index.records(ids)).values())
+
+
+def agents(index: TraceIndex) -> list[str]:
+    """Return the names of the agents."""
+    # Each name is looked up in the index of SQLite: a scan of all runs would take long.
+    found: list[str] = []
+    last = ""
+    while rows := index.ask("SELECT agent FROM runs WHERE agent > ? ORDER BY agent LIMIT 1", [last]):
+        last = rows[0]["agent"]
+        found.append(last)
+    return found
+
+
+def by_agent(index: TraceIndex) -> dict[str, dict[str, int]]:
+    """Return how many runs each agent has, by status."""
+    found: dict[str, dict[str, int]] = {}
+    for row in index.ask("SELECT agent, status, count(*) AS number FROM runs GROUP BY status, agent"):
+        found.setdefault(row["agent"], dict.fromkeys(STATUSES, 0))[row["status"]] = row["number"]
+    return dict(sorted(found.items()))
+
+
+def series(index: TraceIndex, minutes: int, now: float) -> dict[str, list[float]]:
+    """Return runs that ended per minute, with those that failed, for a chart."""
+    first = int(now // 60) - minutes + 1
+    times = [float(60 * (first + number)) for number in range(minutes)]
+    ended, bad = [0.0] * minutes, [0.0] * minutes
+    for status in ("completed", "failed", "dead-lettered"):
+        # One status at a time: SQLite then reads its index alone.
+        rows = index.ask(
+            "SELECT CAST(ended / 60 AS INTEGER) AS minute, count(*) AS number FROM runs "
+            "WHERE status = ? AND ended >= ? GROUP BY 1",
+            [status, 60.0 * first],
+        )
+        for row in rows:
+            place = row["minute"] - first
+            if 0 <= place < minutes:
+                (ended if status == "completed" else bad)[place] += row["number"]
+    return {"time": times, "completed": ended, "failed": bad}
+
+
+def errors(index: TraceIndex, most: int = 8) -> list[Any]:
+    """Return the most frequent classes of errors, with the last message of each."""
+    return index.ask(
+        "SELECT error_class, count(*) AS number, max(ended) AS last, error, run_id FROM runs "
+        "WHERE error_class != '' GROUP BY error_class ORDER BY number DESC LIMIT ?",
+        [most],
+    )
+
+
+def waiting(index: TraceIndex, agent: str = "", most: int = 200) -> list[dict[str, Any]]:
+    """Return keys with unfinished runs, those that wait longest first, and how many inputs wait with each."""
+    rows = index.ask(
+        "SELECT *, min(sequence), count(*) AS unfinished FROM runs "
+        "WHERE status IN ('running', 'suspended', 'failed') AND (? = '' OR agent = ?) "
+        "GROUP BY agent, job, key ORDER BY decided LIMIT ?",
+        [agent, agent, most],
+    )
+    return [dict(row) | {"waits": waits_of(row)} for row in rows]
+
+
+def waits_of(row: Any) -> list[dict[str, Any]]:
+    """Return what would end a suspended run."""
+    return [one for one in json.loads(row["waits"]) if isinstance(one, dict)]
+
+
+def counts(index: TraceIndex, agent: str) -> dict[tuple[str, str], dict[str, int]]:
+    """Return how often each kind and name of record has each outcome, for one agent."""
+    found: dict[tuple[str, str], dict[str, int]] = {}
+    for row in index.ask("SELECT * FROM counts WHERE agent = ?", [storable(agent)]):
+        found.setdefault((row["kind"], row["name"]), {})[row["outcome"]] = row["number"]
+    return found

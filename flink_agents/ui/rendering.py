@@ -1,0 +1,106 @@
+"""Templates: everything that they show is escaped, and shows what it hides."""
+
+from __future__ import annotations
+
+import json
+import time
+from typing import Any
+from urllib.parse import urlencode
+
+from jinja2 import Environment, PackageLoader, StrictUndefined
+from markupsafe import Markup
+
+from flink_agents.trace.telling import took, wait_text, when
+from flink_agents.ui.merging import shown_key, storable
+
+PACKAGE = "flink_agents.ui"
+
+
+def visible(value: Any) -> Any:
+    """Return a text in which each character that is not seen, or turns others around, is written out."""
+    if isinstance(value, Markup) or not isinstance(value, str):
+        return value
+    if value.isprintable():
+        return value
+    return "".join(one if one.isprintable() or one in "\n\t" else _escape(one) for one in value)
+
+
+def _escape(one: str) -> str:
+    return f"\\x{ord(one):02x}" if ord(one) < 256 else f"\\u{ord(one):04x}"
+
+
+def ago(seconds: float, now: float | None = None) -> str:
+    """Return how long ago a time was, or that it comes."""
+    passed = (time.time() if now is None else now) - seconds
+    return f"in {_span(-passed)}" if passed < -0.5 else f"{_span(passed)} ago"
+
+
+def _span(seconds: float) -> str:
+    for unit, size in (("d", 86400), ("h", 3600), ("min", 60)):
+        if seconds >= size:
+            return f"{int(seconds // size)} {unit}"
+    return f"{int(max(seconds, 0))} s"
+
+
+def link(path: str, **values: Any) -> str:
+    """Return an address of the console; values that are empty are left out."""
+    pairs = {name: storable(value) for name, value in values.items() if value not in (None, "", 0, False)}
+    return path + (f"?{urlencode(pairs)}" if pairs else "")
+
+
+def compact(number: float) -> str:
+    """Return a number with separators."""
+    return f"{number:,.0f}"
+
+
+def pretty(value: Any) -> str:
+    """Return a value as JSON with indents; a string as it is."""
+    if isinstance(value, str):
+        return value
+    return json.dumps(value, indent=2, ensure_ascii=False, default=str)
+
+
+def as_json(value: Any) -> str:
+    """Return a value as JSON in ASCII, so that a form sends back what it got."""
+    return json.dumps(value)
+
+
+def time_of(seconds: float) -> str:
+    """Return a time in UTC; the number itself if no calendar has it."""
+    try:
+        return when(seconds)
+    except (ValueError, OverflowError, OSError):
+        return str(seconds)
+
+
+def wait_said(wait: dict[str, Any]) -> str:
+    """Return what would end a wait, whatever the record holds."""
+    try:
+        return wait_text(wait)
+    except (ValueError, OverflowError, OSError, TypeError):
+        return pretty(wait)
+
+
+def environment() -> Environment:
+    """Return the environment of the templates."""
+    made = Environment(
+        loader=PackageLoader(PACKAGE),
+        autoescape=True,
+        undefined=StrictUndefined,
+        finalize=visible,
+        trim_blocks=True,
+        lstrip_blocks=True,
+        auto_reload=False,
+    )
+    made.filters.update(
+        ago=ago,
+        took=took,
+        when=time_of,
+        number=compact,
+        pretty=pretty,
+        key=shown_key,
+        wait=wait_said,
+        tojson_text=as_json,
+    )
+    made.globals.update(link=link)
+    return made

@@ -1,0 +1,103 @@
+"""What the console looks at, and whom it serves."""
+
+from __future__ import annotations
+
+import ipaddress
+import socket
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any
+
+from flink_agents.api.console_errors import UnsafeAddressError
+from flink_agents.plan.model import AgentPlan
+
+JournalReader = Callable[[str, int | None], list[dict[str, Any]]]
+"""Returns the journals of a key, by its canonical text, and of one run of it if there is a number."""
+
+
+@dataclass(frozen=True)
+class ConsoleSettings:
+    """What the console looks at. A part that is not named is shown as not set up.
+
+    Attributes:
+        trace: Directory or file of trace records.
+        trace_topic: Topic of trace records.
+        client: How the brokers are reached: options of kafka-python.
+        requests: Topic of requests for approvals.
+        signals: Topic that the job reads signals from.
+        dead_letters: Topics of dead letters.
+        cluster: Address of Flink's REST interface.
+        plans: Plans of agents, for the graph.
+        journals: Reads journals.
+    """
+
+    trace: Path | None = None
+    trace_topic: str | None = None
+    client: Mapping[str, Any] = field(default_factory=dict[str, Any])
+    requests: str | None = None
+    signals: str | None = None
+    dead_letters: tuple[str, ...] = ()
+    cluster: str | None = None
+    plans: tuple[AgentPlan, ...] = ()
+    journals: JournalReader | None = None
+
+
+@dataclass(frozen=True)
+class Access:
+    """Whom the console serves.
+
+    Attributes:
+        host: The address that it listens at.
+        port: Its port.
+        token: What a visitor has to give; None if everybody on this machine may look.
+        names: Further names of the machine in the browser's address, for example behind a proxy.
+
+    Raises:
+        UnsafeAddressError: The address can be reached from elsewhere, and there is no token.
+    """
+
+    host: str = "127.0.0.1"
+    port: int = 8700
+    token: str | None = None
+    names: tuple[str, ...] = ()
+
+    def __post_init__(self) -> None:
+        if not self.token and not is_loopback(self.host):
+            raise UnsafeAddressError(
+                f"the console would listen at {self.host} without a token",
+                expected="a token, or an address of this machine such as 127.0.0.1",
+                found="an address that other machines reach",
+                fix="set FLINK_AGENTS_UI_TOKEN to a long random text, or leave --host out",
+            )
+
+    def admits_host(self, header: str) -> bool:
+        """True if a Host header names this console: no name that others could let point here."""
+        name, _, port = header.rpartition(":") if header.rpartition(":")[2].isdecimal() else (header, "", "")
+        name = name.strip("[]").lower().rstrip(".")
+        if name in {one.lower() for one in self.names}:
+            return True
+        if port != str(self.port) and not (port == "" and self.port in (80, 443)):
+            return False
+        if is_loopback(self.host):
+            return name in ("localhost", "127.0.0.1", "::1", self.host)
+        # A number cannot be made to point elsewhere, as a name can.
+        return _is_number(name) or name in (self.host, socket.gethostname().lower())
+
+
+def is_loopback(host: str) -> bool:
+    """True if only this machine reaches an address."""
+    if host == "localhost":
+        return True
+    try:
+        return ipaddress.ip_address(host).is_loopback
+    except ValueError:
+        return False
+
+
+def _is_number(name: str) -> bool:
+    try:
+        ipaddress.ip_address(name)
+    except ValueError:
+        return False
+    return True

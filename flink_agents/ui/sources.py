@@ -1,0 +1,144 @@
+"""Where the console's records come from: files of the sink ``jsonl``, or a topic of the sink ``kafka``."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any, Protocol
+
+from flink_agents.trace.sinks.jsonl import SUFFIX
+
+CHUNK = 1 << 20
+
+
+@dataclass
+class Lines:
+    """Lines that are new.
+
+    Attributes:
+        place: Where they are from.
+        lines: The lines.
+    """
+
+    place: str
+    lines: list[bytes]
+
+
+@dataclass
+class Removed:
+    """A place whose records are no more.
+
+    Attributes:
+        place: Where they were.
+    """
+
+    place: str
+
+
+class Source(Protocol):
+    """Gives what is new since the last time."""
+
+    def read(self) -> Iterator[Lines | Removed]:
+        """Yield what is new, in portions."""
+        ...
+
+    def close(self) -> None:
+        """Let go of everything."""
+        ...
+
+
+@dataclass
+class _Position:
+    inode: int
+    offset: int = 0
+
+
+@dataclass
+class TraceFiles:
+    """Follows the files of a directory, or one file. It reads no byte twice.
+
+    Attributes:
+        place: The directory or file.
+    """
+
+    place: Path
+    _positions: dict[Path, _Position] = field(default_factory=dict[Path, _Position])
+
+    def read(self) -> Iterator[Lines | Removed]:
+        """Yield the lines that were appended. A last line without its end waits for it."""
+        files = sorted(self.place.rglob(f"*{SUFFIX}")) if self.place.is_dir() else [self.place]
+        for gone in self._positions.keys() - set(files):
+            del self._positions[gone]
+            yield Removed(str(gone))
+        for file in files:
+            try:
+                yield from self._file(file)
+            except OSError:
+                # The sink removed it meanwhile, or it is not there yet.
+                continue
+
+    def _file(self, file: Path) -> Iterator[Lines | Removed]:
+        with file.open("rb") as opened:
+            status = file.stat()
+            position = self._positions.get(file)
+            if position is not None and (position.inode != status.st_ino or status.st_size < position.offset):
+                position = None
+                yield Removed(str(file))
+            if position is None:
+                position = self._positions[file] = _Position(status.st_ino)
+            opened.seek(position.offset)
+            rest = b""
+            while chunk := opened.read(CHUNK):
+                data = rest + chunk
+                complete, newline, rest = data.rpartition(b"\n")
+                if newline:
+                    position.offset += len(complete) + 1
+                    yield Lines(str(file), complete.split(b"\n"))
+
+    def close(self) -> None:
+        """Nothing is open between two calls."""
+
+
+class TraceTopic:
+    """Follows a topic of records from its begin.
+
+    Args:
+        topic: The topic.
+        client: How the brokers are reached: options of kafka-python.
+    """
+
+    def __init__(self, topic: str, client: Mapping[str, Any]) -> None:
+        self._topic = topic
+        self._client = client
+        self._consumer: Any = None
+
+    def read(self) -> Iterator[Lines | Removed]:
+        """Yield the records that were appended."""
+        consumer = self._consumer or self._open()
+        while polled := consumer.poll(timeout_ms=100):
+            for partition, records in polled.items():
+                lines = [one.value for one in records if one.value is not None]
+                yield Lines(f"{self._topic}/{partition.partition}", lines)
+
+    def close(self) -> None:
+        """Close the consumer."""
+        if self._consumer is not None:
+            self._consumer.close()
+            self._consumer = None
+
+    def _open(self) -> Any:
+        from kafka import KafkaConsumer
+        from kafka.structs import TopicPartition
+
+        from flink_agents.connectors.kafka.client import check_topic, made_client, reaching
+
+        with reaching():
+            check_topic(self._topic, self._client, "the topic that the sink kafka of the trace writes")
+            consumer = made_client(KafkaConsumer, group_id=None, enable_auto_commit=False, **self._client)
+            numbers = consumer.partitions_for_topic(self._topic) or ()
+            partitions = [TopicPartition(self._topic, number) for number in sorted(numbers)]
+            consumer.assign(partitions)
+            consumer.seek_to_beginning(*partitions)
+        self._consumer = consumer
+        return consumer

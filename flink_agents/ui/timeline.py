@@ -1,0 +1,184 @@
+"""The timeline of a run: bars on an axis, on which long pauses take little room."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import Any
+
+from flink_agents.trace.reading import RunTrace
+from flink_agents.trace.records import TraceRecord
+
+WIDTH = 1000.0
+SQUEEZED = 0.12
+"""Share of the axis that a long pause takes."""
+
+LONG = 0.3
+"""A pause is long if it takes more than this share of all other time."""
+
+MOST_BARS = 500
+
+
+@dataclass(frozen=True)
+class Bar:
+    """A row of the timeline.
+
+    Attributes:
+        label: What it is about.
+        kind: Kind of the record; ``waiting`` for a pause between two segments.
+        outcome: Its outcome.
+        depth: How deep it is in the tree.
+        x: Where the bar begins, of 1000.
+        width: How wide it is.
+        seconds: How long it took; None if that is not known.
+        replayed: True if all of it came from the journal.
+        attributes: What else its record says.
+    """
+
+    label: str
+    kind: str
+    outcome: str
+    depth: int
+    x: float
+    width: float
+    seconds: float | None
+    replayed: bool
+    attributes: Any
+
+
+@dataclass(frozen=True)
+class Timeline:
+    """The timeline of a run.
+
+    Attributes:
+        bars: Its rows.
+        breaks: Where the axis leaves out a pause, of 1000, with its seconds.
+        left_out: How many rows there are beyond the most that are shown.
+        phases: What the run waited for before and between its calls, in seconds.
+    """
+
+    bars: Sequence[Bar]
+    breaks: Sequence[tuple[float, float]]
+    left_out: int
+    phases: dict[str, float]
+
+
+class _Axis:
+    """Places times on the axis."""
+
+    def __init__(self, intervals: Sequence[tuple[float, float]], begin: float, end: float) -> None:
+        edges = sorted([(begin, begin), *intervals, (end, end)])
+        pauses: list[tuple[float, float]] = []
+        reached = begin
+        for start, stop in edges:
+            if start > reached:
+                pauses.append((reached, start))
+            reached = max(reached, stop)
+        whole = end - begin
+        # The longest first: what is left is the time that the others are measured by.
+        long: list[tuple[float, float]] = []
+        for pause in sorted(pauses, key=lambda one: one[0] - one[1])[:4]:
+            rest = whole - sum(stop - start for start, stop in [*long, pause])
+            if pause[1] - pause[0] > LONG * max(rest, 1e-6):
+                long.append(pause)
+        self._long = sorted(long)
+        rest = whole - sum(stop - start for start, stop in long)
+        self._squeezed = SQUEEZED * WIDTH if long else 0.0
+        room = WIDTH - self._squeezed * len(long)
+        self._scale = room / rest if rest > 1e-9 else 0.0
+        self._begin = begin
+
+    @property
+    def breaks(self) -> list[tuple[float, float]]:
+        """The middle of each long pause, and its seconds."""
+        return [(self.x(start) + self._squeezed / 2, stop - start) for start, stop in self._long]
+
+    def x(self, time: float) -> float:
+        """Return the place of a time."""
+        place, reached = 0.0, self._begin
+        for start, stop in self._long:
+            if time <= start:
+                break
+            place += (start - reached) * self._scale
+            inside = min(time, stop) - start
+            place += self._squeezed * inside / (stop - start)
+            reached = stop
+            if time <= stop:
+                return place
+        return min(WIDTH, max(0.0, place + (time - reached) * self._scale))
+
+
+def timeline(run: RunTrace) -> Timeline:
+    """Return the timeline of a run."""
+    shown = [one for one in run.records if one.outcome != "started"]
+    segments = sorted((one for one in shown if one.kind == "run"), key=_begun)
+    # A segment of a replay repeats what an earlier one did.
+    others = [one for one in shown if one.kind != "run"]
+    spans = [(_begun(one), one.time) for one in [*segments, *others]]
+    axis = _Axis(spans, run.begun, run.ended)
+    bars = [_bar(axis, one, 0) for one in segments]
+    for before, after in zip(segments, segments[1:], strict=False):
+        if before.outcome == "suspended" and _begun(after) > before.time:
+            bars.append(_pause(axis, before, _begun(after)))
+    bars.sort(key=lambda one: (one.x, one.kind == "waiting"))
+    below = _ordered(run, others)
+    bars += [_bar(axis, one, depth) for one, depth in below]
+    phases: dict[str, float] = {}
+    for one in segments:
+        for name, seconds in _mapping(one.attributes.get("phases")).items():
+            if isinstance(seconds, int | float):
+                phases[str(name)] = phases.get(str(name), 0.0) + seconds
+    return Timeline(bars[:MOST_BARS], axis.breaks, max(0, len(bars) - MOST_BARS), phases)
+
+
+def _ordered(run: RunTrace, records: Sequence[TraceRecord]) -> list[tuple[TraceRecord, int]]:
+    """Return records as a tree, flat: each with its depth, parts behind what they belong to."""
+    spans = {one.span_id for one in records}
+    children: dict[str, list[TraceRecord]] = {}
+    roots: list[TraceRecord] = []
+    for one in sorted(records, key=_begun):
+        inside = one.parent_id in spans and one.parent_id != one.span_id
+        (children.setdefault(one.parent_id or "", []) if inside else roots).append(one)
+    found: list[tuple[TraceRecord, int]] = []
+    seen: set[str] = set()
+    stack = [(one, 1) for one in reversed(roots)]
+    while stack:
+        one, depth = stack.pop()
+        found.append((one, depth))
+        if one.span_id not in seen:
+            # Once: a record from anywhere may name itself as its part.
+            seen.add(one.span_id)
+            stack += [(child, min(depth + 1, 8)) for child in reversed(children.get(one.span_id, []))]
+    return found
+
+
+def _bar(axis: _Axis, one: TraceRecord, depth: int) -> Bar:
+    x = axis.x(_begun(one))
+    label = "run" if one.kind == "run" else one.name
+    width = max(axis.x(one.time) - x, 2.0)
+    return Bar(
+        label,
+        one.kind,
+        one.outcome,
+        depth,
+        min(x, WIDTH - 2),
+        width,
+        one.seconds,
+        one.replayed,
+        {name: value for name, value in one.attributes.items() if name != "phases"},
+    )
+
+
+def _pause(axis: _Axis, before: TraceRecord, until: float) -> Bar:
+    x = axis.x(before.time)
+    waits = {"waits": before.attributes.get("waits", [])}
+    width = max(axis.x(until) - x, 2.0)
+    return Bar("suspended", "waiting", "suspended", 0, x, width, until - before.time, False, waits)
+
+
+def _begun(one: TraceRecord) -> float:
+    return one.time - (one.seconds or 0.0)
+
+
+def _mapping(value: Any) -> dict[Any, Any]:
+    return value if isinstance(value, dict) else {}

@@ -1,0 +1,193 @@
+"""The console's index: what is new, what is gone, and the same answers as the command line."""
+
+from __future__ import annotations
+
+import random
+from collections.abc import Iterator
+from dataclasses import replace
+from pathlib import Path
+
+import pytest
+
+from flink_agents.trace.reading import by_run, read_files
+from flink_agents.ui import queries
+from flink_agents.ui.index import TraceIndex
+from flink_agents.ui.queries import RunFilter
+from flink_agents.ui.sources import Lines, Removed, TraceFiles
+from tests.suite.tables import each
+from tests.ui.samples import NOW, many, records_of_run, write
+
+pytestmark = pytest.mark.own_conditions
+
+STARTED = records_of_run(0, "sa", "running")[0].to_json().encode()
+
+
+@pytest.fixture
+def index(tmp_path: Path) -> Iterator[TraceIndex]:
+    made = TraceIndex([TraceFiles(tmp_path)])
+    yield made
+    made.close()
+
+
+def rows(index: TraceIndex, **asked: object) -> list[str]:
+    found, total = queries.runs(index, RunFilter(**asked))  # type: ignore[arg-type]
+    assert total >= len(found)
+    return [row["status"] for row in found]
+
+
+def test_the_index_says_the_same_of_each_run_as_the_command_line(index: TraceIndex, tmp_path: Path) -> None:
+    records = list(many(300, NOW))
+    random.Random(3).shuffle(records)
+    # Each record twice, in any order and any file: as after restarts.
+    write(tmp_path, records[: len(records) // 2], "a-0")
+    write(tmp_path, records[len(records) // 3 :], "b-0")
+    index.refresh()
+    expected = by_run(read_files(tmp_path))
+    found = {row["run_id"]: row for row in index.ask("SELECT * FROM runs")}
+    assert found.keys() == expected.keys()
+    for run_id, run in expected.items():
+        row = found[run_id]
+        assert (row["status"], row["begun"], row["ended"]) == (run.status, run.begun, run.ended)
+        assert row["calls"] == sum(one.kind == "call" for one in run.records)
+        assert {one.id for one in queries.run(index, run_id)[1].records} == {one.id for one in run.records}  # type: ignore[index]
+
+
+def test_only_what_is_new_is_read(index: TraceIndex, tmp_path: Path) -> None:
+    first = records_of_run(0, "sa", "suspended")
+    file = write(tmp_path, first)
+    index.refresh()
+    assert rows(index) == ["suspended"]
+    line = records_of_run(1, "sa", "completed")[-1].to_json()
+    with file.open("a") as opened:
+        opened.write(line[:50])
+    index.refresh()
+    assert rows(index) == ["suspended"]
+    with file.open("a") as opened:
+        opened.write(line[50:] + "\n")
+    index.refresh()
+    assert sorted(rows(index)) == ["completed", "suspended"]
+    assert list(TraceFiles(tmp_path / "missing").read()) == []
+    source = TraceFiles(tmp_path)
+    assert [type(one) for one in source.read()] == [Lines]
+    assert list(source.read()) == []
+
+
+def test_a_run_that_resumes_runs_again(index: TraceIndex, tmp_path: Path) -> None:
+    before = records_of_run(0, "sa", "suspended")
+    # The start of the second segment has the id of the first one: readers drop it, the status does not.
+    again = replace(before[0], time=NOW + 10)
+    write(tmp_path, [*before, again])
+    index.refresh()
+    assert rows(index) == ["running"]
+    write(tmp_path, [replace(before[-1], time=NOW + 20)])
+    index.refresh()
+    assert rows(index) == ["suspended"]
+    write(tmp_path, [replace(records_of_run(0, "sa", "completed")[-1], time=NOW + 15)])
+    index.refresh()
+    assert rows(index) == ["completed"]
+
+
+def test_files_that_are_removed_leave_the_index(index: TraceIndex, tmp_path: Path) -> None:
+    gone = write(tmp_path, records_of_run(0, "sa", "completed"), "a-0")
+    write(tmp_path, records_of_run(1, "sa", "dead-lettered"), "b-0")
+    index.refresh()
+    assert len(rows(index)) == 2
+    gone.unlink()
+    index.refresh()
+    assert rows(index) == ["dead-lettered"]
+
+
+def test_a_file_that_begins_anew_is_read_anew(tmp_path: Path) -> None:
+    file = write(tmp_path, records_of_run(0, "sa", "completed"))
+    source = TraceFiles(tmp_path)
+    list(source.read())
+    file.write_text(records_of_run(1, "sb", "running")[0].to_json() + "\n")
+    assert [type(one) for one in source.read()] == [Removed, Lines]
+
+
+def test_the_index_is_bounded(tmp_path: Path) -> None:
+    index = TraceIndex([TraceFiles(tmp_path)], most=100)
+    write(tmp_path, list(many(200, NOW)))
+    index.refresh()
+    kept = index.ask("SELECT count(*), max(id) - min(id) FROM records")[0]
+    assert 50 < kept[0] <= 100 and kept[1] < 100
+    newest = max(one.ended for one in by_run(read_files(tmp_path)).values())
+    assert index.ask("SELECT max(ended) FROM runs")[0][0] == newest
+    index.close()
+
+
+@each(
+    "line",
+    [
+        b"{}",
+        b"[]",
+        b"\xff\xfe",
+        b'{"version": 99}',
+        b"nonsense",
+        STARTED.replace(b'"sa"', b"7"),
+        STARTED.replace(b'"sequence_number":0', b'"sequence_number":"x"'),
+        STARTED.replace(b'"attributes":{}', b'"attributes":[]'),
+        STARTED.replace(b'"time":', b'"time":1e999,"was":'),
+    ],
+)
+def test_lines_that_are_no_records_are_counted(line: bytes, tmp_path_factory: pytest.TempPathFactory) -> None:
+    place = tmp_path_factory.mktemp("trace")
+    (place / "a.trace.jsonl").write_bytes(line + b"\n")
+    index = TraceIndex([TraceFiles(place)])
+    index.refresh()
+    assert (index.invalid, rows(index)) == (1, [])
+    index.close()
+
+
+@each(
+    "asked, number",
+    [
+        ({}, 5),
+        ({"status": "completed"}, 1),
+        ({"agent": "orders"}, 4),
+        ({"agent": "others"}, 0),
+        ({"key": "sa"}, 3),
+        ({"text": "100%"}, 1),
+        ({"text": "0%"}, 1),
+        ({"text": "1_0"}, 0),
+        ({"text": "no stock"}, 2),
+        ({"error": "OutOfStockError"}, 2),
+        ({"since": 1.0}, 0),
+        ({"slow": True, "status": "failed"}, 1),
+        ({"page": 1}, 0),
+        ({"text": "' OR 1=1 --"}, 0),
+    ],
+)
+def test_runs_are_searched(
+    asked: dict[str, object], number: int, tmp_path_factory: pytest.TempPathFactory
+) -> None:
+    place = tmp_path_factory.mktemp("trace")
+    for place_number, (key, status) in enumerate(
+        [("sa", "completed"), ("sa", "failed"), ("sa", "dead-lettered"), ("s100%", "suspended")]
+    ):
+        write(place, records_of_run(place_number, key, status))
+    write(place, records_of_run(9, "sb", "running", agent="refunds"))
+    index = TraceIndex([TraceFiles(place)])
+    index.refresh()
+    assert len(rows(index, **asked)) == number
+    index.close()
+
+
+def test_a_source_that_is_away_is_told_and_comes_back(tmp_path: Path) -> None:
+    class Away(TraceFiles):
+        away = True
+
+        def read(self) -> Iterator[Lines | Removed]:
+            if self.away:
+                raise OSError("the broker is away")
+            yield from super().read()
+
+    source = Away(tmp_path)
+    index = TraceIndex([source])
+    index.refresh()
+    assert "the broker is away" in index.problem
+    source.away = False
+    write(tmp_path, records_of_run(0, "sa", "completed"))
+    index.refresh()
+    assert (index.problem, rows(index)) == ("", ["completed"])
+    index.close()
